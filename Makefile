@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(($$(nproc) + 1)))
 PACKAGES := agent_server bpf knowledge_base prompts tools
-BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py)
+BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py bpf/layout_generator.py)
 HYBRID_SOURCES := $(wildcard tools/hybrid_io/src/* tools/hybrid_io/build.py)
 
 demo: build

@@ -280,7 +280,7 @@ _CALL = lay.unpacker(lay.CallRecord)
 _SEGMENT = lay.unpacker(lay.SegmentRecord)
 _BLOCK = lay.unpacker(lay.BlockRecord)
 _PATH_TEXT = lay.PathRecord.text.offset
-_FILE_TEXT = lay.FileRecordC.text.offset
+_FILE_TEXT = lay.FileRecord.text.offset
 
 
 class Records:
@@ -312,7 +312,7 @@ class Records:
         self._paths[head.tid, head.start, head.which] = record[_PATH_TEXT : _PATH_TEXT + head.length - 1]
 
     def _file(self, record: bytes) -> None:
-        head = lay.FileRecordC.from_buffer_copy(record.ljust(_FILE_TEXT + lay.PATH_BYTES, b"\0"))
+        head = lay.FileRecord.from_buffer_copy(record.ljust(_FILE_TEXT + lay.PATH_BYTES, b"\0"))
         key = FileKey(head.file.dev, head.file.ino, head.file.gen)
         names = record[_FILE_TEXT : _FILE_TEXT + head.length].split(b"\0")[:-1]
         fs = bytes(head.fs)
@@ -332,7 +332,7 @@ class Records:
             i1, d1, g1, i2, d2, g2, i3, d3, g3, i4, d4, g4,
             asked, returned, offset, d_ns, s_ns, run_ns, other_ns, stack, longest, path, path2, comm,
         ) = _CALL.unpack(record)  # fmt: skip
-        if flags & lay.OPEN and (path or path2):
+        if flags & lay.RECORD_OPEN and (path or path2):
             self.open_paths[tid, start] = (path, path2)
         self.calls.append(
             Call(
@@ -370,7 +370,7 @@ Items = list[tuple[bytes, bytes]]
 
 def call_totals(items: Items) -> list[CallTotal]:
     """Rows of map call_totals."""
-    key, value = lay.unpacker(lay.CallKey), lay.unpacker(lay.CallTotalC)
+    key, value = lay.unpacker(lay.CallKey), lay.unpacker(lay.CallTotal)
     rows = []
     for k, v in items:
         tgid, tid, nr, _ = key.unpack(k)
@@ -392,7 +392,7 @@ def file_slots(items: Items) -> list[FileSlot]:
 
 def off_totals(items: Items) -> list[OffTotal]:
     """Rows of map off_totals."""
-    key, value = lay.unpacker(lay.OffKey), lay.unpacker(lay.OffTotalC)
+    key, value = lay.unpacker(lay.OffKey), lay.unpacker(lay.OffTotal)
     rows = []
     for k, v in items:
         ino, dev, gen, kstack, ustack, pystack, tgid, tid, nr, off_class = key.unpack(k)
@@ -408,12 +408,12 @@ def off_totals(items: Items) -> list[OffTotal]:
 
 def threads(items: Items) -> dict[int, Thread]:
     """Rows of map threads."""
-    value = lay.unpacker(lay.ThreadInfo)
+    value = lay.unpacker(lay.ThreadInfoValue)
     found = {}
     for k, v in items:
         tid = int.from_bytes(k, "little")
         tgid, flags, comm = value.unpack(v)
-        found[tid] = Thread(tid, tgid, _text(comm), bool(flags & lay.KTHREAD))
+        found[tid] = Thread(tid, tgid, _text(comm), bool(flags & lay.RECORD_KTHREAD))
     return found
 
 
@@ -429,7 +429,7 @@ def stack(record: bytes) -> tuple[int, Stack]:
 
 def block_slots(items: Items) -> list[BlockSlot]:
     """Rows of map block_slots."""
-    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockSlotC)
+    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockSlot)
     rows = []
     for k, v in items:
         dev, op, phase, slot, _ = key.unpack(k)
@@ -439,7 +439,7 @@ def block_slots(items: Items) -> list[BlockSlot]:
 
 def block_totals(items: Items) -> list[BlockTotal]:
     """Rows of map block_totals."""
-    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockTotalC)
+    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockTotal)
     rows = []
     for k, v in items:
         dev, op, *_ = key.unpack(k)

@@ -107,7 +107,7 @@ def touched_once(items: Items) -> dict[FileKey, int]:
 
 def uses(items: Items, maps_told: bool) -> list[PageUse]:
     """Rows of the maps page_uses; `maps_told`: whether the kernel tells what faults map."""
-    key, value = lay.unpacker(lay.UseKey), lay.unpacker(lay.PageUseC)
+    key, value = lay.unpacker(lay.UseKey), lay.unpacker(lay.PageUse)
     rows = []
     for k, v in items:
         ino, dev, gen, tgid, _ = key.unpack(k)
@@ -125,7 +125,7 @@ def uses(items: Items, maps_told: bool) -> list[PageUse]:
 
 def files(items: Items, once: dict[FileKey, int], writes_told: bool) -> list[PageFile]:
     """Rows of map page_files and what `touched_once` found; `writes_told`: whether the kernel tells of bios."""
-    key, value = lay.unpacker(lay.FileKeyC), lay.unpacker(lay.PageFileC)
+    key, value = lay.unpacker(lay.FileKey), lay.unpacker(lay.PageFile)
     rows = []
     for k, v in items:
         ino, dev, gen = key.unpack(k)
@@ -140,7 +140,7 @@ def files(items: Items, once: dict[FileKey, int], writes_told: bool) -> list[Pag
 
 def stalls(items: Items) -> list[Stall]:
     """Rows of map stall_totals."""
-    key, value = lay.unpacker(lay.StallKey), lay.unpacker(lay.StallTotalC)
+    key, value = lay.unpacker(lay.StallKey), lay.unpacker(lay.StallTotal)
     rows = []
     for k, v in items:
         ino, dev, gen, tgid, tid, what, _ = key.unpack(k)
@@ -153,7 +153,7 @@ def stalls(items: Items) -> list[Stall]:
 
 def sizes(items: Items) -> list[SizeSlot]:
     """Rows of the maps size_totals."""
-    key, value = lay.unpacker(lay.SizeKey), lay.unpacker(lay.SizeTotalC)
+    key, value = lay.unpacker(lay.SizeKey), lay.unpacker(lay.SizeTotal)
     rows = []
     for k, v in items:
         ino, dev, gen, tgid, write, direct, log, _ = key.unpack(k)

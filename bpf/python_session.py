@@ -40,7 +40,7 @@ class Maps(NamedTuple):
 
     processes: Map
     seeds: Map
-    codes_told: Map
+    codes_emitted: Map
 
 
 class _Known(NamedTuple):
@@ -142,7 +142,7 @@ class PythonProcesses:
                     self.take(code_record(memory, runtime, address, pid))
                 except OSError:
                     return True
-                self._maps.codes_told.update(number.to_bytes(8, "little"), b"\1")
+                self._maps.codes_emitted.update(number.to_bytes(8, "little"), b"\1")
         if words and _runs(pid, tid) == runs:
             number = stack_id(words)
             self.stacks[number] = Stack(lay.STACK_PYTHON, tuple(words))

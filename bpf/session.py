@@ -306,7 +306,6 @@ class Session:
         more = {"reader_full": self._dropped, "stacks_full": self._stacks_full, "recursion": missed}
         lost |= {name: [count] for name, count in more.items() if count}
         seen = {name.removeprefix("seen_"): sum(counters[name]) for name in lay.COUNTERS[len(lay.LOSSES) :]}
-        seen["records"] = seen.pop("kept_records")
         window = Window(made, end, records, lost, seen)
         results = [collector.read(window) for collector in self.collectors]
         return cap.Capture(

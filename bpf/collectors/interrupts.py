@@ -83,7 +83,7 @@ def decode(totals: Items, slots: Items, names: Items, stolen: Items) -> Interrup
     """Decode the maps' keys and values. Actions of one name and CPU become one row."""
     known = {int.from_bytes(k, "little"): v.split(b"\0", 1)[0] for k, v in names}
     key, slot_key, stolen_key = (lay.unpacker(one) for one in (lay.IrqKey, lay.IrqSlotKey, lay.StolenKey))
-    value, stolen_value = lay.unpacker(lay.IrqTotalC), lay.unpacker(lay.StolenTotalC)
+    value, stolen_value = lay.unpacker(lay.IrqTotal), lay.unpacker(lay.StolenTotal)
     merged: dict[tuple[str, bytes, int], tuple[int, int, int]] = {}
     for k, v in totals:
         number, kind, cpu = key.unpack(k)

@@ -117,7 +117,7 @@ def constants(kernel: KernelPages, targets: bool) -> dict[str, int]:
         "tick_ns": round(time.clock_getres(_CLOCK_MONOTONIC_COARSE) * 1e9),
         "page_shift": resource.getpagesize().bit_length() - 1,
         "chunks_of_others": CHUNKS // 2 if targets else CHUNKS,
-        "pages_told": kernel.reads_told,
+        "pages_reported": kernel.reads_told,
         "maps_folios": _release() >= (6, 18),  # "mm/filemap: map entire large folio faultaround"; no type tells it
     }
 

@@ -17,7 +17,7 @@ _SEARCH_S = 0.5  # between searches for new Python processes among the targets; 
 class PythonFrames(Collector):
     """Walk Python frames for the other collectors of the session."""
 
-    shared_maps = ("python_processes", "python_threads", "python_seeds", "codes_told", "python_buffers")
+    shared_maps = ("python_processes", "python_threads", "python_seeds", "codes_emitted", "python_buffers")
 
     def __init__(self) -> None:
         self._processes: PythonProcesses | None = None
@@ -38,7 +38,7 @@ class PythonFrames(Collector):
 
     def loaded(self, made: Object) -> None:
         """Find the Python processes, and read the stacks of threads that do not run."""
-        maps = Maps(made.map("python_processes"), made.map("python_seeds"), made.map("codes_told"))
+        maps = Maps(made.map("python_processes"), made.map("python_seeds"), made.map("codes_emitted"))
         self._processes = PythonProcesses(maps, named_only=self.setup.targets() is None)
         self._search(self._processes)
         self._processes.seed()

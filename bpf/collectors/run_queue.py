@@ -58,7 +58,7 @@ Items = Iterable[tuple[bytes, bytes]]
 
 def decode(totals: Items, slots: Items) -> RunQueue:
     """Decode the maps' keys and values."""
-    key, value, place = (lay.unpacker(one) for one in (lay.QueueKey, lay.QueueTotalC, lay.QueueSlotKey))
+    key, value, place = (lay.unpacker(one) for one in (lay.QueueKey, lay.QueueTotal, lay.QueueSlotKey))
     rows = []
     for k, v in totals:
         count, total, longest, comm = value.unpack(v)

@@ -57,9 +57,9 @@ int on_complete(__u64 *ctx)
 		if (record) {
 			fill_block(record, state, now);
 			bpf_ringbuf_submit(record, ring_flags());
-			count(KEPT_RECORDS);
+			count(SEEN_RECORDS);
 		} else {
-			count(LOST_RING);
+			count(LOST_RING_FULL);
 		}
 	}
 	bpf_map_delete_elem(&requests, &address);

@@ -29,7 +29,7 @@ static __always_inline void remember_request(struct request *rq, __u64 insert, _
 	state.tid = id;
 	bpf_get_current_comm(state.comm, sizeof(state.comm));
 	if (requests_update(&address, &state))
-		count(LOST_REQUESTS);
+		count(LOST_REQUESTS_FULL);
 }
 
 static __always_inline void request_issued(struct request *rq)
@@ -52,7 +52,7 @@ static __always_inline void add_block_slot(struct block_key *key, __u32 phase, _
 
 	key->phase = phase;
 	key->slot = slot_of(ns);
-	value = block_slots_make(key, LOST_BLOCK_MAPS);
+	value = block_slots_make(key, LOST_BLOCK_MAPS_FULL);
 	if (!value)
 		return;
 	__sync_fetch_and_add(&value->count, 1);
@@ -65,7 +65,7 @@ static __always_inline void add_block_total(struct block_key *key, __u32 bytes, 
 
 	key->phase = 0;
 	key->slot = 0;
-	value = block_totals_make(key, LOST_BLOCK_MAPS);
+	value = block_totals_make(key, LOST_BLOCK_MAPS_FULL);
 	if (!value)
 		return;
 	__sync_fetch_and_add(&value->count, 1);

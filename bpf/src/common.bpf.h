@@ -118,7 +118,7 @@ static __always_inline void follow_child(struct task_struct *parent, struct task
 	if (tgid == parent->tgid || !is_target(parent->tgid))
 		return;
 	if (bpf_map_update_elem(&targets, &tgid, &one, BPF_ANY))
-		count(LOST_TARGETS);
+		count(LOST_TARGETS_FULL);
 	else
 		live.more_targets = 1;
 }

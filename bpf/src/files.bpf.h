@@ -70,7 +70,7 @@ __noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 	err = bpf_map_update_elem(&files_seen, &key, &one, BPF_NOEXIST);
 	if (err) {
 		if (err != -17 /* EEXIST */)
-			count(LOST_FILES);
+			count(LOST_FILES_FULL);
 		return 0;
 	}
 	record = &buffer->file;
@@ -80,10 +80,10 @@ __noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 	if (length > PATH_BYTES)
 		return 0;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct file_record, text) + length, ring_flags())) {
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 		bpf_map_delete_elem(&files_seen, &key);	/* the next slow call tells it */
 	} else {
-		count(KEPT_RECORDS);
+		count(SEEN_RECORDS);
 	}
 	return 0;
 }

@@ -43,7 +43,7 @@ static __always_inline void add_stolen(__u64 id, enum irq_kind kind, __u64 ns)
 
 		bpf_get_current_comm(first.comm, sizeof(first.comm));
 		if (bpf_map_update_elem(&stolen_totals, &key, &first, BPF_ANY))
-			count(LOST_INTERRUPTS);
+			count(LOST_INTERRUPTS_FULL);
 	}
 }
 
@@ -61,7 +61,7 @@ int on_irq_entry(__u64 *ctx)
 {
 	if (!looking())
 		return 0;
-	irq_starts(IRQ_HARD);
+	irq_starts(IRQ_HARDIRQ);
 	return 0;
 }
 
@@ -73,7 +73,7 @@ int on_irq_exit(__u64 *ctx)
 
 	if (!looking())
 		return 0;
-	count_irq((__u64)action, IRQ_HARD, action);
+	count_irq((__u64)action, IRQ_HARDIRQ, action);
 	return 0;
 }
 
@@ -83,7 +83,7 @@ int on_softirq_entry(__u64 *ctx)
 {
 	if (!looking())
 		return 0;
-	irq_starts(IRQ_SOFT);
+	irq_starts(IRQ_SOFTIRQ);
 	return 0;
 }
 
@@ -92,7 +92,7 @@ int on_softirq_exit(__u64 *ctx)
 {
 	if (!looking())
 		return 0;
-	count_irq((__u32)ctx[0], IRQ_SOFT, 0);
+	count_irq((__u32)ctx[0], IRQ_SOFTIRQ, 0);
 	return 0;
 }
 

@@ -13,7 +13,7 @@ HASH_MAP(irq_slots, struct irq_slot_key, __u64, 16384);
 HASH_MAP(irq_names, __u64, struct irq_name, 4096);
 
 struct irq_running {
-	__u64 start[IRQ_KINDS];	/* 0: none runs */
+	__u64 start[IRQ_KIND_COUNT];	/* 0: none runs */
 	__u64 nested_ns;	/* time of the running softirq that interrupts took */
 };
 
@@ -25,7 +25,7 @@ static __always_inline void irq_starts(enum irq_kind kind)
 
 	if (!running)
 		return;
-	if (kind == IRQ_SOFT)
+	if (kind == IRQ_SOFTIRQ)
 		running->nested_ns = 0;
 	running->start[kind] = bpf_ktime_get_ns();
 }
@@ -36,7 +36,7 @@ static __always_inline void name_irq(__u64 id, struct irqaction *action)
 
 	bpf_probe_read_kernel_str(name.text, sizeof(name.text), READ(action, name));
 	if (irq_names_update(&id, &name))
-		count(LOST_INTERRUPTS);
+		count(LOST_INTERRUPTS_FULL);
 }
 
 /* Counts a handler that ends; `action`: of an interrupt; 0: a softirq. Returns its time without nested ones, ns. */
@@ -55,9 +55,9 @@ static __always_inline __u64 irq_ends(__u64 id, enum irq_kind kind, struct irqac
 	if (!start || !window || start < window || start > now)	/* it started before the window */
 		return 0;
 	ns = now - start;
-	if (kind == IRQ_SOFT)
+	if (kind == IRQ_SOFTIRQ)
 		nested = running->nested_ns < ns ? running->nested_ns : ns;
-	else if (running->start[IRQ_SOFT])
+	else if (running->start[IRQ_SOFTIRQ])
 		running->nested_ns += ns;
 	total = irq_totals_lookup(&key);
 	if (total) {
@@ -69,14 +69,14 @@ static __always_inline __u64 irq_ends(__u64 id, enum irq_kind kind, struct irqac
 		first.total_ns = ns;
 		first.max_ns = ns;
 		if (irq_totals_update(&key, &first)) {
-			count(LOST_INTERRUPTS);
+			count(LOST_INTERRUPTS_FULL);
 			return ns - nested;
 		}
 		if (action)
 			name_irq(id, action);
 	}
 	place.slot = slot_of(ns);
-	slot = irq_slots_make(&place, LOST_INTERRUPTS);
+	slot = irq_slots_make(&place, LOST_INTERRUPTS_FULL);
 	if (slot)
 		__sync_fetch_and_add(slot, 1);
 	return ns - nested;

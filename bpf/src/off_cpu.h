@@ -88,7 +88,7 @@ static __always_inline void add_to_off_totals(struct off_key *key, __u64 duratio
 		};
 
 		if (off_totals_update(key, &first))
-			count(LOST_OFF);
+			count(LOST_OFF_TOTALS_FULL);
 	}
 }
 

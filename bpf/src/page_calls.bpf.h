@@ -28,7 +28,7 @@ static __always_inline void add_size(void *map, struct size_key *key, __u64 byte
 		bpf_map_update_elem(map, key, &size_totals_zeroes, BPF_NOEXIST);
 		total = bpf_map_lookup_elem(map, key);
 		if (!total) {
-			count(LOST_SIZES);
+			count(LOST_SIZES_FULL);
 			return;
 		}
 	}
@@ -110,7 +110,7 @@ static __always_inline int page_call(__u64 *ctx, bool plain)
 		return 0;
 	}
 	__sync_fetch_and_add(&use->read_bytes, returned);
-	if (config.pages_told || size.direct)
+	if (config.pages_reported || size.direct)
 		return 0;
 	if (row->offset != NO_ARG)
 		position = regs_arg(regs, row->offset);

@@ -126,7 +126,7 @@ int on_pages_read(__u64 *ctx)
 		return 0;
 	find_actor(&actor);
 	if (actor.self) {
-		count(SEEN_SELF_READ);
+		count(SELF_READ);
 		return 0;
 	}
 	if (!inode || !page_key(inode, &file))

@@ -42,10 +42,10 @@ static __always_inline struct page_state *make_page_state(struct task_struct *ta
 	if (config.task_storage) {
 		state = bpf_task_storage_get(&page_storage, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	} else {
-		return page_hash_make(&tid, LOST_STATE);
+		return page_hash_make(&tid, LOST_NO_STATE);
 	}
 	if (!state)
-		count(LOST_STATE);
+		count(LOST_NO_STATE);
 	return state;
 }
 

@@ -146,7 +146,7 @@ static __always_inline struct page_use *use_of(struct file_key *file, struct ino
 		use = add_use(&page_uses, &key, actor->task);
 	}
 	if (!use)
-		count(LOST_PAGE_USES);
+		count(LOST_PAGE_USES_FULL);
 	else if (key.file.ino)
 		name_page_file((__u64)inode);
 	return use;

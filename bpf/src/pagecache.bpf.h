@@ -37,7 +37,7 @@ static __always_inline int page_add(__u64 *ctx, bool plain)
 
 	find_actor(&actor);
 	if (actor.self) {
-		count(SEEN_SELF_ADDED);
+		count(SELF_ADDED);
 		return 0;
 	}
 	if (!pages_of((void *)ctx[0], &pages))
@@ -86,7 +86,7 @@ static __always_inline int page_delete(__u64 *ctx, bool plain)
 	count(SEEN_PAGES);
 	file = page_files_lookup(&pages.file);
 	if (!file) {
-		file = page_files_make(&pages.file, LOST_PAGE_FILES);
+		file = page_files_make(&pages.file, LOST_PAGE_FILES_FULL);
 		if (!file)
 			return 0;
 		inode = pages.inode;
@@ -175,7 +175,7 @@ int on_bio(__u64 *ctx)
 	if (!inode || !page_key(inode, &file) || !file.ino
 	    || BPF_CORE_READ(inode, i_sb, s_dev) != BPF_CORE_READ(bio, bi_bdev, bd_dev))
 		return 0;
-	value = page_files_make(&file, LOST_PAGE_FILES);
+	value = page_files_make(&file, LOST_PAGE_FILES_FULL);
 	if (!value)
 		return 0;
 	__sync_fetch_and_add(&value->written_back, (bytes + (1UL << config.page_shift) - 1) >> config.page_shift);

@@ -41,13 +41,7 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, __u64);
 	__type(value, __u8);
-} codes_told SEC(".maps");
-
-/* Python stacks of threads that do not run, read by user space before the walk over them; see python_stack_of. */
-struct python_seed {
-	__u64 runs;	/* how often it had got a CPU: the stack is this wait's only if that is still so */
-	__u64 stack;
-};
+} codes_emitted SEC(".maps");
 
 HASH_MAP(python_seeds, __u32, struct python_seed, 16384);
 
@@ -55,7 +49,7 @@ struct python_buffer {
 	__u64 since, spent;
 	__u8 bytes[PYTHON_BYTES + 8];
 	__u64 codes[STACK_DEPTH];
-	__u64 table[CODE_TOLD_APART_BYTES / 8];
+	__u64 table[CODE_IDENTITY_BYTES / 8];
 	struct code_record record;
 };
 
@@ -218,7 +212,7 @@ static __always_inline __u64 python_lines_mixed(struct python_buffer *buffer, __
 	asm volatile("" : "+r"(bytes));
 	if (bytes <= sizeof(buffer->table))
 		bpf_probe_read_user(buffer->table, bytes, (void *)data);
-	for (__u32 at = 0; at < CODE_TOLD_APART_BYTES / 8; at++)
+	for (__u32 at = 0; at < CODE_IDENTITY_BYTES / 8; at++)
 		hash = mixed(hash, buffer->table[at]);
 	return hash;
 }
@@ -269,9 +263,9 @@ static __always_inline __u64 python_code_id(const struct python_process *process
 		hash = mixed(hash, length);
 		lines += process->bytes_data;
 		hash = python_lines_mixed(buffer, lines, length, hash);
-		if (length > CODE_TOLD_APART_BYTES)
-			hash = python_lines_mixed(buffer, lines + length - CODE_TOLD_APART_BYTES,
-						  CODE_TOLD_APART_BYTES, hash);
+		if (length > CODE_IDENTITY_BYTES)
+			hash = python_lines_mixed(buffer, lines + length - CODE_IDENTITY_BYTES,
+						  CODE_IDENTITY_BYTES, hash);
 	}
 	return (hash >> FRAME_CODE_SHIFT) | 1;
 }
@@ -382,10 +376,10 @@ __noinline int python_tell_code(__u32 user, __u64 code, __u64 id)
 		kept = 0;
 	record->lines_kept = kept;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct code_record, lines) + kept, ring_flags())) {
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 		return 0;
 	}
-	bpf_map_update_elem(&codes_told, &id, &one, BPF_ANY);
+	bpf_map_update_elem(&codes_emitted, &id, &one, BPF_ANY);
 	return 1;
 }
 
@@ -405,7 +399,7 @@ static __noinline long python_tell_step(__u32 i, struct python_telling *telling)
 	if (at >= STACK_DEPTH)
 		return 1;
 	id = telling->scratch->stack.ip[at] >> FRAME_CODE_SHIFT;
-	if (!bpf_map_lookup_elem(&codes_told, &id))
+	if (!bpf_map_lookup_elem(&codes_emitted, &id))
 		telling->told += python_tell_code(telling->user, telling->buffer->codes[at], id) & 1;
 	return 0;
 }

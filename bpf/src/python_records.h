@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What the walk of CPython's frames shares with user space: bpf/layout.py mirrors this file too. */
+/* Layouts that the walk of CPython's frames shares with user space, see records.h. */
 #ifndef WHYSTALL_PYTHON_RECORDS_H
 #define WHYSTALL_PYTHON_RECORDS_H
 
-#define PYTHON_BYTES 256	/* most that is read of a frame or a code object; a power of two */
-#define CODE_NAME_BYTES 256
-#define CODE_FILE_BYTES 512
-#define CODE_LINES_BYTES 4096
-#define CODE_TOLD_APART_BYTES 64	/* of both ends of a line table */
+enum python_size {
+	PYTHON_BYTES = 256,	/* most that is read of a frame or a code object; a power of two */
+	CODE_NAME_BYTES = 256,
+	CODE_FILE_BYTES = 512,
+	CODE_LINES_BYTES = 4096,
+	CODE_IDENTITY_BYTES = 64,	/* of both ends of a line table */
+};
 
 enum python_flag {
 	PYTHON_THREAD_BY_POINTER = 1 << 0,	/* 3.10: a thread is told by pthread_self, not by its number */
@@ -37,9 +39,11 @@ struct python_process {
  * that a C call of the evaluator begins with this frame, 23 bits of instruction: its number in the code object plus
  * one; 0: it has not begun.
  */
-#define FRAME_CODE_SHIFT 24
-#define FRAME_ENTRY (1 << 23)
-#define FRAME_INSTRUCTION (FRAME_ENTRY - 1)
+enum frame_word {
+	FRAME_CODE_SHIFT = 24,
+	FRAME_ENTRY = 1 << 23,
+	FRAME_INSTRUCTION = FRAME_ENTRY - 1,
+};
 
 /* A code object, told at its first use: the memory it lies in may be gone when somebody looks. */
 struct code_record {
@@ -54,6 +58,12 @@ struct code_record {
 	char name[CODE_NAME_BYTES];	/* its head */
 	char file[CODE_FILE_BYTES];	/* its tail: there the name of the file is */
 	char lines[CODE_LINES_BYTES];
+};
+
+/* The Python stack of a waiting thread, read by user space before the walk over all threads; see python_stack_of. */
+struct python_seed {
+	__u64 runs;	/* how often the thread had got a CPU: the stack is valid only while this is unchanged */
+	__u64 stack;
 };
 
 #endif

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Every layout shared with user space. bpf/layout.py mirrors this file and
- * tests/bpf/test_bpf_layout.py compares the two through the object's own BTF.
+ * Every layout shared with user space: bpf/build.py generates bpf/layout_generated.py from the structs and enums
+ * of this file, python_records.h and trace_records.h.
  * No implicit padding anywhere. Times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef WHYSTALL_RECORDS_H
 #define WHYSTALL_RECORDS_H
 
-#define SYSCALL_ROWS 512
-#define STACK_DEPTH 96
-#define PATH_BYTES 4096
-#define COMM_BYTES 16
-#define NO_ARG 0xff
-#define NO_SYSCALL (-1)
+enum record_limit {
+	SYSCALL_ROWS = 512,
+	STACK_DEPTH = 96,
+	PATH_BYTES = 4096,
+	COMM_BYTES = 16,
+	NO_ARG = 0xff,
+	NO_SYSCALL = -1,
+};
 
 #include "python_records.h"
 
@@ -65,7 +67,7 @@ struct config {
 	__u8 all_cpus;
 	__u8 samples;
 	__u8 python;		/* walk the interpreter's frames too */
-	__u8 pages_told;	/* variant: the kernel tells which pages a read gets */
+	__u8 pages_reported;	/* variant: the kernel tells which pages a read gets */
 	__u8 maps_folios;	/* variant: a fault maps all of a large folio, whatever range it tells */
 	__u8 pad[4];
 };
@@ -83,46 +85,46 @@ struct live {
 
 /* Per CPU; summed by user space. */
 enum counter {
-	LOST_RING,		/* a record did not fit the ring buffer */
-	LOST_TOTALS,		/* map call_totals was full */
-	LOST_SLOTS,		/* map file_slots was full */
-	LOST_OFF,		/* map off_totals was full */
-	LOST_FILES,		/* map files_seen was full: a path is missing */
-	LOST_THREADS,		/* map threads was full: a comm is missing */
-	LOST_STATE,		/* no per-thread state: the event was not measured */
-	LOST_REQUESTS,		/* map requests was full */
-	LOST_BLOCK_MAPS,	/* map block_slots or block_totals was full */
-	LOST_TARGETS,		/* map targets was full: a child was not followed */
-	LOST_STACK_WALK,	/* the kernel could not give a stack */
-	LOST_PAGE_USES,		/* map page_uses was full: whose pages is not known */
-	LOST_PAGE_FILES,	/* map page_files was full: of which file pages left is not known */
-	LOST_STALLS,		/* map stall_totals was full */
-	LOST_SIZES,		/* a map of sizes was full */
-	LOST_INTERRUPTS,	/* a map of interrupts was full */
-	LOST_WAITS,		/* a map of the run queue was full */
-	SKIPPED_COMPAT,		/* 32-bit system calls: numbers mean something else */
-	SEEN_SELF_CALLS,
-	SEEN_SELF_SWITCHES,
+	LOST_RING_FULL,			/* a record did not fit the ring buffer */
+	LOST_CALL_TOTALS_FULL,		/* map call_totals was full */
+	LOST_FILE_SLOTS_FULL,		/* map file_slots was full */
+	LOST_OFF_TOTALS_FULL,		/* map off_totals was full */
+	LOST_FILES_FULL,		/* map files_seen was full: a path is missing */
+	LOST_THREADS_FULL,		/* map threads was full: a comm is missing */
+	LOST_NO_STATE,			/* no per-thread state: the event was not measured */
+	LOST_REQUESTS_FULL,		/* map requests was full */
+	LOST_BLOCK_MAPS_FULL,		/* map block_slots or block_totals was full */
+	LOST_TARGETS_FULL,		/* map targets was full: a child was not followed */
+	LOST_STACK_WALK_FAILED,		/* the kernel could not give a stack */
+	LOST_PAGE_USES_FULL,		/* map page_uses was full: whose pages is not known */
+	LOST_PAGE_FILES_FULL,		/* map page_files was full: of which file pages left is not known */
+	LOST_STALLS_FULL,		/* map stall_totals was full */
+	LOST_SIZES_FULL,		/* a map of sizes was full */
+	LOST_INTERRUPTS_FULL,		/* a map of interrupts was full */
+	LOST_WAITS_FULL,		/* a map of the run queue was full */
+	LOST_COMPAT_SKIPPED,		/* 32-bit system calls: numbers mean something else */
+	SELF_CALLS,
+	SELF_SWITCHES,
 	SEEN_BLOCK,
-	SEEN_UNTOLD,		/* a switch back to a traced thread that the kernel did not tell */
-	SEEN_TICKS,		/* every sample of every CPU, whoever had it */
-	SEEN_IDLE_TICKS,	/* of these: nobody had it */
-	SEEN_SELF_TICKS,	/* of these: the tracer had it */
-	SEEN_SAMPLES,		/* of these: a traced thread had it */
-	SEEN_PAGES,		/* events of the page cache, of whomever but the tracer */
-	SEEN_SELF_ADDED,	/* pages that the tracer itself put into the cache */
-	SEEN_SELF_READ,		/* reads of its own that were told */
-	SEEN_SELF_WAITS,	/* waits of the tracer for a CPU */
-	PYTHON_WALKS,		/* Python stacks that were read */
-	PYTHON_SKIPPED,		/* switches without one, since they had cost enough */
-	PYTHON_BROKEN,		/* of the walks: ended where memory could not be read, or was no frame */
-	PYTHON_NS,		/* what they cost, nanoseconds */
-	KEPT_RECORDS,		/* records put into the ring buffer */
-	COUNTERS,
+	SEEN_UNREPORTED,		/* a switch back to a traced thread that the kernel did not report */
+	SEEN_TICKS,			/* every sample of every CPU */
+	SEEN_IDLE_TICKS,		/* of these: on an idle CPU */
+	SEEN_SELF_TICKS,		/* of these: in the tracer */
+	SEEN_SAMPLES,			/* of these: in a traced thread */
+	SEEN_PAGES,			/* events of the page cache of all processes but the tracer */
+	SELF_ADDED,		/* pages that the tracer itself put into the cache */
+	SELF_READ,			/* reads of its own that were recorded */
+	SELF_WAITS,		/* waits of the tracer for a CPU */
+	PYTHON_WALKS,			/* Python stacks that were read */
+	PYTHON_SKIPPED,			/* switches without one, since they had cost enough */
+	PYTHON_BROKEN,			/* of the walks: ended where memory could not be read, or was no frame */
+	PYTHON_NS,			/* what they cost, nanoseconds */
+	SEEN_RECORDS,			/* records put into the ring buffer */
+	COUNTER_COUNT,
 };
 
 struct counters {
-	__u64 count[COUNTERS];
+	__u64 count[COUNTER_COUNT];
 };
 
 struct file_key {
@@ -136,7 +138,7 @@ enum off_class {
 	OFF_S,			/* interruptible, idle */
 	OFF_R,			/* preempted or yielded: runnable, without a CPU */
 	OFF_OTHER,		/* stopped, traced, parked, frozen */
-	OFF_CLASSES,
+	OFF_CLASS_COUNT,
 };
 
 enum record_flag {
@@ -219,8 +221,7 @@ struct block_total {
  * Pages of a file are followed in chunks, a bit per page. Since when: `touched` and `evicted` (by reclaim) in this
  * window; `once` and `more` since it was added, for those that were `added` in this window and are still there.
  */
-#define CHUNK_SHIFT 9
-#define CHUNK_WORDS 8
+enum chunk_size { CHUNK_SHIFT = 9, CHUNK_WORDS = 8 };
 
 struct chunk_key {
 	struct file_key file;
@@ -261,7 +262,7 @@ enum stall {
 	STALL_THROTTLED_RECLAIM,	/* within one of these */
 	STALL_DIRTY_THROTTLE,
 	STALL_FILE_LOCK,
-	STALLS,
+	STALL_COUNT,
 };
 
 struct stall_key {
@@ -287,9 +288,9 @@ struct size_total {
 };
 
 /* A handler: `id` is the number of a softirq, or the address of an interrupt's action (two may share one interrupt). */
-enum irq_kind { IRQ_HARD, IRQ_SOFT, IRQ_KINDS };
+enum irq_kind { IRQ_HARDIRQ, IRQ_SOFTIRQ, IRQ_KIND_COUNT };
 
-#define IRQ_NAME_BYTES 64
+enum irq_size { IRQ_NAME_BYTES = 64 };
 
 struct irq_key {
 	__u64 id;

@@ -27,7 +27,7 @@ static __always_inline void begin_wait(struct task_struct *task, __u64 now)
 	__u32 tid = task->pid;
 
 	if (bpf_map_update_elem(&queue_waiting, &tid, &since, BPF_ANY))
-		count(LOST_WAITS);
+		count(LOST_WAITS_FULL);
 }
 
 /* A wait that ends now, by the scheduler's own account since the thread was queued last. */

@@ -17,7 +17,7 @@ static __always_inline void add_waits(struct task_struct *task, __u32 tgid, __u3
 	struct queue_total first = { .count = waits, .total_ns = all_ns, .max_ns = ns }, *total;
 
 	if (is_self(tgid)) {
-		count(SEEN_SELF_WAITS);
+		count(SELF_WAITS);
 		return;
 	}
 	total = queue_totals_lookup(&key);
@@ -30,11 +30,11 @@ static __always_inline void add_waits(struct task_struct *task, __u32 tgid, __u3
 	} else {
 		READ_COMM(first.comm, task);
 		if (queue_totals_update(&key, &first)) {
-			count(LOST_WAITS);
+			count(LOST_WAITS_FULL);
 			return;
 		}
 	}
-	slot = queue_slots_make(&place, LOST_WAITS);
+	slot = queue_slots_make(&place, LOST_WAITS_FULL);
 	if (slot)
 		__sync_fetch_and_add(slot, waits);
 }

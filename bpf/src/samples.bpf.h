@@ -53,7 +53,7 @@ int on_tick(__u64 *ctx)
 	}
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 		return 0;
 	}
 	record->type = RECORD_SAMPLE;
@@ -66,7 +66,7 @@ int on_tick(__u64 *ctx)
 	record->tid = tid;
 	/* a new thread may be of a process that is gone soon, and its names with it */
 	bpf_ringbuf_submit(record, first ? BPF_RB_FORCE_WAKEUP : ring_flags());
-	count(KEPT_RECORDS);
+	count(SEEN_RECORDS);
 	return 0;
 }
 

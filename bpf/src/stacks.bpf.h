@@ -70,7 +70,7 @@ __noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 kind)
 	buffer->stack.id = hash;
 	size = __builtin_offsetof(struct stack_record, ip) + depth * 8;
 	if (bpf_ringbuf_output(&ring, &buffer->stack, size, ring_flags())) {
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 		bpf_map_delete_elem(&stacks_told, &hash);	/* its next use tells it */
 		return 0;
 	}
@@ -88,7 +88,7 @@ static __always_inline __u64 stack_here(void *ctx, __u32 user_of_scratch, __u32 
 	bytes = bpf_get_stack(ctx, buffer->stack.ip, sizeof(buffer->stack.ip),
 			      kind == STACK_USER ? BPF_F_USER_STACK : 0);
 	if (bytes <= 0) {
-		count(LOST_STACK_WALK);
+		count(LOST_STACK_WALK_FAILED);
 		return 0;
 	}
 	return keep_stack(user_of_scratch, bytes, kind);
@@ -104,7 +104,7 @@ static __always_inline __u64 stack_of_task(struct task_struct *task)
 		return 0;
 	bytes = bpf_get_task_stack(task, buffer->stack.ip, sizeof(buffer->stack.ip), 0);
 	if (bytes <= 0) {
-		count(LOST_STACK_WALK);
+		count(LOST_STACK_WALK_FAILED);
 		return 0;
 	}
 	return keep_stack(SCRATCH_WALK, bytes, STACK_KERNEL);

@@ -16,7 +16,7 @@ static __always_inline void add_stall(struct task_struct *task, __u32 what, stru
 
 	key.tgid = OF_TASK(task, tgid);
 	key.tid = OF_TASK(task, pid);
-	total = stall_totals_make(&key, LOST_STALLS);
+	total = stall_totals_make(&key, LOST_STALLS_FULL);
 	if (!total)
 		return;
 	if (!total->count)

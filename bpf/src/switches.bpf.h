@@ -141,7 +141,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	end = untold_end(task, state, now);
 	if (end && !(flags & RECORD_OPEN && end >= now)) {
 		if (!(flags & RECORD_OPEN))	/* else it may just have come after the hooks were gone */
-			count(SEEN_UNTOLD);
+			count(SEEN_UNREPORTED);
 		flags &= ~RECORD_OPEN;
 		wait = past_wait(task, state);
 	} else {
@@ -174,14 +174,14 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 		return 0;
 	}
 	fill_segment(record, task, state, &key, start, end, wait);
 	record->flags = flags;
 	record->wake_stack = state->wake_stack;
 	bpf_ringbuf_submit(record, ring_flags());
-	count(KEPT_RECORDS);
+	count(SEEN_RECORDS);
 	if (flags & RECORD_FAULT_FILE)
 		tell_file(0, state->fault_dentry, user);
 	file = waiting_file(state);
@@ -284,7 +284,7 @@ int on_switch(__u64 *ctx)
 	if (!looking())
 		return 0;
 	if (from == config.self_tgid)
-		count(SEEN_SELF_SWITCHES);
+		count(SELF_SWITCHES);
 	if (is_traced(from)) {
 		run_state = left_in_state(ctx);
 		switch_away(ctx, prev, from, ctx[0] & 1, run_state);

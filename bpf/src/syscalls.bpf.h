@@ -19,9 +19,9 @@ static __always_inline void tell_path(__u32 which, __u32 tid, __u64 start, __u64
 	if (!n)
 		return;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct path_record, text) + n, ring_flags()))
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 	else
-		count(KEPT_RECORDS);
+		count(SEEN_RECORDS);
 }
 
 /*
@@ -54,7 +54,7 @@ static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, 
 		tell_descriptor(files, fs, row->dir2 == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir2), user, TOLD_DIR2);
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 		return 0;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
@@ -76,7 +76,7 @@ static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, 
 		record->path2_address = regs_arg(regs, row->path2);
 	}
 	bpf_ringbuf_submit(record, ring_flags());
-	count(KEPT_RECORDS);
+	count(SEEN_RECORDS);
 	if (!open && row->path != NO_ARG)
 		tell_path(0, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path));
 	if (!open && row->path2 != NO_ARG)
@@ -117,7 +117,7 @@ int on_enter(__u64 *ctx)
 		return 0;
 	if (!is_traced(id >> 32)) {
 		if (id >> 32 == config.self_tgid)
-			count(SEEN_SELF_CALLS);
+			count(SELF_CALLS);
 		return 0;
 	}
 	row = row_of(nr);
@@ -125,7 +125,7 @@ int on_enter(__u64 *ctx)
 		return 0;
 	task = current_task();
 	if (task_is_compat(task)) {
-		count(SKIPPED_COMPAT);
+		count(LOST_COMPAT_SKIPPED);
 		return 0;
 	}
 	state = named_state(task, id >> 32, id);

@@ -58,14 +58,14 @@ static __always_inline void add_call_total(struct thread_state *state, __u32 tgi
 		};
 
 		if (call_totals_update(&key, &first))
-			count(LOST_TOTALS);
+			count(LOST_CALL_TOTALS_FULL);
 	}
 }
 
 static __always_inline void add_file_slot(struct file_key *file, __u32 tgid, __s32 nr, __u64 duration, __u64 bytes)
 {
 	struct slot_key key = { .file = *file, .tgid = tgid, .nr = nr, .slot = slot_of(duration) };
-	struct slot_value *value = file_slots_make(&key, LOST_SLOTS);
+	struct slot_value *value = file_slots_make(&key, LOST_FILE_SLOTS_FULL);
 
 	if (!value)
 		return;

@@ -11,7 +11,7 @@
 struct thread_state {
 	/* the call in flight; call_start 0: none */
 	__u64 call_start;
-	__u64 call_off[OFF_CLASSES];
+	__u64 call_off[OFF_CLASS_COUNT];
 	__u64 longest_ns, longest_stack;
 	struct file_key closing;	/* close: the file, as it was on entry */
 	__u64 closing_dentry, closing_mnt;
@@ -60,10 +60,10 @@ static __always_inline struct thread_state *make_state(struct task_struct *task,
 	if (config.task_storage) {
 		state = bpf_task_storage_get(&state_storage, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	} else {
-		return state_hash_make(&tid, LOST_STATE);
+		return state_hash_make(&tid, LOST_NO_STATE);
 	}
 	if (!state)
-		count(LOST_STATE);
+		count(LOST_NO_STATE);
 	return state;
 }
 

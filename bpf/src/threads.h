@@ -13,7 +13,7 @@ static __always_inline void name_thread(struct task_struct *task, __u32 tgid, __
 	value.flags = READ(task, flags) & PF_KTHREAD ? RECORD_KTHREAD : 0;
 	READ_COMM(value.comm, task);
 	if (threads_update(&tid, &value))
-		count(LOST_THREADS);
+		count(LOST_THREADS_FULL);
 }
 
 static __always_inline void start_call(struct thread_state *state, __s32 nr, __u64 start)

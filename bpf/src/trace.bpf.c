@@ -212,7 +212,7 @@ int trace_switch(__u64 *ctx)
 	__u32 state;
 
 	if (prev->tgid == config.self_tgid)	/* on whichever CPU: it proves that the hook is alive */
-		count(SEEN_SELF_SWITCHES);
+		count(SELF_SWITCHES);
 	if (!cpu_wanted() || (!wanted(prev->tgid) && !wanted(next->tgid)))
 		return 0;
 	record = begin(TRACE_SWITCH);
@@ -431,7 +431,7 @@ static __always_inline struct trace_record *begin_call(enum trace_type type, __s
 		return 0;
 	task = current_task();
 	if (task_is_compat(task)) {
-		count(SKIPPED_COMPAT);
+		count(LOST_COMPAT_SKIPPED);
 		return 0;
 	}
 	record = begin(type);

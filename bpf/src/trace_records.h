@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What the trace object tells user space, mirrored by bpf/layout.py like records.h. All records have one
- * size, so that user space splits the ring buffer into columns without looking at each.
+ * Layouts that the trace object shares with user space, see records.h. All records have one size, so that user space
+ * splits the ring buffer into columns without reading each.
  */
 #ifndef WHYSTALL_TRACE_RECORDS_H
 #define WHYSTALL_TRACE_RECORDS_H

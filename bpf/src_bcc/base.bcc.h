@@ -59,7 +59,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	__u8 one = 1;
 
 	if (from != tgid && is_traced(from) && targets.update(&tgid, &one))
-		count(LOST_TARGETS);
+		count(LOST_TARGETS_FULL);
 	return 0;
 }
 #endif

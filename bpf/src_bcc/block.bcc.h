@@ -48,9 +48,9 @@ int on_complete(struct bpf_raw_tracepoint_args *ctx)
 	if (add_request(state, now) >= BLOCK_MIN_NS) {
 		fill_block(&record, state, now);
 		if (events.perf_submit(ctx, &record, sizeof(record)))
-			count(LOST_RING);
+			count(LOST_RING_FULL);
 		else
-			count(KEPT_RECORDS);
+			count(SEEN_RECORDS);
 	}
 	requests.delete(&address);
 	return 0;

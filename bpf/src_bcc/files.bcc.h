@@ -42,7 +42,7 @@ HERE void tell_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 	if (files_seen.lookup(&key))
 		return;
 	if (files_seen.update(&key, &one)) {
-		count(LOST_FILES);
+		count(LOST_FILES_FULL);
 		return;
 	}
 	record = &buffer->file;
@@ -54,7 +54,7 @@ HERE void tell_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 	asm volatile("" : "+r"(length));	/* the compiler knows the bound by now, the verifier may not */
 	length &= 2 * PATH_BYTES - 1;
 	if (events.perf_submit(ctx, record, __builtin_offsetof(struct file_record, text) + length)) {
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 		files_seen.delete(&key);	/* the next slow call sends it */
 	}
 }

@@ -61,13 +61,13 @@ HERE __u64 evicted_bits(struct pages *pages, bool take)
 		mask = ((1ULL << pages->number) - 1) << (pages->first % WORD_PAGES);
 	}
 	if (words > MOST_WORDS)	/* pages of 64 KiB: of its end nothing is remembered */
-		count(LOST_PAGE_FILES);
+		count(LOST_PAGE_FILES_FULL);
 	for (int i = 0; i < MOST_WORDS; i++) {
 		/* else the compiler counts from `words` down to zero, and before 6.8 the verifier finds no end in that */
 		asm volatile("" : "+r"(words));
 		if (i >= words)
 			break;
-		bits = take ? evicted_make(&key, LOST_PAGE_FILES) : evicted_lookup(&key);
+		bits = take ? evicted_make(&key, LOST_PAGE_FILES_FULL) : evicted_lookup(&key);
 		if (bits && take) {
 			*bits |= mask;
 		} else if (bits) {
@@ -97,7 +97,7 @@ HERE struct page_use *use_of(void *ctx, struct pages *pages, __u32 tgid)
 
 	if (use)
 		return use;
-	use = page_uses_make(&key, LOST_PAGE_USES);
+	use = page_uses_make(&key, LOST_PAGE_USES_FULL);
 	if (!use)
 		return 0;
 	bpf_get_current_comm(use->comm, sizeof(use->comm));
@@ -120,7 +120,7 @@ int on_page_add(struct bpf_raw_tracepoint_args *ctx)
 	if (!window_start())
 		return 0;
 	if (is_self(READ(task, tgid))) {
-		count(SEEN_SELF_ADDED);
+		count(SELF_ADDED);
 		return 0;
 	}
 	if (!pages_of((void *)ctx->args[0], &pages))
@@ -165,7 +165,7 @@ int on_page_delete(struct bpf_raw_tracepoint_args *ctx)
 	count(SEEN_PAGES);
 	file = page_files_lookup(&pages.file);
 	if (!file) {
-		file = page_files_make(&pages.file, LOST_PAGE_FILES);
+		file = page_files_make(&pages.file, LOST_PAGE_FILES_FULL);
 		if (!file)
 			return 0;
 		name_page_file(ctx, &pages);
@@ -185,7 +185,7 @@ HERE int reclaim_begins(__u32 what)
 	__u32 tid = bpf_get_current_pid_tgid();
 
 	if (reclaims.update(&tid, &state))
-		count(LOST_STALLS);
+		count(LOST_STALLS_FULL);
 	return 0;
 }
 
@@ -204,7 +204,7 @@ HERE int reclaim_ends(__u32 what, __u64 reclaimed)
 	reclaims.delete(&tid);
 	if (!begin || now <= start)
 		return 0;
-	total = stall_totals_make(&key, LOST_STALLS);
+	total = stall_totals_make(&key, LOST_STALLS_FULL);
 	if (total)
 		add_to_stall(total, start, now - start, reclaimed);
 	return 0;

@@ -14,7 +14,7 @@ HERE __u64 stack_here(void *ctx, bool user)
 	int number = stacks.get_stackid(ctx, user ? BPF_F_USER_STACK : 0);
 
 	if (number < 0) {	/* -EEXIST: another one has its place; -EFAULT: there is none */
-		count(LOST_STACK_WALK);
+		count(LOST_STACK_WALK_FAILED);
 		return 0;
 	}
 	return (__u64)(number + 1) | (user ? 1ULL << 32 : 0);
@@ -51,9 +51,9 @@ HERE void add_segment(void *ctx, struct task_struct *task, struct thread_state *
 	fill_segment(record, task, state, &key, start, end, wait);
 	record->flags = flags;
 	if (events.perf_submit(ctx, record, sizeof(*record)))
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 	else
-		count(KEPT_RECORDS);
+		count(SEEN_RECORDS);
 	file = waiting_file(state);
 	if (file)
 		tell_open_file(ctx, file);
@@ -70,7 +70,7 @@ HERE void switch_in(void *ctx, struct task_struct *task, struct thread_state *st
 	if (!begin)
 		return;
 	if (start && READ(task, sched_info.pcount) != state->off_runs) {	/* it ran since, and that was not told */
-		count(SEEN_UNTOLD);
+		count(SEEN_UNREPORTED);
 		return;
 	}
 #if RUN_QUEUE
@@ -127,7 +127,7 @@ HERE void switch_away(void *ctx, struct task_struct *task, __u32 tgid, __u32 tid
 	if (!state)
 		return;
 	if (state->off_start > 1)	/* yet it ran: its switch back was not told, and when that was is not known */
-		count(SEEN_UNTOLD);
+		count(SEEN_UNREPORTED);
 	state->off_start = now;
 	state->off_runs = READ(task, sched_info.pcount);
 	state->off_class = off_class_of(preempted, run_state);
@@ -166,7 +166,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	struct thread_state *state;
 
 	if (begin && is_self(from))
-		count(SEEN_SELF_SWITCHES);
+		count(SELF_SWITCHES);
 	if (is_traced(from) || (RUN_QUEUE && is_self(from))) {	/* our own waits prove the hooks alive */
 		tid = READ(prev, pid);
 		switch_away(ctx, prev, from, tid, ctx->args[0] & 1, STATE_AT_SWITCH(ctx, prev), now);

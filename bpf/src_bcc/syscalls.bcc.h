@@ -46,7 +46,7 @@ HERE void tell_path(void *ctx, __u32 tid, __u64 start, __u64 address)
 	asm volatile("" : "+r"(n));	/* the compiler knows n by now, the verifier does not */
 	n &= 2 * PATH_BYTES - 1;
 	if (events.perf_submit(ctx, record, __builtin_offsetof(struct path_record, text) + n))
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 }
 
 /* One call in full, from its exit. */
@@ -74,9 +74,9 @@ HERE void tell_call(void *ctx, struct task_struct *task, struct pt_regs *regs, s
 	READ_COMM(record->comm, task);
 	fill_call(record, READ(task, files), regs, state, row, returned, false, &found);
 	if (events.perf_submit(ctx, record, sizeof(*record)))
-		count(LOST_RING);
+		count(LOST_RING_FULL);
 	else
-		count(KEPT_RECORDS);
+		count(SEEN_RECORDS);
 	if (row->path != NO_ARG)
 		tell_path(ctx, state->tid, start, regs_arg(regs, row->path));
 	if (row->flags & ROW_CLOSES && state->closing.ino)
@@ -98,14 +98,14 @@ int on_enter(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!is_traced(id >> 32)) {
 		if (is_self(id >> 32) && window_start())
-			count(SEEN_SELF_CALLS);
+			count(SELF_CALLS);
 		return 0;
 	}
 	row = row_of(nr);
 	if (!row || (EVERYBODY && !(row->flags & ROW_FILE_OP)))
 		return 0;
 	if (task_is_compat(task)) {
-		count(SKIPPED_COMPAT);
+		count(LOST_COMPAT_SKIPPED);
 		return 0;
 	}
 	state = make_state(task, id >> 32, id);

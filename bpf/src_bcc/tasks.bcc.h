@@ -5,7 +5,7 @@
 struct thread_state {
 	/* the call in flight; call_start 0: none */
 	__u64 call_start;
-	__u64 call_off[OFF_CLASSES];
+	__u64 call_off[OFF_CLASS_COUNT];
 	__u64 longest_ns, longest_stack;
 	struct file_key closing;	/* close: the file, as it was on entry */
 	__u64 closing_dentry, closing_mnt;
@@ -44,7 +44,7 @@ HERE struct thread_state *make_state(struct task_struct *task, __u32 tgid, __u32
 	states.insert(&tid, empty);
 	state = states.lookup(&tid);
 	if (!state) {
-		count(LOST_STATE);
+		count(LOST_NO_STATE);
 		return 0;
 	}
 	state->tgid = tgid;

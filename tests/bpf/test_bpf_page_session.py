@@ -93,8 +93,8 @@ KEY = FileKey(254 << 20, 77, 5)
 OTHER = FileKey(254 << 20 | 1, 78, 0)
 
 
-def raw(key: FileKey) -> lay.FileKeyC:
-    return lay.FileKeyC(ino=key.ino, dev=key.dev, gen=key.gen)
+def raw(key: FileKey) -> lay.FileKey:
+    return lay.FileKey(ino=key.ino, dev=key.dev, gen=key.gen)
 
 
 def words(*pages: int) -> ct.Array[ct.c_uint64]:
@@ -116,7 +116,7 @@ def test_pages_used_once_are_those_that_came_and_were_not_used_more() -> None:
 
 
 def page_file(flags: int = 0) -> bytes:
-    return bytes(lay.PageFileC(reclaimed=10, dropped=4, judged=9, one_pass=8, written_back=3, flags=flags))
+    return bytes(lay.PageFile(reclaimed=10, dropped=4, judged=9, one_pass=8, written_back=3, flags=flags))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_file_of_which_nothing_left_is_told_all_the_same() -> None:
 
 
 def test_uses_stalls_and_sizes() -> None:
-    use = lay.PageUseC(*range(1, 12), b"reader")
+    use = lay.PageUse(*range(1, 12), b"reader")
     none = lay.UseKey(file=raw(FileKey(0, 0, 0)), tgid=0)
     key = lay.UseKey(file=raw(KEY), tgid=42)
     known, unknown = cap.uses([(bytes(key), bytes(use)), (bytes(none), bytes(use))], True)
@@ -149,11 +149,11 @@ def test_uses_stalls_and_sizes() -> None:
     assert (unknown.file, unknown.tgid) == (None, 0)
     assert [use.mapped for use in cap.uses([(bytes(key), bytes(use))], False)] == [-1]
     stall_key = lay.StallKey(file=raw(FileKey(0, 0, 0)), tgid=7, tid=8, what=1)
-    stall = lay.StallTotalC(2, 500, 400, 123456, 64, 1)
+    stall = lay.StallTotal(2, 500, 400, 123456, 64, 1)
     assert cap.stalls([(bytes(stall_key), bytes(stall))]) == [
         cap.Stall(None, 7, 8, "cgroup_reclaim", 2, 500, 400, 123456, 64, True)
     ]
     size_key = lay.SizeKey(file=raw(OTHER), tgid=7, write=1, direct=0, log=20)
-    assert cap.sizes([(bytes(size_key), bytes(lay.SizeTotalC(3, 3 << 20)))]) == [
+    assert cap.sizes([(bytes(size_key), bytes(lay.SizeTotal(3, 3 << 20)))]) == [
         cap.SizeSlot(OTHER, 7, True, False, 20, 3, 3 << 20)
     ]

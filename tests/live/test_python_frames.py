@@ -124,8 +124,8 @@ def test_every_version_says_which_line_runs_and_which_one_waits(
     waits = {thread: [s for s in seen.segments if s.tid == tid and s.off_class != "R"] for thread, tid in tids.items()}
     for thread, inner in (("lock", ("holds_up", LINES["lock"])), ("pipe", ("reads", LINES["pipe"]))):
         (wait,) = waits[thread]
-        assert wait.flags & layout.OPEN
-        assert wait.flags & layout.SEEDED
+        assert wait.flags & layout.RECORD_OPEN
+        assert wait.flags & layout.RECORD_SEEDED
         assert brief(stack(seen, wait.pystack, pid))[0] == inner
     naps = [
         wait
@@ -133,13 +133,14 @@ def test_every_version_says_which_line_runs_and_which_one_waits(
         if syscalls.name(wait.nr) in ("clock_nanosleep", "pselect6") and truth["began"] < wait.end < truth["ended"]
     ]
     assert abs(len(naps) - truth["naps"]) <= 1
-    sleeps = [brief(stack(seen, wait.pystack, pid)) for wait in naps if not wait.flags & layout.SEEDED]
+    sleeps = [brief(stack(seen, wait.pystack, pid)) for wait in naps if not wait.flags & layout.RECORD_SEEDED]
     assert set(map(tuple, sleeps)) == {(("napping", LINES["nap"]), ("naps_on", LINES["generator"]))}
     for thread, file, inner in (
         ("exec", "<string>", ("inner", 4)),
         ("zip", str(tmp_path / "packed.zip" / "träumt_夢.py"), ("schläft", 4)),
     ):
-        long = [w for w in waits[thread] if w.end - w.start > 15_000_000 and (w.pystack or not w.flags & layout.SEEDED)]
+        begun = [w for w in waits[thread] if w.pystack or not w.flags & layout.RECORD_SEEDED]
+        long = [w for w in begun if w.end - w.start > 15_000_000]
         assert len(long) > 2
         for wait in long:
             frames = stack(seen, wait.pystack, pid)

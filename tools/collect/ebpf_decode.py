@@ -164,12 +164,12 @@ def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallNam
                 _signed(c.asked),
                 c.returned,
                 offset,
-                bool(c.flags & layout.DIRECT),
+                bool(c.flags & layout.RECORD_DIRECT),
                 c.cpu_ns,
                 c.d_ns,
                 c.s_ns + c.other_ns,
                 c.runnable_ns,
-                bool(c.flags & layout.OPEN),
+                bool(c.flags & layout.RECORD_OPEN),
                 stacks.kernel(c.stack),
             )
         )
@@ -215,7 +215,7 @@ def _place(call: Call, called: str, files: Files) -> tuple[int, int]:
     if called == "sync":
         return files.everything(), -1
     if call.file is not None:
-        return files.of(call.file, regular=bool(call.flags & layout.REGULAR)), offset
+        return files.of(call.file, regular=bool(call.flags & layout.RECORD_REGULAR)), offset
     return files.named(call), offset
 
 
@@ -239,11 +239,11 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
             s.waker_tid,
             clean(s.waker_comm),
             s.wake,
-            bool(s.flags & layout.OPEN),
-            bool(s.flags & layout.SEEDED),
+            bool(s.flags & layout.RECORD_OPEN),
+            bool(s.flags & layout.RECORD_SEEDED),
         )
         for s in rows.segments
-        if s.tgid != own and not (s.flags & layout.KTHREAD and s.off_class != "D")
+        if s.tgid != own and not (s.flags & layout.RECORD_KTHREAD and s.off_class != "D")
     ]
     totals = [
         (

@@ -53,7 +53,7 @@ class RunQueueCollector(EbpfCollector):
     """The collector ``run_queue``."""
 
     name = "run_queue"
-    losses = frozenset({"waits_lost"})
+    losses = frozenset({"waits_full"})
 
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         self.kernel = RunQueueWaits()

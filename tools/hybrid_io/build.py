@@ -1,41 +1,32 @@
-"""Compile the engine: ``python -m whystall.tools.hybrid_io.build [--force]``.
+"""Compile the hybrid I/O libraries: ``python -m whystall.tools.hybrid_io.build [--force]``.
 
-Needs a C compiler (``$CC``, ``cc``, ``gcc`` or ``clang``) and libc's headers, and nothing but the standard library.
-Builds what is older than its sources, for the machine it runs on.
+Needs a C compiler (``$CC``, ``cc``, ``gcc`` or ``clang``) and libc's headers. Builds what is older than its sources,
+for the machine it runs on.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
-from whystall.bpf.c_build import BuildError, is_newer, run
+from whystall.bpf.c_build import BuildError, is_newer, main, replacing, run
 
 __all__ = ["BuildError", "build", "compiler", "library_path"]
 
 SOURCES = Path(__file__).resolve().parent / "src"
 OBJECTS = Path(__file__).resolve().parent / "objects"
 ENGINE = (
-    "policy.c",
-    "counters.c",
-    "pressure.c",
-    "residency.c",
-    "history.c",
-    "passing.c",
-    "bounce.c",
-    "direct.c",
-    "file.c",
-    "engine.c",
+    *("policy.c", "counters.c", "pressure.c", "residency.c", "history.c"),
+    *("passing.c", "bounce.c", "direct.c", "file.c", "engine.c"),
 )
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "libwhystall_hybrid.so": ENGINE,
     "libwhystall_hybrid_preload.so": (*ENGINE, "shim*.c"),
 }
-"""What each library is made of; a pattern that matches nothing leaves the library out."""
+"""The sources of each library; it is not built where a pattern matches nothing."""
 OPTIONS: dict[str, tuple[str, ...]] = {
     "libwhystall_hybrid.so": ("-Wl,-Bsymbolic",),
     # else a program that loads the other library would get this one's functions
@@ -77,39 +68,20 @@ def compiler() -> str:
     raise BuildError("a C compiler is missing: apt install gcc libc6-dev, or dnf install gcc")
 
 
-def build(name: str, force: bool = False, flags: tuple[str, ...] = (), to: Path | None = None) -> bool:
-    """Compile one library; False when it was current. `flags` are added, `to` is where it goes instead.
+def build(name: str, force: bool = False, flags: tuple[str, ...] = (), to: Path | None = None) -> bool | None:
+    """Compile one library with additional `flags`, to `to` if given. Raises ``BuildError``.
 
-    Raises ``BuildError``. A library in use is replaced by a new file, never written over.
+    Returns whether it was built (False: it was current), or None where a part of its source is missing.
     """
-    made = to or library_path(name)
     files = sources(name)
-    if not files or (to is None and not force and is_current(name)):
+    if not files:
+        return None
+    if to is None and not force and is_current(name):
         return False
-    command = compiler()
-    made.parent.mkdir(exist_ok=True)
-    handle, fresh = tempfile.mkstemp(prefix=f".{name}.", dir=made.parent)
-    os.close(handle)
-    try:
-        run([command, *_FLAGS, *OPTIONS[name], *flags, "-o", fresh, *map(str, files), "-ldl"])
-        os.chmod(fresh, 0o644)
-        os.replace(fresh, made)
-    finally:
-        Path(fresh).unlink(missing_ok=True)
+    with replacing(to or library_path(name)) as made:
+        run([compiler(), *_FLAGS, *OPTIONS[name], *flags, "-o", made, *map(str, files), "-ldl"])
     return True
 
 
-def main(arguments: list[str]) -> int:
-    """Build all libraries; exit status."""
-    try:
-        for name in LIBRARIES:
-            made = build(name, force="--force" in arguments)
-            print(f"{name}: {'built' if made else 'current' if sources(name) else 'left out'}")
-    except (BuildError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"hybrid I/O build: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main({name: partial(build, name) for name in LIBRARIES}))

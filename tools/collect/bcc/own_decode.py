@@ -22,7 +22,7 @@ _LENGTHS = {
     lay.RECORD_SEGMENT: lay.SegmentRecord,
     lay.RECORD_BLOCK: lay.BlockRecord,
 }
-_TEXTS = {lay.RECORD_PATH: lay.PathRecord, lay.RECORD_FILE: lay.FileRecordC}
+_TEXTS = {lay.RECORD_PATH: lay.PathRecord, lay.RECORD_FILE: lay.FileRecord}
 
 
 def decode(
@@ -37,7 +37,6 @@ def decode(
     losses = {name: counters[name] for name in lay.LOSSES if any(counters[name])}
     losses |= {name: [number] for name, number in lost.items() if number}
     counts = {name.removeprefix("seen_"): sum(counters[name]) for name in lay.COUNTERS[len(lay.LOSSES) :]}
-    counts["records"] = counts.pop("kept_records")
     totals, off_totals = cap.call_totals(rows.get("call_totals", [])), cap.off_totals(rows.get("off_totals", []))
     counts["calls"] = sum(total.count for total in totals) + sum(losses.get("call_totals_full", ()))
     counts["switches"] = sum(total.count for total in off_totals) + sum(losses.get("off_totals_full", ()))

@@ -167,7 +167,7 @@ def _add(
     start = max(state.off_start, begin)
     if end <= start:
         return
-    seeded = lay.SEEDED if state.off_start < begin else 0
+    seeded = lay.RECORD_SEEDED if state.off_start < begin else 0
     woken = start if state.off_class == _OFF["R"] else state.wake or state.queued
     waiting = end - max(woken, start) if woken else 0
     file = _key(state.file)
@@ -184,8 +184,8 @@ def _add(
         if end - start >= wanted.switch_min_ns:
             found.segments.append(
                 Segment(
-                    start, end, waiting, state.tgid, state.tid, comm, thread[2], lay.OPEN | seeded, state.off_nr, file,
-                    state.futex, kstack, state.ustack, 0, 0, 0, 0, b"", 0,
+                    start, end, waiting, state.tgid, state.tid, comm, thread[2], lay.RECORD_OPEN | seeded, state.off_nr,
+                    file, state.futex, kstack, state.ustack, 0, 0, 0, 0, b"", 0,
                 )
             )  # fmt: skip
     if wanted.call_min_ns is None or not state.call_start or now is None or now.nr != state.call_nr:
@@ -208,7 +208,7 @@ def _add(
     found.calls.append(
         Call(
             began, end, state.tgid, state.tid, comm, number, fd,
-            lay.OPEN | (lay.SEEDED if state.call_start < begin else 0), file, None, None, None, path, b"",
+            lay.RECORD_OPEN | (lay.RECORD_SEEDED if state.call_start < begin else 0), file, None, None, None, path, b"",
             now.args[row["size"]] if row["size"] < len(now.args) else 0, 0,
             now.args[row["offset"]] if row["offset"] < len(now.args) else None,
             cpu, d_ns, s_ns, run_ns, other_ns, kstack, end - start,
@@ -216,7 +216,7 @@ def _add(
     )  # fmt: skip
 
 
-def _key(key: lay.FileKeyC) -> FileKey | None:
+def _key(key: lay.FileKey) -> FileKey | None:
     return FileKey(key.dev, key.ino, key.gen) if key.ino or key.dev else None
 
 

@@ -273,7 +273,7 @@ class OwnProgram:
             pages.not_seen.append(("pages_in_part", ""))
             captures["page_cache"] = pages
         for name in captures.keys() & {"switches", "run_queue"}:
-            if unreported := session.seen["untold"]:
+            if unreported := session.seen["unreported"]:
                 captures[name].not_seen.append(("untold_switches", str(unreported)))
         if SwitchOptions.of(self._wanted, "switches").python:
             captures["switches"].not_seen.append(("python_frames", "not walked by programs of BCC"))

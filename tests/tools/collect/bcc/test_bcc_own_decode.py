@@ -113,8 +113,8 @@ def test_a_thread_without_a_cpu_since_still_waits() -> None:
     found = still_open((row[0], bytes(made)), 41, f"{number} 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffe 0x7f00")
     (one,) = found.segments
     assert (one.start, one.end, one.off_class, one.nr, one.tid) == (BEGIN + SECOND, END, "D", number, 8)
-    assert one.flags & lay.OPEN
-    assert not one.flags & lay.SEEDED
+    assert one.flags & lay.RECORD_OPEN
+    assert not one.flags & lay.RECORD_SEEDED
     (call,) = found.calls
     assert (call.start, call.end, call.nr, call.fd, call.d_ns) == (BEGIN + SECOND // 2, END, number, 3, 9 * SECOND)
     assert call.cpu_ns == SECOND // 2
@@ -166,7 +166,7 @@ def test_a_wait_from_before_the_window_is_cut_to_it() -> None:
     found = still_open(state(off_start=1, off_runs=1, off_class=1), 1, "-1 0x0 0x0")
     (one,) = found.segments
     assert (one.start, one.end, one.off_class) == (BEGIN, END, "S")
-    assert one.flags & lay.SEEDED
+    assert one.flags & lay.RECORD_SEEDED
 
 
 def test_awake_without_a_cpu_is_waiting_for_one() -> None:

@@ -104,7 +104,7 @@ def test_a_threads_state_is_laid_out_as_the_reader_has_it(tmp_path: Path) -> Non
     assert compiler is not None, "a C compiler is needed"
     lines = [
         "typedef unsigned long long __u64; typedef unsigned int __u32; typedef int __s32;",
-        f"#define OFF_CLASSES {len(lay.OFF_CLASSES)}",
+        f"#define OFF_CLASS_COUNT {lay.OFF_CLASS_COUNT}",
         f"#define COMM_BYTES {lay.COMM_BYTES}",
         "struct file_key { __u64 ino; __u32 dev, gen; };",
         struct_text("thread_state"),
