@@ -3,7 +3,7 @@
 # make demo-alert  an alert, from Alertmanager to a tracker, with the server killed on the way
 # make demo-cache  a job whose data is pushed out of the page cache: diagnosed, cured by hybrid I/O, looked at again (root)
 # make test    unit tests, every tool once on this kernel, and the live tests that can run side by side (as root)
-# make test-all  make test, then the live tests that run one by one, and one stock kernel in a VM
+# make test-all  make test, then the thorough unit tests, one stock kernel in a VM, and the live tests that run one by one
 # make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the table in docs/kernels.md
 # make docs    the command reference (docs/commands.md), written from the program
 # make lint types bench clean
@@ -12,6 +12,8 @@
 # Stamps in .setup/ keep the second from doing it again.
 
 SHELL := /bin/sh
+# Tests start hundreds of processes; without cached bytecode each would compile the program.
+unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types docs bench clean
 
@@ -38,18 +40,20 @@ demo-cache: build
 slowest = --durations 25 --durations-min 1
 run_tests = $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
+unit = --numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside
 matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
 tools_on_kernel = $(matrix) $(1) tests/kernels/inside/test_tools_on_kernel.py
 twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel); }
 
 # One worker more than processors, since many tests wait. Live tests that others do not disturb run two at a time.
 test: build .setup/test-packages .setup/torch
-	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside)
+	$(call run_tests,$(unit) -m 'not thorough')
 	$(call twice,--host)
 	$(call run_tests,tests/live -m beside --numprocesses 2 --dist loadgroup)
 
 # The other live tests measure what a neighbour would distort. The guest is emulated on both processors.
 test-all: test
+	$(call run_tests,$(unit) -m thorough)
 	$(call twice,--kernel 5.10 --limit 900 --if-possible)
 	$(call run_tests,tests/live -m 'not beside')
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 SKIPS = {
     "mark": "@pytest.mark.skip(reason='x')\ndef test(): pass",
     "call": "def test(): pytest.skip('x')",

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import warm_command
 
+pytestmark = pytest.mark.thorough
+
 INCIDENT = '{"id": "x", "title": '
 
 

@@ -29,7 +29,7 @@ from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 TOKEN = "0123456789abcdef"
 ROUTES = b"""
 route: {receiver: r, group_by: [alertname], group_wait: 10s, group_interval: 1m, repeat_interval: 1h}

@@ -27,6 +27,8 @@ from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
+pytestmark = pytest.mark.thorough
+
 HERE = Path(__file__).parent
 # Written by the code of version 1 of the schema: three curated cards, one of the user's own, a ticket resolved and
 # verified and one that is open, three diagnoses.

@@ -276,6 +276,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     return evaluate(tmp_path_factory.mktemp("eval") / "k.db")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize(("set_", "half"), [("symptom", None), ("evidence", None), ("questions", "held_out")])
 def test_ours_beats_a_constant_guess_and_is_no_worse_than_plain_words(

@@ -87,6 +87,7 @@ async def test_every_step_is_told_with_its_tools(transport: str, mode: str, conn
     assert all(total is not None and progress <= total for progress, total, _ in told)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("transport", "mode", "step"),
     [("stdio", "auto", 2), ("stdio", "legacy", 1), ("http", "auto", 1), ("http", "legacy", 2)],

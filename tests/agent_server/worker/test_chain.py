@@ -75,6 +75,7 @@ def told(home: Path, seed: Path, pid: int, point: Point) -> Case:
     return one
 
 
+@pytest.mark.thorough
 def test_one_alert_is_one_issue_wherever_the_server_is_killed(tmp_path: Path, seed: Path, stalling: int) -> None:
     whole = told(tmp_path / "whole", seed, stalling, Point())
     assert whole.kills == 0

@@ -146,6 +146,7 @@ print(sum(int(n.sum()) for n in torch.utils.data.DataLoader(Data(), num_workers=
 """
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_torch(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = shimmed([sys.executable, "-c", TORCH], tmp_path, LARGE)

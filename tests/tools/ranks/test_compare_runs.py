@@ -60,6 +60,7 @@ def slowed(*faults: Fault, **more: Any) -> Plan:
     return replace(AFTER, faults=faults, **more)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("device", [True, False])
 def test_equal_runs_are_equal(seed: int, device: bool) -> None:

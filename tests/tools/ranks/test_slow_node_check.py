@@ -96,6 +96,7 @@ def test_a_healthy_job_accuses_no_rank(ranks: int, jitter: float) -> None:
         assert not [f for f in result.findings if f.polarity is Polarity.ABNORMAL]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "recorded",
     [
@@ -486,6 +487,7 @@ def damaged(recording: Recording, seed: int) -> Recording:
     return Recording.in_memory(recording.manifest.model_copy(deep=True), frames)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "recorded",
     [{}, {"stages": 2}, {"tensor": 2}, {"collectives": False}, {"missing": (0,)}, {"has_steps": False}, {"ranks": 2}],

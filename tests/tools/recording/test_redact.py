@@ -71,6 +71,7 @@ def shape(finding: Finding) -> tuple[Any, ...]:
     return (finding.kind, finding.polarity, finding.severity, finding.metrics, finding.interval, named, open_words)
 
 
+@pytest.mark.thorough
 def test_the_findings_are_the_same() -> None:
     recording = secretive()
     hidden = redact(recording)

@@ -11,6 +11,8 @@ from machine import Machine, changed
 from whystall.tools.timeline.lanes.build import cpu_slices, interrupt_slices, thread_slices
 from whystall.tools.timeline.sched import TABLES, SchedTrace
 
+pytestmark = pytest.mark.thorough
+
 SEEDS = range(8)
 
 

@@ -271,6 +271,7 @@ def test_the_same_columns_give_the_same_page() -> None:
     assert picture(laid()) == picture(laid(STACKS[::-1]))
 
 
+@pytest.mark.thorough
 def test_many_nodes_make_a_page_of_bounded_size() -> None:
     count = 60_000
     wide = FlameTree(

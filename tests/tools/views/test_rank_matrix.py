@@ -154,6 +154,7 @@ def test_the_scale_fits_most_cells(shades: list[float], scale: float) -> None:
 # --- bounds ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_page_of_many_ranks_is_bounded() -> None:
     seen = view(MOST_RANKS, MOST_STEPS, slow=300)
     page = drawn(seen)

@@ -23,6 +23,7 @@ def burst(firing: Make, first: int, last: int, **more: Any) -> bytes:
     return json.dumps({"version": "4", "groupKey": "g", "alerts": alerts, **more}).encode()
 
 
+@pytest.mark.thorough
 def test_ten_thousand_alerts(open_house: Any, firing: Make) -> None:
     house = open_house(
         """
@@ -48,6 +49,7 @@ receivers: [{name: r}, {name: fives}]
     assert all(len(t.human.description) <= 8000 for t in tickets)
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_alerts_that_are_kept(house: Any, firing: Make) -> None:
     peaks = []
     for first in (0, 600, 1200):
@@ -90,6 +92,7 @@ class Killed(BaseException):
     """What a SIGKILL does, as far as the file can tell: nothing after this commit happens."""
 
 
+@pytest.mark.thorough
 def test_killed_after_any_commit_nothing_is_lost_or_doubled(open_house: Any, firing: Make) -> None:
     routes = """
 route:

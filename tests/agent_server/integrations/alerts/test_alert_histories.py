@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 Make = Callable[..., dict[str, Any]]
 ROUTES = """
 route:

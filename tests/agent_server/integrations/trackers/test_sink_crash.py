@@ -13,7 +13,7 @@ from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.stores import Stores
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 _MANY = 60
 
 

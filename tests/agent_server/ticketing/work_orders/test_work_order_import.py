@@ -136,6 +136,7 @@ with Stores(Path(sys.argv[1])) as kb, open(sys.argv[2], "rb") as stream:
 """
 
 
+@pytest.mark.thorough
 def test_killed_in_the_middle_and_run_again_is_as_one_run(kb: Stores, seeded: bytes, tmp_path: Path) -> None:
     data = table(backlog(6 * BATCH))
     file = tmp_path / "orders.csv"
