@@ -16,7 +16,7 @@ from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, capture_of
 from whystall.tools.collect.ebpf_symbols import Processes
 from whystall.tools.collect.options import SampleOptions
-from whystall.tools.collect.py_spy import Beside, PySpy, installed
+from whystall.tools.collect.py_spy import FoldedStack, PySpy, installed
 from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.collect.samples_decode import sample_tables
 from whystall.tools.recording.collector import Capture, Options
@@ -90,7 +90,7 @@ class SampleCollector(EbpfCollector):
         self._processes = Processes()
         self._ticking: Ticking | None = None
         self._spy: PySpy | None = None
-        self._beside: list[Beside] = []
+        self._beside: list[FoldedStack] = []
 
     def loaded(self, target: Target, processes: Processes, frames: PythonFrames | None) -> None:
         """Start py-spy where it is installed and needed."""

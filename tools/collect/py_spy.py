@@ -1,7 +1,7 @@
-"""py-spy beside us, for Python processes whose frames we cannot walk: another sampling, at instants of its own.
+"""Run py-spy for Python processes whose frames we cannot walk.
 
-It is never merged with our samples: it becomes an event of its own name. It reads a process without stopping it
-(``--nonblocking``), so some of its stacks may be torn.
+Its samples, taken at other times than ours, become a separate event. It reads a process without stopping it
+(``--nonblocking``), so some of its stacks may be inconsistent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +27,8 @@ _END_S = 5.0
 _MOST_BYTES = 64 << 20
 
 
-class Beside(NamedTuple):
-    """Samples of one stack: the process, the frames from the outermost inward, and how many."""
+class FoldedStack(NamedTuple):
+    """One stack of a process, from the outermost frame inward, and its number of samples."""
 
     pid: int
     frames: tuple[Name, ...]
@@ -35,13 +36,13 @@ class Beside(NamedTuple):
 
 
 def installed() -> str | None:
-    """The program: beside our own interpreter (an extra of ours), or on the path."""
+    """Return the program: beside our own interpreter (an optional dependency), or on the path; None if missing."""
     own = Path(sys.executable).with_name("py-spy")
     return str(own) if os.access(own, os.X_OK) else installed_program("py-spy")
 
 
 class PySpy:
-    """Runs it for some processes until `stop`."""
+    """Samples some processes from its construction until `stop`."""
 
     def __init__(self, program: str, pids: Iterable[int], hz: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="whystall-")
@@ -56,20 +57,22 @@ class PySpy:
     def _output(self, pid: int) -> Path:
         return Path(self._folder.name, str(pid))
 
-    def stop(self) -> list[Beside]:
-        """End it; the samples there are."""
+    def stop(self) -> list[FoldedStack]:
+        """End it; return its samples."""
         for process in self._running.values():
-            process.send_signal(signal.SIGINT)  # writes what it has, and ends
-        found: list[Beside] = []
+            process.send_signal(signal.SIGINT)  # it writes its samples and exits
+        deadline = time.monotonic() + _END_S
+        found: list[FoldedStack] = []
         for pid, process in self._running.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
-            found += _read(pid, self._output(pid))
+                process.wait(max(0.0, deadline - time.monotonic()))
+            with contextlib.suppress(OSError), self._output(pid).open("rb") as file:
+                found += parsed(pid, file.read(_MOST_BYTES).decode("utf-8", "replace"))
         self.close()
         return found
 
     def close(self) -> None:
-        """Kill what runs; idempotent."""
+        """Kill it; idempotent."""
         running, self._running = self._running, {}
         for process in running.values():
             process.kill()
@@ -77,20 +80,14 @@ class PySpy:
         self._folder.cleanup()
 
 
-def _read(pid: int, path: Path) -> list[Beside]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return []
-    return parsed(pid, text)
+def parsed(pid: int, text: str) -> list[FoldedStack]:
+    """Parse folded text, and ignore other lines::
 
-
-def parsed(pid: int, text: str) -> list[Beside]:
-    """Samples in a folded text; lines that are none are left out."""
-    found: list[Beside] = []
+        <module> (job.py:4);work (job.py:3) 70
+    """
+    found: list[FoldedStack] = []
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
         if stack and count.isdecimal() and len(count) < 16:
-            found.append(Beside(pid, tuple(named(frame) for frame in stack.split(";")), int(count)))
+            found.append(FoldedStack(pid, tuple(named(frame) for frame in stack.split(";")), int(count)))
     return found

@@ -10,7 +10,7 @@ import polars as pl
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
 from whystall.tools.collect.py_spy import EVENT as BESIDE
-from whystall.tools.collect.py_spy import Beside
+from whystall.tools.collect.py_spy import FoldedStack
 from whystall.tools.contract.text import clean
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import NO_STACK, SAMPLES
@@ -40,7 +40,7 @@ def sample_tables(
     threads: Mapping[int, Thread],
     calls: Calls,
     period_ns: int,
-    beside: Sequence[Beside] = (),
+    beside: Sequence[FoldedStack] = (),
 ) -> dict[str, pl.DataFrame]:
     """Tables of the collector ``samples``; every sample weighs `period_ns`, or several where only one of several was
     kept. `beside`: samples of another sampler, which become an event of their own, without instants."""

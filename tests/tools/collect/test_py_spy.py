@@ -1,8 +1,9 @@
-"""py-spy's samples, and how they stand beside ours."""
+"""Samples of py-spy beside ours."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from array import array
 from pathlib import Path
@@ -19,7 +20,7 @@ from whystall.tools.stacks.model import NO_TIME, StackProfile
 TEXT = "<module> (job.py:4);work (job.py:3) 70\n<module> (job.py:4);fsync (libc.so.6) 7\nodd line\n 5\nx 1e9\n"
 
 
-def test_a_folded_text_is_read_and_odd_lines_are_left_out() -> None:
+def test_folded_text_is_parsed_and_other_lines_are_left_out() -> None:
     first, second = parsed(9, TEXT)
     assert (first.pid, first.samples) == (9, 70)
     assert [(frame.name, frame.file, frame.line, frame.kind) for frame in first.frames] == [
@@ -29,7 +30,7 @@ def test_a_folded_text_is_read_and_odd_lines_are_left_out() -> None:
     assert second.frames[-1].kind == "native"
 
 
-def test_they_are_another_event_without_instants_and_never_added_to_ours() -> None:
+def test_they_are_a_separate_event_without_times() -> None:
     samples = Samples(array("q", [100, 200]), array("i", [0, 0]), [Place(9, 9, 0, 1, 0)], 1)
     threads = {9: Thread(9, 9, b"python", False)}
     tables = sample_tables(samples, threads, lambda place: [Call("main", "/bin/x", 0, "native")], 10, parsed(9, TEXT))
@@ -41,26 +42,36 @@ def test_they_are_another_event_without_instants_and_never_added_to_ours() -> No
     assert profile.samples["at_ns"].to_list() == [100, 200, NO_TIME, NO_TIME]
 
 
-STAND_IN = """#!/bin/sh
-# as py-spy does: writes what it has when it is interrupted
-while [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; esac; shift; done
-trap 'echo "of_$pid (a.py:1) 3" > "$out"; exit 0' INT
-%s
-while :; do sleep 0.02; done
+STAND_IN = """#!{python} -IS
+# like py-spy, it writes its samples when it is interrupted; Python, as a shell cannot trap a SIGINT that CI ignores
+import signal, sys, time
+given = dict(zip(sys.argv, sys.argv[1:]))
+def end(*_):
+    open(given["--output"], "w").write(f"of_{{given['--pid']}} (a.py:1) 3\\n")
+    sys.exit()
+signal.signal(signal.SIGINT, {handler})
+open(f"{folder}/ready_{{given['--pid']}}", "w")
+time.sleep(60)
 """
 
 
-def _stand_in(folder: Path, first: str = "") -> str:
+def _start(folder: Path, pids: list[int], handler: str = "end") -> PySpy:
+    """Start stand-ins, and wait until they have their signal handlers."""
     program = folder / "py-spy"
-    program.write_text(STAND_IN % first)
+    program.write_text(STAND_IN.format(python=sys.executable, folder=folder, handler=handler))
     program.chmod(0o755)
-    return str(program)
+    spy = PySpy(str(program), pids, 99)
+    until = time.monotonic() + 30
+    while not all((folder / f"ready_{pid}").exists() for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return spy
 
 
-def test_it_runs_until_it_is_stopped_and_leaves_nothing(tmp_path: Path) -> None:
-    spy = PySpy(_stand_in(tmp_path), [11, 12], 99)
+def test_it_runs_until_it_is_stopped_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whystall.tools.collect.py_spy._END_S", 30.0)
+    spy = _start(tmp_path, [11, 12])
     folder, running = Path(spy._folder.name), [process.pid for process in spy._running.values()]
-    time.sleep(0.3)
     assert sorted((one.pid, one.frames[0].name, one.samples) for one in spy.stop()) == [
         (11, "of_11", 3),
         (12, "of_12", 3),
@@ -72,8 +83,8 @@ def test_it_runs_until_it_is_stopped_and_leaves_nothing(tmp_path: Path) -> None:
     spy.close()
 
 
-def test_one_that_fails_or_does_not_end_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_samples_the_result_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whystall.tools.collect.py_spy._END_S", 0.2)
-    assert PySpy(_stand_in(tmp_path, "exit 1"), [1], 99).stop() == []
-    assert PySpy(_stand_in(tmp_path, "trap '' INT"), [1], 99).stop() == []
+    assert _start(tmp_path, [1], "signal.SIG_DFL").stop() == []
+    assert _start(tmp_path, [2, 3], "signal.SIG_IGN").stop() == []
     assert PySpy(str(tmp_path / "missing"), [1], 99).stop() == []
