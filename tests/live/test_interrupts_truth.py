@@ -61,7 +61,7 @@ def test_handlers_are_counted_as_the_kernel_counts_them(tmp_path: Path, variants
         theirs = InterruptCounts()
         send_to_ourselves()
         write_to_disk(tmp_path)
-        theirs.finish()
+        theirs.stop()
         seen = session.read()
     assert seen.lost == {}
     assert seen.interrupts is not None
@@ -157,7 +157,7 @@ def test_packets_that_others_send_are_stolen_from_a_thread_that_computes(flood: 
             theirs, ran, began = InterruptCounts(), ran_ns(burner.pid), time.monotonic_ns()
             time.sleep(1.5)
             share = (ran_ns(burner.pid) - ran) / (time.monotonic_ns() - began)
-            theirs.finish()
+            theirs.stop()
             seen = session.read()
     assert seen.interrupts is not None
     (row,) = [row for row in seen.interrupts.stolen if (row.kind, row.name) == ("softirq", b"NET_RX")]
@@ -181,7 +181,7 @@ def test_counts_alone_are_the_same_counts_and_say_that_they_are_no_more() -> Non
     send_to_ourselves(100)
     recording = watched(None, ProcfsEngine)
     time.sleep(0.01)
-    before.finish()
+    before.stop()
     totals = recording.table("interrupts.totals")
     for (kind, name), counts in before.grown().items():
         mine = int(totals.filter(kind=kind, name=name)["count"].sum())

@@ -11,7 +11,13 @@ from whystall.bpf.collectors.block import Block, BlockRows
 from whystall.bpf.collectors.switches import Switches
 from whystall.bpf.collectors.syscalls import Syscalls
 from whystall.bpf.session import Session
-from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, add_files_and_stacks, capture_of, disk_name
+from whystall.tools.collect.ebpf_collector import (
+    EbpfCollector,
+    SessionResult,
+    add_files_and_stacks,
+    capture_of,
+    disk_name,
+)
 from whystall.tools.collect.ebpf_decode import block_tables, switch_tables, syscall_tables
 from whystall.tools.collect.options import BlockOptions, SwitchOptions, SyscallOptions
 from whystall.tools.collect.python_notes import python_notes
@@ -27,12 +33,12 @@ class SyscallCollector(EbpfCollector):
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         self.kernel = Syscalls(SyscallOptions.of(wanted, self.name).min_ns)
 
-    def capture(self, found: Found) -> Capture:
+    def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""
-        seen = found.seen
-        tables = syscall_tables(seen, found.files, found.stacks, syscalls.name, os.getpid())
-        capture = capture_of(seen, self.name, tables, seen.seen["calls"], seen.seen["self_calls"] > 0, "calls")
-        add_files_and_stacks(capture, found)
+        raw = result.raw
+        tables = syscall_tables(raw, result.files, result.stacks, syscalls.name, os.getpid())
+        capture = capture_of(raw, self.name, tables, raw.seen["calls"], raw.seen["self_calls"] > 0, "calls")
+        add_files_and_stacks(capture, result)
         return capture
 
 
@@ -47,20 +53,20 @@ class SwitchCollector(EbpfCollector):
         self.python = options.python
         self.kernel = Switches(options.min_ns, wakers=options.wakers, user_stacks=True)
 
-    def capture(self, found: Found) -> Capture:
+    def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""
-        seen = found.seen
-        tables = switch_tables(seen, found.files, found.stacks, syscalls.name, os.getpid())
-        proven = seen.seen["self_switches"] > 0
-        capture = capture_of(seen, self.name, tables, seen.seen["switches"], proven, "segments")
-        add_files_and_stacks(capture, found)
+        raw = result.raw
+        tables = switch_tables(raw, result.files, result.stacks, syscalls.name, os.getpid())
+        proven = raw.seen["self_switches"] > 0
+        capture = capture_of(raw, self.name, tables, raw.seen["switches"], proven, "segments")
+        add_files_and_stacks(capture, result)
         if self.python:
-            capture.not_seen += python_notes(seen, switches=True)
+            capture.not_seen += python_notes(raw, switches=True)
         return capture
 
 
 class BlockCollector(EbpfCollector):
-    """Proven by the disks' own counts: we cannot cause a request on every host, but either both saw some, or none."""
+    """Proven by the disks' own counts, as not every host lets us cause a request: both are zero, or both are not."""
 
     name = "block"
     losses = frozenset({"requests_full", "block_maps_full"})
@@ -77,12 +83,12 @@ class BlockCollector(EbpfCollector):
         """Read them again."""
         self._requests += sum(completed_requests().values())
 
-    def capture(self, found: Found) -> Capture:
+    def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""
-        seen = found.seen
-        events = seen.seen["block"]
-        tables = block_tables(seen.of(BlockRows), disk_name)
-        return capture_of(seen, self.name, tables, events, events > 0 or self._requests == 0, "slow")
+        raw = result.raw
+        events = raw.seen["block"]
+        tables = block_tables(raw.of(BlockRows), disk_name)
+        return capture_of(raw, self.name, tables, events, events > 0 or self._requests == 0, "slow")
 
 
 def completed_requests() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""From what the kernel side saw to columns. Pure but for names of devices and symbols, which are handed in."""
+"""Build the tables of `syscalls`, `switches` and `block` from the results of a BPF session."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS
 from whystall.tools.contract.text import clean, clean_path
 
 KernelFrames = Callable[[int], list[str]]
-"""Kernel stack id to its frames, from the innermost outward."""
+"""Returns the frames of a kernel stack id, from the innermost outward."""
 UserFrames = Callable[[int, int, int], list[str]]
-"""Native stack id, Python stack id (0: none) and process to the frames of both, from the innermost outward."""
+"""Returns the frames of a native stack id and a Python stack id (0: none) of a process, innermost first."""
 Mapped = Callable[[int, int], MappedFile | None]
-"""Process and address to the file mapped there."""
+"""Returns the file mapped at an address of a process."""
 EVERYTHING = "(all file systems)"
 UNKNOWN_MAPPING = "[mapped file]"
 CallName = Callable[[int], str]
@@ -29,9 +29,7 @@ _FRAMES, _USER_FRAMES = 64, 128
 
 
 class Files:
-    """Numbers the files of a capture. Only what blocks like a file is one: regular files, directories, block
-    devices.
-    """
+    """Numbers the files of a capture: regular files, directories and block devices."""
 
     def __init__(self, capture: Capture, mapped: Mapped) -> None:
         self._capture = capture
@@ -40,9 +38,8 @@ class Files:
         self._rows: list[tuple[int, str, str, int, str, bool, bool]] = []
 
     def of(self, key: FileKey | None, *, regular: bool = False) -> int:
-        """Number of the file `key`; -1 for none, pipes, sockets. `regular`: known to be regular even when its path
-        was lost.
-        """
+        """Return the number of file `key`; -1 for none, pipes, sockets. `regular`: it is regular, even if its path was
+        lost."""
         if key is None:
             return -1
         if key in self._index:
@@ -62,7 +59,7 @@ class Files:
         return self._add(key, path, f"{major}:{minor}", key.ino, fstype, complete, deleted)
 
     def block_device(self, dev: int, name: str) -> int:
-        """Number of the block device `dev` itself, whose pages hold what is read past any file system, and metadata."""
+        """Return the number of the block device `dev` itself, whose pages hold raw reads and metadata."""
         path = f"/dev/{name}"
         if path not in self._index:
             major, minor = device(dev)
@@ -70,9 +67,9 @@ class Files:
         return self._index[path]
 
     def mapped(self, pid: int, address: int) -> tuple[int, int]:
-        """Number of the file mapped at `address` of process `pid` and the position in it (-1: unknown)."""
+        """Return the number of the file mapped at `address` of process `pid`, and the position in it (-1: unknown)."""
         found = self._mapped(pid, address)
-        if found is None:  # unmapped since, or the process is gone: the wait is told all the same
+        if found is None:  # unmapped since, or the process has exited
             if UNKNOWN_MAPPING not in self._index:
                 self._add(UNKNOWN_MAPPING, UNKNOWN_MAPPING, "", 0, "", False, False)
             return self._index[UNKNOWN_MAPPING], -1
@@ -82,15 +79,13 @@ class Files:
         return self._index[key], found.offset
 
     def everything(self) -> int:
-        """Number of the row that stands for all file systems, which sync(2) waits for."""
+        """Return the number of the row for all file systems, which sync(2) waits for."""
         if EVERYTHING not in self._index:
             self._add(EVERYTHING, EVERYTHING, "", 0, "", True, False)
         return self._index[EVERYTHING]
 
     def named(self, call: Call) -> int:
-        """Number of the file a call names by path: relative names are resolved against their directory; -1 without a
-        name.
-        """
+        """Return the number of the file that a call names by path, resolved against its directory; -1 without one."""
         if not call.path:
             return -1
         path, complete = call.path, call.path.startswith(b"/")
@@ -107,12 +102,12 @@ class Files:
         return number
 
     def table(self) -> pl.DataFrame:
-        """The files numbered so far."""
+        """Return the files numbered so far."""
         return _frame(SYSCALLS["files"], self._rows)
 
 
 class Stacks:
-    """Symbolises the stacks that are used, once each."""
+    """Numbers the stacks of a capture, and symbolises each once."""
 
     def __init__(self, kernel: KernelFrames, user: UserFrames) -> None:
         self._kernel = kernel
@@ -120,7 +115,7 @@ class Stacks:
         self._rows: dict[tuple[int, int, int], tuple[int, bool, list[str]]] = {}
 
     def kernel(self, stack: int) -> int:
-        """Number of a kernel stack; -1 for none. (Ids are hashes of 64 bits: numbered anew to fit a signed column.)"""
+        """Return the number of a kernel stack; -1 for none. (Its 64-bit id would not fit a signed column.)"""
         if stack == 0:
             return -1
         key = (stack, 0, 0)
@@ -129,7 +124,7 @@ class Stacks:
         return self._rows[key][0]
 
     def user(self, native: int, python: int, pid: int) -> int:
-        """Number of a user stack of process `pid`, whose symbols it needs, with its Python frames; -1 for none."""
+        """Return the number of a user stack of process `pid` with its Python frames; -1 for none."""
         if native == 0 and python == 0:
             return -1
         key = (native, python, pid)
@@ -139,12 +134,12 @@ class Stacks:
         return self._rows[key][0]
 
     def table(self) -> pl.DataFrame:
-        """The stacks used so far."""
+        """Return the stacks numbered so far."""
         return _frame(SYSCALLS["stacks"], self._rows.values())
 
 
 def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
-    """Tables of the collector ``syscalls``; rows of process `own` (the tracer) are left out."""
+    """Return the tables of `syscalls` without rows of process `own` (the tracer)."""
     rows = capture.of(SyscallRows)
     calls = []
     for c in rows.calls:
@@ -153,44 +148,19 @@ def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallNam
         file, offset = _place(c, name(c.nr), files)
         calls.append(
             (
-                c.start,
-                c.end,
-                c.tgid,
-                c.tid,
-                clean(c.comm),
-                name(c.nr),
-                file,
-                c.fd,
-                _signed(c.asked),
-                c.returned,
-                offset,
-                bool(c.flags & layout.RECORD_DIRECT),
-                c.cpu_ns,
-                c.d_ns,
-                c.s_ns + c.other_ns,
-                c.runnable_ns,
-                bool(c.flags & layout.RECORD_OPEN),
-                stacks.kernel(c.stack),
+                c.start, c.end, c.tgid, c.tid, clean(c.comm), name(c.nr), file, c.fd, _signed(c.asked), c.returned,
+                offset, bool(c.flags & layout.RECORD_DIRECT), c.cpu_ns, c.d_ns, c.s_ns + c.other_ns, c.runnable_ns,
+                bool(c.flags & layout.RECORD_OPEN), stacks.kernel(c.stack),
             )
-        )
+        )  # fmt: skip
     totals = [
         (
-            t.tgid,
-            t.tid,
-            _comm(capture, t.tid),
-            name(t.nr),
-            t.count,
-            t.wall_ns,
-            t.cpu_ns,
-            t.d_ns,
-            t.s_ns + t.other_ns,
-            t.runnable_ns,
-            t.max_ns,
-            _signed(t.bytes),
+            t.tgid, t.tid, _comm(capture, t.tid), name(t.nr), t.count, t.wall_ns, t.cpu_ns, t.d_ns,
+            t.s_ns + t.other_ns, t.runnable_ns, t.max_ns, _signed(t.bytes),
         )
         for t in rows.call_totals
         if t.tgid != own
-    ]
+    ]  # fmt: skip
     latency = []
     for s in rows.file_slots:
         if s.tgid == own:
@@ -208,7 +178,7 @@ def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallNam
 
 
 def _place(call: Call, called: str, files: Files) -> tuple[int, int]:
-    """File and position of a call: by descriptor, by address (msync), by name, or everything (sync)."""
+    """Return file and position of a call: by descriptor, by address (msync), by name, or everything (sync)."""
     offset = -1 if call.offset is None else call.offset
     if called == "msync":
         return files.mapped(call.tgid, offset)
@@ -220,53 +190,31 @@ def _place(call: Call, called: str, files: Files) -> tuple[int, int]:
 
 
 def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
-    """Tables of the collector ``switches``. A kernel thread that sleeps has no work; only its D waits are told."""
+    """Return the tables of `switches`. Of kernel threads only D waits: when they sleep, they have no work."""
     rows = capture.of(SwitchRows)
     segments = [
         (
-            s.start,
-            s.end,
-            s.tgid,
-            s.tid,
-            clean(s.comm),
-            s.off_class,
-            _call(name, s.nr),
-            files.of(s.file),
-            stacks.kernel(s.kstack),
-            stacks.user(s.ustack, s.pystack, s.tgid),
-            _signed(s.futex),
-            s.waker_tgid,
-            s.waker_tid,
-            clean(s.waker_comm),
-            s.wake,
-            bool(s.flags & layout.RECORD_OPEN),
-            bool(s.flags & layout.RECORD_SEEDED),
+            s.start, s.end, s.tgid, s.tid, clean(s.comm), s.off_class, _call(name, s.nr), files.of(s.file),
+            stacks.kernel(s.kstack), stacks.user(s.ustack, s.pystack, s.tgid), _signed(s.futex),
+            s.waker_tgid, s.waker_tid, clean(s.waker_comm), s.wake,
+            bool(s.flags & layout.RECORD_OPEN), bool(s.flags & layout.RECORD_SEEDED),
         )
         for s in rows.segments
         if s.tgid != own and not (s.flags & layout.RECORD_KTHREAD and s.off_class != "D")
-    ]
+    ]  # fmt: skip
     totals = [
         (
-            t.tgid,
-            t.tid,
-            _comm(capture, t.tid),
-            t.off_class,
-            _call(name, t.nr),
-            files.of(t.file),
-            stacks.kernel(t.kstack),
-            stacks.user(t.ustack, t.pystack, t.tgid),
-            t.count,
-            t.total_ns,
-            t.max_ns,
+            t.tgid, t.tid, _comm(capture, t.tid), t.off_class, _call(name, t.nr), files.of(t.file),
+            stacks.kernel(t.kstack), stacks.user(t.ustack, t.pystack, t.tgid), t.count, t.total_ns, t.max_ns,
         )
         for t in rows.off_totals
         if t.tgid != own and not (_is_kernel(capture, t.tid) and t.off_class != "D")
-    ]
+    ]  # fmt: skip
     return {"segments": _frame(SWITCHES["segments"], segments), "totals": _frame(SWITCHES["totals"], totals)}
 
 
 def block_tables(rows: BlockRows, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:
-    """Tables of the collector ``block``; `disk` names a kernel device number."""
+    """Return the tables of `block`; `disk` names a kernel device number."""
     latency = []
     for s in rows.block_slots:
         low, high = layout.slot_bounds(s.slot)
@@ -277,13 +225,13 @@ def block_tables(rows: BlockRows, disk: Callable[[int], str]) -> dict[str, pl.Da
         longest[i.dev, i.op] = max(took, longest.get((i.dev, i.op), 0))
     totals = []
     for t in rows.block_totals:
-        # Of queue and device together where such an I/O was told in full, else of the longer phase.
+        # queue and device together if such a request was recorded, else the longer phase
         most = max(t.queue_max_ns, t.device_max_ns, longest.get((t.dev, t.op), 0))
         totals.append((disk(t.dev), t.op, t.count, t.bytes, t.queue_ns, t.device_ns, most))
-    told = [(i, False) for i in rows.block_ios] + [(i, True) for i in rows.block_open]
+    requests = [(i, False) for i in rows.block_ios] + [(i, True) for i in rows.block_open]
     slow = [
         (i.insert or i.issue, i.issue, i.complete, disk(i.dev), i.op, i.bytes, _sector(i), i.tgid, clean(i.comm), open_)
-        for i, open_ in told
+        for i, open_ in requests
     ]
     return {
         "latency": _frame(BLOCK["latency"], latency),
@@ -293,7 +241,7 @@ def block_tables(rows: BlockRows, disk: Callable[[int], str]) -> dict[str, pl.Da
 
 
 def _sector(io: BlockIo) -> int:
-    """-1 for a request without a place on the disk: a flush says so with all bits set."""
+    """Return the sector; -1 for a request without one (a flush has all bits set)."""
     return -1 if io.sector >> 63 else io.sector
 
 
@@ -312,7 +260,7 @@ def _call(name: CallName, nr: int) -> str:
 
 
 def _signed(value: int) -> int:
-    """User memory may hold any 64 bits; a column holds 63 of them."""
+    """Limit `value`, any 64 bits of user memory, to a signed column."""
     return min(value, (1 << 63) - 1)
 
 

@@ -8,21 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from whystall.bpf.build import object_path
-from whystall.bpf.capture import Capture as Seen
+from whystall.bpf.capture import Capture as BpfCapture
 from whystall.bpf.collectors.python_frames import PythonFrames
 from whystall.bpf.errors import BpfError
-from whystall.bpf.layout import STACK_KERNEL
 from whystall.bpf.perf_events import cpu_clock, online_cpus
 from whystall.bpf.probe import refusal
 from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_calls import BlockCollector, SwitchCollector, SyscallCollector
-from whystall.tools.collect.ebpf_collector import EbpfCollector, Found
+from whystall.tools.collect.ebpf_collector import EbpfCollector, SessionResult
 from whystall.tools.collect.ebpf_decode import Files, Stacks
 from whystall.tools.collect.ebpf_interrupts import InterruptCollector, RunQueueCollector
 from whystall.tools.collect.ebpf_page_cache import PageCacheCollector
 from whystall.tools.collect.ebpf_samples import SampleCollector
-from whystall.tools.collect.ebpf_symbols import Processes, SampleCalls
+from whystall.tools.collect.ebpf_symbols import Processes, SampleCalls, prepare_kernel_symbols
 from whystall.tools.collect.mounted import Table, tables, whole_paths
 from whystall.tools.collect.options import SAMPLE_NS
 from whystall.tools.collect.proc_maps import mapped_file
@@ -47,7 +46,7 @@ _RING_TARGET, _RING_HOST = 1 << 21, 1 << 23
 
 
 class EbpfEngine(Engine):
-    """See the module; one instance serves one window."""
+    """See the module."""
 
     name = "ebpf"
     serves = frozenset(kind.name for kind in _COLLECTORS)
@@ -58,28 +57,28 @@ class EbpfEngine(Engine):
         self._collectors: list[EbpfCollector] = []
         self._processes = Processes()
         self._mounts: list[Table] = []
-        self._until = 0
+        self._stopped_ns = 0
 
     def unavailable(self) -> str | None:
-        """Why BPF cannot work here, without trying."""
+        """Return why BPF cannot work here, without trying."""
         return why_unavailable("host")
 
     def cannot(self, collector: str) -> str | None:
-        """Why this collector cannot be served where others can be: a kernel may keep sampling timers from those whom it
-        lets load programs (Debian's 5.10 asks for CAP_SYS_ADMIN while ``kernel.perf_event_paranoid`` is 3)."""
+        """Return why the collector ``samples`` has no timers here: a kernel may refuse them although it loads programs
+        (Debian's 5.10 requires CAP_SYS_ADMIN while ``kernel.perf_event_paranoid`` is 3)."""
         if collector != "samples":
             return None
         try:
             timer = cpu_clock(online_cpus()[0], SAMPLE_NS)
         except BpfError as error:
-            # where no program is loaded either, starting says so, with what to do about it
+            # if no program can be loaded either, `load` reports it with a remedy
             return error.message if refusal() is None else None
         if timer is not None:
             os.close(timer)
         return None
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Attach what `wanted` needs."""
+        """Attach the programs of the `wanted` collectors."""
         if len(target.pids) > MAX_TARGETS:
             raise ToolError(
                 ErrorCode.BAD_ARGUMENT,
@@ -99,36 +98,36 @@ class EbpfEngine(Engine):
         try:
             session.load()
         except BpfError as error:
-            raise translated(error) from error
+            raise tool_error(error) from error
         self._session = session
         for collector in self._collectors:
             collector.loaded(target, self._processes, frames)
 
     def start(self) -> int:
-        """Begin to count; then cause events of our own that prove the hooks alive."""
+        """Begin to count, and cause events of our own, which prove that the hooks work."""
         session = self._loaded()
         try:
             since = session.start()
         except BpfError as error:
             self._session = None
-            raise translated(error) from error
+            raise tool_error(error) from error
         for collector in self._collectors:
             collector.started(session)
         _cause_events()
         return since
 
     def stop(self) -> int:
-        """Cause the last events of our own, then end counting."""
+        """End counting after the last events of our own."""
         session = self._loaded()
-        if self._until:
-            return self._until
+        if self._stopped_ns:
+            return self._stopped_ns
         for collector in self._collectors:
             collector.stopping(session)
         try:
-            self._until = session.stop()
+            self._stopped_ns = session.stop()
         except BpfError as error:
-            raise translated(error) from error
-        return self._until
+            raise tool_error(error) from error
+        return self._stopped_ns
 
     def _loaded(self) -> Session:
         if self._session is None:
@@ -140,14 +139,14 @@ class EbpfEngine(Engine):
         return self._session.fileno() if self._session is not None else None
 
     def poll(self) -> None:
-        """Take in records."""
+        """Read records."""
         if self._session is not None:
             self._session.poll()
             for collector in self._collectors:
                 collector.poll()
 
     def read(self) -> dict[str, Capture]:
-        """Detach, and return the captures of the wanted collectors."""
+        """Detach; return the captures of the wanted collectors."""
         if self._session is None:
             return {}
         self.stop()
@@ -155,13 +154,13 @@ class EbpfEngine(Engine):
         try:
             for collector in self._collectors:
                 collector.stopped()
-            seen = session.read()
+            raw = session.read()
             for collector in self._collectors:
                 collector.poll()
-            self._processes.look_again()
-            return self._captures(seen)
+            self._processes.refresh()
+            return self._captures(raw)
         except BpfError as error:
-            raise translated(error) from error
+            raise tool_error(error) from error
         finally:
             self.close()
 
@@ -174,22 +173,21 @@ class EbpfEngine(Engine):
             collector.close()
         self._processes.close()
 
-    def _captures(self, seen: Seen) -> dict[str, Capture]:
-        seen = seen._replace(files=whole_paths(seen.files, self._mounts))
-        calls = SampleCalls(seen, self._processes)
+    def _captures(self, raw: BpfCapture) -> dict[str, Capture]:
+        raw = raw._replace(files=whole_paths(raw.files, self._mounts))
+        calls = SampleCalls(raw, self._processes)
         stacks = Stacks(
-            lambda stack: _kernel_frames(seen, stack),
+            lambda stack: _kernel_frames(raw, stack),
             lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
         )
-        kernel_symbols().refresh()
-        kernel_symbols().prepare(a - 1 for s in seen.stacks.values() if s.kind == STACK_KERNEL for a in s.addresses)
-        found = Found(seen, Files(seen, mapped_file), stacks, calls)
-        return {one.name: one.capture(found) for one in self._collectors}
+        prepare_kernel_symbols(raw)
+        result = SessionResult(raw, Files(raw, mapped_file), stacks, calls)
+        return {one.name: one.capture(result) for one in self._collectors}
 
 
-def _kernel_frames(seen: Seen, stack: int) -> list[str]:
-    """Return names, innermost first; none when the stack was lost, which is counted."""
-    known = seen.stacks.get(stack)
+def _kernel_frames(raw: BpfCapture, stack: int) -> list[str]:
+    """Return names, innermost first; none if the stack was lost, which is counted."""
+    known = raw.stacks.get(stack)
     return kernel_symbols().stack(known.addresses) if known is not None else []
 
 
@@ -206,15 +204,15 @@ def why_unavailable(kind: str) -> str | None:
     return None
 
 
-def translated(error: BpfError) -> ToolError:
-    # of a refusal libbpf's last words name no reason but the object, by an address
-    told = error.log.strip() if error.code != "no_privilege" else ""
-    detail = f" ({told.splitlines()[-1]})" if told else ""
+def tool_error(error: BpfError) -> ToolError:
+    """Return `error` with the last line of libbpf's log, which without privileges names no reason."""
+    log = error.log.strip() if error.code != "no_privilege" else ""
+    detail = f" ({log.splitlines()[-1]})" if log else ""
     return ToolError(_CODES.get(error.code, ErrorCode.PROBE_FAILED), error.message + detail, error.remedy)
 
 
 def _cause_events() -> None:
-    """A system call on a file and a sleep of our own; seeing them proves the hooks alive."""
+    """Read a file and sleep once; observing both proves that the hooks work."""
     with open(__file__, "rb") as file:
         os.pread(file.fileno(), 1, 0)
     time.sleep(0.002)

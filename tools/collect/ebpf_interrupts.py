@@ -1,4 +1,4 @@
-"""The collectors ``interrupts`` and ``run_queue``: what the kernel side saw as columns, and their proof of life."""
+"""The collectors ``interrupts`` and ``run_queue`` of the ``ebpf`` engine: their tables and proofs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from collections.abc import Mapping
 import polars as pl
 
 from whystall.bpf import layout
-from whystall.bpf.capture import Capture as Seen
+from whystall.bpf.capture import Capture as BpfCapture
 from whystall.bpf.collectors.interrupts import Interrupts, InterruptTimes
 from whystall.bpf.collectors.run_queue import RunQueue, RunQueueWaits
 from whystall.bpf.session import Session
-from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, losses
+from whystall.tools.collect.ebpf_collector import EbpfCollector, SessionResult, losses
 from whystall.tools.collect.proc_interrupts import SOFT, InterruptCounts
 from whystall.tools.collect.tables import INTERRUPTS, RUN_QUEUE
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.collector import Capture, Options
 
-# Some kernels do not tell all that happens: of softirqs on a busy 6.18 up to one in a hundred. So few, no longer than
-# the others, change no judgement.
-_UNTOLD = 0.02
+# Share of softirqs that may be missing without counting as lost: a busy 6.18 emits no events for up to 1 %.
+_MISSING = 0.02
 
 
 class InterruptCollector(EbpfCollector):
@@ -31,22 +30,22 @@ class InterruptCollector(EbpfCollector):
 
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         self.kernel = InterruptTimes()
-        self._look: InterruptLook | None = None
+        self._counts: InterruptCounts | None = None
 
     def started(self, session: Session) -> None:
         """Read the kernel's own counts."""
-        self._look = InterruptLook()
+        self._counts = InterruptCounts()
 
     def stopping(self, session: Session) -> None:
         """Read them again."""
-        if self._look is not None:
-            self._look.finish()
+        if self._counts is not None:
+            self._counts.stop()
 
-    def capture(self, found: Found) -> Capture:
+    def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""
-        if self._look is None:
+        if self._counts is None:
             raise ValueError("not started")
-        return self._look.capture(found.seen.of(Interrupts), found.seen, losses(found.seen, self.name))
+        return interrupt_capture(result.raw, self._counts, losses(result.raw, self.name))
 
 
 class RunQueueCollector(EbpfCollector):
@@ -58,49 +57,41 @@ class RunQueueCollector(EbpfCollector):
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         self.kernel = RunQueueWaits()
 
-    def capture(self, found: Found) -> Capture:
+    def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""
-        return run_queue_capture(found.seen.of(RunQueue), found.seen, losses(found.seen, self.name))
+        return run_queue_capture(result.raw, losses(result.raw, self.name))
 
 
-class InterruptLook:
-    """The kernel's own counts around a session: made when counting starts, finished before it stops."""
+def interrupt_capture(raw: BpfCapture, counts: InterruptCounts, lost: int) -> Capture:
+    """Return the capture of `interrupts`, checked against the kernel's own `counts` of softirqs.
 
-    def __init__(self) -> None:
-        self._counts = InterruptCounts()
-
-    def finish(self) -> None:
-        """Read the counts again."""
-        self._counts.finish()
-
-    def capture(self, interrupts: Interrupts, seen: Seen, lost: int) -> Capture:
-        """Proven by the kernel's own count of softirqs: so many, less one that may be running on each CPU, must have
-        been seen. What is missing was not told, and is a loss where it is more than a few."""
-        tables = interrupt_tables(interrupts)
-        theirs = self._counts.softirqs()
-        mine = sum(total.count for total in interrupts.totals if total.kind == SOFT)
-        missing = max(0, (theirs or 0) - mine - (os.cpu_count() or 1))
-        others = pl.DataFrame(self._counts.architecture_rows(), INTERRUPTS["totals"], orient="row")
-        tables["totals"] = pl.concat([tables["totals"], others])
-        tables["cpus"] = pl.DataFrame(self._counts.cpu_rows(), INTERRUPTS["cpus"], orient="row")
-        not_seen = [("untimed_interrupts", "")] if others.height else []
-        if missing:
-            not_seen.append(("untold_interrupts", f"{missing} of {theirs} softirqs"))
-        not_seen += [("not_permitted", f"/proc/{name}") for name in self._counts.denied]
-        count = sum(total.count for total in interrupts.totals)
-        return Capture(
-            tables=tables,
-            hooks=list(seen.hooks),
-            seen=count,
-            kept=0,
-            lost=lost + (missing if missing > _UNTOLD * (theirs or 0) else 0),
-            proven=mine > 0,
-            not_seen=not_seen,
-        )
+    At most one softirq per CPU may be running at each end; a larger difference means missing events.
+    """
+    interrupts = raw.of(Interrupts)
+    tables = interrupt_tables(interrupts)
+    expected = counts.softirqs()
+    softirqs = sum(total.count for total in interrupts.totals if total.kind == SOFT)
+    missing = max(0, (expected or 0) - softirqs - (os.cpu_count() or 1))
+    others = pl.DataFrame(counts.architecture_rows(), INTERRUPTS["totals"], orient="row")
+    tables["totals"] = pl.concat([tables["totals"], others])
+    tables["cpus"] = pl.DataFrame(counts.cpu_rows(), INTERRUPTS["cpus"], orient="row")
+    not_seen = [("untimed_interrupts", "")] if others.height else []
+    if missing:
+        not_seen.append(("untold_interrupts", f"{missing} of {expected} softirqs"))
+    not_seen += [("not_permitted", f"/proc/{name}") for name in counts.denied]
+    return Capture(
+        tables=tables,
+        hooks=list(raw.hooks),
+        seen=sum(total.count for total in interrupts.totals),
+        kept=0,
+        lost=lost + (missing if missing > _MISSING * (expected or 0) else 0),
+        proven=softirqs > 0,
+        not_seen=not_seen,
+    )
 
 
 def interrupt_tables(interrupts: Interrupts) -> dict[str, pl.DataFrame]:
-    """Tables of `interrupts`. Pure."""
+    """Return the tables of `interrupts`, except ``cpus``."""
     rows: dict[str, list[tuple[object, ...]]] = {
         "totals": [
             (t.kind, clean(t.name), t.cpu, t.count, t.total_ns, t.max_ns)
@@ -118,21 +109,22 @@ def interrupt_tables(interrupts: Interrupts) -> dict[str, pl.DataFrame]:
     return {name: pl.DataFrame(rows.get(name, []), schema, orient="row") for name, schema in INTERRUPTS.items()}
 
 
-def run_queue_capture(waits: RunQueue, seen: Seen, lost: int) -> Capture:
-    """Proven by our own wait for a CPU after our own sleep."""
+def run_queue_capture(raw: BpfCapture, lost: int) -> Capture:
+    """Return the capture of `run_queue`; proven by our own wait for a CPU after our own sleep."""
+    waits = raw.of(RunQueue)
     count = sum(total.count for total in waits.totals)
     return Capture(
         tables=run_queue_tables(waits),
-        hooks=list(seen.hooks),
+        hooks=list(raw.hooks),
         seen=count,
         kept=0,
         lost=lost,
-        proven=seen.seen["self_waits"] > 0,
+        proven=raw.seen["self_waits"] > 0,
     )
 
 
 def run_queue_tables(waits: RunQueue) -> dict[str, pl.DataFrame]:
-    """Tables of `run_queue`; a process is named after its main thread, or after any that waited. Pure."""
+    """Return the tables of `run_queue`; a process is named after its main thread, else after any that waited."""
     named: dict[int, str] = {}
     for total in sorted(waits.totals, key=lambda t: t.tid == t.tgid):
         named[total.tgid] = clean(total.comm)

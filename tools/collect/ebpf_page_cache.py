@@ -1,4 +1,4 @@
-"""The collector ``page_cache``: from what the kernel side saw of the page cache to columns, and its proof of life."""
+"""The collector ``page_cache`` of the ``ebpf`` engine: its tables and its proof."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 import polars as pl
 
 from whystall.bpf import layout
-from whystall.bpf.capture import Capture as Seen
+from whystall.bpf.capture import Capture as BpfCapture
 from whystall.bpf.capture import FileKey
 from whystall.bpf.capture_pages import Pages
 from whystall.bpf.collectors.page_cache import PageCache
 from whystall.bpf.session import Session
-from whystall.tools.collect.ebpf_collector import EbpfCollector, Found, disk_name, losses
+from whystall.tools.collect.ebpf_collector import EbpfCollector, SessionResult, disk_name, losses
 from whystall.tools.collect.ebpf_decode import Files
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.tables import PAGE_CACHE
@@ -22,7 +22,7 @@ from whystall.tools.recording.collector import Capture, Options
 
 
 class PageCacheCollector(EbpfCollector):
-    """Proven by a page of our own that came into the cache."""
+    """Proven by a page of our own that was added to the cache."""
 
     name = "page_cache"
     losses = frozenset({"page_uses_full", "page_files_full", "stalls_full", "sizes_full"})
@@ -31,42 +31,42 @@ class PageCacheCollector(EbpfCollector):
         self.kernel = PageCache()
 
     def started(self, session: Session) -> None:
-        """Put a page of our own into the cache."""
+        """Add a page of our own to the cache."""
         cause_page_events(session)
 
-    def capture(self, found: Found) -> Capture:
+    def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""
-        seen = found.seen
-        return page_capture(seen.of(Pages), seen, Files(seen, mapped_file), disk_name, losses(seen, self.name))
+        raw = result.raw
+        return page_capture(raw.of(Pages), raw, Files(raw, mapped_file), disk_name, losses(raw, self.name))
 
 
-def page_capture(pages: Pages, seen: Seen, files: Files, disk: Callable[[int], str], lost: int) -> Capture:
-    """Columns of what the session saw of the page cache. Proven by a page of our own that came into the cache."""
+def page_capture(pages: Pages, raw: BpfCapture, files: Files, disk: Callable[[int], str], lost: int) -> Capture:
+    """Return the capture of `pages`; proven by a page of our own that was added to the cache."""
     return Capture(
-        tables=page_tables(pages, seen, files, disk),
-        hooks=list(seen.hooks),
-        seen=seen.seen["pages"],
+        tables=page_tables(pages, raw, files, disk),
+        hooks=list(raw.hooks),
+        seen=raw.seen["pages"],
         kept=0,
         lost=lost,
-        proven=seen.seen["self_added"] > 0,
+        proven=raw.seen["self_added"] > 0,
         not_seen=[("event_absent", event) for event in pages.absent],
     )
 
 
-def page_tables(pages: Pages, seen: Seen, files: Files, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:
-    """Tables of the collector; `disk` names a kernel device number. Pure."""
+def page_tables(pages: Pages, raw: BpfCapture, files: Files, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:
+    """Return the tables of `page_cache`; `disk` names a kernel device number."""
 
     def number(key: FileKey | None) -> int:
         if key is not None and not key.ino:
             return files.block_device(key.dev, disk(key.dev))
         return files.of(key, regular=True)
 
-    def called(tid: int) -> str:
-        thread = seen.threads.get(tid)
+    def comm(tid: int) -> str:
+        thread = raw.threads.get(tid)
         return clean(thread.comm) if thread is not None else ""
 
-    # What faults map is not told on every kernel; there, whether a page was used once is not known.
-    whole = all(use.mapped >= 0 for use in pages.uses)
+    # Not every kernel reports what faults map; without it the use of a page is unknown.
+    faults_known = all(use.mapped >= 0 for use in pages.uses)
     use_rows = [
         (
             number(u.file), u.tgid, clean(u.comm), u.accessed, u.mapped, u.again, u.added, u.refaulted, u.dirtied,
@@ -87,7 +87,7 @@ def page_tables(pages: Pages, seen: Seen, files: Files, disk: Callable[[int], st
         if found is None:
             eviction_rows.append((number(key), 0, 0, 0, 0, 0, tracked, untracked, -1 if not key.ino else 0))
             continue
-        once = (found.one_pass, found.touched_once) if whole else (-1, -1)
+        once = (found.one_pass, found.touched_once) if faults_known else (-1, -1)
         eviction_rows.append(
             (
                 number(key), found.reclaimed, found.dropped, found.judged, *once, tracked, untracked,
@@ -96,7 +96,7 @@ def page_tables(pages: Pages, seen: Seen, files: Files, disk: Callable[[int], st
         )  # fmt: skip
     stall_rows = [
         (
-            s.tgid, s.tid, called(s.tid), s.what, number(s.file), s.count, s.total_ns, s.max_ns, s.pages, s.longest_at,
+            s.tgid, s.tid, comm(s.tid), s.what, number(s.file), s.count, s.total_ns, s.max_ns, s.pages, s.longest_at,
             s.in_flight,
         )
         for s in pages.stalls
@@ -115,9 +115,8 @@ def page_tables(pages: Pages, seen: Seen, files: Files, disk: Callable[[int], st
 
 
 def cause_page_events(session: Session) -> None:
-    """Put a page of a file of our own into the cache: it is first given back (which harms nobody, since the kernel
-    keeps what is mapped, dirty or in use), then read. Nothing is written.
-    """
+    """Add a page of one of our files to the cache: drop it, then read it. Dropping is harmless, as the kernel keeps
+    pages that are mapped, dirty or in use."""
     for path in (__file__, os.__file__, layout.__file__):
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,12 +1,13 @@
-"""Names of frames: symbols of processes, read while they live, merged with frames of Python."""
+"""Names of frames: symbols of processes, read while they live, merged with Python frames."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 
-from whystall.bpf.capture import Capture as Seen
+from whystall.bpf.capture import Capture as BpfCapture
 from whystall.bpf.capture import Stack
+from whystall.bpf.layout import STACK_KERNEL
 from whystall.bpf.python_code import PythonSeen
 from whystall.bpf.samples import Place
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
@@ -14,72 +15,79 @@ from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.python_merge import merged
 from whystall.tools.collect.samples_decode import Call
 
-_LOOK_AGAIN_NS = 1_000_000_000
+_REFRESH_NS = 1_000_000_000
 
 
 class Processes:
-    """Symbols of the processes that are seen, each looked at while it lives."""
+    """Symbols of the observed processes, read while they live."""
 
     def __init__(self) -> None:
         self._files = OpenFiles()
         self._known: dict[int, ProcessSymbols] = {}
-        self._looked: dict[int, int] = {}
+        self._read_ns: dict[int, int] = {}
 
     def of(self, pid: int) -> ProcessSymbols:
-        """Symbols of a process; a process that has exited without having been looked at has none."""
+        """Return the symbols of a process; none if it exited before its first call."""
         if pid not in self._known:
             self._known[pid] = ProcessSymbols(pid, self._files)
-            self._looked[pid] = time.monotonic_ns()
+            self._read_ns[pid] = time.monotonic_ns()
         return self._known[pid]
 
-    def look(self, places: Iterable[tuple[Place, Stack | None]]) -> None:
-        """Take in where new samples were; code that was not there before makes us read a process's mappings again, at
-        most once a second."""
+    def add(self, places: Iterable[tuple[Place, Stack | None]]) -> None:
+        """Keep the code of new samples. Unknown addresses make us read a process's mappings again, at most once per
+        second."""
         for place, stack in places:
             process = self.of(place.tgid)
             if stack is None:
                 continue
             callers = [address - bool(at) for at, address in enumerate(stack.addresses)]
-            if not process.keep(callers) and time.monotonic_ns() - self._looked[place.tgid] > _LOOK_AGAIN_NS:
-                self._looked[place.tgid] = time.monotonic_ns()
+            if not process.keep(callers) and time.monotonic_ns() - self._read_ns[place.tgid] > _REFRESH_NS:
+                self._read_ns[place.tgid] = time.monotonic_ns()
                 process.look_again()
                 process.keep(callers)
 
-    def look_again(self) -> None:
-        """At the end: what processes have mapped since."""
+    def refresh(self) -> None:
+        """Read all processes' mappings again, at the end of the window."""
         for process in self._known.values():
             process.look_again()
 
     def close(self) -> None:
-        """Close the files that were held; idempotent."""
+        """Close all files; idempotent."""
         self._files.close()
 
 
-class SampleCalls:
-    """The frames of a place, each stack named once."""
+def prepare_kernel_symbols(raw: BpfCapture) -> None:
+    """Read the kernel symbols of all return addresses in `raw` at once."""
+    kernel_symbols().refresh()
+    in_kernel = [stack for stack in raw.stacks.values() if stack.kind == STACK_KERNEL]
+    kernel_symbols().prepare(address - 1 for stack in in_kernel for address in stack.addresses)
 
-    def __init__(self, seen: Seen, processes: Processes) -> None:
-        self._seen = seen
+
+class SampleCalls:
+    """Frames of a sample's place; each stack is symbolised once."""
+
+    def __init__(self, raw: BpfCapture, processes: Processes) -> None:
+        self._raw = raw
         self._processes = processes
         self._kernel: dict[int, list[Call]] = {}
         self._user: dict[tuple[int, int, int], list[Call]] = {}
 
     def __call__(self, place: Place) -> list[Call]:
-        """From the outermost inward."""
+        """Return the frames in user mode, then those of the kernel, from the outermost inward."""
         return self.user(place.tgid, place.ustack, place.pystack) + self._kernel_calls(place.kstack)
 
     def user(self, pid: int, ustack: int, pystack: int) -> list[Call]:
-        """The frames in user mode, from the outermost inward: native ones and those of an interpreter."""
+        """Return the frames in user mode, native and Python, from the outermost inward."""
         key = pid, ustack, pystack
         if key not in self._user:
-            native, python = self._seen.stacks.get(ustack), self._seen.stacks.get(pystack)
+            native, python = self._raw.stacks.get(ustack), self._raw.stacks.get(pystack)
             frames = self._processes.of(pid).frames(native.addresses) if native is not None else []
-            lines = self._seen.of(PythonSeen).frames(python.addresses, pid) if python is not None else []
+            lines = self._raw.of(PythonSeen).frames(python.addresses, pid) if python is not None else []
             self._user[key] = merged(frames, lines)[::-1]
         return self._user[key]
 
     def _kernel_calls(self, number: int) -> list[Call]:
-        stack = self._seen.stacks.get(number)
+        stack = self._raw.stacks.get(number)
         if stack is None:
             return []
         if number not in self._kernel:

@@ -1,13 +1,14 @@
-"""Full paths of files that the kernel side knows within their file system only, as the observed processes see them.
+"""Resolve paths that BPF programs recorded relative to their file system, to paths that the observed processes see.
 
-A container's table of mounts may show a part of a file system (a bind mount of a volume's directory), and its root is
-an overlay: the pages of what it maps belong to files of the layers below, which lie on a file system of the node.
+A container may mount a part of a file system (a volume's directory), and its root is an overlay: the pages of mapped
+files belong to files of its layers, on a file system of the node.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from whystall.bpf import layout
@@ -17,12 +18,12 @@ from whystall.tools.node.mounts import Mount, below, mountinfo
 from whystall.tools.node.vantage import in_sidecar, node_process
 
 _MOST = 64
-"""Mount namespaces that are looked at."""
+"""Limit of mount namespaces."""
 Table = Sequence[Mount]
 
 
 def tables(pids: Iterable[int], proc: Path = Path("/proc")) -> list[Table]:
-    """The tables of mounts of `pids`, each mount namespace once, and that of the node last."""
+    """Return the mount tables of `pids`, each mount namespace once, and the node's last."""
     found: dict[str, Table] = {}
     node = node_process(proc) if in_sidecar(proc) else None
     for pid in [*pids, node.name if node is not None else "self"]:
@@ -31,28 +32,29 @@ def tables(pids: Iterable[int], proc: Path = Path("/proc")) -> list[Table]:
             if namespace not in found and len(found) < _MOST:
                 found[namespace] = mountinfo((proc / str(pid) / "mountinfo").read_bytes())
         except OSError:
-            if pid == "self":  # whatever /proc hides
-                found[""] = _own(proc)
+            if pid == "self":  # /proc may hide the namespace
+                found[""] = []
+                with suppress(OSError):
+                    found[""] = mountinfo((proc / "self/mountinfo").read_bytes())
     return list(found.values())
 
 
 def whole_paths(files: Mapping[FileKey, File], known: Sequence[Table]) -> dict[FileKey, File]:
-    """`files` with the paths that are known within their file system only as the first of `known` tables has them, the
-    last of which is the node's; as they are where none does.
-    """
+    """Return `files` with paths resolved by the first of the `known` mount tables that contains them (the last one is
+    the node's); the others are unchanged."""
     found = {}
     for key, file in files.items():
         if file.flags & layout.FILE_NO_MOUNT and not file.flags & layout.FILE_TRUNCATED:
             dev = f"{key.dev >> 20}:{key.dev & 0xFFFFF}"
-            path = seen_as(dev, file.path, known)
+            path = resolve(dev, file.path, known)
             if path is not None:
                 file = file._replace(path=path, flags=file.flags & ~layout.FILE_NO_MOUNT)
         found[key] = file
     return found
 
 
-def seen_as(dev: str, path: bytes, known: Sequence[Table]) -> bytes | None:
-    """What the file `path` of the file system `dev` is called by the first table that shows it; None: by none."""
+def resolve(dev: str, path: bytes, known: Sequence[Table]) -> bytes | None:
+    """Return the full path of `path` in file system `dev` by the first table that contains it; None if none does."""
     if not known:
         return None
     node = _shown(dev, path, known[-1], most=True)
@@ -66,9 +68,8 @@ def seen_as(dev: str, path: bytes, known: Sequence[Table]) -> bytes | None:
 
 
 def _shown(dev: str, path: bytes, table: Table, *, most: bool = False) -> bytes | None:
-    """By the mount that shows the least of the file system around it, the volume's own; `most`: by the first that shows
-    the most of it, as whoever manages the node knows it.
-    """
+    """Resolve by the mount with the deepest root, the volume's own; `most`: by the mount with the shallowest root, as
+    the node's administrator knows it."""
     fitting = [(m, rest) for m in table if m.dev == dev and (rest := below(path, m.root)) is not None]
     if not fitting:
         return None
@@ -77,7 +78,7 @@ def _shown(dev: str, path: bytes, table: Table, *, most: bool = False) -> bytes 
 
 
 def _layered(path: bytes, table: Table) -> bytes | None:
-    """Of the file that the node calls `path`, through an overlay that has its directory for a layer."""
+    """Resolve the node's `path` through an overlay that has its directory as a layer."""
     for mount in table:
         if mount.fstype != "overlay":
             continue
@@ -89,7 +90,7 @@ def _layered(path: bytes, table: Table) -> bytes | None:
 
 
 def _layers(mount: Mount) -> list[str]:
-    """Directories of the layers; ``lowerdir+`` and ``datadir+`` hold one each (Linux 6.8)."""
+    """Return the directories of an overlay's layers; ``lowerdir+`` and ``datadir+`` hold one each (Linux 6.8)."""
     found = []
     for option in mount.super_options:
         name, _, value = option.partition("=")
@@ -101,15 +102,8 @@ def _layers(mount: Mount) -> list[str]:
 
 
 def disk_name_of(major: int, minor: int) -> str:
-    """Return the name of a block device, ``8:0`` where it has none."""
+    """Return the name of a block device, ``8:0`` if it has none."""
     try:
         return clean(os.path.basename(os.readlink(f"/sys/dev/block/{major}:{minor}")))
     except OSError:
         return f"{major}:{minor}"
-
-
-def _own(proc: Path) -> Table:
-    try:
-        return mountinfo((proc / "self/mountinfo").read_bytes())
-    except OSError:
-        return []

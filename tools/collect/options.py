@@ -1,7 +1,6 @@
 """The options of every collector that has some: their defaults, and how the needs of two tools merge.
 
-Thresholds take the smallest, switches any. A threshold bounds only what is recorded event by event; totals cover every
-event.
+A threshold limits only the tables of single events; totals cover every event.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from whystall.tools.recording.collector import Options, narrowest, option
 
 SAMPLE_NS = 10_101_010
-"""99 Hz: a program that does something every 10 ms would be caught at the same point each time by 100 Hz."""
+"""99 Hz: sampling at 100 Hz would always hit the same point of a program that works in cycles of 10 ms."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,8 @@ class SyscallOptions(Options):
 
 @dataclass(frozen=True)
 class SwitchOptions(Options):
-    """`min_ns`: record times off the CPU of at least this length; `wakers`: who ended each; `python`: Python frames."""
+    """`min_ns`: record times off the CPU of at least this length; `wakers`: with the thread that ended each;
+    `python`: with Python frames."""
 
     min_ns: int = option(1_000_000, min)
     wakers: bool = option(False, operator.or_)
@@ -55,7 +55,7 @@ class ProcOptions(Options):
 
 @dataclass(frozen=True)
 class FtraceOptions(Options):
-    """`groups`: groups of events beside ``sched``; `cpus`: bits of the CPUs whose events are wanted, 0: all;
+    """`groups`: groups of events besides ``sched``; `cpus`: CPUs to record as bits, 0: all;
     `only_target`: only events of the target; `buffer_kb`: per CPU, 0: the engine's default.
     """
 

@@ -1,4 +1,4 @@
-"""Totals of block I/O from /proc/diskstats: the unprivileged stand-in for tracing requests."""
+"""Totals of block I/O from /proc/diskstats, for when requests cannot be traced."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _Totals = tuple[int, int, int]
 class BlockTotals:
     """Reads /proc/diskstats repeatedly.
 
-    The kernel counts a request's time from its making to its end: queue and device together, told as device time.
-    `max_ns` is the highest mean between two reads, a lower bound of the slowest request. Requests still in flight are
-    not in it.
+    The kernel counts a request's time from queueing to completion, which is reported as device time. `max_ns` is the
+    highest mean between two reads, a lower bound of the slowest request. Requests in flight are not included.
     """
 
     def __init__(self, disks: frozenset[str] | None, path: str = "/proc/diskstats") -> None:
@@ -28,7 +27,7 @@ class BlockTotals:
         self.reads = 0
 
     def sample(self) -> None:
-        """Read once; OSError if there is no such file."""
+        """Read once; raises OSError if there is no such file."""
         with open(self._path, "rb") as file:
             now = {
                 (disk.device, operation): totals
@@ -42,12 +41,12 @@ class BlockTotals:
             if count > 0:
                 self._peak[key] = max(self._peak.get(key, 0), ms * 1_000_000 // count)
             if before is None or totals < before:
-                self._first[key] = totals  # new, or another disk that took its name
+                self._first[key] = totals  # new, or another disk with this name
         self._last = now
         self.reads += 1
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """The tables of `block`; `latency` and `slow` are empty: single requests are not seen."""
+        """Return the tables of `block`; `latency` and `slow` are empty."""
         rows = []
         for key, totals in self._last.items():
             count, size, ms = _since(self._first.get(key), totals)

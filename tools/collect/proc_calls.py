@@ -1,11 +1,10 @@
-"""From samples of a thread to the system calls and waits that they prove. Pure.
+"""Derive system calls and waits of a thread from its samples.
 
-What sampling can know. A thread that at two samples had been put on a CPU equally often (schedstat's third field) did
-not run in between: it is the same wait, in the same call. If it did run, the same system call with the same arguments
-may be the next turn of a loop; for calls on data it is taken for the same one only while the kernel's counts of
-finished reads and writes (/proc/TID/io) stand still and the thread spent no time in user mode. A call is claimed from
-the first sample in it to the last: a lower bound, short of the truth by at most two sample periods. Less than two
-periods is not claimed at all.
+If a thread was given a CPU equally often at two samples (third field of schedstat), it did not run in between: it is
+the same wait in the same call. If it ran, the same call with the same arguments may be the next iteration of a loop; a
+call on data counts as the same only if the kernel's counts of finished reads and writes (/proc/TID/io) did not change
+and the thread spent no time in user mode. A call lasts from its first sample to its last, which is too short by at
+most two sample periods.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from whystall.tools.collect.proc_parse import InSyscall
 
-# Kernels attribute user and system time by sampling too: within a long call the user share may creep up by a tick.
+# The kernel samples user and system time: during a long call user time may grow by a tick.
 _USER_SLACK_NS = 20_000_000
 # Calls after which one of the io counters moves, and the syncs that programs make between writes.
 _COUNTED = frozenset(
@@ -28,9 +27,9 @@ RUNNING = "R"
 
 
 class Sample(NamedTuple):
-    """A thread at one instant. `call` None: on a CPU, or not readable; `name`: its system call; -1: not known.
+    """A thread at one instant; -1: unknown. `call` None: on a CPU, or not readable; `name`: its system call.
 
-    `finished`: reads and writes it has completed. `kstack`: key of where it waits in the kernel.
+    `finished`: completed reads and writes. `kstack`: number of its kernel stack.
     """
 
     at_ns: int
@@ -46,13 +45,13 @@ class Sample(NamedTuple):
 
     @property
     def off_cpu(self) -> bool:
-        """Neither running nor waiting for a CPU."""
+        """Whether it neither runs nor waits for a CPU."""
         return self.state != RUNNING
 
 
 @dataclass
 class Span:
-    """Consecutive samples that belong together. `file`, `fd`, `offset`, `direct` are filled in by who resolves them."""
+    """Consecutive samples of one call or wait. The caller fills in `file`, `fd`, `offset`, `direct`."""
 
     first: Sample
     last: Sample
@@ -67,26 +66,26 @@ class Span:
 
     @classmethod
     def begin(cls, sample: Sample, seeded: bool) -> Span:
-        """A span of one sample."""
+        """Return a span of one sample."""
         return cls(sample, sample, {sample.state: 1}, seeded)
 
     @property
     def samples(self) -> int:
-        """How many samples it holds."""
+        """Return the number of its samples."""
         return sum(self.states.values())
 
     @property
     def wall_ns(self) -> int:
-        """From the first to the last sample."""
+        """Return the time from the first to the last sample."""
         return self.last.at_ns - self.first.at_ns
 
     def add(self, sample: Sample) -> None:
-        """Take in one more sample."""
+        """Add a sample."""
         self.last = sample
         self.states[sample.state] = self.states.get(sample.state, 0) + 1
 
     def split(self) -> tuple[int, int, int, int]:
-        """`wall_ns` as on CPU, blocked, sleeping, runnable: run and wait as the kernel counts, the rest by state."""
+        """Split `wall_ns` into on CPU, blocked, sleeping, runnable: first and last by schedstat, the rest by state."""
         run = max(0, self.last.run_ns - self.first.run_ns) if self.first.run_ns >= 0 else 0
         wait = max(0, self.last.wait_ns - self.first.wait_ns) if self.first.wait_ns >= 0 else 0
         run = min(run, self.wall_ns)
@@ -99,7 +98,7 @@ class Span:
 
 @dataclass
 class Thread:
-    """One thread under observation, the call and the wait it is in. `fresh`: the window's first sample is to come."""
+    """A thread with its current call and wait. `fresh`: it has no sample yet in this window."""
 
     pid: int
     tid: int
@@ -110,12 +109,12 @@ class Thread:
     last_ns: int = -1
 
     def feed(self, sample: Sample) -> tuple[Span | None, Span | None]:
-        """Take in a sample; returns the call and the wait that turn out to have ended before it."""
+        """Add a sample; return the call and the wait that ended before it."""
         seeded, self.fresh, self.last_ns = self.fresh, False, sample.at_ns
         return self._feed_call(sample, seeded), self._feed_wait(sample, seeded)
 
     def end(self, alive: bool) -> tuple[Span | None, Span | None]:
-        """The call and the wait at the end. With `alive` they are open if the last sample was still in them."""
+        """Return the last call and wait. With `alive` they are open if they include the last sample."""
         call, wait, self.call, self.wait = self.call, self.wait, None, None
         for span in (call, wait):
             if span is not None:
@@ -124,7 +123,7 @@ class Thread:
 
     def _feed_call(self, sample: Sample, seeded: bool) -> Span | None:
         if sample.call is None and not sample.off_cpu:
-            return None  # on a CPU, perhaps inside the call: the next sample tells
+            return None  # on a CPU, perhaps still in the call: the next sample decides
         ended = None
         if self.call is not None:
             if _same_call(self.call, sample):

@@ -16,7 +16,7 @@ from whystall.tools.node.mounts import Mount
 
 NO_LIMIT_V1 = 1 << 62
 _ROOT_LEVEL = 64
-"""At most so many top-level cgroups are read when there is no target."""
+"""Limit of top-level cgroups that are read without a target."""
 
 
 class Place(NamedTuple):
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Counters and limits of a cgroup at one instant; -1 where there is no such limit or file."""
+    """Counters and limits of a cgroup at one instant; -1 if there is no such limit or file."""
 
     periods: int = parse.UNKNOWN
     throttled_periods: int = parse.UNKNOWN
@@ -61,7 +61,7 @@ class Hierarchies:
                         self._v1.setdefault(controller, mount)
 
     def places(self, memberships: Iterable[Mapping[str, bytes]]) -> list[Place]:
-        """The cgroups that processes with `memberships` (see `CgroupView.membership`) are in, and their ancestors."""
+        """Return the cgroups of `memberships` (see `CgroupView.membership`) and their ancestors."""
         v1: dict[bytes, dict[str, bytes]] = {}
         v2: set[bytes] = set()
         for membership in memberships:
@@ -74,7 +74,7 @@ class Hierarchies:
         return found + self._unified(v2)
 
     def top_level(self) -> list[Place]:
-        """The cgroups just below each hierarchy's root."""
+        """Return the cgroups just below each hierarchy's root."""
         v1: dict[bytes, dict[str, bytes]] = {}
         for controller, mount in self._v1.items():
             for path in _children(mount):
@@ -97,7 +97,7 @@ class Hierarchies:
 
 
 def read_limits(place: Place) -> Limits | None:
-    """Read a cgroup's files; None when it is gone."""
+    """Read a cgroup's files; None if it was removed."""
     cpu = _cpu(place) if place.cpu else {}
     memory = _memory(place) if place.memory else {}
     return Limits(**cpu, **memory) if cpu or memory else None
@@ -141,27 +141,27 @@ def _memory(place: Place) -> dict[str, int]:
 
 
 def read_file(path: bytes) -> bytes:
-    """A cgroup's file; empty when it is gone, or a controller has no such file."""
+    """Return a cgroup's file; empty if it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError:
-        return b""  # gone, or a controller without this file: shown as -1
+        return b""  # removed, or a controller without this file
 
 
 def read_keyed(path: bytes) -> dict[str, int]:
-    """The pairs of a flat-keyed file; none as in `read_file`."""
+    """Return the pairs of a flat-keyed file."""
     return parse.keyed(read_file(path))
 
 
 def read_number(path: bytes) -> int:
-    """The number in a file; -1 where there is none, as for the word ``max``."""
+    """Return the number in a file; -1 if there is none, also for ``max``."""
     text = read_file(path).strip()
     return int(text) if text.lstrip(b"-").isdigit() else parse.UNKNOWN
 
 
 def _below(path: bytes | None, mount: Mount) -> bytes | None:
-    """`path` of /proc/PID/cgroup relative to what `mount` shows of the hierarchy; None if outside of it."""
+    """Return `path` of /proc/PID/cgroup relative to the root of `mount`; None if outside of it."""
     if path is None or b".." in path.split(b"/"):
         return None
     root = mount.root.rstrip(b"/")
@@ -171,7 +171,7 @@ def _below(path: bytes | None, mount: Mount) -> bytes | None:
 
 
 def _lineage(path: bytes | None) -> list[bytes]:
-    """`path` and its ancestors, the hierarchy's root (empty path) included."""
+    """Return `path` and its ancestors, with the hierarchy's root (empty path)."""
     if path is None:
         return []
     parts = path.split(b"/") if path else []

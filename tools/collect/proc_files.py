@@ -1,4 +1,4 @@
-"""Which file a descriptor of another process is, without touching the file itself where that could hang."""
+"""Find the file of another process's descriptor; files of network file systems, which may hang, are not touched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_FILES = ("proc", "sysfs", "cgroup", "cgroup2", "devpts", "tracefs", "debugf
 
 
 class OpenFile(NamedTuple):
-    """A regular file behind a descriptor. `key` is its row in the files table."""
+    """The regular file of a descriptor. `key`: its row in the files table."""
 
     key: int
     position: int
@@ -21,7 +21,7 @@ class OpenFile(NamedTuple):
 
 
 class Files:
-    """Numbers the regular files met during a window."""
+    """Numbers the regular files of a window."""
 
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
@@ -30,12 +30,12 @@ class Files:
         self.rows: list[tuple[object, ...]] = []
 
     def resolve(self, pid: int, fd: int) -> OpenFile | None:
-        """The regular file that `fd` of `pid` is open on; None for anything else, or if it cannot be seen."""
+        """Return the regular file of descriptor `fd` of `pid`; None for anything else, or without permission."""
         base = f"{self._root}/{pid}"
         try:
             link = os.readlink(os.fsencode(f"{base}/fd/{fd}"))
             if not link.startswith(b"/"):
-                return None  # a pipe, socket or other thing without a path
+                return None  # a pipe, a socket, or something else without a path
             with open(f"{base}/fdinfo/{fd}", "rb") as file:
                 info = parse.fdinfo(file.read(4096))
         except (OSError, ValueError):
@@ -61,7 +61,7 @@ class Files:
         return OpenFile(key, info.position, bool(info.flags & os.O_DIRECT))
 
     def fstype(self, key: int) -> str:
-        """The file system of the file of this row; empty where not known."""
+        """Return the file system type of the file in row `key`; empty if unknown."""
         return str(self.rows[key][4])
 
     def _mount(self, pid: int, mount_id: int) -> Mount | None:

@@ -1,7 +1,7 @@
-"""Counts of interrupts from /proc/interrupts and /proc/softirqs, and the kernel's own account of the time they take.
+"""Counts of interrupts from /proc/interrupts and /proc/softirqs, and the time of all handlers from /proc/stat.
 
-The kernel counts every one, per CPU, but keeps no time per handler: /proc/stat has the time of all handlers together,
-in ticks, sampled by the tick unless the kernel has CONFIG_IRQ_TIME_ACCOUNTING.
+The kernel keeps no time per handler; that of all handlers is in ticks, sampled by the tick unless the kernel has
+CONFIG_IRQ_TIME_ACCOUNTING.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from whystall.tools.node.vantage import node_path
 
 HARD, SOFT = "hardirq", "softirq"
 Counts = dict[tuple[str, str], dict[int, int]]
-"""Kind and name -> CPU -> how often."""
+"""Kind and name -> CPU -> count."""
+#            CPU0       CPU1
+#  24:          7          0   PCI-MSI 65536-edge      virtio0-config
+# LOC:   81234567   79123456   Local timer interrupts
 _LABEL = re.compile(rb"\s*([\w.-]+):((?:\s+\d+)*)(.*)")
 _COLUMN = re.compile(rb"CPU(\d+)")
 
 
 class Line(NamedTuple):
-    """One line of /proc/interrupts or /proc/softirqs: label, counts per CPU, what stands behind them."""
+    """One line of /proc/interrupts or /proc/softirqs: label, counts per CPU, and the text after them."""
 
     label: str
     counts: dict[int, int]
@@ -33,7 +36,7 @@ class Line(NamedTuple):
 
 
 def lines(raw: bytes) -> list[Line]:
-    """Parse either file. Offline CPUs have no column; lines of one sum (ERR, MIS) belong to no CPU and are left out."""
+    """Parse either file. Offline CPUs have no column; lines with a single sum (ERR, MIS) are left out."""
     head, _, body = raw.partition(b"\n")
     cpus = [int(number) for number in _COLUMN.findall(head)]
     found = []
@@ -52,38 +55,38 @@ def lines(raw: bytes) -> list[Line]:
 
 
 def action_names(rest: str) -> str:
-    """Names of the actions of a numbered interrupt, from what stands behind its counts.
+    """Return the names of an interrupt's actions from the text after its counts; empty if it has none.
 
-    kernel/irq/proc.c (show_interrupts) writes chip, number within it and trigger, then two blanks and the names of the
-    drivers' actions, comma and blank between them. Empty: nobody handles it.
+    kernel/irq/proc.c (show_interrupts) prints the chip, its number and trigger, two blanks, and the actions' names,
+    separated by comma and blank.
     """
     _, gap, names = rest.strip().rpartition("  ")
     return names.strip() if gap and not re.fullmatch(r"[\d.]+-?\w*", names.strip()) else ""
 
 
 class InterruptCounts:
-    """Reads the counts at the start and at the end. `read` gives a file of /proc by its name.
+    """Reads the counts when it is made and at `stop`. `read` returns a file of /proc by its name.
 
-    What cannot be read (containers may hide it) is in `denied`; then it is empty.
+    `denied`: files that cannot be read (containers may hide them).
     """
 
     def __init__(self, read: Callable[[str], bytes] | None = None) -> None:
-        self._read = read or _of_proc
+        self._read = read or _read_proc
         self.denied: list[str] = []
         self._architecture: set[str] = set()
-        self._first = self._look()
+        self._first = self._read_all()
         self._last = self._first
 
-    def finish(self) -> None:
-        """Take the last reading."""
-        self._last = self._look()
+    def stop(self) -> None:
+        """Read the counts again."""
+        self._last = self._read_all()
 
-    def _look(self) -> tuple[Counts, dict[int, tuple[int, int]]]:
+    def _read_all(self) -> tuple[Counts, dict[int, tuple[int, int]]]:
         counts: Counts = {}
         for line in self._lines("interrupts"):
             if line.label.isdigit():
                 name = action_names(line.rest) or f"irq {line.label}"
-            else:  # handled by the architecture itself, under a short name (on x86 LOC, RES, TLB)
+            else:  # handled by the architecture, with a short name (x86: LOC, RES, TLB)
                 name = line.label
                 self._architecture.add(name)
             _add(counts, (HARD, name), line.counts)
@@ -107,11 +110,11 @@ class InterruptCounts:
             return {}
 
     def grown(self) -> Counts:
-        """How often each ran between the readings; none of them zero."""
+        """Return the counts between the readings that are not zero."""
         before, after = self._first[0], self._last[0]
         found: Counts = {}
         for key, counts in after.items():
-            # a count that went back is of another device, or of a CPU that came back
+            # a count decreases when its number was reused or a CPU came back online
             since = {cpu: count - before.get(key, {}).get(cpu, 0) for cpu, count in counts.items()}
             since = {cpu: count for cpu, count in since.items() if count > 0}
             if since:
@@ -119,13 +122,13 @@ class InterruptCounts:
         return found
 
     def softirqs(self) -> int | None:
-        """Softirqs between the readings; None where they are not told."""
+        """Return the number of softirqs between the readings; None if hidden."""
         if "softirqs" in self.denied:
             return None
         return sum(sum(counts.values()) for (kind, _), counts in self.grown().items() if kind == SOFT)
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """The tables of `interrupts`, without any time of single handlers."""
+        """Return the tables of `interrupts`, without time per handler."""
         rows = [
             (kind, name, cpu, count, -1, -1)
             for (kind, name), counts in self.grown().items()
@@ -135,7 +138,7 @@ class InterruptCounts:
         return {name: pl.DataFrame(content.get(name, []), schema, orient="row") for name, schema in INTERRUPTS.items()}
 
     def architecture_rows(self) -> list[tuple[str, str, int, int, int, int]]:
-        """Rows of what the architecture handles without an action, which no tracepoint of interrupts tells."""
+        """Return the rows of interrupts that the architecture handles, for which there is no irq tracepoint."""
         return [
             (kind, name, cpu, count, -1, -1)
             for (kind, name), counts in self.grown().items()
@@ -144,7 +147,7 @@ class InterruptCounts:
         ]
 
     def cpu_rows(self) -> list[tuple[int, int, int]]:
-        """Time that handlers took of each CPU, by the kernel's own account."""
+        """Return the time in handlers per CPU, by the kernel's own account."""
         before, after = self._first[1], self._last[1]
         return [
             (cpu, max(0, hard - before[cpu][0]), max(0, soft - before[cpu][1]))
@@ -159,7 +162,7 @@ def _add(counts: Counts, key: tuple[str, str], more: Mapping[int, int]) -> None:
         into[cpu] = into.get(cpu, 0) + count
 
 
-def _of_proc(name: str) -> bytes:
+def _read_proc(name: str) -> bytes:
     # container runtimes hide /proc/interrupts (moby since 28); a sidecar reaches the node's
     with open(node_path(f"/proc/{name}"), "rb") as file:
         return file.read()

@@ -1,4 +1,4 @@
-"""Which file lies behind an address of another process: for msync, whose argument is memory."""
+"""Find the file mapped at an address of another process, for msync."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from whystall.tools.collect import proc_parse as parse
 
 
 class MappedFile(NamedTuple):
-    """A mapped file; `offset` is the file position that the address stands for."""
+    """A mapped file; `offset`: the file position of the address."""
 
     path: str
     dev: str
@@ -18,7 +18,7 @@ class MappedFile(NamedTuple):
 
 
 def mapped_file(pid: int, address: int, root: str = "/proc") -> MappedFile | None:
-    """The file mapped at `address` of process `pid` now; None for anonymous memory, or if it cannot be seen."""
+    """Return the file mapped at `address` of process `pid` now; None for anonymous memory, or if it is unknown."""
     try:
         with open(f"{root}/{pid}/maps", "rb") as maps:
             for line in maps:

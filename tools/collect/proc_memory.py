@@ -1,10 +1,10 @@
-"""Memory of a cgroup in full, of both versions: what it holds, its limits, what was reclaimed and came back.
+"""Read memory usage, limits, reclaim and refaults of a cgroup, version 1 or 2.
 
 Files: Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst of the kernel. Of version 1 the ``total_*``
-lines are taken, which hold the descendants as version 2 always does. A cgroup of version 1 has neither pressure (PSI)
-of its own nor counters of scanning; its ``workingset_refault_file`` came with Linux 6.6, that of version 2 with 5.9
-(before, ``workingset_refault``, when only file pages had one). Reading ``memory.stat`` makes the kernel flush what its
-CPUs have counted (all files of a cgroup of version 1: 56 us here at the median), so it is read once per period.
+lines are used, which include descendants as version 2 always does. Version 1 has no pressure (PSI) per cgroup and no
+counters of scanning; it has ``workingset_refault_file`` since Linux 6.6, version 2 since 5.9 (before that
+``workingset_refault``, of file pages only). Reading ``memory.stat`` makes the kernel flush per-CPU counts (56 us at the
+median for all files of a cgroup of version 1), so it is read once per period.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _UNKNOWN = parse.UNKNOWN
 
 
 class Memory(NamedTuple):
-    """A memory cgroup at one instant; -1 where it does not say, or has no such limit. Bytes, but for the counters:
-    `refaults_file`, `scanned` and `reclaimed` are pages. `psi_*_us`: microseconds that its tasks lost to memory."""
+    """A memory cgroup at one instant; -1: unknown, or no such limit. `refaults_file`, `scanned`, `reclaimed`: pages;
+    `psi_*_us`: microseconds that its tasks were stalled on memory."""
 
     usage_bytes: int = _UNKNOWN
     limit_bytes: int = _UNKNOWN
@@ -41,18 +41,16 @@ class Memory(NamedTuple):
 
 
 def read_memory(place: Place) -> Memory | None:
-    """Read the memory controller's files of `place`; None when it has none, or is gone."""
+    """Read the memory controller's files of `place`; None if it has none, or was removed."""
     if place.memory is None:
         return None
     stat = read_keyed(place.memory + b"/memory.stat")
     if not stat:
         return None
-    return _first(place.memory, stat) if place.version == 1 else _second(place.memory, stat)
+    return _version_1(place.memory, stat) if place.version == 1 else _version_2(place.memory, stat)
 
 
-def _first(base: bytes, stat: Mapping[str, int]) -> Memory:
-    """Version 1."""
-
+def _version_1(base: bytes, stat: Mapping[str, int]) -> Memory:
     def total(name: str) -> int:
         return stat.get(f"total_{name}", stat.get(name, _UNKNOWN))
 
@@ -72,9 +70,7 @@ def _first(base: bytes, stat: Mapping[str, int]) -> Memory:
     )
 
 
-def _second(base: bytes, stat: Mapping[str, int]) -> Memory:
-    """Version 2, where a limit may be the word ``max``."""
-
+def _version_2(base: bytes, stat: Mapping[str, int]) -> Memory:
     def of(*names: str) -> int:
         return next((stat[name] for name in names if name in stat), _UNKNOWN)
 
@@ -93,7 +89,7 @@ def _second(base: bytes, stat: Mapping[str, int]) -> Memory:
         refaults_file=of("workingset_refault_file", "workingset_refault"),
         scanned=of("pgscan"),
         reclaimed=of("pgsteal"),
-        # memory.high throttles its cgroup as the limit does: reclaim on its behalf
+        # memory.high causes reclaim as the limit does
         limit_hits=_sum(events.get("max", _UNKNOWN), events.get("high", _UNKNOWN)),
         oom_kills=events.get("oom_kill", _UNKNOWN),
         psi_some_us=psi.get("some", _UNKNOWN),

@@ -1,8 +1,8 @@
-"""Pure parsers of /proc and cgroup files: bytes in, numbers and inert text out.
+"""Parsers of /proc and cgroup files: bytes in, numbers and inert text out.
 
 Formats: proc(5), Documentation/filesystems/proc.rst, Documentation/admin-guide/iostats.rst,
-Documentation/accounting/psi.rst and cgroup-v2.rst of the kernel. A malformed file raises ValueError (IndexError is
-turned into it), never anything else; files grow fields at their end, so extra ones are ignored.
+Documentation/accounting/psi.rst and cgroup-v2.rst of the kernel. A malformed file raises ValueError. Extra fields are
+ignored, since kernels append new ones.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512
 """Unit of /proc/diskstats, whatever the disk's own sector size."""
 UNKNOWN = -1
-"""Stands for a counter that this kernel or our permissions do not offer."""
+"""A counter that this kernel does not have or that we may not read."""
 
 
 def ticks_ns(ticks: int) -> int:
-    """Clock ticks (USER_HZ) in nanoseconds."""
+    """Convert clock ticks (USER_HZ) to nanoseconds."""
     return ticks * NS // TICKS
 
 
@@ -45,7 +45,10 @@ class PidStat(NamedTuple):
 
 
 def pid_stat(raw: bytes) -> PidStat:
-    """Parse a stat file. The command name is whatever stands between the first ``(`` and the last ``)``."""
+    """Parse a stat file. The name, from the first ``(`` to the last ``)``, may contain anything::
+
+        4711 (python3) S 4700 4711 4700 34816 4711 4194304 2190 0 3 0 12 4 0 0 20 0 1 0 8812345 ...
+    """
     head, paren, rest = raw.partition(b"(")
     comm, end, tail = rest.rpartition(b")")
     fields = tail.split()
@@ -68,7 +71,7 @@ def pid_stat(raw: bytes) -> PidStat:
 
 
 class SchedStat(NamedTuple):
-    """schedstat of a thread: ns on a CPU, ns runnable without one, times it was put on a CPU; -1 if not kept."""
+    """A thread's ns on a CPU, ns runnable without one, and how often it was given a CPU; -1 if not kept."""
 
     run_ns: int
     wait_ns: int
@@ -76,7 +79,7 @@ class SchedStat(NamedTuple):
 
 
 def schedstat(raw: bytes) -> SchedStat:
-    """Parse /proc/PID/schedstat; "0 0 0" is what a kernel without that accounting prints."""
+    """Parse /proc/PID/schedstat: ``1802312 52119 77``; ``0 0 0`` on a kernel without that accounting."""
     run, wait, slices = map(int, raw.split()[:3])
     return SchedStat(run, wait, slices) if run or wait or slices else SchedStat(UNKNOWN, UNKNOWN, UNKNOWN)
 
@@ -84,7 +87,7 @@ def schedstat(raw: bytes) -> SchedStat:
 def keyed(raw: bytes) -> dict[str, int]:
     """Parse "name value" or "name: value [kB]" lines (vmstat, meminfo, io, cpu.stat, memory.stat, memory.events).
 
-    Values with a unit of kB come out in bytes. Lines that are no such pair are left out.
+    Values in kB are converted to bytes; other lines are ignored.
     """
     found: dict[str, int] = {}
     for line in raw.splitlines():
@@ -95,8 +98,6 @@ def keyed(raw: bytes) -> dict[str, int]:
         found[clean(words[0].rstrip(b":"))] = value
     return found
 
-
-_CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
 class CpuTimes(NamedTuple):
@@ -113,17 +114,17 @@ class CpuTimes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All states together."""
+        """Return the sum of all states."""
         return sum(self)
 
     @property
     def busy(self) -> int:
-        """Time a CPU could not be used by one more task."""
+        """Return the time in which the CPU was neither idle nor idle for I/O."""
         return self.total - self.idle - self.iowait
 
 
 class HostStat(NamedTuple):
-    """/proc/stat: all CPUs together, each by number, and counters."""
+    """/proc/stat: all CPUs together, each CPU by number, and counters."""
 
     all: CpuTimes
     cpus: dict[int, CpuTimes]
@@ -133,42 +134,45 @@ class HostStat(NamedTuple):
     blocked: int
 
 
+_STAT_COUNTERS = (b"ctxt", b"processes", b"procs_running", b"procs_blocked")
+
+
 def host_stat(raw: bytes) -> HostStat:
-    """Parse /proc/stat. CPUs that are offline have no line."""
+    """Parse /proc/stat; offline CPUs have no line::
+
+        cpu0 1393280 32966 572056 13343292 6130 0 17875 0 23933 0
+        ctxt 3172381
+    """
     total: CpuTimes | None = None
     cpus: dict[int, CpuTimes] = {}
     counters: dict[bytes, int] = {}
     for line in raw.splitlines():
         name, _, rest = line.partition(b" ")
         if name.startswith(b"cpu"):
-            values = [ticks_ns(int(v)) for v in rest.split()[: len(_CPU_FIELDS)]]
-            times = CpuTimes(*values, *[0] * (len(_CPU_FIELDS) - len(values)))
+            values = [ticks_ns(int(v)) for v in rest.split()[: len(CpuTimes._fields)]]
+            times = CpuTimes(*values, *[0] * (len(CpuTimes._fields) - len(values)))
             if name == b"cpu":
                 total = times
             else:
                 cpus[int(name[3:])] = times
-        elif name in (b"ctxt", b"processes", b"procs_running", b"procs_blocked"):
+        elif name in _STAT_COUNTERS:
             counters[name] = int(rest)
     if total is None:
         raise ValueError("no cpu line in /proc/stat")
-    return HostStat(
-        total,
-        cpus,
-        counters.get(b"ctxt", UNKNOWN),
-        counters.get(b"processes", UNKNOWN),
-        counters.get(b"procs_running", UNKNOWN),
-        counters.get(b"procs_blocked", UNKNOWN),
-    )
+    return HostStat(total, cpus, *(counters.get(name, UNKNOWN) for name in _STAT_COUNTERS))
 
 
 def loadavg(raw: bytes) -> tuple[float, float, float]:
-    """Load averages over 1, 5 and 15 minutes."""
+    """Parse /proc/loadavg: ``0.42 0.31 0.28 2/845 4711``; the averages over 1, 5 and 15 minutes."""
     one, five, fifteen = map(float, raw.split()[:3])
     return one, five, fifteen
 
 
 def pressure(raw: bytes) -> dict[str, int]:
-    """Total stall time in microseconds by kind (``some``, ``full``) of a PSI file."""
+    """Parse the total stall time in microseconds by kind (``some``, ``full``) of a PSI file::
+
+        some avg10=0.00 avg60=0.12 avg300=0.05 total=2812341
+    """
     found: dict[str, int] = {}
     for line in raw.splitlines():
         kind, *pairs = line.split()
@@ -180,7 +184,7 @@ def pressure(raw: bytes) -> dict[str, int]:
 
 
 class DiskStat(NamedTuple):
-    """A line of /proc/diskstats since boot; -1 for discards and flushes on kernels before 4.18 and 5.5."""
+    """A line of /proc/diskstats, since boot; discards and flushes are -1 on kernels before 4.18 and 5.5."""
 
     device: str
     dev: str
@@ -200,7 +204,10 @@ class DiskStat(NamedTuple):
 
 
 def diskstats(raw: bytes) -> list[DiskStat]:
-    """Parse /proc/diskstats: disks and partitions alike."""
+    """Parse /proc/diskstats, disks and partitions::
+
+        8       0 sda 1436 21 52114 412 880 312 40120 903 0 610 1315
+    """
     disks = []
     for line in raw.splitlines():
         words = line.split()
@@ -231,25 +238,29 @@ def diskstats(raw: bytes) -> list[DiskStat]:
 
 
 class InSyscall(NamedTuple):
-    """/proc/PID/syscall of a thread that is off its CPU; `nr` -1 if it blocked outside a system call."""
+    """/proc/PID/syscall of a thread off the CPU; `nr` -1 if it blocked outside a system call."""
 
     nr: int
     args: tuple[int, ...]
 
 
 def syscall(raw: bytes) -> InSyscall | None:
-    """Parse /proc/PID/syscall; None for a thread that was on a CPU (``running``)."""
+    """Parse /proc/PID/syscall; None for a thread on a CPU (``running``)::
+
+        0 0x3 0x7ffc8a10 0x1000 0x0 0x0 0x0 0x7ffc89e8 0x7f1e2a
+    """
     words = raw.split()
     if not words or words[0] == b"running":
         return None
     return InSyscall(int(words[0]), tuple(int(w, 16) for w in words[1:7]) if len(words) >= 7 else ())
 
 
+# [<0>] pipe_read+0x1f/0x40
 _FRAME = re.compile(rb"^\[<[0-9a-fA-FxX]*>\] ([^+\s]+)")
 
 
 def kernel_stack(raw: bytes) -> list[str]:
-    """Functions of /proc/PID/stack, innermost first."""
+    """Return the functions of /proc/PID/stack, innermost first."""
     return [clean(m[1]) for line in raw.splitlines() if (m := _FRAME.match(line))]
 
 
@@ -278,9 +289,9 @@ def fdinfo(raw: bytes) -> FdInfo:
 
 
 def link_path(link: bytes) -> tuple[str, bool]:
-    """Inert path of a /proc/PID/fd link, and whether the kernel marked the file as deleted.
+    """Return the inert path of a /proc/PID/fd link, and whether the kernel marked the file as deleted.
 
-    A file whose name itself ends in " (deleted)" cannot be told apart from a deleted one here.
+    A file whose name ends in " (deleted)" looks like a deleted one.
     """
     plain = link.removesuffix(b" (deleted)")
     return clean_path(plain), plain != link

@@ -36,10 +36,10 @@ Row = tuple[object, ...]
 
 
 class ProcReader:
-    """Reads the tables of `proc`. Call `sample` whenever `due_ns` has come, and `finish` once.
+    """Reads the tables of `proc`. Call `start`, `sample` whenever `due_ns` has passed, and `read` once at the end.
 
-    `clock` gives nanoseconds of CLOCK_MONOTONIC. A process or thread that vanishes between two reads is counted, not an
-    error; what may not be read is remembered and reported.
+    `clock`: CLOCK_MONOTONIC in ns. A process or thread that exits between two reads is no error; what may not be read
+    is reported as a blind spot.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ProcReader:
         self._rows: dict[str, list[Row]] = {name: [] for name in PROC}
         self._denied: dict[str, set[int]] = {}
         self._granted: set[tuple[str, str]] = set()
-        self._vanished = 0
+        self._exited = 0
         self._unreadable: set[str] = set()
         self._disks = whole_disks()
         self._places: list[Place] = []
@@ -71,12 +71,12 @@ class ProcReader:
 
     @property
     def due_ns(self) -> int:
-        """When the next sample is due, CLOCK_MONOTONIC."""
+        """Return when the next sample is due, CLOCK_MONOTONIC in ns."""
         return min(self._next_host, self._next_threads) if self._pids else self._next_host
 
     @property
     def thread_tick_ns(self) -> int:
-        """Time between two reads of the target's threads."""
+        """Return the time between two reads of the target's threads."""
         return max(_THREAD_TICK_NS, int(self._thread_cost_ns / _THREAD_SHARE))
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class ProcReader:
         self.sample()
 
     def sample(self) -> None:
-        """Read whatever is due now."""
+        """Read what is due now."""
         now = self._clock()
         full = now >= self._next_host
         if full:
@@ -102,8 +102,8 @@ class ProcReader:
             self._sample_threads(full)
             self._next_threads = now + self.thread_tick_ns
 
-    def finish(self) -> Capture:
-        """Take the last sample and return everything."""
+    def read(self) -> Capture:
+        """Take the last sample; return the capture."""
         self._sample_threads(full=True)
         self._sample_host()
         self._sample_disks()
@@ -122,16 +122,16 @@ class ProcReader:
         )
 
     def _proven(self) -> bool:
-        """We used CPU time ourselves: our own counters must show it."""
+        """Return whether our own counters show the CPU time that we used."""
         own = [row for row in self._rows["processes"] if row[1] == os.getpid()]
         return bool(own) and any(_number(row[5]) + _number(row[6]) > 0 for row in own) and bool(self._rows["host"])
 
     def _blind_spots(self) -> list[tuple[str, str]]:
         spots = []
         for what, pids in sorted(self._denied.items()):
-            # what is not permitted on strangers does not blind us to the target
-            if mine := (pids.intersection(self._pids) if self._pids else pids):
-                spots.append(("not_permitted", f"{what} of {len(mine)} processes"))
+            # with a target only its own processes count
+            if denied := (pids.intersection(self._pids) if self._pids else pids):
+                spots.append(("not_permitted", f"{what} of {len(denied)} processes"))
         spots += [("not_permitted", name) for name in sorted(self._unreadable) if not name.startswith("pressure/")]
         if any(name.startswith("pressure/") for name in self._unreadable):
             spots.append(("psi_absent", ""))
@@ -210,7 +210,7 @@ class ProcReader:
             try:
                 stat = parse.pid_stat(self._read(f"{name}/stat"))
             except (FileNotFoundError, ProcessLookupError):
-                self._vanished += 1
+                self._exited += 1
                 continue
             except PermissionError:
                 self._deny("stat", int(name))
@@ -233,10 +233,10 @@ class ProcReader:
             self._granted.add((pid, name))
             return content
         except PermissionError:
-            if (pid, name) not in self._granted:  # else it is exiting: its files are root's now
+            if (pid, name) not in self._granted:  # else it is exiting, and its files belong to root now
                 self._deny(name, int(pid))
         except (FileNotFoundError, ProcessLookupError):
-            self._vanished += 1
+            self._exited += 1
         return None
 
     def _deny(self, what: str, pid: int) -> None:
@@ -246,7 +246,7 @@ class ProcReader:
         return parse.UNKNOWN if self._delays is False else stat.block_io_ns
 
     def _cgroup(self, pid: str, stat: parse.PidStat) -> str:
-        """Path in the unified hierarchy, else of the v1 cpu or memory controller; cached, as processes seldom move."""
+        """Return the path in the unified hierarchy, else of the v1 cpu or memory controller; cached."""
         key = (stat.pid, stat.start_ticks)
         if key not in self._cgroup_of:
             raw = self._process_file(pid, "cgroup")
@@ -262,7 +262,7 @@ class ProcReader:
             return ()  # exited
 
     def _sample_threads(self, full: bool) -> None:
-        """Read state and times of every target thread; context switches (the dearest file) only when `full`."""
+        """Read state and times of every target thread; context switches (the most expensive file) only when `full`."""
         began = time.thread_time_ns()
         for pid in self._pids:
             for tid in self._threads_of(pid):
@@ -272,13 +272,13 @@ class ProcReader:
                     sched = parse.schedstat(self._read(f"{base}/schedstat"))
                     switches = self._switches(base) if full else (parse.UNKNOWN, parse.UNKNOWN)
                 except (FileNotFoundError, ProcessLookupError, ValueError):
-                    self._vanished += 1  # an exiting thread gives an error or an empty file
+                    self._exited += 1  # an exiting thread gives an error or an empty file
                     continue
                 except PermissionError:
                     self._deny("threads", pid)
                     continue
                 if stat.state in "ZX":
-                    continue  # its counters have been handed on; the last sample before counts
+                    continue  # its counters moved to its process; the previous sample is its last
                 self._rows["threads"].append(
                     (
                         *(self._clock(), pid, int(tid), stat.comm, stat.state, stat.user_ns, stat.system_ns),
@@ -289,7 +289,7 @@ class ProcReader:
         self._thread_cost_ns = time.thread_time_ns() - began
 
     def _sample_affinity(self, pid: int, tid: int, comm: str) -> None:
-        """The CPUs a thread may run on, where that is new: somebody may change it behind its back."""
+        """Record the CPUs that a thread may run on at first and after each change: other processes may set them."""
         try:
             cpus = os.sched_getaffinity(tid)
         except OSError:
@@ -300,13 +300,11 @@ class ProcReader:
 
     def _switches(self, base: str) -> tuple[int, int]:
         found = parse.keyed(self._read(f"{base}/status"))
-        return (
-            found.get("voluntary_ctxt_switches", parse.UNKNOWN),
-            found.get("nonvoluntary_ctxt_switches", parse.UNKNOWN),
-        )
+        voluntary, involuntary = "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"
+        return found.get(voluntary, parse.UNKNOWN), found.get(involuntary, parse.UNKNOWN)
 
     def _allowed_cpus(self) -> set[int]:
-        """CPUs the target may run on; empty if unknown."""
+        """Return the CPUs that the target may run on; empty if unknown."""
         cpus: set[int] = set()
         for pid in self._pids:
             for tid in self._threads_of(pid):
@@ -328,7 +326,7 @@ class ProcReader:
 
 
 def whole_disks() -> frozenset[str] | None:
-    """Names of disks, without partitions; None if /sys cannot say."""
+    """Return the names of disks, without partitions; None if /sys has none."""
     try:
         # a ! in a sysfs name stands for a / in the device's (cciss!c0d0)
         return frozenset(name.replace("!", "/") for name in os.listdir("/sys/block"))
@@ -337,7 +335,7 @@ def whole_disks() -> frozenset[str] | None:
 
 
 def _delay_accounting() -> bool | None:
-    """Whether the kernel keeps I/O delays per task; None if it does not say (before 5.14, where it did by default)."""
+    """Return whether the kernel keeps I/O delays per task; None before 5.14, which does by default."""
     try:
         return Path("/proc/sys/kernel/task_delayacct").read_bytes().strip() != b"0"
     except OSError:

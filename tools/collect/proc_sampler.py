@@ -1,4 +1,4 @@
-"""Samples threads through /proc and hands what the samples prove to the tables of `syscalls` and `switches`."""
+"""Sample threads through /proc, and fill the tables of `syscalls` and `switches` with what the samples prove."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ Totals = dict[tuple[object, ...], list[int]]
 
 
 class ThreadSampler:
-    """Samples threads; `period_ns` is the time between two samples and the unit of what can be claimed.
+    """Samples threads every `period_ns`; events shorter than two periods or `min_ns` are not reported.
 
-    `scan` goes once over the threads of the processes given; with `blocked_only` it follows only those in
-    uninterruptible sleep. Events shorter than two periods or `min_ns` are not told. Threads may vanish at any moment.
-    `denied` holds the processes of which a file may not be read; without ``syscall`` calls cannot be named.
+    `scan` samples the threads of the given processes once; with `blocked_only` only those in uninterruptible sleep.
+    `denied`: processes by the file that may not be read; without ``syscall`` calls have no names.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class ThreadSampler:
         self._granted: set[tuple[int, str]] = set()
         self.samples = 0
         self.lost = 0
-        self._begun = False
+        self._scanned = False
         self._blocked_only = blocked_only
         self._root = root
         self._clock = clock
@@ -58,14 +57,14 @@ class ThreadSampler:
         self._wait_totals: Totals = {}
 
     def prove(self) -> bool:
-        """Sample the calling thread, which is inside a read of its own entry: true if just that is what is seen."""
+        """Return whether a sample of the calling thread shows it in a read, which it is then doing."""
         sample = self._sample(os.getpid(), threading.get_native_id(), None)
         return sample is not None and sample[1].name in ("read", "pread64")
 
     def scan(self, pids: Iterable[int]) -> None:
         """Take one sample of every thread of `pids`."""
-        seen: set[int] = set()
-        begins, self._begun = not self._begun, True
+        alive: set[int] = set()
+        first, self._scanned = not self._scanned, True
         for pid in pids:
             for tid in self._tids(pid):
                 thread = self._threads.get(tid)
@@ -77,30 +76,30 @@ class ThreadSampler:
                 if thread is None:
                     if self._blocked_only and sample.state != "D":
                         continue
-                    thread = self._threads[tid] = Thread(pid, tid, comm, fresh=begins)
+                    thread = self._threads[tid] = Thread(pid, tid, comm, fresh=first)
                 elif self._blocked_only and sample.state not in ("D", RUNNING):
                     continue
                 thread.comm = comm
-                seen.add(tid)
+                alive.add(tid)
                 self._keep(thread, *thread.feed(sample))
                 self._resolve(thread)
-        for tid in self._threads.keys() - seen:
+        for tid in self._threads.keys() - alive:
             thread = self._threads.pop(tid)
             self._keep(thread, *thread.end(alive=False))
 
-    def finish(self) -> None:
-        """Close what is open: threads still in a call or a wait at the last sample stay in it."""
+    def stop(self) -> None:
+        """Report calls and waits that were still open at the last sample."""
         for thread in self._threads.values():
             self._keep(thread, *thread.end(alive=True))
         self._threads.clear()
 
     def syscall_tables(self) -> dict[str, pl.DataFrame]:
-        """The tables of `syscalls`. No latency histogram: the calls too short to be seen would be missing from it."""
+        """Return the tables of `syscalls`; the histogram is empty, as it would lack all short calls."""
         totals = [(*key, *values) for key, values in self._call_totals.items()]
         return self._frames(SYSCALLS, {"calls": self._calls, "totals": totals, "latency": []})
 
     def switch_tables(self) -> dict[str, pl.DataFrame]:
-        """The tables of `switches`."""
+        """Return the tables of `switches`."""
         totals = [(*key, *values) for key, values in self._wait_totals.items()]
         return self._frames(SWITCHES, {"segments": self._waits, "totals": totals})
 
@@ -116,7 +115,7 @@ class ThreadSampler:
             return []  # exited
 
     def _read(self, base: str, name: str, pid: int) -> bytes | None:
-        """A file of a thread; None if it may not be read. OSError if the thread is gone."""
+        """Return a thread's file; None if it may not be read. Raises OSError if the thread has exited."""
         if pid in self.denied.get(name, ()):
             return None
         try:
@@ -129,7 +128,7 @@ class ThreadSampler:
             return content
         except PermissionError:
             if (pid, name) in self._granted:
-                raise ProcessLookupError from None  # an exiting process's files become root's
+                raise ProcessLookupError from None  # the files of an exiting process belong to root
             self.denied.setdefault(name, set()).add(pid)
             return None
 
@@ -137,8 +136,8 @@ class ThreadSampler:
         base = f"{self._root}/{pid}/task/{tid}"
         now = self._clock()
         try:
-            # the call first: a thread that wakes in between then shows as running, not as in a call it has left
-            where = self._read(base, "syscall", pid) if thread is not None or not self._blocked_only else None
+            # the call first: a thread that wakes meanwhile is then sampled as running, not in a call that it left
+            call_text = self._read(base, "syscall", pid) if thread is not None or not self._blocked_only else None
             raw = self._read(base, "stat", pid)
             if raw is None:
                 return None
@@ -148,22 +147,22 @@ class ThreadSampler:
             if self._blocked_only and thread is None:
                 if stat.state != "D":
                     return None
-                where = self._read(base, "syscall", pid)
+                call_text = self._read(base, "syscall", pid)
             sched = parse.schedstat(self._read(base, "schedstat", pid) or b"0 0 0")
-            call = parse.syscall(where) if where else None
+            call = parse.syscall(call_text) if call_text else None
             name = syscall_name(call.nr) if call else ""
             finished = -1
             if name and syscalls.row(name)["flags"] & layout.ROW_FILE_OP:
                 io = parse.keyed(self._read(base, "io", pid) or b"")
                 finished = io["syscr"] + io["syscw"] if "syscr" in io and "syscw" in io else -1
-            kstack = self._where(base, pid, thread, sched.slices) if stat.state != RUNNING else -1
+            kstack = self._kernel_stack(base, pid, thread, sched.slices) if stat.state != RUNNING else -1
         except (FileNotFoundError, ProcessLookupError, ValueError):
-            return None  # it ended under our eyes
+            return None  # exited
         times = (stat.user_ns, sched.run_ns, sched.wait_ns, sched.slices)
         return stat.comm, Sample(now, stat.state, call, name, *times, finished, kstack)
 
-    def _where(self, base: str, pid: int, thread: Thread | None, slices: int) -> int:
-        """Kernel stack of a thread that is off CPU; a wait's second sample does not need to look again."""
+    def _kernel_stack(self, base: str, pid: int, thread: Thread | None, slices: int) -> int:
+        """Return the number of the kernel stack of a thread off the CPU; it does not change during a wait."""
         if thread is not None and thread.wait is not None and slices == thread.wait.last.slices:
             return thread.wait.last.kstack
         frames = parse.kernel_stack(self._read(base, "stack", pid) or b"")
@@ -173,7 +172,7 @@ class ThreadSampler:
         return self._stacks.setdefault(tuple(frames), len(self._stacks)) if frames else -1
 
     def _resolve(self, thread: Thread) -> None:
-        """Name the file of a call that is long enough to be worth it: while the thread is in it, its fd is open."""
+        """Find the file of a call from its second sample on: its descriptor is open as long as the call lasts."""
         call = thread.call
         if call is None or call.resolved or call.samples < 2 or call.first.call is None:
             return
@@ -189,16 +188,16 @@ class ThreadSampler:
             call.offset = _signed(args[row["offset"]]) if given else opened.position
 
     def _keep(self, thread: Thread, call: Span | None, wait: Span | None) -> None:
-        who = (thread.pid, thread.tid, thread.comm)
+        owner = (thread.pid, thread.tid, thread.comm)
         if call is not None and call.wall_ns >= self._call_ns:
-            self._keep_call(who, call)
+            self._keep_call(owner, call)
         if wait is not None and wait.wall_ns >= self._wait_ns:
-            # the call a wait is in is named by the call's span, which began no later
+            # the call of a wait is one that began no later
             inside = next((c for c in (call, thread.call) if c and c.first.at_ns <= wait.first.at_ns), None)
             inside = inside if inside and inside.first.call == wait.first.call else None
-            self._keep_wait(who, wait, inside.file if inside else -1)
+            self._keep_wait(owner, wait, inside.file if inside else -1)
 
-    def _keep_call(self, who: tuple[int, int, str], call: Span) -> None:
+    def _keep_call(self, owner: tuple[int, int, str], call: Span) -> None:
         if len(self._calls) >= _MAX_ROWS:
             self.lost += 1
             return
@@ -209,10 +208,10 @@ class ThreadSampler:
         parts = call.split()
         span = (call.first.at_ns, call.last.at_ns)
         place = (call.file, call.fd, asked, 0, call.offset, call.direct)
-        self._calls.append((*span, *who, call.first.name, *place, *parts, call.open, call.last.kstack))
-        _count(self._call_totals, (*who, call.first.name), [1, call.wall_ns, *parts], call.wall_ns, tail=[0])
+        self._calls.append((*span, *owner, call.first.name, *place, *parts, call.open, call.last.kstack))
+        _count(self._call_totals, (*owner, call.first.name), [1, call.wall_ns, *parts], call.wall_ns, tail=[0])
 
-    def _keep_wait(self, who: tuple[int, int, str], wait: Span, file: int) -> None:
+    def _keep_wait(self, owner: tuple[int, int, str], wait: Span, file: int) -> None:
         if len(self._waits) >= _MAX_ROWS:
             self.lost += 1
             return
@@ -222,12 +221,12 @@ class ThreadSampler:
         if first.call is not None and syscalls.row(first.name)["flags"] & layout.ROW_FUTEX and first.call.args:
             lock = _signed(first.call.args[0])
         span = (first.at_ns, wait.last.at_ns)
-        self._waits.append((*span, *who, *place, lock, 0, 0, "", 0, wait.open, wait.seeded))
-        _count(self._wait_totals, (*who, *place), [1, wait.wall_ns], wait.wall_ns)
+        self._waits.append((*span, *owner, *place, lock, 0, 0, "", 0, wait.open, wait.seeded))
+        _count(self._wait_totals, (*owner, *place), [1, wait.wall_ns], wait.wall_ns)
 
 
 def syscall_name(nr: int) -> str:
-    """Name of a system call of this machine, ``syscall_<nr>`` where the table does not know the machine."""
+    """Return the name of a system call; ``syscall_<nr>`` if the table does not cover this machine."""
     try:
         return syscalls.name(nr)
     except KeyError:
@@ -243,5 +242,5 @@ def _count(totals: Totals, key: tuple[object, ...], sums: list[int], peak: int, 
 
 
 def _signed(value: int) -> int:
-    """A register as a signed 64-bit number."""
+    """Convert a register to a signed 64-bit number."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,4 +1,4 @@
-"""Where CPUs sit: node, package and core.
+"""Read the topology of CPUs: node, package and core.
 
 Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node of the kernel.
 """
@@ -16,7 +16,7 @@ _SYSTEM = Path("/sys/devices/system")
 
 
 def cpu_rows(system: Path = _SYSTEM) -> list[tuple[int, int, int, int, bool]]:
-    """One row per present CPU: number, node, core, package (-1 where the kernel does not say), online."""
+    """Return one row per present CPU: number, node, core, package (-1: unknown), online."""
     online, present = (_listed(system / "cpu" / name) for name in ("online", "present"))
     nodes = {cpu: number for number, path in _nodes(system) for cpu in _listed(path / "cpulist")}
     rows = []

@@ -1,4 +1,4 @@
-"""The engine that needs no privilege: reads /proc. It counts for `proc`, and samples where others trace."""
+"""The ``procfs`` engine, which needs no privilege: it reads counters in /proc, and samples what others trace."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ _TARGET_PERIOD_NS = 20_000_000
 _HOST_PERIOD_NS = 100_000_000
 _BLOCK_PERIOD_NS = 100_000_000
 _CHILDREN_PERIOD_NS = 1_000_000_000
-# Sampling may use this share of one CPU; with many threads it samples less often instead, and says how often it did.
+# Limit of sampling, as a share of one CPU; with many threads it samples less often, and reports how often.
 _CPU_SHARE = 0.05
-_OF_PROCESSES = frozenset({"proc", "syscalls", "switches", "run_queue"})
-"""Collectors that go through the processes; the others count for the whole host."""
+_PER_PROCESS = frozenset({"proc", "syscalls", "switches", "run_queue"})
+"""Collectors that read single processes; the others count for the whole host."""
 
 
 class ProcfsEngine(Engine):
-    """Implements `Engine` by reading /proc.
+    """See the module.
 
-    `proc` is counted exactly. `syscalls` and `switches` are sampled: the target's threads 50 times a second, or,
-    without a target, threads in uninterruptible sleep 10 times a second. `block`, `interrupts` and `run_queue` have
-    totals only. `residency`, `interrupts` and `run_queue` are looked at twice, at the start and at the end, the first
-    of a target only.
+    `proc` is exact. `syscalls` and `switches` are sampled: the target's threads 50 times per second, or, without a
+    target, threads in uninterruptible sleep 10 times per second. `block`, `interrupts` and `run_queue` have totals
+    only. `residency` (of a target only), `interrupts` and `run_queue` are read at the start and at the end.
     """
 
     name = "procfs"
@@ -58,7 +57,7 @@ class ProcfsEngine(Engine):
         self._scans = 0
 
     def unavailable(self) -> str | None:
-        """Only where /proc is not mounted, or not in full."""
+        """Return that /proc is not mounted, or not completely."""
         if not os.path.exists("/proc/self/stat"):
             return "/proc is not mounted"
         return None if proc_is_whole() else PARTIAL_PROC
@@ -73,21 +72,18 @@ class ProcfsEngine(Engine):
                 self._block.sample()
             if "residency" in wanted:
                 self._open_files = OpenFiles(clock=self._clock)
-                self._open_files.look(self._pids)
+                self._open_files.sample(self._pids)
             if "interrupts" in wanted:
                 self._interrupts = InterruptCounts()
             if "run_queue" in wanted:
                 self._waits = ThreadWaits(clock=self._clock)
-                self._waits.look(self._pids or _everyone_else())
+                self._waits.sample(self._pids or _other_pids())
             if "syscalls" in wanted or "switches" in wanted:
                 everywhere = not self._pids
                 self._sampler = ThreadSampler(
                     _HOST_PERIOD_NS if everywhere else _TARGET_PERIOD_NS,
                     blocked_only=everywhere,
-                    min_ns=(
-                        SyscallOptions.of(wanted, "syscalls").min_ns,
-                        SwitchOptions.of(wanted, "switches").min_ns,
-                    ),
+                    min_ns=(SyscallOptions.of(wanted, "syscalls").min_ns, SwitchOptions.of(wanted, "switches").min_ns),
                 )
                 self._proven = self._sampler.prove()
             if "proc" in wanted:
@@ -103,7 +99,7 @@ class ProcfsEngine(Engine):
         self.poll()
 
     def poll(self) -> None:
-        """Take the samples that are due, and set `period_s` to when the next one is."""
+        """Take the samples that are due, and set `period_s` to the time until the next one."""
         now = self._clock()
         due = [now + DEFAULT_PERIOD_NS]
         if self._reader is not None:
@@ -126,51 +122,51 @@ class ProcfsEngine(Engine):
             self._pids = sorted({*self._pids, *children_of(self._pids)})
             self._next_children = now + _CHILDREN_PERIOD_NS
         began = time.thread_time_ns()
-        sampler.scan(self._pids or _everyone_else())
+        sampler.scan(self._pids or _other_pids())
         self._scans += 1
         cost = time.thread_time_ns() - began
         self._next_scan = now + max(sampler.period_ns, int(cost / _CPU_SHARE))
 
     def read(self) -> dict[str, Capture]:
-        """Take the last samples and hand everything over."""
+        """Take the last samples; return all captures."""
         captures: dict[str, Capture] = {}
         if self._sampler is not None:
             self._scan(self._sampler, self._clock())
         if self._reader is not None:
-            captures["proc"] = self._reader.finish()
+            captures["proc"] = self._reader.read()
         if self._open_files is not None:
             if self._target.follow:
                 self._pids = sorted({*self._pids, *children_of(self._pids)})
-            self._open_files.look(self._pids)
-            captures["residency"] = self._open_files.finish()
+            self._open_files.sample(self._pids)
+            captures["residency"] = self._open_files.read()
         if self._interrupts is not None:
-            self._interrupts.finish()
-            captures["interrupts"] = _counted(self._interrupts)
+            self._interrupts.stop()
+            captures["interrupts"] = _interrupt_capture(self._interrupts)
         if self._waits is not None:
             followed = children_of(self._pids) if self._target.follow else []
-            self._waits.look(sorted({*self._pids, *followed}) or _everyone_else())
-            captures["run_queue"] = self._waits.finish()
+            self._waits.sample(sorted({*self._pids, *followed}) or _other_pids())
+            captures["run_queue"] = self._waits.read()
         if self._block is not None:
             self._block.sample()
             captures["block"] = self._block_capture(self._block)
         if self._sampler is not None:
-            self._sampler.finish()
+            self._sampler.stop()
             captures |= self._sampled(self._sampler)
         why = hidden_processes() if self._target.everything else None
-        for name in _OF_PROCESSES & captures.keys() if why is not None else ():
+        for name in _PER_PROCESS & captures.keys() if why is not None else ():
             captures[name].not_seen = [*captures[name].not_seen, ("hidden_processes", why or "")]
         self.close()
         return captures
 
     def close(self) -> None:
-        """Forget everything; nothing is attached anywhere."""
+        """Release everything; nothing is attached."""
         self._reader, self._sampler, self._block, self._open_files = None, None, None, None
         self._interrupts, self._waits = None, None
 
     def _sampled(self, sampler: ThreadSampler) -> dict[str, Capture]:
         period_ms = (self._clock() - self._started) / 1e6 / max(1, self._scans - 1)
-        whom = "threads in state D" if not self._pids else "threads"
-        not_seen = [("sampled", f"{whom} every {period_ms:.0f} ms")]
+        sampled = "threads in state D" if not self._pids else "threads"
+        not_seen = [("sampled", f"{sampled} every {period_ms:.0f} ms")]
         not_seen += [
             ("not_permitted", f"{name} of {len(pids)} processes")
             for name, pids in sorted(sampler.denied.items())
@@ -206,7 +202,7 @@ class ProcfsEngine(Engine):
         )
 
 
-def _counted(counts: InterruptCounts) -> Capture:
+def _interrupt_capture(counts: InterruptCounts) -> Capture:
     tables = counts.tables()
     seen = int(tables["totals"]["count"].sum())
     return Capture(
@@ -215,15 +211,12 @@ def _counted(counts: InterruptCounts) -> Capture:
         seen=seen,
         kept=seen,
         lost=0,
-        # a host that runs has timers: counts that do not grow are not counts
+        # timers run on every host: counts that do not grow are wrong
         proven=seen > 0,
-        not_seen=[
-            ("untimed_interrupts", "all"),
-            *(("not_permitted", f"/proc/{name}") for name in counts.denied),
-        ],
+        not_seen=[("untimed_interrupts", "all"), *(("not_permitted", f"/proc/{name}") for name in counts.denied)],
     )
 
 
-def _everyone_else() -> list[int]:
+def _other_pids() -> list[int]:
     own = os.getpid()
     return [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) != own]

@@ -1,8 +1,8 @@
-"""One stack per instant: Python frames among the native ones of the same thread.
+"""Merge the Python frames of a thread into its native stack.
 
-Each frame of the interpreter's evaluator stands for the Python frames it runs, up to where C called it. That is known
-only where the native stack is whole; most builds of Python and of the C library keep no frame pointers, and then a few
-innermost native frames are all there is. Nothing is guessed: what cannot be placed is left out.
+Each native frame of the interpreter's evaluator is replaced by the Python frames it runs. That needs a complete native
+stack; most builds of Python and of the C library have no frame pointers, so that only a few innermost frames are known.
+Native frames whose place is unknown are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from whystall.tools.contract.text import PATH_LIMIT, clean
 
 # The evaluator, also as compilers clone and split it; 3.14 can be built as one function per instruction.
 _EVALUATOR = re.compile(r"^_?PyEval_EvalFrame(Default)?(\.|$)|^_TAIL_CALL_")
-# What `-X perf` (3.12 and later) calls the code it makes for each Python function (Doc/howto/perf_profiling.rst).
+# Symbol of each Python function under `-X perf` (3.12 and later; Doc/howto/perf_profiling.rst): py::save:/job/train.py
 _PERF = re.compile(r"^py::([^:]*):(.*)$", re.DOTALL)
 _INTERPRETER = re.compile(r"^(lib)?python3?(\.\d+)?[a-z]*($|[-.])")
 _NOWHERE = re.compile(r"^\[(unknown\]|anonymous|heap|stack)")
@@ -27,10 +27,10 @@ Native = tuple[str, str]
 
 
 def merged(native: Sequence[Native], python: Sequence[Frame]) -> list[Call]:
-    """The frames of one instant, innermost first, as both are given."""
+    """Merge both stacks; all are innermost first."""
     if not python:
-        return _as_perf_says(native)
-    # with `-X perf` both know the Python frames: the interpreter knows their lines
+        return _from_perf_map(native)
+    # with `-X perf` both stacks have the Python frames; those of the interpreter have lines
     native = [frame for frame in native if not _PERF.match(frame[0])]
     runs = _runs(python)
     at = [number for number, (name, _) in enumerate(native) if _EVALUATOR.match(name)]
@@ -45,7 +45,7 @@ def merged(native: Sequence[Native], python: Sequence[Frame]) -> list[Call]:
 
 
 def label(call: Call) -> str:
-    """How a frame is called in text: ``save (train.py:212)``."""
+    """Return a frame as text: ``save (train.py:212)``."""
     if call.kind != "python" or not call.file:
         return call.name
     file = os.path.basename(call.file) or call.file
@@ -53,7 +53,7 @@ def label(call: Call) -> str:
 
 
 def _runs(python: Sequence[Frame]) -> list[list[Frame]]:
-    """Frames that one call of the evaluator runs, together."""
+    """Group the frames by the call of the evaluator that runs them."""
     runs: list[list[Frame]] = [[]]
     for frame in python:
         runs[-1].append(frame)
@@ -63,9 +63,8 @@ def _runs(python: Sequence[Frame]) -> list[list[Frame]]:
 
 
 def _leaf(native: Sequence[Native], end: int) -> list[Call]:
-    """The innermost native frames, as far as they surely lie within the innermost Python frame: the first is where the
-    thread was; of its callers those that are no part of the interpreter, which may have been skipped over.
-    """
+    """Return the native frames that surely lie within the innermost Python frame: the first, and its callers up to the
+    interpreter, since frames may have been skipped there."""
     kept: list[Native] = []
     for number, (name, module) in enumerate(native[:end]):
         if number and (_NOWHERE.match(name) or _INTERPRETER.match(os.path.basename(module))):
@@ -86,15 +85,15 @@ def _path(file: str) -> str:
     return clean(file, PATH_LIMIT)
 
 
-def _as_perf_says(native: Sequence[Native]) -> list[Call]:
-    """Without frames of the interpreter: those that a perf map names, whose lines are not known."""
+def _from_perf_map(native: Sequence[Native]) -> list[Call]:
+    """Return the native frames, with Python functions by their symbols, without lines."""
     calls: list[Call] = []
     for name, module in native:
         found = _PERF.match(name)
         if found is None:
             calls.append(Call(name, module, 0, "native"))
             continue
-        if calls and _EVALUATOR.match(calls[-1].name):  # runs this very function
+        if calls and _EVALUATOR.match(calls[-1].name):  # it runs this function
             calls.pop()
         calls.append(Call(clean(found[1]), _path(found[2]), 0, "python"))
     return calls

@@ -1,4 +1,4 @@
-"""What could not be seen of Python, for the collectors whose stacks have its frames."""
+"""Blind spots of Python frames, for the collectors that record them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from whystall.bpf.python_code import PythonSeen
 _LISTED = 3
 
 
-def python_notes(seen: Capture, *, switches: bool) -> list[tuple[str, str]]:
-    """(blind spot, detail): processes whose frames cannot be walked, and why; waits without Python frames, since
-    walking had cost enough (`switches`); walks that ended where memory could not be read.
-    """
+def python_notes(raw: Capture, *, switches: bool) -> list[tuple[str, str]]:
+    """Return (blind spot, detail): processes whose frames cannot be walked; for `switches`, waits whose frames were
+    skipped to limit the cost; walks that ended at unreadable memory."""
     notes = []
-    if refused := seen.of(PythonSeen).refused:
+    if refused := raw.of(PythonSeen).refused:
         notes.append(("python_frames", _refused(refused)))
-    walks = seen.seen.get("python_walks", 0)
-    skipped, broken = seen.seen.get("python_skipped", 0), seen.seen.get("python_broken", 0)
+    walks = raw.seen.get("python_walks", 0)
+    skipped, broken = raw.seen.get("python_skipped", 0), raw.seen.get("python_broken", 0)
     if switches and skipped:
         notes.append(("python_skipped", f"{skipped}/{walks + skipped}"))
     if broken:
@@ -27,7 +26,7 @@ def python_notes(seen: Capture, *, switches: bool) -> list[tuple[str, str]]:
 
 
 def _refused(refused: dict[int, str]) -> str:
-    """By reason, with some of the processes."""
+    """Return the reasons, each with some of its processes."""
     groups: dict[str, list[int]] = defaultdict(list)
     for pid, why in sorted(refused.items()):
         groups[why].append(pid)

@@ -1,11 +1,10 @@
-"""What is in the page cache of files that others have open: cachestat(2), else mincore(2).
+"""Measure the page cache of a file: cachestat(2), else mincore(2).
 
-cachestat is a system call since Linux 6.5 (commit cf264e1329fb) and has the same number, 451, on every architecture
-but alpha. It counts pages in the cache, dirty ones, ones under writeback, ones evicted, and of these the ones evicted
-so lately that the kernel would take them for a part of the working set if they were read again. On older kernels
-mincore tells cached pages only, and only of files that the caller owns or may write: of others it says that all is
-resident (Linux 5.2, commit 134fca9063ad); CAP_FOWNER makes anybody an owner. Newer kernels refuse cachestat for such
-files likewise.
+cachestat exists since Linux 6.5 (commit cf264e1329fb), with number 451 on every architecture but alpha. It counts
+cached, dirty, written-back and evicted pages, and of the evicted those so recent that a read would count them as part
+of the working set. On older kernels mincore counts cached pages, but only of files that the caller owns or may write;
+others it reports as fully resident (Linux 5.2, commit 134fca9063ad), unless the caller has CAP_FOWNER. cachestat
+refuses such files.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from whystall.bpf.privileges import held
 
 _CACHESTAT = 451
 _WINDOW = 1 << 30
-"""mincore is asked about so much of a file at a time: a vector of 256 KiB, and no mapping larger than this."""
+"""Bytes of a file per call of mincore: a vector of 256 KiB."""
 PAGE = mmap.PAGESIZE
 
 
 class Residency(NamedTuple):
-    """Bytes of one file; -1 where not known."""
+    """Bytes of one file; -1 if unknown."""
 
     cached: int
     dirty: int = -1
@@ -54,28 +53,31 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
+def _last_error() -> OSError:
+    return OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def cachestat(descriptor: int) -> Residency:
-    """The whole file's pages. OSError: ENOSYS before Linux 6.5, EPERM where it is a stranger's file, EOPNOTSUPP for
-    files of hugetlbfs."""
+    """Measure the whole file. Raises OSError: ENOSYS before Linux 6.5, EPERM for another user's file, EOPNOTSUPP on
+    hugetlbfs."""
     whole, found = _Range(0, 0), _Stat()  # a length of 0: to the end
     arguments = (ctypes.c_long(descriptor), ctypes.byref(whole), ctypes.byref(found), ctypes.c_long(0))
     if _libc.syscall(ctypes.c_long(_CACHESTAT), *arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _last_error()
     return Residency(*(getattr(found, name) * PAGE for name in _COUNTS))
 
 
-def _told_the_truth(descriptor: int) -> bool:
-    """Whether mincore would: what the kernel asks (can_do_mincore), in its order."""
+def _mincore_is_exact(descriptor: int) -> bool:
+    """Return whether the kernel lets us count (can_do_mincore), with its checks in its order."""
     if os.fstat(descriptor).st_uid == os.geteuid() or "CAP_FOWNER" in held():
         return True
     return os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def mincore(descriptor: int, size: int) -> Residency:
-    """Cached bytes of the first `size` bytes, whole pages. OSError: EPERM where the kernel would not say the truth,
-    ENODEV where the file system has no mappings."""
-    if not _told_the_truth(descriptor):
+    """Count the cached pages of the first `size` bytes. Raises OSError: EPERM if the kernel would report all as cached,
+    ENODEV if the file system has no mappings."""
+    if not _mincore_is_exact(descriptor):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
     cached = 0
     vector = ctypes.create_string_buffer(_WINDOW // PAGE)
@@ -83,12 +85,10 @@ def mincore(descriptor: int, size: int) -> Residency:
         length = min(_WINDOW, size - start)
         address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
         if address == _MAP_FAILED:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            raise _last_error()
         try:
             if _libc.mincore(address, length, vector) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
+                raise _last_error()
         finally:
             _libc.munmap(address, length)
         pages = -(-length // PAGE)
@@ -97,8 +97,8 @@ def mincore(descriptor: int, size: int) -> Residency:
 
 
 def residency(descriptor: int, size: int, fstype: str = "") -> Residency:
-    """`cachestat`, or `mincore` where the kernel has none, and on overlayfs: its files have no pages of their own,
-    those of the layer below are what is mapped, but not what cachestat counts."""
+    """Return `cachestat`, or `mincore` if the kernel has none, and on overlayfs: the pages of its files belong to the
+    layer below, which mincore follows and cachestat does not."""
     if fstype != "overlay":
         try:
             return cachestat(descriptor)

@@ -1,4 +1,4 @@
-"""From CPU samples as the kernel side told them to the tables of a stack profile. Pure: names are handed in."""
+"""Build the tables of a stack profile from CPU samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
-from whystall.tools.collect.py_spy import EVENT as BESIDE
+from whystall.tools.collect.py_spy import EVENT as PY_SPY
 from whystall.tools.collect.py_spy import FoldedStack
 from whystall.tools.contract.text import clean
 from whystall.tools.stacks.build import Builder
@@ -22,8 +22,7 @@ EVENT = "cpu-clock"
 
 
 class Call(NamedTuple):
-    """A frame by its name, its source file or module, its line (0: unknown) and its kind
-    (`whystall.tools.stacks.model.KINDS`)."""
+    """A frame. `file`: source file or module; `line` 0: unknown; `kind`: of `whystall.tools.stacks.model.KINDS`."""
 
     name: str
     file: str
@@ -32,7 +31,7 @@ class Call(NamedTuple):
 
 
 Calls = Callable[[Place], Sequence[Call]]
-"""The frames of a place from the outermost inward: those in user mode, then the kernel's."""
+"""Returns the frames of a place from the outermost inward: user mode, then kernel."""
 
 
 def sample_tables(
@@ -40,15 +39,17 @@ def sample_tables(
     threads: Mapping[int, Thread],
     calls: Calls,
     period_ns: int,
-    beside: Sequence[FoldedStack] = (),
+    py_spy: Sequence[FoldedStack] = (),
 ) -> dict[str, pl.DataFrame]:
-    """Tables of the collector ``samples``; every sample weighs `period_ns`, or several where only one of several was
-    kept. `beside`: samples of another sampler, which become an event of their own, without instants."""
+    """Return the tables of the collector ``samples``. A sample weighs `period_ns` times the samples it stands for.
+
+    `py_spy`: samples that become a separate event, without times.
+    """
     import numpy as np
 
     builder = Builder()
-    stands_for = float(period_ns * samples.one_in)
-    builder.event(EVENT, "ns", stands_for)
+    weight = float(period_ns * samples.one_in)
+    builder.event(EVENT, "ns", weight)
     numbers: dict[Call, int] = {}
     stack_of, thread_of = np.empty(len(samples.places), np.int32), np.empty(len(samples.places), np.int32)
     for row, place in enumerate(samples.places):
@@ -61,11 +62,11 @@ def sample_tables(
         thread = threads.get(place.tid)
         stack_of[row] = stack
         thread_of[row] = builder.thread(place.tgid, place.tid, clean(thread.comm) if thread is not None else "")
-    for other in beside:
+    for other in py_spy:
         comm = threads[other.pid].comm if other.pid in threads else b""
         stack = builder.stack(builder.frame(*frame) for frame in other.frames)
         thread_number = builder.thread(other.pid, -1, clean(comm))
-        builder.sample(stack, builder.event(BESIDE), float(other.samples), thread=thread_number)
+        builder.sample(stack, builder.event(PY_SPY), float(other.samples), thread=thread_number)
     rows = np.frombuffer(samples.place, np.int32)
     tables = dict(builder.profile("ebpf").tables)
     columns: dict[str, NDArray[Any]] = {
@@ -74,7 +75,7 @@ def sample_tables(
         "thread": thread_of[rows],
         "stack": stack_of[rows],
         "event": np.zeros(len(rows), np.int16),
-        "weight": np.full(len(rows), stands_for),
+        "weight": np.full(len(rows), weight),
     }
     own = pl.DataFrame([pl.Series(name, columns[name], dtype=kind) for name, kind in SAMPLES.items()])
     tables["samples"] = pl.concat([own, tables["samples"]])

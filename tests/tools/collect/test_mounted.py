@@ -9,7 +9,7 @@ import pytest
 
 from whystall.bpf import layout
 from whystall.bpf.capture import File, FileKey
-from whystall.tools.collect.mounted import seen_as, tables, whole_paths
+from whystall.tools.collect.mounted import resolve, tables, whole_paths
 from whystall.tools.node.mounts import mountinfo
 
 NODE = mountinfo(b"""20 1 8:1 / / rw - ext4 /dev/sda1 rw
@@ -54,7 +54,7 @@ NEWER = mountinfo(b"77 49 0:40 / / rw - overlay o rw,lowerdir+=/l/2,lowerdir+=/l
 def test_a_file_is_called_as_the_target_sees_it_else_as_the_node(
     dev: str, path: bytes, known: list[list[object]], expected: bytes | None
 ) -> None:
-    assert seen_as(dev, path, known) == expected  # type: ignore[arg-type]
+    assert resolve(dev, path, known) == expected  # type: ignore[arg-type]
 
 
 DISK = 8 << 20 | 2

@@ -44,7 +44,7 @@ def counts(*readings: dict[str, bytes]) -> InterruptCounts:
         return now[name]
 
     made = InterruptCounts(read)
-    made.finish()
+    made.stop()
     return made
 
 

@@ -62,7 +62,7 @@ def test_tables_have_their_schemas_and_absent_things_are_said(tree: Path) -> Non
     it.start()
     clock.now += 2_000_000_000
     put(tree, 4242, 60)
-    capture = it.finish()
+    capture = it.read()
     assert {name: frame.schema for name, frame in capture.tables.items()} == PROC
     threads = capture.tables["threads"]
     assert threads["user_ns"].to_list() == [100_000_000, 600_000_000]
@@ -89,7 +89,7 @@ def test_threads_are_read_only_when_due_and_less_often_when_there_are_many(tree:
     clock.now += it.thread_tick_ns
     it.sample()
     assert it.thread_tick_ns > 2 * few
-    assert it.finish().tables["threads"].filter(tid=4242).height == 1 + 2 + 1 + 1
+    assert it.read().tables["threads"].filter(tid=4242).height == 1 + 2 + 1 + 1
 
 
 def test_a_target_that_vanishes_is_judged_to_its_last_sample(tree: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_target_that_vanishes_is_judged_to_its_last_sample(tree: Path) -> None
     shutil.rmtree(tree / "4242")
     clock.now += 3_000_000_000
     it.sample()
-    threads = it.finish().tables["threads"]
+    threads = it.read().tables["threads"]
     assert threads["at_ns"].to_list() == [1_000, 500_001_000]
     assert threads["user_ns"].to_list() == [100_000_000, 300_000_000]
 
@@ -112,7 +112,7 @@ def test_an_exiting_threads_empty_files_are_a_race_and_not_an_error(tree: Path) 
     (tree / "4242/task/4242/schedstat").write_text("")
     (tree / "4243/stat").unlink()
     it.start()
-    assert it.finish().tables["threads"].is_empty()
+    assert it.read().tables["threads"].is_empty()
 
 
 def test_our_own_process_proves_the_real_proc() -> None:
@@ -121,7 +121,7 @@ def test_our_own_process_proves_the_real_proc() -> None:
     deadline = os.times().user + 0.2
     while os.times().user < deadline:
         pass
-    capture = it.finish()
+    capture = it.read()
     assert capture.proven
     mine = capture.tables["threads"].filter(tid=os.getpid())
     assert mine["run_ns"][-1] - mine["run_ns"][0] > 100_000_000

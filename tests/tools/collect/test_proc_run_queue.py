@@ -35,7 +35,7 @@ class Host:
         (self.root / str(pid) / "task" / str(tid)).rmdir()
 
     def look(self, *pids: int) -> None:
-        self.waits.look(pids)
+        self.waits.sample(pids)
         self.now += SECOND
 
 
@@ -51,7 +51,7 @@ def test_the_account_between_two_looks_is_the_threads_wait(tmp_path: Path) -> No
     host.thread(1, 2, (500, 210, 14))
     host.thread(1, 3, (50, 40, 2))  # began meanwhile
     host.look(1)
-    seen = host.waits.finish()
+    seen = host.waits.read()
     assert totals(seen) == {2: (4, 200), 3: (2, 40)}
     assert (seen.proven, seen.lost, seen.seen) == (True, 0, 6)
     assert seen.tables["latency"].is_empty()
@@ -64,9 +64,9 @@ def test_a_thread_that_is_runnable_and_never_ran_waited_all_the_time(tmp_path: P
     host.thread(1, 3, (10, 10, 10), "S")
     host.look(1)
     host.look(1)
-    assert totals(host.waits.finish()) == {}, "a CPU without a tick may not have told yet that it ran"
+    assert totals(host.waits.read()) == {}, "a CPU without a tick may not have told yet that it ran"
     host.look(1)
-    assert totals(host.waits.finish()) == {2: (1, 2 * SECOND)}
+    assert totals(host.waits.read()) == {2: (1, 2 * SECOND)}
 
 
 def test_a_wait_that_began_before_counts_from_the_first_look(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_wait_that_began_before_counts_from_the_first_look(tmp_path: Path) -> 
     host.look(1)
     host.thread(1, 2, (SECOND + SECOND // 4, 60 * SECOND, 11))
     host.look(1)
-    assert totals(host.waits.finish()) == {2: (1, SECOND - SECOND // 4)}
+    assert totals(host.waits.read()) == {2: (1, SECOND - SECOND // 4)}
 
 
 def test_a_thread_that_ended_is_a_loss_and_a_reused_number_is_another_thread(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_thread_that_ended_is_a_loss_and_a_reused_number_is_another_thread(tmp
     host.gone(1, 2)
     host.thread(1, 3, (20, 30, 4), started=8)
     host.look(1)
-    seen = host.waits.finish()
+    seen = host.waits.read()
     assert totals(seen) == {3: (4, 30)}
     assert seen.lost == 2
 
@@ -97,6 +97,6 @@ def test_a_kernel_that_keeps_no_account_proves_nothing(tmp_path: Path) -> None:
     host.thread(1, 1, (0, 0, 0))
     host.look(1, 99)
     host.look(1, 99)
-    seen = host.waits.finish()
+    seen = host.waits.read()
     assert not seen.proven
     assert totals(seen) == {}

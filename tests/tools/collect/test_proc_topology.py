@@ -72,7 +72,7 @@ def test_this_machine_is_told_with_its_threads() -> None:
     finally:
         stop.set()
         thread.join()
-    tables = it.finish().tables
+    tables = it.read().tables
     cpus = tables["cpus"]
     assert cpus.filter("online").height == os.sysconf("SC_NPROCESSORS_ONLN")
     assert cpus["cpu"].n_unique() == cpus.height

@@ -101,12 +101,12 @@ def test_uid_0_without_the_capability_is_a_stranger_too(cold: int, monkeypatch: 
 
 def test_a_file_that_is_open_twice_is_told_once_per_process(cold: int) -> None:
     again = os.dup(cold)
-    looks = OpenFiles()
-    looks.look([os.getpid(), os.getpid() + 10**6])  # the other has exited
+    files = OpenFiles()
+    files.sample([os.getpid(), os.getpid() + 10**6])  # the other has exited
     os.pread(cold, 5 * PAGE, 0)
-    looks.look([os.getpid()])
+    files.sample([os.getpid()])
     os.close(again)
-    capture = looks.finish()
+    capture = files.read()
     assert {name: frame.schema for name, frame in capture.tables.items()} == RESIDENCY
     (key,) = capture.tables["files"].filter(ino=os.fstat(cold).st_ino)["file"]
     rows = capture.tables["open_files"].filter(file=key)
@@ -119,9 +119,9 @@ def test_files_that_may_not_be_asked_about_are_said(cold: int) -> None:
     def refused(descriptor: int, size: int, fstype: str) -> Residency:
         raise OSError(errno.EPERM, "not yours")
 
-    looks = OpenFiles(ask=refused)
-    looks.look([os.getpid()])
-    capture = looks.finish()
+    files = OpenFiles(measure=refused)
+    files.sample([os.getpid()])
+    capture = files.read()
     assert capture.tables["open_files"].is_empty()
     assert not capture.proven
     assert [code for code, _ in capture.not_seen] == ["not_permitted"]
@@ -129,12 +129,12 @@ def test_files_that_may_not_be_asked_about_are_said(cold: int) -> None:
 
 def test_a_look_ends_in_time_and_says_what_was_left(cold: int) -> None:
     moments = iter(range(0, 10**15, 200_000_000))
-    looks = OpenFiles(clock=lambda: next(moments), ask=lambda *_: Residency(0))
+    files = OpenFiles(clock=lambda: next(moments), measure=lambda *_: Residency(0))
     others = [os.dup(cold) for _ in range(5)]
-    looks.look([os.getpid()])
+    files.sample([os.getpid()])
     for other in others:
         os.close(other)
-    assert any(code == "residency_cut" for code, _ in looks.finish().not_seen)
+    assert any(code == "residency_cut" for code, _ in files.read().not_seen)
 
 
 def test_the_engine_looks_at_the_start_and_at_the_end(cold: int) -> None:

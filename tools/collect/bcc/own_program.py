@@ -17,15 +17,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
-
-from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
-from whystall.bpf.capture import Capture as Session
+from whystall.bpf.capture import Capture as BpfCapture
 from whystall.bpf.capture import Thread
 from whystall.bpf.capture_pages import Pages
 from whystall.bpf.collectors.block import BlockRows
-from whystall.bpf.collectors.interrupts import Interrupts
 from whystall.bpf.collectors.run_queue import QueueSlot, RunQueue
 from whystall.bpf.collectors.switches import SwitchRows
 from whystall.bpf.collectors.syscalls import SyscallRows
@@ -34,13 +30,14 @@ from whystall.tools.collect.bcc import own_decode, own_open
 from whystall.tools.collect.bcc.own_link import OwnLink, failed
 from whystall.tools.collect.bcc.own_source import MAX_TARGETS, SERVES, plan
 from whystall.tools.collect.ebpf_calls import completed_requests
-from whystall.tools.collect.ebpf_collector import disk_name, losses
+from whystall.tools.collect.ebpf_collector import SessionResult, add_files_and_stacks, capture_of, disk_name, losses
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables, syscall_tables
-from whystall.tools.collect.ebpf_interrupts import InterruptLook, run_queue_capture
+from whystall.tools.collect.ebpf_interrupts import interrupt_capture, run_queue_capture
 from whystall.tools.collect.ebpf_page_cache import page_capture
-from whystall.tools.collect.ebpf_symbols import Processes, SampleCalls
+from whystall.tools.collect.ebpf_symbols import Processes, SampleCalls, prepare_kernel_symbols
 from whystall.tools.collect.mounted import Table, tables, whole_paths
 from whystall.tools.collect.options import SwitchOptions, SyscallOptions
+from whystall.tools.collect.proc_interrupts import InterruptCounts
 from whystall.tools.collect.proc_maps import mapped_file
 from whystall.tools.collect.python_merge import label
 from whystall.tools.contract.commands import argv, program
@@ -105,7 +102,7 @@ class OwnProgram:
         self._disk_requests = 0
         self._mounts: list[Table] = []
         self._stopped = False
-        self._interrupts: InterruptLook | None = None
+        self._interrupts: InterruptCounts | None = None
 
     def unavailable(self, collector: str) -> str | None:
         """Return that BCC is not installed for the system's Python, or that this machine's system calls are unknown."""
@@ -148,7 +145,7 @@ class OwnProgram:
         link.send({"do": "start", "states": states})
         link.wait("started", time.monotonic() + _START_S)
         self._disks_before = completed_requests()
-        self._interrupts = InterruptLook() if "interrupts" in self._wanted else None
+        self._interrupts = InterruptCounts() if "interrupts" in self._wanted else None
         for pid in self._target.pids:
             self._processes.of(pid)  # its symbols are read while it lives
         return link.started
@@ -160,7 +157,7 @@ class OwnProgram:
         self._stopped = True
         self._disk_requests = sum(completed_requests().values()) - sum(self._disks_before.values())
         if self._interrupts is not None:
-            self._interrupts.finish()
+            self._interrupts.stop()
         self._link.send({"do": "stop"})
 
     def fileno(self) -> int | None:
@@ -177,7 +174,7 @@ class OwnProgram:
         link = self._child()
         try:
             self.stop()
-            self._processes.look_again()
+            self._processes.refresh()
             link.wait("end", time.monotonic() + _END_S)
             return self._captures(*self._decode(link))
         except (ValueError, struct.error) as error:
@@ -197,10 +194,10 @@ class OwnProgram:
             raise failed("not started")
         return self._link
 
-    def _decode(self, link: OwnLink) -> tuple[Session, own_open.Open]:
+    def _decode(self, link: OwnLink) -> tuple[BpfCapture, own_open.Open]:
         lost = {"reader_full": link.dropped, "ring_full": link.lost}
-        session = own_decode.decode(link.rows, link.records, link.started, link.end, link.hooks or (), lost)
-        threads = {s.tid: Thread(s.tid, s.tgid, s.comm, False) for s in self._seeds} | session.threads
+        raw = own_decode.decode(link.rows, link.records, link.started, link.end, link.hooks or (), lost)
+        threads = {s.tid: Thread(s.tid, s.tgid, s.comm, False) for s in self._seeds} | raw.threads
         threads |= _renamed(threads.values())
         wanted = own_open.Wanted(
             SyscallOptions.of(self._wanted, "syscalls").min_ns if "syscalls" in self._wanted else None,
@@ -218,86 +215,73 @@ class OwnProgram:
             wanted,
             lambda tid: threads[tid].comm if tid in threads else b"",
         )
-        calls, switches = session.of(SyscallRows), session.of(SwitchRows)
+        calls, switches = raw.of(SyscallRows), raw.of(SwitchRows)
         return (
-            session.with_results(
+            raw.with_results(
                 replace(calls, calls=calls.calls + still.calls, call_totals=calls.call_totals + still.call_totals),
                 replace(
                     switches,
                     segments=switches.segments + still.segments,
                     off_totals=switches.off_totals + still.off_totals,
                 ),
-                _with_open(session.of(RunQueue), still),
-            )._replace(files={**still.files, **session.files}, threads=threads),
+                _with_open(raw.of(RunQueue), still),
+            )._replace(files={**still.files, **raw.files}, threads=threads),
             still,
         )
 
-    def _captures(self, session: Session, still: own_open.Open) -> dict[str, Capture]:
-        session = session._replace(files=whole_paths(session.files, self._mounts))
+    def _captures(self, raw: BpfCapture, still: own_open.Open) -> dict[str, Capture]:
+        raw = raw._replace(files=whole_paths(raw.files, self._mounts))
         own = os.getpid()
-        calls, files = SampleCalls(session, self._processes), Files(session, mapped_file)
+        calls, files = SampleCalls(raw, self._processes), Files(raw, mapped_file)
 
         def kernel_frames(number: int) -> list[str]:
-            known = session.stacks.get(number)
+            known = raw.stacks.get(number)
             return kernel_symbols().stack(known.addresses) if known is not None else still.stacks.get(number, [])
 
         stacks = Stacks(
             kernel_frames,
             lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
         )
-        kernel_symbols().refresh()
-        in_kernel = [stack for stack in session.stacks.values() if stack.kind == lay.STACK_KERNEL]
-        kernel_symbols().prepare(address - 1 for stack in in_kernel for address in stack.addresses)
+        prepare_kernel_symbols(raw)
         captures: dict[str, Capture] = {}
         if "syscalls" in self._wanted:
-            tables = syscall_tables(session, files, stacks, syscalls.name, own)
-            captures["syscalls"] = _capture(session, "syscalls", tables, "calls", session.seen["self_calls"] > 0)
+            tables = syscall_tables(raw, files, stacks, syscalls.name, own)
+            captures["syscalls"] = capture_of(
+                raw, "syscalls", tables, raw.seen["calls"], raw.seen["self_calls"] > 0, "calls"
+            )
         if "switches" in self._wanted:
-            tables = switch_tables(session, files, stacks, syscalls.name, own)
-            captures["switches"] = _capture(session, "switches", tables, "switches", session.seen["self_switches"] > 0)
+            tables = switch_tables(raw, files, stacks, syscalls.name, own)
+            captures["switches"] = capture_of(
+                raw, "switches", tables, raw.seen["switches"], raw.seen["self_switches"] > 0, "segments"
+            )
         if "block" in self._wanted:
             # Not every host lets us cause a request, so compare with the disks' counts: both zero, or both not.
-            agrees = session.seen["block"] > 0 or self._disk_requests == 0
-            tables = block_tables(session.of(BlockRows), disk_name)
-            captures["block"] = _capture(session, "block", tables, "block", agrees)
+            agrees = raw.seen["block"] > 0 or self._disk_requests == 0
+            tables = block_tables(raw.of(BlockRows), disk_name)
+            captures["block"] = capture_of(raw, "block", tables, raw.seen["block"], agrees, "slow")
         if self._interrupts is not None:
-            lost = losses(session, "interrupts")
-            captures["interrupts"] = self._interrupts.capture(session.of(Interrupts), session, lost)
+            lost = losses(raw, "interrupts")
+            captures["interrupts"] = interrupt_capture(raw, self._interrupts, lost)
         if "run_queue" in self._wanted:
-            captures["run_queue"] = run_queue_capture(session.of(RunQueue), session, losses(session, "run_queue"))
+            captures["run_queue"] = run_queue_capture(raw, losses(raw, "run_queue"))
             if not self._seeded_all:
                 captures["run_queue"].not_seen.append(("blocked_before", f"more than {own_open.MAX_SEEDS} threads"))
-        if Pages in session.results:
-            lost = losses(session, "page_cache")
-            pages = page_capture(session.of(Pages), session, Files(session, mapped_file), disk_name, lost)
+        if Pages in raw.results:
+            lost = losses(raw, "page_cache")
+            pages = page_capture(raw.of(Pages), raw, Files(raw, mapped_file), disk_name, lost)
             pages.not_seen.append(("pages_in_part", ""))
             captures["page_cache"] = pages
         for name in captures.keys() & {"switches", "run_queue"}:
-            if unreported := session.seen["unreported"]:
+            if unreported := raw.seen["unreported"]:
                 captures[name].not_seen.append(("untold_switches", str(unreported)))
         if SwitchOptions.of(self._wanted, "switches").python:
             captures["switches"].not_seen.append(("python_frames", "not walked by programs of BCC"))
         for name in ("syscalls", "switches"):
             if name in captures:
-                named = stacks.table()
-                captures[name].tables |= {"files": files.table(), "stacks": named}
-                if named["kernel"].any() and kernel_symbols().hidden:  # they are read only when needed
-                    captures[name].not_seen.append(("kernel_symbols", ""))
+                add_files_and_stacks(captures[name], SessionResult(raw, files, stacks, calls))
                 if not self._seeded_all:
                     captures[name].not_seen.append(("blocked_before", f"more than {own_open.MAX_SEEDS} threads"))
         return captures
-
-
-def _capture(session: Session, name: str, tables: dict[str, pl.DataFrame], measure: str, proven: bool) -> Capture:
-    kept = sum(frame.height for table, frame in tables.items() if table in ("calls", "segments", "slow"))
-    return Capture(
-        tables=tables,
-        hooks=list(session.hooks),
-        seen=session.seen[measure],
-        kept=kept,
-        lost=losses(session, name),
-        proven=proven,
-    )
 
 
 def _with_open(ended: RunQueue, still: own_open.Open) -> RunQueue:

@@ -107,7 +107,7 @@ class Interrupts(StockMethod):
         self._counts = InterruptCounts()
 
     def _read_final_counts(self) -> None:
-        self._counts.finish()
+        self._counts.stop()
 
     def _capture(self) -> Capture:
         for seconds in self._seconds.values():
@@ -182,7 +182,7 @@ class Runqlat(StockMethod):
 
     def _read_threads(self) -> None:
         if self._pid is not None:
-            self._threads.look([self._pid])
+            self._threads.sample([self._pid])
 
     def _capture(self) -> Capture:
         self._seconds.end()
@@ -196,7 +196,7 @@ class Runqlat(StockMethod):
             )
             expected, lost, checked = self._slices, 0, self._slices > 0
         else:
-            account = self._threads.finish()
+            account = self._threads.read()
             totals, lost = account.tables["totals"], account.lost
             expected, checked = account.seen, account.proven
         return Capture(

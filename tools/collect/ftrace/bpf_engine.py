@@ -15,7 +15,7 @@ import polars as pl
 from whystall.bpf.errors import BpfError
 from whystall.bpf.trace import GROUPS, MAX_CPUS, RECORD_BYTES, Trace, TraceConfig, TraceSession
 from whystall.tools.collect.ebpf_collector import disk_name
-from whystall.tools.collect.ebpf_engine import translated, why_unavailable
+from whystall.tools.collect.ebpf_engine import tool_error, why_unavailable
 from whystall.tools.collect.ftrace.bpf_decode import Named, tables
 from whystall.tools.collect.options import FtraceOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -70,7 +70,7 @@ class FtraceBpfEngine(Engine):
             self._session.open()
         except BpfError as error:
             self._session = None
-            raise translated(error) from error
+            raise tool_error(error) from error
         self._clock = clocks.now()
         time.sleep(0.002)
 
@@ -92,7 +92,7 @@ class FtraceBpfEngine(Engine):
         try:
             seen = session.finish()
         except BpfError as error:
-            raise translated(error) from error
+            raise tool_error(error) from error
         finally:
             session.close()
         found = self._tables(seen)
