@@ -1,7 +1,7 @@
-"""Makes the deliveries that are due, each sink by itself: one that is down holds up no other.
+"""Sends the deliveries that are due, each sink by itself: one that is down does not block the others.
 
-What failed and may pass is tried again, later each time; what a person has to mend is parked, with what is wrong
-(``whystall sinks list``), and tried again when somebody asks (``whystall sinks deliver``).
+Temporary failures are retried with growing delays. What a person must correct is parked with its error
+(``whystall sinks list``) until somebody retries it (``whystall sinks deliver``).
 """
 
 from __future__ import annotations
@@ -10,22 +10,28 @@ import os
 import secrets
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.trackers.desired import phase_of, text_of
-from whystall.agent_server.integrations.trackers.issue import LIST_LIMIT, Memory
-from whystall.agent_server.integrations.trackers.issue_sync import IssueSync, Lost, Wait
-from whystall.agent_server.integrations.trackers.pagerduty import dedup_key, event, rings
-from whystall.agent_server.integrations.trackers.registry import board
-from whystall.agent_server.integrations.trackers.webhook import notice
+from whystall.agent_server.integrations.trackers.issue import LIST_LIMIT, SyncState
+from whystall.agent_server.integrations.trackers.issue_sync import (
+    IssueSync,
+    LeaseLost,
+    RetryLater,
+    Send,
+    last_event,
+    store_remote,
+)
+from whystall.agent_server.integrations.trackers.registry import open_notifier, open_tracker
+from whystall.agent_server.integrations.trackers.tracker import Notification, Notifier
 from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.outbound.retry import later
-from whystall.agent_server.settings.sections.trackers import PagerDutySink, SinkSettings, WebhookSink
+from whystall.agent_server.settings.sections.trackers import SinkSettings, TrackerSettings
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.models import Remote, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -36,14 +42,14 @@ if TYPE_CHECKING:
 
 LEASE_S = 600.0
 _LIMIT_S = 300.0
-"""Seconds that one delivery may take, all its requests together; well within its lease."""
-_ODD = 5
-"""So often an answer that nobody understands is asked for again."""
+"""Seconds for all requests of one delivery; well within its lease."""
+_MALFORMED_ATTEMPTS = 5
+"""Attempts before a delivery with malformed responses is parked."""
 _LONGEST_PAUSE_S = 300.0
 
 
 class DeliveryWorker:
-    """Delivers for the sinks of `settings`. One per process; `clock` tells seconds since the epoch."""
+    """Delivers to the sinks of `settings`. One per process; `clock` returns seconds since the epoch."""
 
     def __init__(self, kb: Stores, settings: Settings, client: Client, clock: Callable[[], float]) -> None:
         self._kb = kb
@@ -53,47 +59,44 @@ class DeliveryWorker:
         self._owner = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._paused: dict[str, float] = {}
         self._failures: dict[str, int] = {}
-        self._ids: dict[str, dict[str, str]] = {}
+        self._user_ids: dict[str, dict[str, str]] = {}
 
     async def due(self, sink: str) -> float | None:
-        """Make all deliveries to `sink` that are due; when the next is (seconds since the epoch), None: none waits.
+        """Send all due deliveries to `sink`. Return when the next is due (seconds since the epoch); None: none waits.
 
-        A sink that answers nobody is left alone for a while; others are not held up by it.
+        A sink that does not answer is paused.
         """
         now = self._clock()
         until = self._paused.get(sink, now)
         if now < until <= now + _LONGEST_PAUSE_S:
             return until
-        await self._all_of(sink)
-        waiting = await in_thread(lambda: self._kb.deliveries.next_due([sink]))
-        return None if waiting is None else max(waiting, self._paused.get(sink, waiting))
+        await self.deliver(sink)
+        next_due = await in_thread(lambda: self._kb.deliveries.next_due([sink]))
+        return None if next_due is None else max(next_due, self._paused.get(sink, next_due))
 
     async def deliver(self, sink: str, ticket: str | None = None) -> int:
-        """Make what is due to `sink` (of `ticket` alone, where one is named); how many deliveries were gone about."""
-        return await self._all_of(sink, ticket)
-
-    async def _all_of(self, sink: str, ticket: str | None = None) -> int:
-        made = 0
+        """Send what is due to `sink` (only of `ticket`, if given). Return the number of deliveries attempted."""
+        attempted = 0
         while True:
             delivery = await in_thread(
                 lambda: self._kb.deliveries.take([sink], self._owner, self._clock(), LEASE_S, ticket)
             )
             if delivery is None:
-                return made
-            made += 1
-            if not await self._make(delivery, self._settings.sinks[sink]):
-                return made
+                return attempted
+            attempted += 1
+            if not await self._attempt(delivery, self._settings.sinks[sink]):
+                return attempted
 
-    async def _make(self, delivery: Delivery, settings: SinkSettings) -> bool:
-        """One delivery; whether the sink may be spoken to at once again."""
+    async def _attempt(self, delivery: Delivery, settings: SinkSettings) -> bool:
+        """Attempt one delivery. Return whether the sink's next one may follow at once."""
         key = (delivery.sink, delivery.ticket, self._owner)
         try:
             with anyio.fail_after(_LIMIT_S):
-                await self._bring(delivery, settings)
-        except Lost:
+                await self._deliver(delivery, settings)
+        except LeaseLost:
             return True
-        except Wait as wait:
-            self._kb.deliveries.wait_until(*key, wait.until)
+        except RetryLater as retry:
+            self._kb.deliveries.wait_until(*key, retry.until)
             return True
         except ToolError as error:
             if error.code in (ErrorCode.DATABASE, ErrorCode.DISK_FULL):
@@ -101,123 +104,94 @@ class DeliveryWorker:
             self._park(delivery, error.code.value, f"{error.code.value}: {error.message}; {error.remedy}")
             return True
         except TimeoutError:
-            slow = Undelivered("timeout", f"not done within {_LIMIT_S:g} s", again=True)
-            return self._failed(delivery, slow)
+            return self._failed(delivery, Undelivered("timeout", f"not done within {_LIMIT_S:g} s", again=True))
         except Undelivered as error:
             return self._failed(delivery, error)
         except anyio.get_cancelled_exc_class():
-            with suppress(ToolError):  # we are told to stop; whoever comes next need not wait
+            with suppress(ToolError):  # return the lease: the next process need not wait for its end
                 self._kb.deliveries.wait_until(*key, delivery.due)
             raise
         except Exception:
-            # A mistake of ours: the delivery waits its turn again, and whoever runs us hears of it.
+            # Our own fault: retry later, and let the caller report it.
             self._kb.deliveries.retry_at(*key, self._clock() + later(delivery.attempts, None), "internal error")
             raise
         self._failures.pop(delivery.sink, None)
         return True
 
-    async def _bring(self, delivery: Delivery, settings: SinkSettings) -> None:
+    async def _deliver(self, delivery: Delivery, settings: SinkSettings) -> None:
         async def send(request: Request, allowed: Collection[int] = ()) -> Response:
             limit = LIST_LIMIT if request.method == "GET" else None
             return await self._client.send(request, allowed, settings.timeout, limit)
 
         lang: Lang = settings.lang or self._settings.tickets.lang
-        if isinstance(settings, PagerDutySink | WebhookSink):
-            await self._notify(delivery, settings, lang, send)
+        if not isinstance(settings, TrackerSettings):
+            await self._notify(delivery, open_notifier(delivery.sink, settings), lang, send)
             return
-        ready = board(delivery.sink, settings)
+        tracker = open_tracker(delivery.sink, settings)
+        user_ids = self._user_ids.setdefault(delivery.sink, {})
         users, owner = self._settings.users, self._owner
-        ids = self._ids.setdefault(delivery.sink, {})
-        await IssueSync(self._kb, ready, users, lang, send, delivery, owner, self._clock, ids).run()
+        await IssueSync(self._kb, tracker, users, lang, send, delivery, owner, self._clock, user_ids).run()
 
-    async def _notify(
-        self, delivery: Delivery, settings: PagerDutySink | WebhookSink, lang: Lang, send: Callable[..., Any]
-    ) -> None:
-        """Tell a sink that keeps track of what it was told by itself."""
+    async def _notify(self, delivery: Delivery, notifier: Notifier, lang: Lang, send: Send) -> None:
         key = (delivery.sink, delivery.ticket, self._owner)
         ticket = self._kb.tickets.get(delivery.ticket)
-        memory = Memory.model_validate(delivery.memory)
-        memory = memory.model_copy(update={"nonce": memory.nonce or secrets.token_hex(8)})
-        last = max((e.n for e in self._kb.tickets.events(ticket.id, limit=1)), default=0)
-        requests = self.notices(delivery.sink, settings, ticket, memory, lang)
-        if requests and not self._kb.deliveries.save_memory(*key, {"nonce": memory.nonce}):
-            raise Lost
+        sent = SyncState.model_validate(delivery.memory)
+        sent = sent.model_copy(update={"nonce": sent.nonce or secrets.token_hex(8)})
+        last = last_event(self._kb, ticket.id)
+        notification = notification_of(self._kb, ticket, sent, lang, self._clock())
+        requests = notifier.requests(notification)
+        if requests and not self._kb.deliveries.save_memory(*key, {"nonce": sent.nonce}):
+            raise LeaseLost
         for request in requests:
             await send(request)
-        title, _ = text_of(ticket, lang)
-        told = {"events": last, "title": title, "severity": ticket.severity.value, "phase": memory.phase}
-        if requests:
-            told["phase"] = phase_of(ticket)
+        fields = {
+            "events": last,
+            "title": notification.title,
+            "severity": ticket.severity.value,
+            "phase": phase_of(ticket) if requests else sent.phase,
+        }
         with self._kb.transaction():
             if not delivery.remote and requests:
-                ref = dedup_key(memory.nonce) if isinstance(settings, PagerDutySink) else memory.nonce
-                ticket = self._delivered(ticket, delivery.sink, ref)
-                told["events"] = max((e.n for e in self._kb.tickets.events(ticket.id, limit=1)), default=last)
+                ref = notifier.remote_ref(sent.nonce)
+                ticket = store_remote(self._kb, ticket, Remote(sink=delivery.sink, ref=ref))
+                fields["events"] = last_event(self._kb, ticket.id)
                 self._kb.deliveries.created(*key, ref, "", {})
             if requests:
-                self._kb.audit.put(
-                    f"sink:{delivery.sink}",
-                    "sink.notified",
-                    f"ticket:{ticket.id}",
-                    detail={"revision": ticket.revision},
-                )
-            if not self._kb.deliveries.delivered(*key, ticket.revision, told):
-                raise Lost
-
-    def notices(
-        self, sink: str, settings: PagerDutySink | WebhookSink, ticket: Ticket, memory: Memory, lang: Lang
-    ) -> list[Request]:
-        """What is to be sent of `ticket` to a sink that was last told what `memory` holds."""
-        title, text = text_of(ticket, lang)
-        if isinstance(settings, WebhookSink):
-            secret = settings.secret.read(f"sinks.{sink}.secret") if settings.secret else ""
-            given = settings.authorization.read(f"sinks.{sink}.authorization") if settings.authorization else ""
-            events = list(self._kb.tickets.events(ticket.id, after=memory.events, limit=100))
-            return [notice(settings, secret, given, ticket, events, text, memory.nonce, self._clock())]
-        phase, before = phase_of(ticket), memory.phase
-        rung = before is not None
-        if not rung and (phase == "over" or not rings(settings, ticket)):
-            return []  # nobody is rung for what is over, or mild
-        phases = [phase] if phase != before else []
-        if not rung and phase == "acknowledged":
-            phases = ["open", "acknowledged"]
-        elif phase == before == "open" and (ticket.severity.value, title) != (memory.severity, memory.title):
-            phases = ["open"]  # a change of severity
-        elif before == "acknowledged" and phase == "open":
-            phases = []  # Events know no way back from there
-        routing = settings.routing_key.read(f"sinks.{sink}.routing_key")
-        return [event(settings, routing, ticket, memory.nonce, p, title, text) for p in phases]
-
-    def _delivered(self, ticket: Ticket, sink: str, ref: str) -> Ticket:
-        others = [remote for remote in self._kb.tickets.get(ticket.id).remotes if remote.sink != sink]
-        after = self._kb.tickets.change(
-            ticket.id, "delivered", f"sink:{sink}", detail=ref, remotes=[*others, Remote(sink=sink, ref=ref)]
-        )
-        return after if after.revision == ticket.revision + 1 else ticket
+                subject, detail = f"ticket:{ticket.id}", {"revision": ticket.revision}
+                self._kb.audit.put(f"sink:{delivery.sink}", "sink.notified", subject, detail=detail)
+            if not self._kb.deliveries.delivered(*key, ticket.revision, fields):
+                raise LeaseLost
 
     def _failed(self, delivery: Delivery, error: Undelivered) -> bool:
+        """Retry or park a failed delivery. Return whether the sink's next one may follow at once."""
         sink = delivery.sink
-        said = f"{error.code}: {error.message}"
+        message = f"{error.code}: {error.message}"
         if error.status in (404, 410) and delivery.remote:
-            said = f"{error.code}: {delivery.remote} is gone, or hidden from us: {error.message}"
-        odd = error.code in ("bad_answer", "too_large")
-        if not error.again and not (odd and delivery.attempts < _ODD):
-            self._park(delivery, error.code, said)
-            if error.code == "unauthorised":  # nothing else gets in either
-                self._kb.deliveries.park_all(sink, said)
+            message = f"{error.code}: {delivery.remote} is gone, or hidden from us: {error.message}"
+        malformed = error.code in ("bad_answer", "too_large")
+        if not error.again and not (malformed and delivery.attempts < _MALFORMED_ATTEMPTS):
+            self._park(delivery, error.code, message)
+            if error.code == "unauthorised":  # all others would fail too
+                self._kb.deliveries.park_all(sink, message)
             return True
         wait = later(delivery.attempts, error.wait)
-        self._kb.deliveries.retry_at(sink, delivery.ticket, self._owner, self._clock() + wait, said)
+        self._kb.deliveries.retry_at(sink, delivery.ticket, self._owner, self._clock() + wait, message)
         if not delivery.error:
             self._kb.audit.put(f"sink:{sink}", "sink.postponed", f"ticket:{delivery.ticket}", error.code)
         if error.code in ("rate_limited", "unreachable", "timeout", "cut_off"):
-            # What ails the server ails every delivery to it: one is tried, not all.
+            # All deliveries to this server would fail: do not try them one by one.
             failures = self._failures[sink] = self._failures.get(sink, -1) + 1
             self._paused[sink] = self._clock() + min(later(failures, error.wait), _LONGEST_PAUSE_S)
             return False
         return True
 
-    def _park(self, delivery: Delivery, code: str, said: str) -> None:
+    def _park(self, delivery: Delivery, code: str, message: str) -> None:
         with self._kb.transaction():
-            self._kb.deliveries.park(delivery.sink, delivery.ticket, self._owner, said)
+            self._kb.deliveries.park(delivery.sink, delivery.ticket, self._owner, message)
             self._kb.audit.put(f"sink:{delivery.sink}", "sink.parked", f"ticket:{delivery.ticket}", code)
+
+
+def notification_of(kb: Stores, ticket: Ticket, sent: SyncState, lang: Lang, now: float) -> Notification:
+    """Return `ticket` as notifiers receive it, with at most 100 events since the last notification."""
+    title, text = text_of(ticket, lang)
+    return Notification(ticket, title, text, kb.tickets.events(ticket.id, after=sent.events, limit=100), sent, now)

@@ -1,4 +1,4 @@
-"""What a tracker shall show of a ticket: the issue, and what happened as a comment. Pure."""
+"""What a tracker should show of a ticket: the issue, and a comment with what happened. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.trackers.issue import Issue, Phase
-from whystall.agent_server.integrations.trackers.text import digest, one_line, quiet_title
+from whystall.agent_server.integrations.trackers.text import digest, one_line
+from whystall.agent_server.integrations.trackers.tracker import Tracker
 from whystall.agent_server.presentation.texts import ticket_markdown
 from whystall.agent_server.presentation.ticket_texts import history_markdown
-from whystall.agent_server.settings.sections.trackers import JiraSink, TrackerSettings
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.models import LIVE, Comment, Event, Ticket
@@ -20,7 +20,7 @@ from whystall.prompts.render import fill, words
 if TYPE_CHECKING:
     from whystall.agent_server.settings.sections.oncall import Person
 
-_TOLD = (
+_REPORTED = (
     "acknowledged",
     "resolved",
     "closed",
@@ -32,78 +32,73 @@ _TOLD = (
     "verified",
     "triaged",
 )
-_LINES = 30
-_COMMENTS = 20
+_EVENT_LIMIT = 30
+_COMMENT_LIMIT = 20
 
 
 def phase_of(ticket: Ticket) -> Phase:
-    """The state of `ticket` as trackers know it."""
+    """Return the state of `ticket` as trackers name it."""
     if ticket.state not in LIVE:
         return "over"
     return "acknowledged" if ticket.state == "acknowledged" else "open"
 
 
 def text_of(ticket: Ticket, lang: Lang) -> tuple[str, str]:
-    """Title and Markdown of `ticket`; the first line of it is the title."""
+    """Return title and Markdown of `ticket`; the Markdown's first line is the title."""
     first, _, rest = ticket_markdown(ticket, lang, load_causes()).partition("\n")
     title = ticket.human.title or re.sub(r"`+ ?| ?`+", "", first.removeprefix("# "))
     return one_line(title, 1000), f"**{first.removeprefix('# ').strip()}**\n{rest}" if rest else first
 
 
-def issue_of(
-    ticket: Ticket,
-    name: str,
-    settings: TrackerSettings,
-    users: Mapping[str, Person],
-    lang: Lang,
-    marker: str,
-    limit: int,
-) -> Issue:
-    """What the issue of `ticket` in the tracker `name` shall be, with a title of at most `limit` characters."""
+def issue_of(ticket: Ticket, tracker: Tracker, users: Mapping[str, Person], lang: Lang, marker: str) -> Issue:
+    """Return the issue of `ticket` as it should be in `tracker`, with assignees by name."""
     title, text = text_of(ticket, lang)
     phase = phase_of(ticket)
     return Issue(
-        title=one_line(title if isinstance(settings, JiraSink) else quiet_title(title), limit),
+        title=one_line(tracker.format.title(title), tracker.title_limit),
         generated=text,
         digest=digest(text_of(ticket.model_copy(update={"updated": "", "remotes": []}), lang)[1]),
         marker=marker,
-        labels=_labels(ticket, settings, phase),
-        assignees=_assignees(ticket, name, users),
+        labels=_labels(ticket, tracker, phase),
+        assignees=_assignees(ticket, tracker.name, users),
         severity=ticket.severity,
         phase=phase,
         closed_as=ticket.closed_as,
     )
 
 
-def comment_of(ticket: Ticket, events: Sequence[Event], said: Sequence[Comment], sink: str, lang: Lang) -> str | None:
-    """What happened to `ticket` and what people said, as Markdown; None where there is nothing to tell.
+def comment_of(
+    ticket: Ticket, events: Sequence[Event], comments: Sequence[Comment], sink: str, lang: Lang
+) -> str | None:
+    """Return `events` and people's `comments` as Markdown, without those that came from the tracker `sink`.
 
-    What came from the tracker `sink` itself is not told it.
+    None: nothing to report.
     """
     w = words(lang)["sinks"]
     own = f"sink:{sink}"
-    told = [event for event in events if event.what in _TOLD and event.by != own and not event.by.startswith(f"{own}:")]
-    blocks = ["\n".join(f"- {line}" for line in history_markdown(told, lang, _LINES))] if told else []
-    for comment in [c for c in said if c.source != own][-_COMMENTS:]:
-        who = fill(markdown, w["says"], who=markdown_code(comment.by or "-"), source=markdown_code(comment.source))
-        blocks.append(f"{who}\n\n{markdown_block(comment.text)}")
+    reported = [e for e in events if e.what in _REPORTED and e.by != own and not e.by.startswith(f"{own}:")]
+    blocks = ["\n".join(f"- {line}" for line in history_markdown(reported, lang, _EVENT_LIMIT))] if reported else []
+    for comment in [c for c in comments if c.source != own][-_COMMENT_LIMIT:]:
+        author = fill(markdown, w["says"], who=markdown_code(comment.by or "-"), source=markdown_code(comment.source))
+        blocks.append(f"{author}\n\n{markdown_block(comment.text)}")
     if not blocks:
         return None
     return "\n\n".join([f"{fill(markdown, w['about'], ticket.id)}", *blocks])
 
 
 def note_of(ticket: Ticket, lang: Lang) -> str:
-    """What is said where a ticket's text was too long for a tracker."""
+    """Return the note at the end of a text that was cut."""
     return str(fill(markdown, words(lang)["sinks"]["cut"], ticket.id))
 
 
-def _labels(ticket: Ticket, settings: TrackerSettings, phase: Phase) -> tuple[str, ...]:
+def _labels(ticket: Ticket, tracker: Tracker, phase: Phase) -> tuple[str, ...]:
+    settings = tracker.settings
     labels = [*settings.labels]
     labels += [label for level, label in settings.severity_labels.items() if level == ticket.severity.value]
     if settings.category_label:
         labels.append(settings.category_label.replace("{}", ticket.category))
-    if phase == "acknowledged" and not isinstance(settings, JiraSink):  # whose workflow has a state for it
-        labels.append(settings.acknowledged_label)
+    if phase == "acknowledged" and tracker.acknowledged_label is not None:
+        labels.append(tracker.acknowledged_label)
     return tuple(dict.fromkeys(label.replace(",", " ") for label in labels))
 
 

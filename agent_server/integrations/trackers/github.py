@@ -1,8 +1,9 @@
 """GitHub's issues: https://docs.github.com/en/rest/issues/issues, https://docs.github.com/en/rest/issues/comments.
+Webhooks: https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries.
 
-Listings of a repository are read from its database, not from the search index. What stays uncertain: whether a creation
-that nobody answered is still under way when we look for it, which `Tracker.settle` waits for; and an edit by people
-between our reading of an issue and our writing, since the API has no conditional writes.
+Listings come from the repository's database, not from the search index. Two races remain: a creation without a
+response may still be in progress when we search for it (`TrackerSettings.settle` waits for that), and people may edit
+an issue between our reading and our writing, since the API has no conditional writes.
 """
 
 from __future__ import annotations
@@ -13,168 +14,154 @@ from urllib.parse import urlencode
 from whystall.agent_server.integrations.trackers.issue import (
     Edit,
     Issue,
-    Page,
-    Said,
-    Seen,
-    entries,
-    malformed,
-    next_page,
-    rows,
-    string,
-    table,
+    IssueComment,
+    IssueState,
+    TrackerEvent,
+    comment_event,
+    state_event,
 )
+from whystall.agent_server.integrations.trackers.json_values import json_list, json_object, json_objects, json_text
+from whystall.agent_server.integrations.trackers.rest import PER_PAGE, RestTracker
 from whystall.agent_server.integrations.trackers.text import Markdown
-from whystall.agent_server.outbound.request import Method, Request, Response, as_json
+from whystall.agent_server.integrations.trackers.tracker import WebhookRequest
+from whystall.agent_server.integrations.trackers.verification import check_hub_signature, unverifiable
+from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.trackers import GitHubSink
 from whystall.knowledge_base.tickets.models import ClosedAs
 
-_PER_PAGE = 50
 _REASONS: dict[str, ClosedAs | None] = {"not_planned": "wont_fix", "duplicate": "duplicate"}
 
 
-class GitHub:
-    """The repository of `settings`, called `name`."""
+class GitHub(RestTracker[GitHubSink]):
+    """The repository of `settings`."""
 
+    vendor = "GitHub"
     title_limit = 256
     comment_limit = 65_536
-    acknowledges = "label"
-    index_lags = False
 
-    def __init__(self, name: str, settings: GitHubSink, token: str) -> None:
-        self.name = name
-        self.settings = settings
-        self.format = Markdown(65_536, actions=False)
-        self._base = f"{settings.url}/repos/{settings.repository}"
-        self._token = token
+    def __init__(self, name: str, settings: GitHubSink) -> None:
+        base = f"{settings.url}/repos/{settings.repository}"
+        super().__init__(name, settings, Markdown(65_536, actions=False), base)
+
+    @property
+    def acknowledged_label(self) -> str:
+        """The label of issues that somebody works on."""
+        return self.settings.acknowledged_label
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
-        """Make the issue."""
+        """Create `issue`."""
         body: dict[str, Any] = {"title": issue.title, "body": text, "labels": list(issue.labels)}
         if issue.assignees and "assignees" not in left_out:
             body["assignees"] = list(issue.assignees)
         return self._request("POST", "/issues", body)
 
-    def made(self, response: Response) -> Seen:
-        """The issue that was made."""
-        return self.parsed(response)
-
-    def parsed(self, response: Response) -> Seen:
-        """What `read` brought."""
-        return self._seen(table(response.json()), response)
-
-    def stamp(self, response: Response) -> str:
-        """When a change was made, as the tracker says."""
-        return string(table(response.json()).get("updated_at"), 40)
-
-    def read(self, ref: str) -> Request:
-        """Read an issue."""
-        return self._request("GET", f"/issues/{ref}")
-
-    def edit(self, ref: str, edit: Edit, seen: Seen, left_out: set[str]) -> list[Request]:
-        """Change an issue; labels of others are kept."""
+    def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
+        """Change an issue."""
         body: dict[str, Any] = {}
         if edit.title is not None:
             body["title"] = edit.title
         if edit.text is not None:
             body["body"] = edit.text
         if edit.add_labels or edit.remove_labels:
-            kept = [label for label in seen.labels if label not in edit.remove_labels]
+            kept = [label for label in state.labels if label not in edit.remove_labels]
             body["labels"] = list(dict.fromkeys([*kept, *edit.add_labels]))
         if edit.assignees is not None and "assignees" not in left_out:
             body["assignees"] = list(edit.assignees)
         if edit.phase == "over":
             body |= {"state": "closed", "state_reason": _state_reason(edit.closed_as)}
-        elif edit.phase is not None and seen.phase == "over":
+        elif edit.phase is not None and state.phase == "over":
             body |= {"state": "open", "state_reason": "reopened"}
         return [self._request("PATCH", f"/issues/{ref}", body)] if body else []
 
-    def say(self, ref: str, text: str) -> Request:
+    def comment(self, ref: str, text: str) -> Request:
         """Comment on an issue."""
         return self._request("POST", f"/issues/{ref}/comments", {"body": text})
 
-    def comments(self, ref: str, since: str, page: str) -> Request:
-        """Comments on an issue, changed since the time `since` (empty: all)."""
-        query = {"per_page": str(_PER_PAGE), "page": page or "1", **({"since": since} if since else {})}
-        return self._request("GET", f"/issues/{ref}/comments?{urlencode(query)}")
+    def list_comments(self, ref: str, page: str) -> Request:
+        """List comments on an issue."""
+        return self._request("GET", f"/issues/{ref}/comments?{urlencode({'per_page': PER_PAGE, 'page': page or '1'})}")
 
-    def said(self, response: Response, page: str) -> Page:
-        """What `comments` brought."""
-        found = rows(response.json())
-        comments = [
-            Said(
-                string(c.get("id")),
-                string(table(c.get("user")).get("login"), 200),
-                string(c.get("body"), 100_000),
-                string(c.get("created_at"), 40),
-            )
-            for c in found
-        ]
-        return Page(comments=comments, more=next_page(page, len(found), _PER_PAGE))
-
-    def newest(self, page: str) -> Request:
-        """Issues, the newest first."""
+    def list_newest(self, page: str) -> Request:
+        """List issues, the newest first."""
         return self._list({"sort": "created", "direction": "desc"}, page)
 
-    def changed(self, since: str, page: str) -> Request:
-        """Issues changed since the time `since`."""
+    def list_changed(self, since: str, page: str) -> Request:
+        """List issues changed since the time `since`."""
         return self._list({"sort": "updated", "direction": "asc", **({"since": since} if since else {})}, page)
 
-    def listed(self, response: Response, page: str) -> Page:
-        """What `newest` and `changed` brought; pull requests, which GitHub lists too, left out."""
-        found = rows(response.json())
-        issues = [self._seen(row, response) for row in found if "pull_request" not in row]
-        return Page(issues=issues, more=next_page(page, len(found), _PER_PAGE))
+    def rejected_field(self, response: Response) -> str | None:
+        """Return the optional field that a response 422 rejects."""
+        errors = json_objects(json_object(response.json()).get("errors"))
+        return "assignees" if "assignees" in {json_text(error.get("field")) for error in errors} else None
 
-    def refused(self, response: Response) -> str | None:
-        """Which optional field an answer 422 does not take; None: something else is wrong."""
-        fields = {string(error.get("field")) for error in rows(table(response.json()).get("errors"))}
-        return "assignees" if "assignees" in fields else None
+    def verify(self, webhook: WebhookRequest) -> None:
+        """Verify the signature."""
+        if self.settings.webhook_secret is None:
+            raise unverifiable()
+        secret = self._secret(self.settings.webhook_secret, "webhook_secret")
+        check_hub_signature(secret, webhook.headers.get("x-hub-signature-256", ""), webhook.body)
 
-    def check(self) -> Request:
-        """Whether we are let in."""
-        return self._request("GET", "")
+    def parse(self, webhook: WebhookRequest, body: dict[str, Any]) -> TrackerEvent | None:
+        """Return a change of state or a comment: ``{"action": "closed", "issue": {"number": 7, ...}, ...}``."""
+        event, action = webhook.headers.get("x-github-event", ""), json_text(body.get("action"))
+        issue = json_object(body.get("issue"))
+        repository = json_text(json_object(body.get("repository")).get("full_name"), 300)
+        if "pull_request" in issue or repository.casefold() != self.settings.repository.casefold():
+            return None
+        key = webhook.headers.get("x-github-delivery", "")
+        by = json_text(json_object(body.get("sender")).get("login"), 200)
+        state = self._state(issue)
+        if event == "issues" and action in ("closed", "reopened", "labeled", "unlabeled"):
+            return state_event(key, state, by)
+        if event == "issue_comment" and action == "created":
+            comment = json_object(body.get("comment"))
+            return comment_event(key, state, by, json_text(comment.get("id")), json_text(comment.get("body"), 100_000))
+        return None
 
     def _list(self, query: dict[str, str], page: str) -> Request:
-        query |= {"state": "all", "per_page": str(_PER_PAGE), "page": page or "1"}
+        query |= {"state": "all", "per_page": str(PER_PAGE), "page": page or "1"}
         return self._request("GET", f"/issues?{urlencode(query)}")
 
-    def _request(self, method: Method, path: str, body: dict[str, Any] | None = None) -> Request:
-        headers = {
+    def _headers(self) -> dict[str, str]:
+        return {
             "Authorization": f"Bearer {self._token}",
             "Accept": "application/vnd.github+json",
             "X-GitHub-Api-Version": "2022-11-28",
-            **({"Content-Type": "application/json"} if body is not None else {}),
         }
-        content = as_json(body) if body is not None else b""
-        return Request(method, f"{self._base}{path}", headers, content, (self._token,), repeatable=method != "POST")
 
-    def _seen(self, issue: dict[str, Any], response: Response) -> Seen:
-        number, state = issue.get("number"), issue.get("state")
-        if not isinstance(number, int) or state not in ("open", "closed"):
-            raise malformed("an issue of GitHub", response)
-        return seen(issue, self.settings)
+    def _is_issue(self, row: dict[str, Any]) -> bool:
+        return "pull_request" not in row  # listed with the issues
 
+    def _is_complete(self, issue: dict[str, Any]) -> bool:
+        return isinstance(issue.get("number"), int) and issue.get("state") in ("open", "closed")
 
-def seen(issue: dict[str, Any], settings: GitHubSink) -> Seen:
-    """An issue of the API or of a webhook."""
-    labels = tuple(
-        string(label.get("name"), 200) if isinstance(label, dict) else string(label, 200)
-        for label in entries(issue.get("labels"))
-    )
-    over = issue.get("state") == "closed"
-    return Seen(
-        ref=string(issue.get("number")),
-        url=string(issue.get("html_url")),
-        title=string(issue.get("title")),
-        text=string(issue.get("body"), 200_000),
-        phase="over" if over else "acknowledged" if settings.acknowledged_label in labels else "open",
-        labels=labels,
-        assignees=tuple(string(user.get("login"), 200) for user in rows(issue.get("assignees"))),
-        created=string(issue.get("created_at"), 40),
-        changed=string(issue.get("updated_at"), 40),
-        closed_as=_REASONS.get(string(issue.get("state_reason"))) if over else None,
-        by=string(table(issue.get("closed_by")).get("login"), 200),
-    )
+    def _comment(self, row: dict[str, Any]) -> IssueComment:
+        return IssueComment(
+            json_text(row.get("id")),
+            json_text(json_object(row.get("user")).get("login"), 200),
+            json_text(row.get("body"), 100_000),
+            json_text(row.get("created_at"), 40),
+        )
+
+    def _state(self, issue: dict[str, Any]) -> IssueState:
+        labels = tuple(
+            json_text(label.get("name"), 200) if isinstance(label, dict) else json_text(label, 200)
+            for label in json_list(issue.get("labels"))
+        )
+        over = issue.get("state") == "closed"
+        return IssueState(
+            ref=json_text(issue.get("number")),
+            url=json_text(issue.get("html_url")),
+            title=json_text(issue.get("title")),
+            text=json_text(issue.get("body"), 200_000),
+            phase="over" if over else "acknowledged" if self.settings.acknowledged_label in labels else "open",
+            labels=labels,
+            assignees=tuple(json_text(user.get("login"), 200) for user in json_objects(issue.get("assignees"))),
+            created=json_text(issue.get("created_at"), 40),
+            changed=json_text(issue.get("updated_at"), 40),
+            closed_as=_REASONS.get(json_text(issue.get("state_reason"))) if over else None,
+            by=json_text(json_object(issue.get("closed_by")).get("login"), 200),
+        )
 
 
 def _state_reason(closed_as: ClosedAs | None) -> str:

@@ -1,8 +1,9 @@
 """GitLab's issues: https://docs.gitlab.com/api/issues/, https://docs.gitlab.com/api/notes/.
+Webhooks: https://docs.gitlab.com/user/project/integrations/webhooks/. Signing tokens are Standard Webhooks: it always
+sends ``webhook-id``, and ``webhook-signature`` only if a signing token is set.
 
-Listings come from its database (a replica may be a moment behind; `Tracker.settle` waits for that). What stays
-uncertain: as for GitHub, a creation that is still under way when we look for it, and an edit by people between our
-reading of an issue and our writing.
+Listings come from its database; a replica may lag by a moment (`TrackerSettings.settle` waits for that). The same two
+races remain as for GitHub.
 """
 
 from __future__ import annotations
@@ -13,40 +14,39 @@ from urllib.parse import quote, urlencode
 from whystall.agent_server.integrations.trackers.issue import (
     Edit,
     Issue,
-    Page,
-    Said,
-    Seen,
-    entries,
-    malformed,
-    next_page,
-    rows,
-    string,
-    table,
+    IssueComment,
+    IssueState,
+    TrackerEvent,
+    comment_event,
+    state_event,
 )
+from whystall.agent_server.integrations.trackers.json_values import json_list, json_object, json_objects, json_text
+from whystall.agent_server.integrations.trackers.rest import PER_PAGE, RestTracker
 from whystall.agent_server.integrations.trackers.text import Markdown
-from whystall.agent_server.outbound.request import Method, Request, Response, as_json
+from whystall.agent_server.integrations.trackers.tracker import WebhookRequest
+from whystall.agent_server.integrations.trackers.verification import check_standard_webhook, check_token, unverifiable
+from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.trackers import GitLabSink
 
-_PER_PAGE = 50
 
+class GitLab(RestTracker[GitLabSink]):
+    """The project of `settings`."""
 
-class GitLab:
-    """The project of `settings`, called `name`."""
-
+    vendor = "GitLab"
     title_limit = 255
     comment_limit = 1_000_000
-    index_lags = False
 
-    def __init__(self, name: str, settings: GitLabSink, token: str) -> None:
-        self.name = name
-        self.settings = settings
-        self.format = Markdown(1_000_000, actions=True)  # 1,048,576 characters
-        self._root = f"{settings.url}/api/v4"
-        self._base = f"{self._root}/projects/{quote(settings.project, safe='')}"
-        self._token = token
+    def __init__(self, name: str, settings: GitLabSink) -> None:
+        base = f"{settings.url}/api/v4/projects/{quote(settings.project, safe='')}"
+        super().__init__(name, settings, Markdown(1_000_000, actions=True), base)  # the limit is 1,048,576 characters
+
+    @property
+    def acknowledged_label(self) -> str:
+        """The label of issues that somebody works on."""
+        return self.settings.acknowledged_label
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
-        """Make the issue."""
+        """Create `issue`."""
         body: dict[str, Any] = {
             "title": issue.title,
             "description": text,
@@ -60,24 +60,8 @@ class GitLab:
             body["assignee_ids"] = ids
         return self._request("POST", "/issues", body)
 
-    def made(self, response: Response) -> Seen:
-        """The issue that was made."""
-        return self.parsed(response)
-
-    def parsed(self, response: Response) -> Seen:
-        """What `read` brought."""
-        return self._seen(table(response.json()), response)
-
-    def stamp(self, response: Response) -> str:
-        """When a change was made, as the tracker says."""
-        return string(table(response.json()).get("updated_at"), 40)
-
-    def read(self, ref: str) -> Request:
-        """Read an issue."""
-        return self._request("GET", f"/issues/{ref}")
-
-    def edit(self, ref: str, edit: Edit, seen: Seen, left_out: set[str]) -> list[Request]:
-        """Change an issue; labels of others are kept."""
+    def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
+        """Change an issue."""
         body: dict[str, Any] = {}
         if edit.title is not None:
             body["title"] = edit.title
@@ -88,112 +72,121 @@ class GitLab:
         if edit.remove_labels:
             body["remove_labels"] = ",".join(edit.remove_labels)
         if edit.assignees is not None and "assignees" not in left_out:
-            body["assignee_ids"] = _ids(edit.assignees) or [0]  # 0: nobody
+            body["assignee_ids"] = _ids(edit.assignees) or [0]  # [0]: unassign all
         if edit.phase == "over":
             body["state_event"] = "close"
-        elif edit.phase is not None and seen.phase == "over":
+        elif edit.phase is not None and state.phase == "over":
             body["state_event"] = "reopen"
         return [self._request("PUT", f"/issues/{ref}", body)] if body else []
 
-    def say(self, ref: str, text: str) -> Request:
+    def comment(self, ref: str, text: str) -> Request:
         """Comment on an issue."""
         return self._request("POST", f"/issues/{ref}/notes", {"body": text})
 
-    def comments(self, ref: str, since: str, page: str) -> Request:
-        """Comments on an issue, the newest first; GitLab takes no `since` here."""
-        query = {"sort": "desc", "order_by": "created_at", "per_page": str(_PER_PAGE), "page": page or "1"}
+    def list_comments(self, ref: str, page: str) -> Request:
+        """List comments on an issue, the newest first."""
+        query = {"sort": "desc", "order_by": "created_at", "per_page": str(PER_PAGE), "page": page or "1"}
         return self._request("GET", f"/issues/{ref}/notes?{urlencode(query)}")
 
-    def said(self, response: Response, page: str) -> Page:
-        """What `comments` brought, without what GitLab itself notes."""
-        found = rows(response.json())
-        comments = [
-            Said(
-                string(note.get("id")),
-                string(table(note.get("author")).get("username"), 200),
-                string(note.get("body"), 100_000),
-                string(note.get("created_at"), 40),
-            )
-            for note in found
-            if note.get("system") is not True
-        ]
-        return Page(comments=comments, more=next_page(page, len(found), _PER_PAGE))
-
-    def newest(self, page: str) -> Request:
-        """Issues, the newest first."""
+    def list_newest(self, page: str) -> Request:
+        """List issues, the newest first."""
         return self._list({"order_by": "created_at", "sort": "desc"}, page)
 
-    def changed(self, since: str, page: str) -> Request:
-        """Issues changed since the time `since`."""
+    def list_changed(self, since: str, page: str) -> Request:
+        """List issues changed since the time `since`."""
         return self._list(
             {"order_by": "updated_at", "sort": "asc", **({"updated_after": since} if since else {})}, page
         )
 
-    def listed(self, response: Response, page: str) -> Page:
-        """What `newest` and `changed` brought."""
-        found = rows(response.json())
-        issues = [self._seen(row, response) for row in found]
-        return Page(issues=issues, more=next_page(page, len(found), _PER_PAGE))
+    def user_lookup(self, name: str) -> Request | None:
+        """Look up the number by which issues name the user `name`."""
+        if name.isascii() and name.isdigit():
+            return None
+        return self._request("GET", f"/users?{urlencode({'username': name})}", base=f"{self.settings.url}/api/v4")
 
-    def user(self, name: str) -> Request:
-        """Look for the number of a user."""
-        return self._request("GET", f"/users?{urlencode({'username': name})}", base=self._root)
+    def parse_user_id(self, response: Response) -> str:
+        """Parse the response to `user_lookup`: ``[{"id": 12, "username": "ann"}]``."""
+        return next((json_text(user.get("id")) for user in json_objects(response.json())), "")
 
-    def user_id(self, response: Response) -> str:
-        """What `user` brought; empty where there is none."""
-        return next((string(user.get("id")) for user in rows(response.json())), "")
+    def rejected_field(self, response: Response) -> str | None:
+        """Return the optional field that a response 400 rejects."""
+        body = json_object(response.json())
+        message = body.get("message")
+        text = " ".join(message) if isinstance(message, dict) else json_text(message) or json_text(body.get("error"))
+        return "assignees" if "assignee" in text.lower() else None
 
-    def refused(self, response: Response) -> str | None:
-        """Which optional field an answer 400 does not take; None: something else is wrong."""
-        message = table(response.json()).get("message")
-        said = (
-            " ".join(message)
-            if isinstance(message, dict)
-            else string(message) or string(table(response.json()).get("error"))
-        )
-        return "assignees" if "assignee" in said.lower() else None
+    def verify(self, webhook: WebhookRequest) -> None:
+        """Verify the signature if a signing token is configured, else the webhook token."""
+        if self.settings.signing_token:
+            check_standard_webhook(self._secret(self.settings.signing_token, "signing_token"), webhook)
+        elif self.settings.webhook_token:
+            token = self._secret(self.settings.webhook_token, "webhook_token")
+            check_token(token, webhook.headers.get("x-gitlab-token", ""))
+        else:
+            raise unverifiable()
 
-    def check(self) -> Request:
-        """Whether we are let in."""
-        return self._request("GET", "")
+    def parse(self, webhook: WebhookRequest, body: dict[str, Any]) -> TrackerEvent | None:
+        """Return a change of state or a comment: ``{"object_kind": "issue", "object_attributes": {"iid": 7}, ...}``."""
+        ids = [webhook.headers.get(name) for name in ("webhook-id", "idempotency-key", "x-gitlab-event-uuid")]
+        key = next((id for id in ids if id), webhook.digest)
+        project = json_object(body.get("project"))
+        if self.settings.project not in (
+            json_text(project.get("id")),
+            json_text(project.get("path_with_namespace"), 1000),
+        ):
+            return None
+        by = json_text(json_object(body.get("user")).get("username"), 200)
+        kind, what = body.get("object_kind"), json_object(body.get("object_attributes"))
+        if kind in ("issue", "work_item"):
+            # Older versions put the labels beside the attributes.
+            state = self._state({"labels": body.get("labels"), **what})
+            return state_event(key, state, by) if what.get("action") in ("close", "reopen", "update") else None
+        if kind == "note" and what.get("noteable_type") == "Issue" and what.get("system") is not True:
+            if json_text(what.get("action")) not in ("", "create"):
+                return None
+            state = self._state(json_object(body.get("issue")))
+            return comment_event(key, state, by, json_text(what.get("id")), json_text(what.get("note"), 100_000))
+        return None
 
     def _list(self, query: dict[str, str], page: str) -> Request:
-        query |= {"scope": "all", "state": "all", "per_page": str(_PER_PAGE), "page": page or "1"}
+        query |= {"scope": "all", "state": "all", "per_page": str(PER_PAGE), "page": page or "1"}
         return self._request("GET", f"/issues?{urlencode(query)}")
 
-    def _request(self, method: Method, path: str, body: dict[str, Any] | None = None, base: str = "") -> Request:
-        headers = {"PRIVATE-TOKEN": self._token, **({"Content-Type": "application/json"} if body is not None else {})}
-        content = as_json(body) if body is not None else b""
-        return Request(
-            method, (base or self._base) + path, headers, content, (self._token,), repeatable=method != "POST"
+    def _headers(self) -> dict[str, str]:
+        return {"PRIVATE-TOKEN": self._token}
+
+    def _is_complete(self, issue: dict[str, Any]) -> bool:
+        return isinstance(issue.get("iid"), int) and issue.get("state") in ("opened", "closed")
+
+    def _comment(self, row: dict[str, Any]) -> IssueComment | None:
+        if row.get("system") is True:  # written by GitLab itself
+            return None
+        return IssueComment(
+            json_text(row.get("id")),
+            json_text(json_object(row.get("author")).get("username"), 200),
+            json_text(row.get("body"), 100_000),
+            json_text(row.get("created_at"), 40),
         )
 
-    def _seen(self, issue: dict[str, Any], response: Response) -> Seen:
-        if not isinstance(issue.get("iid"), int) or issue.get("state") not in ("opened", "closed"):
-            raise malformed("an issue of GitLab", response)
-        return seen(issue, self.settings)
-
-
-def seen(issue: dict[str, Any], settings: GitLabSink) -> Seen:
-    """An issue of the API or of a webhook, which differ in a few names."""
-    labels = tuple(
-        string(label.get("title"), 300) if isinstance(label, dict) else string(label, 300)
-        for label in entries(issue.get("labels"))
-    )
-    over = issue.get("state") == "closed"
-    people = issue.get("assignees")
-    return Seen(
-        ref=string(issue.get("iid")),
-        url=string(issue.get("web_url")) or string(issue.get("url")),
-        title=string(issue.get("title")),
-        text=string(issue.get("description"), 1_100_000),
-        phase="over" if over else "acknowledged" if settings.acknowledged_label in labels else "open",
-        labels=labels,
-        assignees=tuple(string(user.get("id")) for user in rows(people)),
-        created=string(issue.get("created_at"), 40),
-        changed=string(issue.get("updated_at"), 40),
-        by=string(table(issue.get("closed_by")).get("username"), 200),
-    )
+    def _state(self, issue: dict[str, Any]) -> IssueState:
+        """Parse an issue of the API or of a webhook, which differ in a few names."""
+        labels = tuple(
+            json_text(label.get("title"), 300) if isinstance(label, dict) else json_text(label, 300)
+            for label in json_list(issue.get("labels"))
+        )
+        over = issue.get("state") == "closed"
+        return IssueState(
+            ref=json_text(issue.get("iid")),
+            url=json_text(issue.get("web_url")) or json_text(issue.get("url")),
+            title=json_text(issue.get("title")),
+            text=json_text(issue.get("description"), 1_100_000),
+            phase="over" if over else "acknowledged" if self.settings.acknowledged_label in labels else "open",
+            labels=labels,
+            assignees=tuple(json_text(user.get("id")) for user in json_objects(issue.get("assignees"))),
+            created=json_text(issue.get("created_at"), 40),
+            changed=json_text(issue.get("updated_at"), 40),
+            by=json_text(json_object(issue.get("closed_by")).get("username"), 200),
+        )
 
 
 def _ids(assignees: tuple[str, ...]) -> list[int]:

@@ -1,28 +1,28 @@
-"""What passes between the engine and the trackers: what an issue shall be, what it is, and what came from there."""
+"""The data exchanged with trackers: the issue as it should be, as it is, and events received from there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from whystall.agent_server.outbound.client import Undelivered
-from whystall.agent_server.outbound.request import Response
 from whystall.knowledge_base.tickets.models import ClosedAs
-from whystall.knowledge_base.times import moment
 from whystall.tools.contract.findings import Severity
 
 Phase = Literal["open", "acknowledged", "over"]
-"""States of a ticket as trackers know them: resolved and closed are one, and `closed_as` tells them apart."""
+"""State of a ticket in trackers: resolved and closed are both ``over``, distinguished by `closed_as`."""
+
+LIST_LIMIT = 64 << 20
+"""Bytes of one page of a listing: fifty issues, of which each may be a megabyte at GitLab."""
 
 
 @dataclass(frozen=True)
 class Issue:
-    """What an issue shall be. `generated`: Markdown of our own making, the strangers' text in it inert; `digest`: of
-    what it says but for when it was changed. `marker`: what it is found by, and nobody can guess. `assignees`: what
-    people are called in this tracker.
+    """An issue as it should be.
+
+    `generated`: our Markdown, with all foreign text in it inert; `digest`: a hash of its content without the time of
+    the last change. `marker`: unguessable, the issue is found by it. `assignees`: names of users in this tracker.
     """
 
     title: str
@@ -37,10 +37,8 @@ class Issue:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An issue as the tracker shows it. `assignees`: as its API calls them. `created`, `changed`: as it says. `by`: who
-    ended it, where that is told.
-    """
+class IssueState:
+    """An issue as the tracker returns it. `created`, `changed`: by its clock; `by`: who closed it, if known."""
 
     ref: str
     url: str
@@ -57,7 +55,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Edit:
-    """What of an issue is to be changed; None: nothing of that."""
+    """The fields of an issue to change; None: unchanged."""
 
     title: str | None = None
     text: str | None = None
@@ -70,12 +68,12 @@ class Edit:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is to be changed."""
+        """Whether there is nothing to change."""
         return replace(self, closed_as=None) == Edit()
 
 
 @dataclass(frozen=True)
-class Said:
+class IssueComment:
     """A comment in the tracker."""
 
     id: str
@@ -86,46 +84,42 @@ class Said:
 
 @dataclass(frozen=True)
 class Page:
-    """Some of what a tracker lists, and what to ask with for the rest; None: that is all."""
+    """One page of a listing. `more`: token of the next page; None: this is the last."""
 
-    issues: list[Seen] = field(default_factory=list)
-    comments: list[Said] = field(default_factory=list)
+    issues: list[IssueState] = field(default_factory=list)
+    comments: list[IssueComment] = field(default_factory=list)
     more: str | None = None
 
 
-class Memory(BaseModel):
-    """What a sink keeps of a ticket: what it was last told, so that only what changes is sent, and what people changed
-    there is told from what we did. `nonce`: unguessable, made before anything is sent. `generated`: hash of our part of
-    the text; `hands_off`: people took the marks of our part away. `events`: number of the last one told, `comments`:
-    how many of people's; `saying`: number of the one whose comment may be there already, with so many of
-    people's. `stamp`: time of the tracker when the state was last as we wanted it; `heard`: of the last news of the
-    state. `looks`: how often it was searched in vain for what may have been created. `left_out`: fields that it does
-    not take.
+class SyncState(BaseModel):
+    """What a sink received of a ticket so far, so that only differences are sent and changes by people are kept.
+
+    Stored as JSON with the delivery: the field names are the keys.
     """
 
     model_config = ConfigDict(extra="ignore")
 
-    nonce: str = ""
+    nonce: str = ""  # unguessable; stored before anything is sent
     title: str = ""
-    generated: str = ""
-    hands_off: bool = False
+    generated: str = ""  # digest of the generated text
+    hands_off: bool = False  # people removed the marks around the generated text: leave the text alone
     labels: list[str] = Field(default_factory=list)
     assignees: list[str] = Field(default_factory=list)
     severity: str = ""
     phase: Phase | None = None
-    events: int = 0
-    comments: int = 0
-    saying: int | None = None
-    saying_comments: int = 0
-    stamp: str = ""
-    heard: str = ""
-    looks: int = 0
-    left_out: list[str] = Field(default_factory=list)
+    events: int = 0  # number of the last event sent
+    comments: int = 0  # count of ticket comments sent
+    saying: int | None = None  # number of a comment whose creation may have been lost ...
+    saying_comments: int = 0  # ... and the count of ticket comments it includes
+    stamp: str = ""  # tracker's time at which the state was last as wanted
+    heard: str = ""  # tracker's time of the last state change received
+    looks: int = 0  # unsuccessful searches for an issue whose creation may have been lost
+    left_out: list[str] = Field(default_factory=list)  # optional fields that the tracker rejects
 
 
-class Heard(BaseModel):
-    """One piece of news of a tracker. `key`: the same when it is told again. `remote`: which issue; `ticket`: where the
-    sender knows ours. `phase`: it is so now. `text`: of a comment, or why.
+class TrackerEvent(BaseModel):
+    """A change made in a tracker. `key`: deduplication key. `remote`: the issue, or `ticket`: ours, if the sender knows
+    it. `phase`: the state now. `text`: of a comment, or the reason of a state change.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -141,51 +135,17 @@ class Heard(BaseModel):
     text: str = ""
 
 
-_LARGEST = 10**18  # of a number that identifies something
-LIST_LIMIT = 64 << 20
-"""Bytes of a page of a listing: fifty issues, of which each may be a megabyte at GitLab."""
+def state_event(key: str, issue: IssueState, by: str) -> TrackerEvent | None:
+    """Return the event that `issue` changed its state; None without an id."""
+    if not issue.ref or not key:
+        return None
+    return TrackerEvent(
+        key=key[:200], remote=issue.ref, by=by, phase=issue.phase, closed_as=issue.closed_as, changed=issue.changed
+    )
 
 
-def malformed(what: str, response: Response) -> Undelivered:
-    """An answer of status 2xx that is not what the vendor documents: it may have done what was asked."""
-    message = f"{what}: the answer is not what the API documents"
-    return Undelivered("bad_answer", message, unknown=True, status=response.status)
-
-
-def next_page(page: str, found: int, per_page: int) -> str | None:
-    """The number of the page after `page` (empty: the first) with `found` entries. We count ourselves: addresses in an
-    answer could lead anywhere.
-    """
-    return str(int(page or "1") + 1) if found >= per_page else None
-
-
-def table(value: Any) -> dict[str, Any]:
-    """`value` where it is an object of JSON, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def entries(value: Any) -> list[Any]:
-    """`value` where it is a list, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
-def rows(value: Any) -> list[dict[str, Any]]:
-    """The objects in `value`, where it is a list."""
-    return [row for row in entries(value) if isinstance(row, dict)]
-
-
-def string(value: Any, limit: int = 2000) -> str:
-    """`value` where it is text or a whole number, as text of at most `limit` characters; else empty. Half of a pair of
-    surrogates, which JSON can hold and nothing can store, becomes a question mark.
-    """
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        return ""
-    text = str(value)[:limit] if isinstance(value, str) or abs(value) < _LARGEST else ""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def point(text: str) -> datetime | None:
-    """The time that a tracker tells; Jira writes ``+0000``, and webhooks of older GitLabs `` UTC``."""
-    text = text.replace(" UTC", "Z")
-    zoned = len(text) > 5 and text[-5] in "+-" and text[-4:].isdigit()
-    return moment(f"{text[:-2]}:{text[-2:]}" if zoned else text)
+def comment_event(key: str, issue: IssueState, by: str, id: str, text: str) -> TrackerEvent | None:
+    """Return the event that somebody commented on `issue`; None without an id."""
+    if not issue.ref or not id or not key:
+        return None
+    return TrackerEvent(key=key[:200], remote=issue.ref, by=by, comment=id, text=text)

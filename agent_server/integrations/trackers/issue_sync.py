@@ -1,24 +1,23 @@
-"""Brings one issue of a tracker up to its ticket, step by step; what each step did is stored before the next begins.
+"""Synchronises one issue with its ticket, step by step; the result of each step is stored before the next begins.
 
-A creation nobody answered is looked for before anything is created; every other request does no more when it is sent
-twice, but for comments, which bear a mark and are looked for as well.
+A creation without a response is searched for before another is sent. All other requests are idempotent except for
+comments, which carry a mark and are searched for as well.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.integrations.trackers.desired import comment_of, issue_of, note_of
-from whystall.agent_server.integrations.trackers.gitlab import GitLab
-from whystall.agent_server.integrations.trackers.issue import Edit, Issue, Memory, Seen, point
-from whystall.agent_server.integrations.trackers.jira import Jira
-from whystall.agent_server.integrations.trackers.registry import Board
+from whystall.agent_server.integrations.trackers.issue import Edit, Issue, IssueState, SyncState
+from whystall.agent_server.integrations.trackers.json_values import tracker_time
 from whystall.agent_server.integrations.trackers.text import own_comment
+from whystall.agent_server.integrations.trackers.tracker import Tracker
 from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Undelivered, refusal
 from whystall.agent_server.outbound.request import Request, Response
@@ -27,20 +26,23 @@ from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.models import Remote, Ticket
 from whystall.tools.contract.text import clean
 
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.sections.oncall import Person
+
 Send = Callable[..., Awaitable[Response]]
 PAGES = 20
-"""Pages of a listing that are looked through for an issue that may have been created."""
-_BEFORE = timedelta(days=1)  # our clock may have jumped meanwhile
-_LOOKS = 2
+"""Pages of a listing that are searched for an issue or a comment."""
+_CLOCK_MARGIN = timedelta(days=1)  # our clock may have jumped meanwhile
+_SEARCHES = 2  # before an issue is created again, if the tracker's index lags
 _EVENTS = 1000
 
 
-class Lost(Exception):
-    """Another has the delivery now: nothing more may be sent."""
+class LeaseLost(Exception):
+    """Another process has taken the delivery: send nothing more."""
 
 
-class Wait(Exception):
-    """It is to be gone on with later; nothing failed."""
+class RetryLater(Exception):
+    """Continue at `until` (seconds since the epoch); not an error."""
 
     def __init__(self, until: float) -> None:
         super().__init__()
@@ -48,23 +50,23 @@ class Wait(Exception):
 
 
 class IssueSync:
-    """One delivery of one ticket to a tracker of issues, held by `owner`."""
+    """One delivery of a ticket to a tracker of issues, leased by `owner`."""
 
     def __init__(
         self,
         kb: Stores,
-        board: Board,
-        users: Any,
+        tracker: Tracker,
+        users: Mapping[str, Person],
         lang: Lang,
         send: Send,
         delivery: Delivery,
         owner: str,
         clock: Callable[[], float],
-        ids: dict[str, str],
+        user_ids: dict[str, str],
     ) -> None:
-        """`ids`: numbers of people in this tracker, as far as they are known; more are put in."""
+        """`user_ids`: a cache of ids of users in this tracker, by name."""
         self._kb = kb
-        self._board = board
+        self._tracker = tracker
         self._users = users
         self._lang: Lang = lang
         self._send = send
@@ -72,33 +74,31 @@ class IssueSync:
         self._owner = owner
         self._clock = clock
         self._key = (delivery.sink, delivery.ticket, owner)
-        self._memory = Memory.model_validate(delivery.memory)
-        self._ids = ids
+        self._sent = SyncState.model_validate(delivery.memory)
+        self._user_ids = user_ids
 
     async def run(self) -> None:
-        """Do all that is to be done. Raises `Undelivered`, `Wait`, `Lost`, `ToolError`."""
+        """Bring the issue up to date. Raises `Undelivered`, `RetryLater`, `LeaseLost`, `ToolError`."""
         ticket = self._kb.tickets.get(self._delivery.ticket)
         if not self._delivery.remote:
             if self._delivery.underway is not None:
-                ticket = await self._found(ticket, self._delivery.underway)
+                ticket = await self._find_created(ticket, self._delivery.underway)
             if not self._delivery.remote:
                 ticket = await self._create(ticket)
-        if not self._memory.nonce:  # it was there before us
-            self._keep(nonce=secrets.token_hex(8))
+        if not self._sent.nonce:  # the issue existed before our first delivery
+            self._store(nonce=secrets.token_hex(8))
         await self._update(ticket)
-        await self._tell(ticket)
-        self._check(self._kb.deliveries.delivered(*self._key, ticket.revision, {}))
+        await self._comment(ticket)
+        self._require_lease(self._kb.deliveries.delivered(*self._key, ticket.revision, {}))
 
-    # --- once -----------------------------------------------------------------------------------------------------
+    # --- creation -------------------------------------------------------------------------------------------------
 
     async def _create(self, ticket: Ticket) -> Ticket:
-        nonce = self._memory.nonce or secrets.token_hex(8)
-        self._remember(nonce=nonce)
+        self._set(nonce=self._sent.nonce or secrets.token_hex(8))
         issue = await self._issue(ticket)
         while True:
-            left_out = set(self._memory.left_out)
-            request = creation(self._board, issue, note_of(ticket, self._lang), left_out)
-            self._check(self._kb.deliveries.begin(*self._key, self._clock(), self._memory.model_dump()))
+            request = creation(self._tracker, issue, note_of(ticket, self._lang), set(self._sent.left_out))
+            self._require_lease(self._kb.deliveries.begin(*self._key, self._clock(), self._sent.model_dump()))
             try:
                 response = await self._send(request, allowed=(400, 422))
             except Undelivered as error:
@@ -109,128 +109,113 @@ class IssueSync:
                 break
             self._kb.deliveries.not_created(*self._key)
             self._leave_out(request, response)
-        seen = self._board.made(response)
-        return self._made(ticket, seen, issue, "sink.created")
+        return self._store_created(ticket, self._tracker.created(response), issue, "sink.created")
 
-    async def _found(self, ticket: Ticket, since: float) -> Ticket:
-        """The issue whose creation nobody answered, where it is there."""
-        settle, now = self._board.settings.settle, self._clock()
-        if now < since:  # the clock was set back: how long ago it was is not known
-            self._check(self._kb.deliveries.begin(*self._key, now, {}))
-            raise Wait(now + settle)
+    async def _find_created(self, ticket: Ticket, since: float) -> Ticket:
+        """Search for the issue whose creation began at `since` and had no response."""
+        settle, now = self._tracker.settings.settle, self._clock()
+        if now < since:  # the clock was set back: the time elapsed is unknown
+            self._require_lease(self._kb.deliveries.begin(*self._key, now, {}))
+            raise RetryLater(now + settle)
         if now < since + settle:
-            raise Wait(since + settle)
+            raise RetryLater(since + settle)
         issue = await self._issue(ticket)
-        seen = await self._look(issue.marker, now - since)
-        if seen is not None:
-            return self._made(ticket, seen, issue, "sink.found")
-        looks = self._memory.looks + 1
-        if self._board.index_lags and looks < _LOOKS:
-            self._keep(looks=looks)
-            raise Wait(now + settle)
-        self._keep(looks=0)
-        self._check(self._kb.deliveries.not_created(*self._key))
+        state = await self._search(issue.marker, now - since)
+        if state is not None:
+            return self._store_created(ticket, state, issue, "sink.found")
+        searches = self._sent.looks + 1
+        if self._tracker.index_lags and searches < _SEARCHES:
+            self._store(looks=searches)
+            raise RetryLater(now + settle)
+        self._store(looks=0)
+        self._require_lease(self._kb.deliveries.not_created(*self._key))
         return ticket
 
-    async def _look(self, marker: str, elapsed: float) -> Seen | None:
-        """The oldest issue with `marker` that was created within `elapsed` seconds, by the tracker's own clock."""
+    async def _search(self, marker: str, elapsed: float) -> IssueState | None:
+        """Return the oldest issue with `marker` created within `elapsed` seconds, by the tracker's clock."""
         found, page, horizon = None, "", None
         for _ in range(PAGES):
-            response = await self._send(self._board.newest(page))
-            listed = self._board.listed(response, page)
-            found = next((i for i in reversed(listed.issues) if self._board.format.holds(i.text, marker)), found)
-            horizon = horizon or _ago(response, elapsed)
-            last = point(listed.issues[-1].created) if listed.issues else None
+            response = await self._send(self._tracker.list_newest(page))
+            listed = self._tracker.parse_issues(response, page)
+            found = next((i for i in reversed(listed.issues) if self._tracker.format.holds(i.text, marker)), found)
+            horizon = horizon or _before(response, elapsed)
+            last = tracker_time(listed.issues[-1].created) if listed.issues else None
             if listed.more is None or (last is not None and horizon is not None and last < horizon):
                 return found
             page = listed.more
         if found is None:
             message = (
-                f"whether the issue was created cannot be told: it is not in the {PAGES} newest pages; look for it"
+                f"it is unknown whether the issue was created: it is not in the {PAGES} newest pages; search for it"
             )
             raise Undelivered("unclear", message)
         return found
 
-    def _made(self, ticket: Ticket, seen: Seen, issue: Issue, what: str) -> Ticket:
-        """Store that the issue is there, and what of it we know to have told."""
-        name = self._board.name
+    def _store_created(self, ticket: Ticket, state: IssueState, issue: Issue, what: str) -> Ticket:
+        """Store that the issue exists, and what it shows."""
+        name = self._tracker.name
         with self._kb.transaction():
-            remote = Remote(sink=name, ref=clean(seen.ref, 200), url=clean(seen.url, 2000))
-            others = [r for r in self._kb.tickets.get(ticket.id).remotes if r.sink != name]
-            after = self._kb.tickets.change(
-                ticket.id, "delivered", f"sink:{name}", detail=remote.ref, remotes=[*others, remote]
-            )
-            # What changed by this alone is nothing to tell.
-            known = after if after.revision == ticket.revision + 1 else ticket
-            told = self._issue_of(known, issue.assignees)
-            fields = {
-                "title": issue.title,
-                "generated": told.digest if known is after else issue.digest,
-                "labels": list(issue.labels),
-                "assignees": list(issue.assignees),
-                "severity": issue.severity.value,
-                "phase": "acknowledged"
-                if issue.phase == "acknowledged" and not isinstance(self._board, Jira)
-                else "open",
-                "events": max((e.n for e in self._kb.tickets.events(ticket.id, limit=1)), default=0),
+            remote = Remote(sink=name, ref=clean(state.ref, 200), url=clean(state.url, 2000))
+            after = store_remote(self._kb, ticket, remote)
+            acknowledged = issue.phase == "acknowledged" and self._tracker.acknowledged_label is not None
+            fields: dict[str, Any] = {
+                **_shown(issue),
+                "generated": self._issue_of(after).digest if after is not ticket else issue.digest,
+                "phase": "acknowledged" if acknowledged else "open",
+                "events": last_event(self._kb, ticket.id),
                 "comments": 0,
-                "stamp": seen.changed,
+                "stamp": state.changed,
             }
-            if what == "sink.found":  # made of an earlier revision: all of it is told again
-                fields |= {"generated": "", "title": seen.title, "labels": list(seen.labels), "phase": seen.phase}
-                fields["assignees"] = list(seen.assignees)
-            self._remember(**fields)
-            self._check(self._kb.deliveries.created(*self._key, remote.ref, remote.url, self._memory.model_dump()))
+            if what == "sink.found":  # created from an earlier revision: everything is compared again
+                fields |= {"generated": "", "title": state.title, "labels": list(state.labels), "phase": state.phase}
+                fields["assignees"] = list(state.assignees)
+            self._set(**fields)
+            created = self._kb.deliveries.created(*self._key, remote.ref, remote.url, self._sent.model_dump())
+            self._require_lease(created)
             self._audit(what, {"ref": remote.ref})
         self._delivery = self._delivery.model_copy(update={"remote": remote.ref, "underway": None})
-        return known
+        return after
 
-    # --- each time ------------------------------------------------------------------------------------------------
+    # --- updates --------------------------------------------------------------------------------------------------
 
     async def _update(self, ticket: Ticket) -> None:
         issue = await self._issue(ticket)
-        memory, ref = self._memory, self._delivery.remote
-        if not _differs(issue, memory):
+        sent, ref, tracker = self._sent, self._delivery.remote, self._tracker
+        if not _differs(issue, sent):
             return
-        seen = self._board.parsed(await self._send(self._board.read(ref)))
+        state = tracker.parse_issue(await self._send(tracker.read(ref)))
         merged = None
-        if issue.digest != memory.generated and not memory.hands_off:
-            merged = self._board.format.merged(seen.text, issue.generated, issue.marker, note_of(ticket, self._lang))
-        fields: dict[str, Any] = {
-            "hands_off": memory.hands_off or (merged is None and issue.digest != memory.generated),
-            "title": issue.title,
-            "generated": issue.digest,
-            "labels": list(issue.labels),
-            "assignees": list(issue.assignees),
-            "severity": issue.severity.value,
-            "phase": issue.phase,
-        }
-        edit = changes(issue, memory, seen, merged)
-        if seen.phase == issue.phase:  # else people changed it, of which we are still to hear
-            fields["stamp"] = seen.changed
+        if issue.digest != sent.generated and not sent.hands_off:
+            merged = tracker.format.merged(state.text, issue.generated, issue.marker, note_of(ticket, self._lang))
+        fields = _shown(issue)
+        fields["hands_off"] = sent.hands_off or (merged is None and issue.digest != sent.generated)
+        edit = changes(issue, sent, state, merged)
+        if state.phase == issue.phase:  # else people changed it, and the event has not arrived yet
+            fields["stamp"] = state.changed
         while True:
-            for request in self._board.edit(ref, edit, seen, set(self._memory.left_out)):
+            for request in tracker.edit(ref, edit, state, set(self._sent.left_out)):
                 response = await self._send(request, allowed=(400, 422))
                 if response.status >= 300:
                     self._leave_out(request, response)
                     break
                 if edit.phase is not None:
-                    fields["stamp"] = self._board.stamp(response) or memory.stamp
+                    fields["stamp"] = tracker.change_time(response) or sent.stamp
             else:
                 break
-        if isinstance(self._board, Jira) and edit.phase is not None:
-            fields["phase"] = await self._walk(self._board, ref, issue, seen)
-            fields["stamp"] = self._board.parsed(await self._send(self._board.read(ref))).changed
+        transitions = tracker.list_transitions(ref)
+        if transitions is not None and edit.phase is not None:
+            fields["phase"] = await self._transition(transitions, issue, state)
+            fields["stamp"] = tracker.parse_issue(await self._send(tracker.read(ref))).changed
         with self._kb.transaction():
-            self._keep(**fields)
+            self._store(**fields)
             if not edit.empty:
-                self._audit("sink.updated", {"ref": ref, "changed": _named(edit)})
+                self._audit("sink.updated", {"ref": ref, "changed": _changed_fields(edit)})
 
-    async def _walk(self, jira: Jira, ref: str, issue: Issue, seen: Seen) -> str:
-        """Take the step of Jira's workflow to the issue's phase; the phase it has then."""
-        request = jira.step(ref, issue.phase, await self._send(jira.transitions(ref)))
+    async def _transition(self, transitions: Request, issue: Issue, state: IssueState) -> str:
+        """Move the issue to its phase by the tracker's workflow. Return the phase it then has."""
+        ref = self._delivery.remote
+        request = self._tracker.transition(ref, issue.phase, await self._send(transitions))
         if request is None and issue.phase == "acknowledged":
-            return seen.phase  # a workflow need not have a state for that
+            return state.phase  # a workflow need not have such a state
         if request is None:
             message = (
                 f"{ref} has no transition to {'done' if issue.phase == 'over' else 'open'}: name it in the settings"
@@ -239,142 +224,161 @@ class IssueSync:
         await self._send(request)
         return issue.phase
 
-    async def _tell(self, ticket: Ticket) -> None:
-        """Say as one comment what happened since the last one."""
-        if self._memory.saying is not None:
-            told = self._memory.saying
-            there = await self._said(told)
-            fields = {"events": told, "comments": self._memory.saying_comments} if there else {}
-            self._keep(**fields, saying=None)
-        memory = self._memory
-        events = self._kb.tickets.events(ticket.id, after=memory.events, limit=_EVENTS)
+    async def _comment(self, ticket: Ticket) -> None:
+        """Report what happened since the last comment."""
+        if self._sent.saying is not None:
+            number = self._sent.saying
+            arrived = await self._has_comment(number)
+            self._store(**({"events": number, "comments": self._sent.saying_comments} if arrived else {}), saying=None)
+        sent, tracker = self._sent, self._tracker
+        events = self._kb.tickets.events(ticket.id, after=sent.events, limit=_EVENTS)
         events = [event for event in events if event.revision <= ticket.revision]
-        said = ticket.human.comments[memory.comments :]
-        if not events and not said:
+        comments = ticket.human.comments[sent.comments :]
+        if not events and not comments:
             return
-        number = events[-1].n if events else memory.events
+        number = events[-1].n if events else sent.events
         progress = {"events": number, "comments": len(ticket.human.comments), "saying": None}
-        text = comment_of(ticket, events, said, self._board.name, self._lang) if self._board.settings.comments else None
+        text = comment_of(ticket, events, comments, tracker.name, self._lang) if tracker.settings.comments else None
         if text is None:
-            self._keep(**progress)
+            self._store(**progress)
             return
         note = note_of(ticket, self._lang)
-        made = self._board.format.comment(text, memory.nonce, number, self._board.comment_limit, note)
-        self._keep(saying=number, saying_comments=len(ticket.human.comments))
-        await self._send(self._board.say(self._delivery.remote, made))
+        comment = tracker.format.comment(text, sent.nonce, number, tracker.comment_limit, note)
+        self._store(saying=number, saying_comments=len(ticket.human.comments))
+        await self._send(tracker.comment(self._delivery.remote, comment))
         with self._kb.transaction():
-            self._keep(**progress)
+            self._store(**progress)
             self._audit("sink.commented", {"ref": self._delivery.remote})
 
-    async def _said(self, number: int) -> bool:
-        """Whether our comment `number` is there."""
+    async def _has_comment(self, number: int) -> bool:
+        """Return whether our comment `number` exists."""
         page = ""
         for _ in range(PAGES):
-            request = self._board.comments(self._delivery.remote, "", page)
-            listed = self._board.said(await self._send(request), page)
-            if any(own_comment(comment.text) == (self._memory.nonce, number) for comment in listed.comments):
+            response = await self._send(self._tracker.list_comments(self._delivery.remote, page))
+            listed = self._tracker.parse_comments(response, page)
+            if any(own_comment(comment.text) == (self._sent.nonce, number) for comment in listed.comments):
                 return True
             if listed.more is None:
                 return False
             page = listed.more
         return False
 
-    # --- within ---------------------------------------------------------------------------------------------------
+    # --- helpers --------------------------------------------------------------------------------------------------
 
     async def _issue(self, ticket: Ticket) -> Issue:
+        """Return the issue with the ids of its assignees; users unknown to the tracker are left out."""
         issue = self._issue_of(ticket)
-        if not isinstance(self._board, GitLab):
-            return issue
-        return replace(
-            issue, assignees=tuple([i for i in [await self._id(self._board, a) for a in issue.assignees] if i])
-        )
+        ids = [await self._user_id(name) for name in issue.assignees]
+        return replace(issue, assignees=tuple(id for id in ids if id))
 
-    def _issue_of(self, ticket: Ticket, assignees: tuple[str, ...] | None = None) -> Issue:
-        board = self._board
-        issue = issue_of(
-            ticket, board.name, board.settings, self._users, self._lang, self._memory.nonce, board.title_limit
-        )
-        return issue if assignees is None else replace(issue, assignees=assignees)
+    def _issue_of(self, ticket: Ticket) -> Issue:
+        return issue_of(ticket, self._tracker, self._users, self._lang, self._sent.nonce)
 
-    async def _id(self, gitlab: GitLab, name: str) -> str:
-        """GitLab names people by numbers; one that it does not know is nobody."""
-        if name.isascii() and name.isdigit():
+    async def _user_id(self, name: str) -> str:
+        if name in self._user_ids:
+            return self._user_ids[name]
+        lookup = self._tracker.user_lookup(name)
+        if lookup is None:
             return name
-        if name not in self._ids:
-            id = gitlab.user_id(await self._send(gitlab.user(name)))
-            if not id:
-                return ""
-            self._ids[name] = id
-        return self._ids[name]
+        id = self._tracker.parse_user_id(await self._send(lookup))
+        if id:
+            self._user_ids[name] = id
+        return id
 
     def _leave_out(self, request: Request, response: Response) -> None:
-        """Do without the optional field that the tracker refused; raises where that is not what was wrong."""
-        field = self._board.refused(response)
-        if field is None or field in self._memory.left_out:
+        """Leave out the optional field that the tracker rejected; raise `Undelivered` if something else is wrong."""
+        field = self._tracker.rejected_field(response)
+        if field is None or field in self._sent.left_out:
             raise refusal(request, response)
-        self._keep(left_out=[*self._memory.left_out, field])
+        self._store(left_out=[*self._sent.left_out, field])
 
-    def _remember(self, **fields: Any) -> None:
-        self._memory = self._memory.model_copy(update=fields)
+    def _set(self, **fields: Any) -> None:
+        self._sent = self._sent.model_copy(update=fields)
 
-    def _keep(self, **fields: Any) -> None:
-        self._remember(**fields)
-        self._check(self._kb.deliveries.save_memory(*self._key, fields))
+    def _store(self, **fields: Any) -> None:
+        self._set(**fields)
+        self._require_lease(self._kb.deliveries.save_memory(*self._key, fields))
 
     def _audit(self, what: str, detail: dict[str, Any]) -> None:
-        self._kb.audit.put(f"sink:{self._board.name}", what, f"ticket:{self._delivery.ticket}", detail=detail)
+        self._kb.audit.put(f"sink:{self._tracker.name}", what, f"ticket:{self._delivery.ticket}", detail=detail)
 
     @staticmethod
-    def _check(mine: bool) -> None:
-        if not mine:
-            raise Lost
+    def _require_lease(leased: bool) -> None:
+        if not leased:
+            raise LeaseLost
 
 
-def creation(board: Board, issue: Issue, note: str, left_out: set[str]) -> Request:
-    """The request that makes `issue`; `note` stands where its text is too long."""
-    text = board.format.part(issue.generated, issue.marker, board.format.limit, note)
-    return board.create(issue, text, left_out)
+def creation(tracker: Tracker, issue: Issue, note: str, left_out: set[str]) -> Request:
+    """Return the request that creates `issue`; `note` replaces what is cut from a text that is too long."""
+    text = tracker.format.part(issue.generated, issue.marker, tracker.format.limit, note)
+    return tracker.create(issue, text, left_out)
 
 
-def _ago(response: Response, seconds: float) -> datetime | None:
-    """A day and `seconds` before the tracker answered, as its clock shows; None where it does not say."""
-    try:
-        now = parsedate_to_datetime(response.headers.get("date", ""))
-        return now.astimezone(timezone.utc) - _BEFORE - timedelta(seconds=max(0.0, seconds))
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
+def store_remote(kb: Stores, ticket: Ticket, remote: Remote) -> Ticket:
+    """Add `remote` to `ticket`. Return the new revision; `ticket` itself if others have changed it meanwhile, so that
+    their changes are still sent.
+    """
+    others = [r for r in kb.tickets.get(ticket.id).remotes if r.sink != remote.sink]
+    source = f"sink:{remote.sink}"
+    after = kb.tickets.change(ticket.id, "delivered", source, detail=remote.ref, remotes=[*others, remote])
+    return after if after.revision == ticket.revision + 1 else ticket
 
 
-def _differs(issue: Issue, memory: Memory) -> bool:
-    """Whether the tracker shows something else of `issue` than it shall, as far as we are to tell it."""
-    told = (memory.title, set(memory.labels), memory.assignees, memory.severity, memory.phase)
-    shall = (issue.title, set(issue.labels), list(issue.assignees), issue.severity.value, issue.phase)
-    return told != shall or (issue.digest != memory.generated and not memory.hands_off)
+def last_event(kb: Stores, ticket: str) -> int:
+    """Return the number of the last event of `ticket`."""
+    return max((event.n for event in kb.tickets.events(ticket, limit=1)), default=0)
 
 
-def changes(issue: Issue, memory: Memory, seen: Seen, merged: str | None) -> Edit:
-    """What to change: only what changed on our side, so that what people changed there stays."""
-    new = [label for label in issue.labels if label not in memory.labels]
-    old = [label for label in memory.labels if label not in issue.labels]
+def changes(issue: Issue, sent: SyncState, state: IssueState, merged: str | None) -> Edit:
+    """Return what changed on our side; what people changed in the tracker stays."""
+    new = [label for label in issue.labels if label not in sent.labels]
+    old = [label for label in sent.labels if label not in issue.labels]
     return Edit(
-        title=issue.title if issue.title != memory.title and seen.title in (memory.title, "") else None,
-        text=merged if merged != seen.text else None,
-        add_labels=tuple(label for label in new if label not in seen.labels),
-        remove_labels=tuple(label for label in old if label in seen.labels),
-        assignees=_assignees(issue, memory, seen),
-        severity=issue.severity if issue.severity.value != memory.severity else None,
-        phase=issue.phase if issue.phase != memory.phase and seen.phase != issue.phase else None,
+        title=issue.title if issue.title != sent.title and state.title in (sent.title, "") else None,
+        text=merged if merged != state.text else None,
+        add_labels=tuple(label for label in new if label not in state.labels),
+        remove_labels=tuple(label for label in old if label in state.labels),
+        assignees=_assignees(issue, sent, state),
+        severity=issue.severity if issue.severity.value != sent.severity else None,
+        phase=issue.phase if issue.phase != sent.phase and state.phase != issue.phase else None,
         closed_as=issue.closed_as,
     )
 
 
-def _assignees(issue: Issue, memory: Memory, seen: Seen) -> tuple[str, ...] | None:
-    """Ours, then whom people have added there; None where ours are as they were."""
-    if list(issue.assignees) == memory.assignees:
+def _shown(issue: Issue) -> dict[str, Any]:
+    """Return the fields of `SyncState` that describe `issue`."""
+    return {
+        "title": issue.title,
+        "generated": issue.digest,
+        "labels": list(issue.labels),
+        "assignees": list(issue.assignees),
+        "severity": issue.severity.value,
+        "phase": issue.phase,
+    }
+
+
+def _differs(issue: Issue, sent: SyncState) -> bool:
+    shown = (sent.title, set(sent.labels), sent.assignees, sent.severity, sent.phase)
+    wanted = (issue.title, set(issue.labels), list(issue.assignees), issue.severity.value, issue.phase)
+    return shown != wanted or (issue.digest != sent.generated and not sent.hands_off)
+
+
+def _assignees(issue: Issue, sent: SyncState, state: IssueState) -> tuple[str, ...] | None:
+    """Return our assignees, then those that people added; None if ours have not changed."""
+    if list(issue.assignees) == sent.assignees:
         return None
-    theirs = [who for who in seen.assignees if who not in memory.assignees]
-    return tuple(dict.fromkeys([*issue.assignees, *theirs]))
+    added = [name for name in state.assignees if name not in sent.assignees]
+    return tuple(dict.fromkeys([*issue.assignees, *added]))
 
 
-def _named(edit: Edit) -> list[str]:
+def _before(response: Response, seconds: float) -> datetime | None:
+    """Return the time `seconds` and a day before `response`, by the server's clock; None without a ``Date``."""
+    try:
+        now = parsedate_to_datetime(response.headers.get("date", ""))
+        return now.astimezone(timezone.utc) - _CLOCK_MARGIN - timedelta(seconds=max(0.0, seconds))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+def _changed_fields(edit: Edit) -> list[str]:
     return [name for name in ("title", "text", "assignees", "severity", "phase") if getattr(edit, name) is not None]

@@ -1,11 +1,11 @@
 """Jira: https://developer.atlassian.com/cloud/jira/platform/rest/v2/ (Cloud) and
-https://docs.atlassian.com/software/jira/docs/api/REST/9.12.0/ (Data Center). Version 2 of both, since its text is wiki
-markup.
+https://docs.atlassian.com/software/jira/docs/api/REST/9.12.0/ (Data Center). Version 2 of both, with wiki markup.
+Webhooks: https://developer.atlassian.com/cloud/jira/platform/webhooks/ (``X-Hub-Signature``).
 
-What Jira finds comes from an index that is seconds to minutes behind
-(https://developer.atlassian.com/cloud/jira/platform/search-and-reconcile/), and there is no other listing. An issue
-whose creation nobody answered is therefore looked for twice, `Tracker.settle` apart, before it is made again; that it
-appears later still cannot be ruled out, and would leave two.
+All listings come from an index that lags by seconds to minutes
+(https://developer.atlassian.com/cloud/jira/platform/search-and-reconcile/). An issue whose creation had no response is
+therefore searched for twice, `TrackerSettings.settle` apart, before it is created again; if it appears even later,
+there are two.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from urllib.parse import urlencode
 from whystall.agent_server.integrations.trackers.issue import (
     Edit,
     Issue,
+    IssueComment,
+    IssueState,
     Page,
     Phase,
-    Said,
-    Seen,
-    entries,
-    malformed,
-    rows,
-    string,
-    table,
+    TrackerEvent,
+    comment_event,
+    state_event,
 )
+from whystall.agent_server.integrations.trackers.json_values import json_list, json_object, json_objects, json_text
+from whystall.agent_server.integrations.trackers.rest import PER_PAGE, RestTracker
 from whystall.agent_server.integrations.trackers.text import Wiki
-from whystall.agent_server.outbound.request import Method, Request, Response, as_json
+from whystall.agent_server.integrations.trackers.tracker import WebhookRequest
+from whystall.agent_server.integrations.trackers.verification import check_hub_signature, check_token, unverifiable
+from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.trackers import JiraSink
 from whystall.knowledge_base.tickets.models import ClosedAs
 from whystall.knowledge_base.times import moment
 
-_PER_PAGE = 50
 _KEY = re.compile(r"[A-Z][A-Z0-9_]{1,80}-\d{1,15}")
 _FIELDS = "summary,description,status,resolution,labels,assignee,created,updated"
 _PHASES: dict[str, Phase] = {"done": "over", "indeterminate": "acknowledged"}
@@ -49,24 +50,19 @@ _RESOLUTIONS: tuple[tuple[str, ClosedAs], ...] = (
 )
 
 
-class Jira:
-    """The project of `settings`, called `name`."""
+class Jira(RestTracker[JiraSink]):
+    """The project of `settings`."""
 
+    vendor = "Jira"
     title_limit = 255
     comment_limit = 32_767
     index_lags = True
 
-    def __init__(self, name: str, settings: JiraSink, token: str) -> None:
-        self.name = name
-        self.settings = settings
-        self.format = Wiki(32_767)
-        self._base = f"{settings.url}/rest/api/2"
-        basic = base64.b64encode(f"{settings.email}:{token}".encode()).decode() if settings.email else ""
-        self._authorization = f"Basic {basic}" if basic else f"Bearer {token}"
-        self._secrets = (token, *([basic] if basic else []))
+    def __init__(self, name: str, settings: JiraSink) -> None:
+        super().__init__(name, settings, Wiki(32_767), f"{settings.url}/rest/api/2")
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
-        """Make the issue."""
+        """Create `issue`."""
         fields: dict[str, Any] = {
             "project": {"key": self.settings.project},
             "issuetype": {"name": self.settings.issue_type},
@@ -79,19 +75,19 @@ class Jira:
         given = {name: value for name, value in fields.items() if value is not None and name not in left_out}
         return self._request("POST", "/issue", {"fields": given})
 
-    def made(self, response: Response) -> Seen:
-        """The issue that was made: Jira tells its key alone."""
-        key = string(table(response.json()).get("key"), 100)
+    def created(self, response: Response) -> IssueState:
+        """Parse the response to `create`, which holds only the key: ``{"id": "10001", "key": "OPS-7"}``."""
+        key = json_text(json_object(response.json()).get("key"), 100)
         if not _KEY.fullmatch(key):
-            raise malformed("an issue of Jira", response)
-        return Seen(ref=key, url=f"{self.settings.url}/browse/{key}", title="", text="", phase="open")
+            raise self._malformed(response)
+        return IssueState(ref=key, url=f"{self.settings.url}/browse/{key}", title="", text="", phase="open")
 
     def read(self, ref: str) -> Request:
         """Read an issue."""
         return self._request("GET", f"/issue/{ref}?fields={_FIELDS}")
 
-    def edit(self, ref: str, edit: Edit, seen: Seen, left_out: set[str]) -> list[Request]:
-        """Change an issue but for its state, which takes two steps; labels of others are kept."""
+    def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
+        """Change an issue except for its state, which `transition` changes."""
         fields: dict[str, Any] = {}
         if edit.title is not None:
             fields["summary"] = edit.title
@@ -111,95 +107,76 @@ class Jira:
             body["update"] = {"labels": labels}
         return [self._request("PUT", f"/issue/{ref}", body)] if body else []
 
-    def transitions(self, ref: str) -> Request:
-        """Ask which steps the workflow has for an issue now."""
+    def list_transitions(self, ref: str) -> Request:
+        """List the workflow's transitions of an issue."""
         return self._request("GET", f"/issue/{ref}/transitions?expand=transitions.fields")
 
-    def step(self, ref: str, phase: Phase, response: Response) -> Request | None:
-        """The step to `phase` among what `transitions` brought; None: there is none."""
-        wanted = {"over": self.settings.done, "open": self.settings.reopened, "acknowledged": self.settings.started}[
-            phase
-        ]
-        steps = rows(table(response.json()).get("transitions"))
-        named = [s for s in steps if wanted is not None and string(s.get("name")).casefold() == wanted.casefold()]
-        fitting = [s for s in steps if _category(table(s.get("to"))) == _CATEGORIES[phase]]
-        # What was over and is not any more has often no step back to "new", but one to "in progress".
-        back = [s for s in steps if phase == "open" and _category(table(s.get("to"))) == "indeterminate"]
-        step = next(iter(named if wanted is not None else [*fitting, *back]), None)
-        if step is None:
+    def transition(self, ref: str, phase: Phase, response: Response) -> Request | None:
+        """Return the transition to `phase`."""
+        s = self.settings
+        wanted = {"over": s.done, "open": s.reopened, "acknowledged": s.started}[phase]
+        found = json_objects(json_object(response.json()).get("transitions"))
+        named = [t for t in found if wanted is not None and json_text(t.get("name")).casefold() == wanted.casefold()]
+        matching = [t for t in found if _category(json_object(t.get("to"))) == _CATEGORIES[phase]]
+        # A closed issue often has no transition back to "new", but one to "in progress".
+        back = [t for t in found if phase == "open" and _category(json_object(t.get("to"))) == "indeterminate"]
+        chosen = next(iter(named if wanted is not None else [*matching, *back]), None)
+        if chosen is None:
             return None
-        body: dict[str, Any] = {"transition": {"id": string(step.get("id"), 50)}}
-        if phase == "over" and self.settings.resolution and "resolution" in table(step.get("fields")):
-            body["fields"] = {"resolution": {"name": self.settings.resolution}}
+        body: dict[str, Any] = {"transition": {"id": json_text(chosen.get("id"), 50)}}
+        if phase == "over" and s.resolution and "resolution" in json_object(chosen.get("fields")):
+            body["fields"] = {"resolution": {"name": s.resolution}}
         return self._request("POST", f"/issue/{ref}/transitions", body)
 
-    def say(self, ref: str, text: str) -> Request:
+    def comment(self, ref: str, text: str) -> Request:
         """Comment on an issue."""
         return self._request("POST", f"/issue/{ref}/comment", {"body": text})
 
-    def comments(self, ref: str, since: str, page: str) -> Request:
-        """Comments on an issue, the newest first; Jira takes no `since` here."""
-        query = {"orderBy": "-created", "startAt": page or "0", "maxResults": str(_PER_PAGE)}
+    def list_comments(self, ref: str, page: str) -> Request:
+        """List comments on an issue, the newest first."""
+        query = {"orderBy": "-created", "startAt": page or "0", "maxResults": str(PER_PAGE)}
         return self._request("GET", f"/issue/{ref}/comment?{urlencode(query)}")
 
-    def said(self, response: Response, page: str) -> Page:
-        """What `comments` brought."""
-        found = rows(table(response.json()).get("comments"))
-        comments = [
-            Said(
-                string(c.get("id")),
-                person(c.get("author")),
-                string(c.get("body"), 100_000),
-                string(c.get("created"), 40),
-            )
-            for c in found
-        ]
-        return Page(comments=comments, more=_next(page, len(found)))
+    def parse_comments(self, response: Response, page: str) -> Page:
+        """Parse the response to `list_comments`."""
+        found = json_objects(json_object(response.json()).get("comments"))
+        return Page(comments=[self._comment(row) for row in found], more=self._next_page(page, len(found)))
 
-    def newest(self, page: str) -> Request:
-        """Issues, the newest first."""
+    def list_newest(self, page: str) -> Request:
+        """List issues, the newest first."""
         return self._search("ORDER BY created DESC", page)
 
-    def changed(self, since: str, page: str) -> Request:
-        """Issues changed since the time `since`. JQL reads times to the minute in the zone of our account, which we do
-        not know: a day more is asked for.
-        """
+    def list_changed(self, since: str, page: str) -> Request:
+        """List issues changed since the time `since`, and a day before: JQL uses the unknown zone of our account."""
         then = moment(since) if since else None
         when = f'AND updated >= "{_jql_day(then)}" ' if then is not None else ""
         return self._search(f"{when}ORDER BY updated ASC", page)
 
-    def listed(self, response: Response, page: str) -> Page:
-        """What `newest` and `changed` brought."""
-        answer = table(response.json())
-        found = rows(answer.get("issues"))
-        issues = [seen(row, self.settings) for row in found]
+    def parse_issues(self, response: Response, page: str) -> Page:
+        """Parse the response to `list_newest` or `list_changed`."""
+        answer = json_object(response.json())
+        found = json_objects(answer.get("issues"))
+        issues = [self._state(row) for row in found]
         if self.settings.email is None:
-            return Page(issues=issues, more=_next(page, len(found)))
-        token = string(answer.get("nextPageToken"), 5000)
+            return Page(issues=issues, more=self._next_page(page, len(found)))
+        token = json_text(answer.get("nextPageToken"), 5000)
         return Page(issues=issues, more=token if token and answer.get("isLast") is not True else None)
 
-    def parsed(self, response: Response) -> Seen:
-        """What `read` brought."""
-        issue = table(response.json())
-        if not _KEY.fullmatch(string(issue.get("key"), 100)) or not table(issue.get("fields")):
-            raise malformed("an issue of Jira", response)
-        return seen(issue, self.settings)
-
-    def stamp(self, response: Response) -> str:
-        """When a change was made, as the tracker says; Jira does not."""
+    def change_time(self, response: Response) -> str:
+        """Return nothing: the response has no body."""
         return ""
 
-    def refused(self, response: Response) -> str | None:
-        """Which optional field an answer 400 does not take; None: something else is wrong."""
-        errors = table(table(response.json()).get("errors"))
+    def rejected_field(self, response: Response) -> str | None:
+        """Return the optional field that a response 400 rejects."""
+        errors = json_object(json_object(response.json()).get("errors"))
         return next((name for name in ("priority", "assignee", "labels") if name in errors), None)
 
     def check(self) -> Request:
-        """Whether we are let in."""
+        """Check the address and the credentials."""
         return self._request("GET", f"/project/{self.settings.project}")
 
     def _search(self, rest: str, page: str) -> Request:
-        query = {"jql": f'project = "{self.settings.project}" {rest}', "fields": _FIELDS, "maxResults": str(_PER_PAGE)}
+        query = {"jql": f'project = "{self.settings.project}" {rest}', "fields": _FIELDS, "maxResults": str(PER_PAGE)}
         if self.settings.email is None:
             return self._request("GET", f"/search?{urlencode({**query, 'startAt': page or '0'})}")
         return self._request("GET", f"/search/jql?{urlencode({**query, **({'nextPageToken': page} if page else {})})}")
@@ -211,50 +188,91 @@ class Jira:
     def _person(self, assignees: tuple[str, ...]) -> dict[str, str]:
         return {"accountId" if self.settings.email is not None else "name": assignees[0]}
 
-    def _request(self, method: Method, path: str, body: dict[str, Any] | None = None) -> Request:
-        headers = {
-            "Authorization": self._authorization,
-            **({"Content-Type": "application/json"} if body is not None else {}),
-        }
-        content = as_json(body) if body is not None else b""
-        return Request(method, f"{self._base}{path}", headers, content, self._secrets, repeatable=method != "POST")
+    def verify(self, webhook: WebhookRequest) -> None:
+        """Verify the signature if a secret is configured, else the token in the address."""
+        if self.settings.webhook_secret:
+            secret = self._secret(self.settings.webhook_secret, "webhook_secret")
+            check_hub_signature(secret, webhook.headers.get("x-hub-signature", ""), webhook.body)
+        elif self.settings.webhook_token:
+            check_token(self._secret(self.settings.webhook_token, "webhook_token"), webhook.query.get("token", ""))
+        else:
+            raise unverifiable()
+
+    def parse(self, webhook: WebhookRequest, body: dict[str, Any]) -> TrackerEvent | None:
+        """Return a change of status or a comment: ``{"webhookEvent": "comment_created", "issue": {...}, ...}``."""
+        event = json_text(body.get("webhookEvent"), 100)
+        issue = json_object(body.get("issue"))
+        project = json_text(json_object(json_object(issue.get("fields")).get("project")).get("key"), 200)
+        if (project or json_text(issue.get("key"), 100).rpartition("-")[0]) != self.settings.project:
+            return None
+        key = webhook.headers.get("x-atlassian-webhook-identifier") or webhook.digest
+        state = self._state(issue)
+        if event == "jira:issue_updated":
+            items = json_objects(json_object(body.get("changelog")).get("items"))
+            if any(json_text(item.get("field")) == "status" for item in items):
+                return state_event(key, state, _user(body.get("user")))
+        comment = json_object(body.get("comment"))
+        if event == "comment_created" or (event == "jira:issue_updated" and comment):
+            text = json_text(comment.get("body"), 100_000)
+            return comment_event(key, state, _user(comment.get("author")), json_text(comment.get("id")), text)
+        return None
+
+    def _secrets(self) -> tuple[str, ...]:
+        return (self._token, *([self._basic] if self._basic else []))
+
+    @property
+    def _basic(self) -> str:
+        email = self.settings.email
+        return base64.b64encode(f"{email}:{self._token}".encode()).decode() if email else ""
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Basic {self._basic}" if self._basic else f"Bearer {self._token}"}
+
+    def _next_page(self, page: str, found: int) -> str | None:
+        return str(int(page or "0") + found) if found >= PER_PAGE else None
+
+    def _is_complete(self, issue: dict[str, Any]) -> bool:
+        return bool(_KEY.fullmatch(json_text(issue.get("key"), 100)) and json_object(issue.get("fields")))
+
+    def _comment(self, row: dict[str, Any]) -> IssueComment:
+        return IssueComment(
+            json_text(row.get("id")),
+            _user(row.get("author")),
+            json_text(row.get("body"), 100_000),
+            json_text(row.get("created"), 40),
+        )
+
+    def _state(self, issue: dict[str, Any]) -> IssueState:
+        key, fields = json_text(issue.get("key"), 100), json_object(issue.get("fields"))
+        phase = _PHASES.get(_category(json_object(fields.get("status"))), "open")
+        resolution = json_text(json_object(fields.get("resolution")).get("name")).casefold().replace("\u2019", "'")
+        closed_as = next((as_ for word, as_ in _RESOLUTIONS if word in resolution), None)
+        return IssueState(
+            ref=key,
+            url=f"{self.settings.url}/browse/{key}",
+            title=json_text(fields.get("summary")),
+            text=json_text(fields.get("description"), 200_000),
+            phase=phase,
+            labels=tuple(label for label in json_list(fields.get("labels")) if isinstance(label, str)),
+            assignees=tuple(user for user in [_user(fields.get("assignee"))] if user),
+            created=json_text(fields.get("created"), 40),
+            changed=json_text(fields.get("updated"), 40),
+            closed_as=closed_as if phase == "over" else None,
+        )
 
 
-def seen(issue: dict[str, Any], settings: JiraSink) -> Seen:
-    """An issue of the API or of a webhook."""
-    key, fields = string(issue.get("key"), 100), table(issue.get("fields"))
-    phase = _PHASES.get(_category(table(fields.get("status"))), "open")
-    resolution = string(table(fields.get("resolution")).get("name")).casefold().replace("\u2019", "'")
-    return Seen(
-        ref=key,
-        url=f"{settings.url}/browse/{key}",
-        title=string(fields.get("summary")),
-        text=string(fields.get("description"), 200_000),
-        phase=phase,
-        labels=tuple(label for label in entries(fields.get("labels")) if isinstance(label, str)),
-        assignees=tuple(p for p in [person(fields.get("assignee"))] if p),
-        created=string(fields.get("created"), 40),
-        changed=string(fields.get("updated"), 40),
-        closed_as=next((as_ for word, as_ in _RESOLUTIONS if word in resolution), None) if phase == "over" else None,
-    )
-
-
-def person(user: Any) -> str:
-    """What the API calls a user: the account id in Cloud, the name in Data Center."""
-    return string(table(user).get("accountId"), 200) or string(table(user).get("name"), 200)
+def _user(user: Any) -> str:
+    """Return how the API names a user: the account id in Cloud, the name in Data Center."""
+    return json_text(json_object(user).get("accountId"), 200) or json_text(json_object(user).get("name"), 200)
 
 
 def _category(status: dict[str, Any]) -> str:
-    return string(table(status.get("statusCategory")).get("key"), 50)
+    return json_text(json_object(status.get("statusCategory")).get("key"), 50)
 
 
 def _labels(labels: tuple[str, ...]) -> list[str]:
-    """Jira's labels have no blanks."""
+    """Replace blanks, which labels of Jira cannot have."""
     return ["_".join(label.split()) for label in labels]
-
-
-def _next(page: str, found: int) -> str | None:
-    return str(int(page or "0") + found) if found >= _PER_PAGE else None
 
 
 def _jql_day(then: datetime) -> str:

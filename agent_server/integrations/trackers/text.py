@@ -1,31 +1,33 @@
-"""The text of an issue: our part between marks, what people wrote around it kept; nothing in it steers a tracker.
+"""The text of an issue: our part between two marks, and around it what people wrote, which is kept.
 
-Our part is Markdown in which strangers' text stands in code spans. What is left to do is what trackers read beside
-Markdown: comments of HTML (the marks themselves), quick actions of GitLab, macros of Jira.
+Our part is Markdown with all foreign text in code spans. `TextFormat.inert` neutralises what trackers interpret beyond
+Markdown: HTML comments (the marks themselves), quick actions of GitLab, macros of Jira.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 MARK = "whystall"
-# https://docs.gitlab.com/user/project/quick_actions/: a line that begins with a slash, and no blank
+# https://docs.gitlab.com/user/project/quick_actions/: a line that begins with a slash and a word
 _ACTION = re.compile(r"^(\s*)/(?=\w)")
 # https://docs.gitlab.com/user/markdown/#gitlab-specific-references
 _REFERENCE = re.compile(r"([@#!~&$^%*])(?=[\w\"(])")
 _FENCE = re.compile(r"(`{3,})")
-_SAID = re.compile(rf"(?:<!-- |\(){MARK} ([0-9a-f]{{16}}) said (\d{{1,18}})(?: -->|\))\s*\Z")
-_CUT = "..."
+_OWN_COMMENT = re.compile(rf"(?:<!-- |\(){MARK} ([0-9a-f]{{16}}) said (\d{{1,18}})(?: -->|\))\s*\Z")
+_ELLIPSIS = "..."
 
 
 def digest(text: str) -> str:
-    """A hash of `text`, to know whether it changed."""
+    """Return a hash of `text`."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def fitted(text: str, limit: int, note: str) -> str:
-    """`text` within `limit` characters: whole lines are left out at its end, and `note` says so."""
+    """Return `text` in at most `limit` characters: if too long, without its last lines and with `note` instead."""
     if len(text) <= limit:
         return text
     room = limit - len(note) - 2
@@ -37,14 +39,118 @@ def fitted(text: str, limit: int, note: str) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """`text` as a title of at most `limit` characters."""
+    """Return `text` as a title of at most `limit` characters."""
     flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: limit - len(_CUT)] + _CUT
+    return flat if len(flat) <= limit else flat[: limit - len(_ELLIPSIS)] + _ELLIPSIS
+
+
+def own_comment(text: str) -> tuple[str, int] | None:
+    """Return marker and number of a comment of ours, else None. A quoted mark is not alone on the last line."""
+    found = _OWN_COMMENT.search(text.replace("\r\n", "\n").rstrip())
+    if found is None or (found.start() and text[: found.start()].rstrip(" ")[-1:] not in ("\n", "")):
+        return None
+    return found[1], int(found[2])
+
+
+class TextFormat(ABC):
+    """The markup of a tracker. `limit`: characters of a description."""
+
+    _block: ClassVar[tuple[str, str]] = ("", "")
+    """Around our part and our comments."""
+    _part_marks: ClassVar[tuple[str, str]]
+    _comment_mark: ClassVar[str]
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def title(self, text: str) -> str:
+        """Return `text` as a title without mentions or references."""
+        return text
+
+    @abstractmethod
+    def inert(self, text: str) -> str:
+        """Return `text` without anything that could end our part or trigger an action."""
+
+    def part(self, generated: str, marker: str, room: int, note: str) -> str:
+        """Return our part between its marks in at most `room` characters; `note` replaces what is cut."""
+        (before, after), (begin, end) = self._block, self._marks(marker)
+        left = room - len(before) - len(begin) - len(end) - len(after) - 4
+        return f"{before}{begin}\n{fitted(self.inert(generated).strip(), left, note)}\n{end}{after}"
+
+    def merged(self, there: str, generated: str, marker: str, note: str) -> str | None:
+        """Return `there` with our part replaced; None if people removed its marks: then the text is left alone."""
+        around = self._around(there, *self._marks(marker))
+        if around is None:
+            return None
+        before, after = around
+        return before + self.part(generated, marker, self.limit - len(before) - len(after), note) + after
+
+    def holds(self, text: str, marker: str) -> bool:
+        """Return whether `text` contains our part with `marker`."""
+        return self._marks(marker)[0] in text
+
+    def comment(self, text: str, marker: str, number: int, limit: int, note: str) -> str:
+        """Return our comment with a mark at its end, by which `own_comment` recognises it."""
+        (before, after), mark = self._block, self._comment_mark.format(MARK, marker, number)
+        room = limit - len(before) - len(after) - len(mark)
+        return f"{before}{fitted(self.inert(text).strip(), room, note)}{after}{mark}"
+
+    def _marks(self, marker: str) -> tuple[str, str]:
+        begin, end = self._part_marks
+        return begin.format(MARK, marker), end.format(MARK, marker)
+
+    @abstractmethod
+    def _around(self, text: str, begin: str, end: str) -> tuple[str, str] | None:
+        """Return the text before and after our part; None if a mark is missing."""
+
+
+class Markdown(TextFormat):
+    """Markdown of GitHub and GitLab. `actions`: whether the tracker has quick actions."""
+
+    _part_marks = ("<!-- {} {}: what is between these marks is written anew -->", "<!-- {} {} end -->")
+    _comment_mark = "\n\n<!-- {} {} said {} -->"
+
+    def __init__(self, limit: int, *, actions: bool) -> None:
+        super().__init__(limit)
+        self._actions = actions
+
+    def title(self, text: str) -> str:
+        """Insert an invisible word joiner before each name: GitLab finds references in titles, which have no code."""
+        return _REFERENCE.sub("\\1\u2060", text)
+
+    def inert(self, text: str) -> str:
+        """Return `text` without HTML comments and quick actions."""
+        text = text.replace("<!--", "<! --").replace("-->", "-- >")
+        return _without_actions(text) if self._actions else text
+
+    def _around(self, text: str, begin: str, end: str) -> tuple[str, str] | None:
+        start = text.find(begin)
+        stop = text.find(end, start)
+        return None if start < 0 or stop < 0 else (text[:start], text[stop + len(end) :])
+
+
+class Wiki(TextFormat):
+    """Markup of Jira (https://jira.atlassian.com/secure/WikiRendererHelpAction.jspa). Our part is one ``{noformat}``,
+    in which nothing is interpreted; Jira Cloud may return it as ``{code}``.
+    """
+
+    _block = ("{noformat}\n", "\n{noformat}")
+    _part_marks = ("[{} {}: this block is written anew, write below it]", "[{} {} end]")
+    _comment_mark = "\n({} {} said {})"
+
+    def inert(self, text: str) -> str:
+        """Return `text` without what could end the block."""
+        return re.sub(r"\{(?=\s*(?:noformat|code)\b)", "{ ", text, flags=re.IGNORECASE)
+
+    def _around(self, text: str, begin: str, end: str) -> tuple[str, str] | None:
+        opening, text = r"\{(noformat|code)(?:[:|][^}]*)?\}\s*", text.replace("\r\n", "\n")
+        found = re.search(rf"{opening}{re.escape(begin)}.*?{re.escape(end)}\s*\{{\1\}}", text, re.DOTALL)
+        return None if found is None else (text[: found.start()], text[found.end() :])
 
 
 def _without_actions(text: str) -> str:
-    """`text` in which no line begins with a slash and a word. In a block of code a blank goes before it, elsewhere a
-    backslash: older GitLabs end a block at any line of three backticks, newer ones do not look into blocks.
+    """Return `text` without lines that begin with a slash and a word: in a code block a blank is inserted, elsewhere a
+    backslash. Older GitLabs end a block at any line of three backticks; newer ones find no actions in blocks.
     """
     lines, fence = [], ""
     for line in text.split("\n"):
@@ -53,110 +159,3 @@ def _without_actions(text: str) -> str:
             fence = "" if fence else mark[1]
         lines.append(_ACTION.sub(" /" if fence else r"\\/", line))
     return "\n".join(lines)
-
-
-def quiet_title(text: str) -> str:
-    """`text` as a title that mentions nobody and refers to nothing: GitLab looks for both in titles, which have no code
-    spans. What would begin a reference is kept from its name by a word joiner, which nobody sees.
-    """
-    return _REFERENCE.sub("\\1\u2060", text)
-
-
-class Markdown:
-    """GitHub's and GitLab's. `limit`: characters that a description may have."""
-
-    def __init__(self, limit: int, *, actions: bool) -> None:
-        self.limit = limit
-        self._actions = actions
-
-    def inert(self, text: str) -> str:
-        """`text` without what could end our part or, where the tracker knows such, be a quick action."""
-        text = text.replace("<!--", "<! --").replace("-->", "-- >")
-        return _without_actions(text) if self._actions else text
-
-    def part(self, generated: str, marker: str, room: int, note: str) -> str:
-        """Our part, between its marks, in at most `room` characters."""
-        begin, end = self._marks(marker)
-        left = room - len(begin) - len(end) - 4
-        return f"{begin}\n{fitted(self.inert(generated).strip(), left, note)}\n{end}"
-
-    def merged(self, there: str, generated: str, marker: str, note: str) -> str | None:
-        """`there` with our part anew; None where people took its marks away: then the text is theirs."""
-        begin, end = self._marks(marker)
-        start = there.find(begin)
-        stop = there.find(end, start)
-        if start < 0 or stop < 0:
-            return None
-        before, after = there[:start], there[stop + len(end) :]
-        room = self.limit - len(before) - len(after)
-        return before + self.part(generated, marker, room, note) + after
-
-    def holds(self, text: str, marker: str) -> bool:
-        """Whether our part of `marker` is in `text`."""
-        return self._marks(marker)[0] in text
-
-    def comment(self, text: str, marker: str, number: int, limit: int, note: str) -> str:
-        """A comment of ours, with a mark that people do not see."""
-        mark = f"<!-- {MARK} {marker} said {number} -->"
-        return f"{fitted(self.inert(text).strip(), limit - len(mark) - 2, note)}\n\n{mark}"
-
-    @staticmethod
-    def _marks(marker: str) -> tuple[str, str]:
-        return f"<!-- {MARK} {marker}: what is between these marks is written anew -->", f"<!-- {MARK} {marker} end -->"
-
-
-class Wiki:
-    """Jira's markup (https://jira.atlassian.com/secure/WikiRendererHelpAction.jspa). Our part stands in one
-    ``{noformat}``, where nothing is markup and nobody is mentioned; Jira Cloud may give it back as ``{code}``.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-
-    def inert(self, text: str) -> str:
-        """`text` without what could end the block."""
-        return re.sub(r"\{(?=\s*(?:noformat|code)\b)", "{ ", text, flags=re.IGNORECASE)
-
-    def part(self, generated: str, marker: str, room: int, note: str) -> str:
-        """Our part, between its marks, in at most `room` characters."""
-        begin, end = self._marks(marker)
-        left = room - len(begin) - len(end) - 2 * len("{noformat}") - 6
-        return f"{{noformat}}\n{begin}\n{fitted(self.inert(generated).strip(), left, note)}\n{end}\n{{noformat}}"
-
-    def merged(self, there: str, generated: str, marker: str, note: str) -> str | None:
-        """`there` with our part anew; None where people took its marks away: then the text is theirs."""
-        begin, end = self._marks(marker)
-        block = re.compile(
-            r"\{(noformat|code)(?:[:|][^}]*)?\}\s*" + re.escape(begin) + r".*?" + re.escape(end) + r"\s*\{\1\}",
-            re.DOTALL,
-        )
-        found = block.search(there.replace("\r\n", "\n"))
-        if found is None:
-            return None
-        there = there.replace("\r\n", "\n")
-        before, after = there[: found.start()], there[found.end() :]
-        return before + self.part(generated, marker, self.limit - len(before) - len(after), note) + after
-
-    def holds(self, text: str, marker: str) -> bool:
-        """Whether our part of `marker` is in `text`."""
-        return self._marks(marker)[0] in text
-
-    def comment(self, text: str, marker: str, number: int, limit: int, note: str) -> str:
-        """A comment of ours, with a mark at its end."""
-        mark = f"({MARK} {marker} said {number})"
-        room = limit - len(mark) - 2 * len("{noformat}") - 6
-        return f"{{noformat}}\n{fitted(self.inert(text).strip(), room, note)}\n{{noformat}}\n{mark}"
-
-    @staticmethod
-    def _marks(marker: str) -> tuple[str, str]:
-        return f"[{MARK} {marker}: this block is written anew, write below it]", f"[{MARK} {marker} end]"
-
-
-def own_comment(text: str) -> tuple[str, int] | None:
-    """Marker and number of a comment of ours; None: somebody else said it. A quoted mark is none: it does not stand
-    alone at the end.
-    """
-    found = _SAID.search(text.replace("\r\n", "\n").rstrip())
-    if found is None or (found.start() and text[: found.start()].rstrip(" ")[-1:] not in ("\n", "")):
-        return None
-    return found[1], int(found[2])

@@ -118,14 +118,15 @@ def deliver(
 def sync(name: NameArgument = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Take over what people changed in trackers since the last look."""
     from whystall.agent_server.integrations.trackers.polling import TrackerPoller
-    from whystall.agent_server.integrations.trackers.registry import is_tracker
     from whystall.agent_server.outbound.client import Undelivered
+    from whystall.agent_server.settings.sections.trackers import TrackerSettings
     from whystall.agent_server.ticketing.ticket_service import TicketService
 
     with _open() as (kb, settings):
         names = _named(settings, name)
         if name is None:
-            names = [one for one in names if is_tracker(settings.sinks[one]) and settings.sinks[one].two_way]
+            sinks = settings.sinks
+            names = [one for one in names if isinstance(sinks[one], TrackerSettings) and sinks[one].two_way]
         done = []
         for one in names:
 
@@ -143,27 +144,20 @@ def try_sinks(
     name: NameArgument = None, dry_run: DryOption = False, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
     """Try whether trackers answer and let us in; nothing is written there."""
-    from whystall.agent_server.integrations.trackers.registry import board
+    from whystall.agent_server.integrations.trackers.registry import open_notifier, open_tracker
     from whystall.agent_server.outbound.client import Undelivered
     from whystall.agent_server.outbound.redact import shown
-    from whystall.agent_server.settings.sections.trackers import PagerDutySink, WebhookSink
+    from whystall.agent_server.settings.sections.trackers import TrackerSettings
 
     with _open() as (_, settings):
         done: list[dict[str, Any]] = []
         for one in _named(settings, name):
             sink = settings.sinks[one]
-            if isinstance(sink, PagerDutySink):
-                sink.routing_key.read(f"sinks.{one}.routing_key")
+            if not isinstance(sink, TrackerSettings):  # nothing can be asked without notifying somebody
+                open_notifier(one, sink).read_secrets()
                 done.append({"name": one, "says": "untested"})
                 continue
-            if isinstance(sink, WebhookSink):
-                for field in ("secret", "authorization"):
-                    secret = getattr(sink, field)
-                    if secret is not None:
-                        secret.read(f"sinks.{one}.{field}")
-                done.append({"name": one, "says": "untested"})
-                continue
-            request, timeout = board(one, sink).check(), sink.timeout
+            request, timeout = open_tracker(one, sink).check(), sink.timeout
             if dry_run:
                 done.append({"name": one, "requests": [shown(request)]})
                 continue

@@ -11,8 +11,8 @@ from tracker import Tracker
 
 from whystall.agent_server.integrations.trackers.desired import comment_of, issue_of
 from whystall.agent_server.integrations.trackers.issue_sync import creation
-from whystall.agent_server.integrations.trackers.registry import board
-from whystall.agent_server.integrations.trackers.text import Markdown, Wiki, fitted, one_line, own_comment, quiet_title
+from whystall.agent_server.integrations.trackers.registry import open_tracker
+from whystall.agent_server.integrations.trackers.text import Markdown, Wiki, fitted, one_line, own_comment
 from whystall.agent_server.settings.sections.trackers import GitHubSink, GitLabSink, JiraSink, TrackerSettings
 from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.tickets.models import Comment, Event, Human, Ticket
@@ -69,15 +69,15 @@ def said(rng: random.Random, ticket: Ticket, sink: str) -> str:
 @pytest.mark.parametrize("kind", SINKS)
 def test_nothing_a_stranger_writes_steers_a_tracker(kind: str) -> None:
     rng, settings = random.Random(7), SINKS[kind]
-    ready = board("s", settings)
+    tracker = open_tracker("s", settings)
     for _ in range(60):
         ticket = hostile(rng)
-        issue = issue_of(ticket, "s", settings, {}, "en", MARKER, ready.title_limit)
-        request = creation(ready, issue, "cut", set())
-        text = ready.format.part(issue.generated, MARKER, ready.format.limit, "cut")
-        comment = ready.format.comment(said(rng, ticket, "s"), MARKER, 3, ready.comment_limit, "cut")
+        issue = issue_of(ticket, tracker, {}, "en", MARKER)
+        request = creation(tracker, issue, "cut", set())
+        text = tracker.format.part(issue.generated, MARKER, tracker.format.limit, "cut")
+        comment = tracker.format.comment(said(rng, ticket, "s"), MARKER, 3, tracker.comment_limit, "cut")
         assert own_comment(comment) == (MARKER, 3)
-        merged = ready.format.merged(f"before\n{text}\nafter", issue.generated + "\nmore", MARKER, "cut")
+        merged = tracker.format.merged(f"before\n{text}\nafter", issue.generated + "\nmore", MARKER, "cut")
         assert merged is not None
         assert merged.startswith("before\n")
         assert merged.endswith("\nafter")
@@ -85,17 +85,17 @@ def test_nothing_a_stranger_writes_steers_a_tracker(kind: str) -> None:
         if kind == "jira":
             assert len(re.findall(r"\{(noformat|code)[:}]", text + comment, re.IGNORECASE)) == 4
             continue
-        tracker = Tracker(TOKEN)
+        vendor = Tracker(TOKEN)
         if kind == "gitlab":
             headers = {name.lower(): value for name, value in request.headers.items()}
             target = request.url.removeprefix("https://gitlab.com")
-            assert tracker.answer("POST", target, headers, request.body)[0] == 201
+            assert vendor.answer("POST", target, headers, request.body)[0] == 201
         else:
-            tracker._create({"title": issue.title, "description": text})
-        tracker._note(tracker.issues[0], "whystall-bot", comment)
+            vendor._create({"title": issue.title, "description": text})
+        vendor._note(vendor.issues[0], "whystall-bot", comment)
         if kind == "gitlab":
-            assert (tracker.issues[0].actions, tracker.issues[0].state) == ([], "opened")
-        assert tracker.issues[0].mentions == []
+            assert (vendor.issues[0].actions, vendor.issues[0].state) == ([], "opened")
+        assert vendor.issues[0].mentions == []
 
 
 def test_whose_comment_it_is() -> None:
@@ -129,4 +129,5 @@ def test_what_is_too_long_is_cut_between_lines(limit: int) -> None:
 
 def test_titles() -> None:
     assert one_line("a\n b\tc" + "d" * 50, 10) == "a b cdd..."
-    assert quiet_title("@all: #12 is 100 % ~x a@b") == "@\u2060all: #\u206012 is 100 % ~\u2060x a@\u2060b"
+    markdown = Markdown(1000, actions=True)
+    assert markdown.title("@all: #12 is 100 % ~x a@b") == "@\u2060all: #\u206012 is 100 % ~\u2060x a@\u2060b"

@@ -10,9 +10,12 @@ import pytest
 from sink_scenes import ROUTING, TOKEN, Scene, scene
 from tracker_servers import reply
 
-from whystall.agent_server.integrations.trackers.webhook import notice
+from whystall.agent_server.integrations.trackers.issue import SyncState
+from whystall.agent_server.integrations.trackers.tracker import Notification
+from whystall.agent_server.integrations.trackers.webhook import Webhook
 from whystall.agent_server.interfaces.cli import main as cli
 from whystall.agent_server.outbound.redact import shown
+from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.sections.trackers import WebhookSink
 from whystall.agent_server.worker.lock import worker_lock
 
@@ -70,10 +73,12 @@ def test_a_dry_run_sends_nothing_and_tells_no_secret(whystall: Whystall, s: Scen
     assert "nothing is to be sent" in whystall("deliver", "ring", "--dry-run")[1]
 
 
-def test_a_signature_is_not_shown_either(s: Scene) -> None:
+def test_a_signature_is_not_shown_either(s: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads it over a shoulder could say the same once more."""
-    settings = WebhookSink(kind="webhook", url="https://hook.example/in")
-    request = notice(settings, "s3cret-of-ours", "", s.kb.tickets.get(s.ticket), [], "", "n0nce", 1_800_000_000.0)
+    monkeypatch.setenv("OURS", "s3cret-of-ours")
+    webhook = Webhook("s", WebhookSink(kind="webhook", url="https://hook.example/in", secret=Secret(env="OURS")))
+    sent = SyncState(nonce="n0nce")
+    (request,) = webhook.requests(Notification(s.kb.tickets.get(s.ticket), "", "", [], sent, 1_800_000_000.0))
     assert f"webhook-signature: {request.headers['webhook-signature']}" not in shown(request)
     assert "webhook-signature: ***" in shown(request)
 
