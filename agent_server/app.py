@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams, DiagnosisRunner, Driver
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.calibration import JOINED, Calibration, check_source
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
@@ -42,6 +42,7 @@ from whystall.tools.toolbox import ENGINES, registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
     from whystall.agent_server.llm.wire import LlmError
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
@@ -218,13 +219,14 @@ class App:
     ) -> Diagnosis:
         """Find out why the target stalls; see `DiagnosisRunner.diagnose`, also for `then`.
 
-        With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) when none is set up. Where it does not
-        answer the rules finish, and `failed` is told why in more words than the diagnosis keeps.
+        With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) if none is configured. If it does not
+        answer the rules finish, and `failed` is called with its error, which is more detailed than the diagnosis.
         """
         diagnosing = self._diagnosing()
         if not params.llm:
             return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang, then=then)
         from whystall.agent_server.diagnosis.budget import Limits
+        from whystall.agent_server.diagnosis.diagnose import Driver
         from whystall.agent_server.llm.client import ChatClient
         from whystall.agent_server.settings.load import load_llm
 
@@ -259,6 +261,8 @@ class App:
         )
 
     def _diagnosing(self) -> DiagnosisRunner:
+        from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
+
         return DiagnosisRunner(self._registry, self.kb(), self._window)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What is kept of a diagnosis: the past incidents it resembles, how often they recur, a ticket, and itself."""
+"""Store a diagnosis with the past incidents it resembles, and draft its ticket."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ if TYPE_CHECKING:
     from whystall.agent_server.ticketing.ticket_service import TicketService
 
 
-def remember(
+def store_diagnosis(
     kb: Stores,
     diagnosis: Diagnosis,
     ticket_service: TicketService | None = None,
     then: Callable[[Diagnosis], None] | None = None,
 ) -> Diagnosis:
-    """Store `diagnosis` with the past incidents it resembles, and return it so completed. See `Stores.remember`.
+    """Store `diagnosis` and return it with the past incidents it resembles; see `Stores.remember`.
 
     With `ticket_service`, and unless it is healthy, a ticket is drafted, assigned and queued for its trackers. `then`
-    runs in the same transaction.
+    is called in the same transaction.
 
-    What was found out is worth more than its being kept, and a full disk may be why the job stalls: without room it is
-    compared with past incidents only, and says so (`not_stored`). With `then` that is an error, since what follows from
-    it is what was asked for.
+    A full disk may be why the job stalls: the diagnosis is then returned unstored, with the blind spot `not_stored`.
+    With `then` it is an error.
     """
     try:
         if then is None and ticket_service is None:

@@ -1,4 +1,4 @@
-"""Which process of a host to look at when nobody was named."""
+"""Choose the process of a host to observe when no target was named."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import polars as pl
 
 from whystall.tools.recording.store import Recording
 
-# A process below this share of the window, held up or on a CPU, is not worth a closer look.
+# A process is chosen only if it was blocked, or used CPU, for at least this share of the window.
 _WORTH_PCT = 5.0
 _KTHREADD = 2
 
 
 def choose_process(recording: Recording) -> int | None:
-    """The process with the thread that is held up longest, else the one that uses most CPU; None on an idle host.
+    """Return the pid of the process with the longest blocked thread, else with most CPU time; None on an idle host.
 
-    Held up: waiting in the kernel where it cannot be interrupted, or for a file (as `switches` saw it, where it was
-    recorded, else as the kernel counted waiting for block I/O). Our own process is left out, and kernel threads: they
-    work for others.
+    Blocked: in uninterruptible sleep or waiting for a file, as `switches` recorded, else the kernel's count of block
+    I/O waits. Our own process and kernel threads are left out.
     """
     kernel = (pl.col("pid") == _KTHREADD) | (pl.col("ppid") == _KTHREADD)
     rows = recording.table("proc.processes").filter((pl.col("pid") != os.getpid()) & ~kernel)
@@ -44,7 +43,7 @@ def choose_process(recording: Recording) -> int | None:
 
 
 def _held_up(recording: Recording) -> pl.DataFrame:
-    """By process, how long its worst thread was held up (`waited`, ns)."""
+    """Return, by process, how long its worst thread was blocked (`waited`, ns)."""
     return (
         recording.table("switches.totals")
         .filter((pl.col("state") == "D") | (pl.col("file") >= 0))

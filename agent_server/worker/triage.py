@@ -16,7 +16,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.integrations.job_lookup.find import find
 from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task

@@ -134,7 +134,7 @@ def test_a_stream_beside_a_hot_file_is_advised_by_what_was_tried_there(disk: Pat
 
 
 def test_diagnose_tells_what_was_tried_beside_what_it_found(disk: Path, tmp_path: Path) -> None:
-    from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
+    from whystall.agent_server.diagnosis.params import DiagnoseParams
 
     with Running("cache_job.py", "--directory", disk, "--streamer", "self", "--stream-mib", 256) as program:
         program.until("step", 2)

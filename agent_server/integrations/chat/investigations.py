@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.message_texts import outgoing, verdict_message

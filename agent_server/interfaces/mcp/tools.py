@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, create_model
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.stacks import compares, observes
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, Answer, Entry

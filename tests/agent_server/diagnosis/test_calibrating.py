@@ -17,8 +17,8 @@ from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis import observer, transcript_files
 from whystall.agent_server.diagnosis import replay as replaying
 from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.diagnosis.functions import Functions
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs import calibration as calibrating
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.collect import calibration

@@ -19,9 +19,9 @@ from solving import new_case, solve
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import RecordedObserver
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.llm.client import ChatClient
 from whystall.agent_server.llm.wire import LlmError

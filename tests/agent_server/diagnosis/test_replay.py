@@ -15,7 +15,7 @@ from model_policies import POLICIES
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis import replay as replaying
 from whystall.agent_server.diagnosis import transcript_files
-from whystall.agent_server.diagnosis.diagnose import DiagnoseParams
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.replay import Replay
 from whystall.knowledge_base.models import Diagnosis, Lang, Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError

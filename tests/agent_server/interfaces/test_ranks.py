@@ -151,7 +151,7 @@ def test_a_ticket_about_ranks_is_verified_by_a_later_run(whystall: Run) -> None:
 def test_a_pid_beside_a_recording_is_refused(whystall: Run, gathered: Path) -> None:
     done = whystall("diagnose", "--from", str(gathered), "--pid", "1")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: bad_argument: pid chooses nothing in a recording")
+    assert done.stderr.startswith("error: bad_argument: pid cannot select a part of a recording")
 
 
 # --- MCP --------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from making import checkpoint
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis.store_diagnosis import remember
+from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
 from whystall.agent_server.integrations.chat import conversation, investigations
 from whystall.agent_server.integrations.messages import Incoming, Outgoing, Place
 from whystall.agent_server.journal.tasks import Task
@@ -68,7 +68,7 @@ class QuickApp(App):
         if self.error is not None:
             raise self.error
         found = self.diagnosis.model_copy(update={"id": f"d{len(self.looked)}"})
-        return remember(self.kb(), found, TicketService(self.kb(), None) if params.ticket else None, then)
+        return store_diagnosis(self.kb(), found, TicketService(self.kb(), None) if params.ticket else None, then)
 
 
 class Chat:
