@@ -20,6 +20,7 @@ BESIDE = {
         "test_ftrace_read",
     ),
     "bpf": (
+        "test_adding_collector",
         "test_bpf_session",
         "test_convert_disk_full",
         "test_doors_live",
