@@ -91,7 +91,7 @@ def _sets(kb: Stores) -> Iterator[tuple[str, list[Case]]]:
         for lang in _LANGS:
             cases = []
             for question in questions(lang)[part]:
-                known = [causes.get(kb.get_incident(card).cause or "") for card in question.cards]
+                known = [causes.get(kb.cards.get(card).cause or "") for card in question.cards]
                 right = frozenset(cause.category for cause in known if cause is not None) - {"none"}
                 if right:
                     cases.append((question.ask, right))

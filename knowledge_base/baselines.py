@@ -33,7 +33,6 @@ class PlainFts:
         return [id for (id,) in rows if id not in without][:limit]
 
     def close(self) -> None:
-        """Close the database."""
         self._db.close()
 
 

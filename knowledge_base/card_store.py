@@ -79,12 +79,10 @@ class CardStore:
             return occurrences.recurrences(db, [id])[id], feedback.records(db, [id])[id], feedback.feedback_on(db, id)
 
     def records(self, ids: Sequence[str]) -> dict[str, Record]:
-        """Return how well each of the cards `ids` matched."""
         with self._file.read() as db:
             return feedback.records(db, ids)
 
     def stats(self) -> Stats:
-        """Return counts over all cards."""
         with self._file.read() as db:
             return counting.stats(db)
 

@@ -76,7 +76,6 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[SqliteDatabase]:
-        """Yield the database for reading."""
         with self._errors(), self._held():
             yield self._db
 

@@ -96,7 +96,6 @@ class Evaluation(Model):
 
 @dataclass
 class _Tally:
-    """Counts of one row."""
 
     answerable: int = 0
     hit1: int = 0

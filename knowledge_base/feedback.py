@@ -47,7 +47,6 @@ def records(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Record]:
 
 
 def rated(db: SqliteDatabase) -> dict[str, Record]:
-    """Return the record of every card with feedback."""
     ids = [id for (id,) in db.execute("SELECT DISTINCT incident FROM feedback ORDER BY incident")]
     found: dict[str, Record] = {}
     for start in range(0, len(ids), 500):

@@ -60,7 +60,6 @@ def put_incident(db: SqliteDatabase, incident: Incident) -> None:
 
 
 def indexed(incident: Incident) -> Indexed:
-    """Return the index terms of `incident`."""
     first = terms(f"{incident.symptom.en}\n{incident.symptom.zh}")
     words = (incident.title, incident.root_cause, incident.fix)
     names = [incident.id, incident.cause or "", *incident.components, *incident.kinds, incident.source]

@@ -21,13 +21,10 @@ class Model(BaseModel):
 
 
 class Words(Model):
-    """A text in both languages."""
-
     en: str
     zh: str
 
     def get(self, lang: Lang) -> str:
-        """Return the text in `lang`."""
         return self.en if lang == "en" else self.zh
 
 
@@ -159,16 +156,6 @@ class Incident(Model):
     history: list[Deed] = Field(default_factory=list)
 
 
-class Occurrence(Model):
-    """An outage in which the incident of a card recurred. `key`: unique within the card (``ticket:ID``, else
-    ``diagnosis:ID`` of the first sighting), for deduplication. `seen`: latest sighting, RFC 3339.
-    """
-
-    key: str
-    seen: str
-    host: str = ""
-
-
 class Feedback(Model):
     """Feedback on a match; one per diagnosis, the latest replaces earlier ones."""
 
@@ -251,7 +238,6 @@ class Victim(Model):
 
 
 class CauseState(str, Enum):
-    """State of a cause after the evidence."""
 
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"

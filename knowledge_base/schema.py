@@ -5,6 +5,7 @@ A released migration is never changed: add another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -233,21 +234,13 @@ def migrations() -> tuple[Migrations, set[str]]:
     """Return the migrations in order, and their names."""
     from sqlite_utils.migrations import Migrations
 
+    versions = {"v1": _V1, "v2": _V2, "v3": _V3}
     schema = Migrations("whystall")
+    for name, statements in versions.items():
 
-    @schema(name="v1")
-    def _v1(db: Database) -> None:
-        for statement in _V1:
-            db.conn.execute(statement)
+        def run(db: Database, statements: Sequence[str] = statements) -> None:
+            for statement in statements:
+                db.conn.execute(statement)
 
-    @schema(name="v2")
-    def _v2(db: Database) -> None:
-        for statement in _V2:
-            db.conn.execute(statement)
-
-    @schema(name="v3")
-    def _v3(db: Database) -> None:
-        for statement in _V3:
-            db.conn.execute(statement)
-
-    return schema, {"v1", "v2", "v3"}
+        schema(name=name)(run)
+    return schema, set(versions)

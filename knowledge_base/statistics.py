@@ -45,7 +45,6 @@ _TOP = 10
 
 
 def stats(db: SqliteDatabase) -> Stats:
-    """Return the counts of `db`."""
     groups = db.execute("SELECT state, origin, cause, count(*) FROM incidents GROUP BY 1, 2, 3").fetchall()
     states, origins, causes = dict.fromkeys(STATES, 0), dict[str, int](), dict[str, int]()
     for state, origin, cause, count in groups:

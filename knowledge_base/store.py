@@ -13,7 +13,7 @@ from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import get_diagnosis, put_diagnosis
 from whystall.knowledge_base.evidence import Evidence, evidence_of
-from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
+from whystall.knowledge_base.models import Diagnosis, Match, Verdict
 from whystall.knowledge_base.seeding import seed
 from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.tools.recording.home import home
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from whystall.knowledge_base.classify.classifier import Classifier
-    from whystall.knowledge_base.classify.near import Texts
+    from whystall.knowledge_base.classify.similar_texts import TextIndex
 
 
 def default_path() -> Path:
@@ -48,7 +48,6 @@ class KnowledgeBase:
 
     @property
     def read_only(self) -> bool:
-        """Whether the file may only be read."""
         return self._file.read_only
 
     def close(self) -> None:
@@ -80,37 +79,25 @@ class KnowledgeBase:
 
     @property
     def path(self) -> Path:
-        """Path of the file."""
         return self._file.path
 
     @cached_property
     def classifier(self) -> Classifier:
-        """Classifies reports."""
         from whystall.knowledge_base.classify.classifier import Classifier
 
         return Classifier(self._file)
 
     @cached_property
-    def texts(self) -> Texts:
-        """Finds tickets with similar texts."""
-        from whystall.knowledge_base.classify.near import Texts
+    def similar_texts(self) -> TextIndex:
+        from whystall.knowledge_base.classify.similar_texts import TextIndex
 
-        return Texts(self._file)
+        return TextIndex(self._file)
 
     # --- incidents ------------------------------------------------------------------------------------------------
 
     @cached_property
     def cards(self) -> CardStore:
-        """Store of cards."""
         return CardStore(self._file)
-
-    def add_incident(self, incident: Incident, by: str = "") -> Incident:
-        """Store `incident` as the user's own; see `CardStore.add`."""
-        return self.cards.add(incident, by)
-
-    def get_incident(self, id: str) -> Incident:
-        """Return the incident `id`; raise `ToolError` (not_found) if there is none."""
-        return self.cards.get(id)
 
     def search(self, text: str, limit: int = 5) -> list[Match]:
         """Return incidents ranked by words in common with `text`; see `matching.search`."""
@@ -128,7 +115,6 @@ class KnowledgeBase:
 
     @cached_property
     def tickets(self) -> TicketStore:
-        """Store of tickets."""
         return TicketStore(self._file, self.cards)
 
     # --- diagnoses ------------------------------------------------------------------------------------------------

@@ -82,7 +82,6 @@ def concepts(text: str) -> frozenset[str]:
 
 @cache
 def known_concepts() -> frozenset[str]:
-    """Return every concept of the glossary."""
     english, chinese = glossary()
     return frozenset([*english.values(), *chinese.values()])
 

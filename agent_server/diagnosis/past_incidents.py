@@ -42,7 +42,7 @@ class KnownIncidents:
         return [self._card(match) for match in self._kb.search(text, _SHOWN) if not match.weak]
 
     def _card(self, match: Match) -> Card:
-        incident = self._kb.get_incident(match.incident)
+        incident = self._kb.cards.get(match.incident)
         texts = {"symptom": incident.symptom, "root_cause": incident.root_cause, "fix": incident.fix}
         return {
             "incident": incident.id,

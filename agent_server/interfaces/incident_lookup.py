@@ -104,4 +104,4 @@ def search(base: Stores, query: str, limit: int) -> Hits:
 
 
 def _hits(base: Stores, matches: Sequence[Match]) -> Hits:
-    return Hits(hits=[Hit(match=match, incident=base.get_incident(match.incident)) for match in matches])
+    return Hits(hits=[Hit(match=match, incident=base.cards.get(match.incident)) for match in matches])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.ticketing.merging import looks_like, meant, merge, of_one_fault
 from whystall.knowledge_base.classify.classifier import reclassified
-from whystall.knowledge_base.classify.sameness import dedup_key
+from whystall.knowledge_base.classify.dedup_keys import dedup_key
 from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.tickets.models import (
     LIVE,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
-    from whystall.knowledge_base.classify.classifier import Found
-    from whystall.knowledge_base.classify.near import Near
+    from whystall.knowledge_base.classify.classifier import Classified
     from whystall.knowledge_base.classify.report import Report
+    from whystall.knowledge_base.classify.similar_texts import SimilarTicket
     from whystall.knowledge_base.models import Diagnosis
     from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
 
@@ -74,7 +74,7 @@ class TicketService:
         report: Report,
         by: str = ENGINE,
         now: datetime | None = None,
-        found: Found | None = None,
+        found: Classified | None = None,
         detail: str = "",
     ) -> Filed:
         """The ticket of `report`: the live one of the same (`Report.dedup_key`, else made from its stable words), seen
@@ -90,9 +90,9 @@ class TicketService:
             if live is not None:
                 severity = found.classification.severity if found else self._kb.classifier.severity(report)
                 return Filed(self._again(live, severity, by, at, detail), new=False)
-            near = self._kb.texts.find(report)
+            near = self._kb.similar_texts.find(report)
             ticket = self._kb.tickets.create(self._fresh(report, key, at, found), by)
-            self._kb.texts.put(ticket.id, report)
+            self._kb.similar_texts.put(ticket.id, report)
             ticket = self._related(ticket, near, at)
             self._tell(ticket, report.sinks)
             self._audit(by, "ticket.opened", ticket, {"origin": report.origin, "category": ticket.category})
@@ -333,7 +333,7 @@ class TicketService:
 
     # --- within -----------------------------------------------------------------------------------------------------
 
-    def _fresh(self, report: Report, key: str, at: datetime, found: Found | None) -> Ticket:
+    def _fresh(self, report: Report, key: str, at: datetime, found: Classified | None) -> Ticket:
         """The ticket that `report` becomes, not yet numbered."""
         found = found or self._kb.classifier.classify(report)
         told_of = found.classification
@@ -343,10 +343,7 @@ class TicketService:
             updated=rfc3339(at),
             origin=report.origin,
             dedup_key=key,
-            severity=Severity(told_of.severity.value),
-            category=told_of.category.value,
-            component=told_of.component.value,
-            classification=told_of,
+            **told_of.fields(),
             labels=report.labels,
             human=Human(title=report.title, description=report.description),
             analysis=Analysis(at=rfc3339(at), matches=found.matches, checks=found.checks),
@@ -354,7 +351,7 @@ class TicketService:
         assignment = self._assignment(ticket, at, report.receiver, report.schedule)
         return ticket.model_copy(update={"assignment": assignment})
 
-    def _related(self, ticket: Ticket, near: Sequence[Near], at: datetime) -> Ticket:
+    def _related(self, ticket: Ticket, near: Sequence[SimilarTicket], at: datetime) -> Ticket:
         """`ticket` with a link to the one that it reads most like. One, since links are shown at both ends: thousands
         that are alike make a chain, and none of them a list of all.
         """

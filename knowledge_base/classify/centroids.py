@@ -29,8 +29,6 @@ _MOST = 200  # terms per text
 
 
 class WorkOrder(Model):
-    """A labelled work order of the catalogue."""
-
     text: str = Field(min_length=1)
     category: str
 
@@ -44,13 +42,12 @@ class WorkOrders(Model):
 
 @cache
 def work_orders(lang: Lang) -> WorkOrders:
-    """Return the labelled work orders in `lang`."""
     file = catalog("work_orders") / f"{lang}.yaml"
     return as_model(WorkOrders, read_yaml(file), file)
 
 
 @dataclass
-class Likeness:
+class Similarity:
     """Similarity to a class: the cosine, 0 to 1, and the words that contribute most."""
 
     category: str
@@ -106,7 +103,7 @@ class Centroids:
         with self._file.read() as db:
             return dict(db.execute("SELECT category, examples FROM classes ORDER BY category").fetchall())
 
-    def nearest(self, text: str) -> Sequence[Likeness]:
+    def nearest(self, text: str) -> Sequence[Similarity]:
         """Return the classes that share terms with `text`, nearest first."""
         vector = _vector(text)
         if not vector:
@@ -123,7 +120,7 @@ class Centroids:
         return nearest(vector, [_shipped(), learnt])
 
 
-def nearest(vector: Mapping[str, float], sets: Sequence[Mapping[str, _Centroid]]) -> list[Likeness]:
+def nearest(vector: Mapping[str, float], sets: Sequence[Mapping[str, _Centroid]]) -> list[Similarity]:
     """Return the classes of `sets` by their cosine with `vector`."""
     names = {name for centroids in sets for name in centroids}
     holding = {
@@ -132,7 +129,7 @@ def nearest(vector: Mapping[str, float], sets: Sequence[Mapping[str, _Centroid]]
     asked = {t: w * math.log(1 + len(names) / len(holding[t])) for t, w in vector.items() if holding[t]}
     unheld = [w * math.log(1 + len(names)) for t, w in vector.items() if not holding[t]]
     length = math.sqrt(sum(w * w for w in (*asked.values(), *unheld)))
-    found: dict[str, Likeness] = {}
+    found: dict[str, Similarity] = {}
     for centroids in sets:
         for name, centroid in centroids.items():
             parts = {t: w * centroid.weights[t] for t, w in asked.items() if t in centroid.weights}
@@ -140,7 +137,7 @@ def nearest(vector: Mapping[str, float], sets: Sequence[Mapping[str, _Centroid]]
                 continue
             cosine = min(1.0, sum(parts.values()) / math.sqrt(centroid.square) / length)
             if name not in found or cosine > found[name].cosine:
-                found[name] = Likeness(name, cosine, sorted(parts, key=lambda t: (-parts[t], t))[:4])
+                found[name] = Similarity(name, cosine, sorted(parts, key=lambda t: (-parts[t], t))[:4])
     return sorted(found.values(), key=lambda like: (-like.cosine, like.category))
 
 
@@ -152,7 +149,6 @@ def _vector(text: str) -> dict[str, float]:
 
 @cache
 def _shipped() -> dict[str, _Centroid]:
-    """Return the centroids of the tuned half of the labelled work orders."""
     made = {name: _Centroid() for name in categories()}
     for lang in ("en", "zh"):
         for order in work_orders(lang).tuned:

@@ -13,16 +13,15 @@ from typing import Any
 
 from whystall.knowledge_base import matching
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.classify.centroids import Centroids, Likeness
-from whystall.knowledge_base.classify.neighbours import Vote, counted, votes
+from whystall.knowledge_base.classify.centroids import Centroids, Similarity
+from whystall.knowledge_base.classify.incident_votes import Vote, counted, votes
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.classify.rules import UNKNOWN, Standing, judge
+from whystall.knowledge_base.classify.rules import UNKNOWN, RuleScore, judge
 from whystall.knowledge_base.classify.severities import severity_of
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.models import Diagnosis, Match, Verdict
 from whystall.knowledge_base.tickets import drafting
 from whystall.knowledge_base.tickets.models import Classification, Decision, Ticket
-from whystall.tools.contract.findings import Severity
 
 _ENOUGH, _LEAD = 2.0, 1.0
 """Minimum weight of the rules for a category (a place, or two hints), and lead over any other."""
@@ -41,7 +40,7 @@ _SURE = {Verdict.CONFIRMED: 1.0, Verdict.LIKELY: 0.7, Verdict.INCONCLUSIVE: 0.3,
 
 
 @dataclass(frozen=True)
-class Found:
+class Classified:
     """A classification, the past incidents that answer the text, and the tools to run next."""
 
     classification: Classification
@@ -56,15 +55,15 @@ class Classifier:
         self._file = file
         self.centroids = Centroids(file)
 
-    def classify(self, report: Report, memory: matching.Memory | None = None) -> Found:
+    def classify(self, report: Report, memory: matching.Memory | None = None) -> Classified:
         """Classify `report`; deterministic. `memory`: of preceding calls, while no card changes."""
         text = read(report)
         matches = matching.search(self._file, text, _SEARCHED, weak=False, memory=memory)
         cast = votes(matches, self._causes(matches))
-        standings = judge(text)
-        category = report.given.get("category") or _category(standings, cast, lambda: self.centroids.nearest(text))
-        component = report.given.get("component") or _component(category, standings, cast)
-        cause = _cause(category, standings, cast)
+        scores = judge(text)
+        category = report.given.get("category") or _category(scores, cast, lambda: self.centroids.nearest(text))
+        component = report.given.get("component") or _component(category, scores, cast)
+        cause = _cause(category, scores, cast)
         classification = Classification(
             category=category,
             component=component,
@@ -73,14 +72,13 @@ class Classifier:
             source_severity=report.source_severity,
         )
         known = load_causes().get(cause.value) if cause else None
-        return Found(classification, matches[:_SHOWN], list(known.examined_by) if known else [])
+        return Classified(classification, matches[:_SHOWN], list(known.examined_by) if known else [])
 
     def memory(self) -> matching.Memory:
         """Return a cache to share between successive calls."""
         return matching.Memory(self._file)
 
     def severity(self, report: Report) -> Decision:
-        """Return the severity of `report`."""
         given = report.given.get("severity")
         return given or severity_of(report.source_severity, f"{report.title}\n{report.description[:_READ]}")
 
@@ -107,17 +105,14 @@ def read(report: Report) -> str:
     )
 
 
-def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -> Decision:
-    best = standings[0] if standings else None
-    total = sum(standing.weight for standing in standings)
-    if (
-        best is not None
-        and best.weight >= _ENOUGH
-        and (len(standings) == 1 or best.weight >= standings[1].weight + _LEAD)
-    ):
+def _category(scores: Sequence[RuleScore], cast: Sequence[Vote], words: Any) -> Decision:
+    best = scores[0] if scores else None
+    total = sum(score.weight for score in scores)
+    leads = best is not None and (len(scores) == 1 or best.weight >= scores[1].weight + _LEAD)
+    if best is not None and best.weight >= _ENOUGH and leads:
         rule = best.hits[0].rule
         because = list(dict.fromkeys(f"word:{word}" for hit in best.hits for word in hit.words))[:6]
-        rivals = [standing.category for standing in standings[1:4]]
+        rivals = [score.category for score in scores[1:4]]
         return Decision(
             value=best.category,
             by=f"rule:{rule.id}",
@@ -127,7 +122,7 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
         )
     # If rules tie, the later stages choose among their categories.
     even = {
-        s.category for s in standings if best is not None and s.weight > best.weight - _LEAD and s.weight >= _ENOUGH
+        s.category for s in scores if best is not None and s.weight > best.weight - _LEAD and s.weight >= _ENOUGH
     }
     sums = {name: weight for name, weight in counted(cast).items() if not even or name in even}
     all_votes = sum(counted(cast).values())
@@ -136,9 +131,9 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
         because = [f"incident:{vote.incident}" for vote in cast if vote.category == first]
         # A single similar incident may be a coincidence, unless it shares many terms or a rule agrees.
         much = max(vote.shared for vote in cast if vote.category == first) >= _MUCH
-        seconded = len(because) > 1 or much or any(standing.category == first for standing in standings)
+        seconded = len(because) > 1 or much or any(score.category == first for score in scores)
         if sums[first] / all_votes > _MAJORITY and seconded:
-            rivals = [name for name in (*counted(cast), *(s.category for s in standings)) if name != first]
+            rivals = [name for name in (*counted(cast), *(s.category for s in scores)) if name != first]
             return Decision(
                 value=first,
                 by="incidents",
@@ -146,7 +141,7 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
                 because=because,
                 rivals=list(dict.fromkeys(rivals))[:4],
             )
-    near: list[Likeness] = [like for like in words() if not even or like.category in even]
+    near: list[Similarity] = [like for like in words() if not even or like.category in even]
     alone = bool(near) and (len(near) == 1 or near[0].cosine >= _NEARER * near[1].cosine)
     if alone and near[0].cosine >= _NEAR and len({word.removeprefix("c_") for word in near[0].words}) >= _SHARED:
         return Decision(
@@ -156,17 +151,17 @@ def _category(standings: Sequence[Standing], cast: Sequence[Vote], words: Any) -
             because=[f"word:{word.removeprefix('c_')}" for word in near[0].words],
             rivals=[like.category for like in near[1:3]],
         )
-    rivals = list(dict.fromkeys([*(standing.category for standing in standings[:3]), *counted(cast)]))[:4]
+    rivals = list(dict.fromkeys([*(score.category for score in scores[:3]), *counted(cast)]))[:4]
     return Decision(value=UNKNOWN, by="default", confidence=0.0, rivals=rivals)
 
 
-def _component(category: Decision, standings: Sequence[Standing], cast: Sequence[Vote]) -> Decision:
+def _component(category: Decision, scores: Sequence[RuleScore], cast: Sequence[Vote]) -> Decision:
     """Return the component of the heaviest rule of the category, else of its nearest incident."""
-    standing = next((s for s in standings if s.category == category.value), None)
-    if standing is not None:
-        hit = standing.hits[0]
-        rivals = [h.rule.component for h in standing.hits[1:] if h.rule.component != hit.rule.component]
-        share = hit.rule.weight / sum(h.rule.weight for h in standing.hits)
+    score = next((s for s in scores if s.category == category.value), None)
+    if score is not None:
+        hit = score.hits[0]
+        rivals = [h.rule.component for h in score.hits[1:] if h.rule.component != hit.rule.component]
+        share = hit.rule.weight / sum(h.rule.weight for h in score.hits)
         because = [f"word:{word}" for word in hit.words]
         return Decision(
             value=hit.rule.component,
@@ -182,12 +177,12 @@ def _component(category: Decision, standings: Sequence[Standing], cast: Sequence
     return Decision(value=UNKNOWN, by="default", confidence=0.0)
 
 
-def _cause(category: Decision, standings: Sequence[Standing], cast: Sequence[Vote]) -> Decision | None:
+def _cause(category: Decision, scores: Sequence[RuleScore], cast: Sequence[Vote]) -> Decision | None:
     """Return the suspected cause: that of the nearest incidents if it is of the category, else a rule's."""
     if category.value == UNKNOWN:
         return None
-    standing = next((s for s in standings if s.category == category.value), None)
-    named = [hit for hit in standing.hits if hit.rule.cause] if standing else []
+    score = next((s for s in scores if s.category == category.value), None)
+    named = [hit for hit in score.hits if hit.rule.cause] if score else []
     rivals = [hit.rule.cause for hit in named if hit.rule.cause]
     vote = cast[0] if cast and cast[0].category == category.value else None
     if vote is not None:
@@ -245,9 +240,4 @@ def reclassified(ticket: Ticket, diagnosis: Diagnosis) -> dict[str, Any]:
         cause=decided(cause.id, None),
         source_severity=earlier.source_severity if earlier else "",
     )
-    return {
-        "classification": found,
-        "category": found.category.value,
-        "component": found.component.value,
-        "severity": Severity(found.severity.value),
-    }
+    return found.fields()

@@ -18,8 +18,6 @@ UNKNOWN = "unknown"
 
 
 class Rule(Model):
-    """A rule; see the head of the file."""
-
     id: str
     category: str
     component: str
@@ -49,7 +47,7 @@ class Hit:
 
 
 @dataclass
-class Standing:
+class RuleScore:
     """Evidence for a category: the matching rules, heaviest first, and their total `weight`."""
 
     category: str
@@ -62,22 +60,22 @@ def categories() -> list[str]:
     return _load()[0].categories
 
 
-def judge(text: str) -> list[Standing]:
+def judge(text: str) -> list[RuleScore]:
     """Apply the rules to `text`; return the categories, heaviest first."""
     file, vocabulary = _load()
     found = vocabulary.find(text)
-    standings: dict[str, Standing] = {}
+    scores: dict[str, RuleScore] = {}
     for rule in file.rules:
         if any(all(word in found for word in words) for words in rule.unless):
             continue
         matched = next((words for words in rule.when if all(word in found for word in words)), None)
         if matched is not None:
-            standing = standings.setdefault(rule.category, Standing(rule.category))
-            standing.hits.append(Hit(rule, [found[word] for word in matched]))
-    for standing in standings.values():
-        standing.hits.sort(key=lambda hit: -hit.rule.weight)
-        standing.weight = _weight(standing.hits)
-    return sorted(standings.values(), key=lambda s: (-s.weight, file.categories.index(s.category)))
+            score = scores.setdefault(rule.category, RuleScore(rule.category))
+            score.hits.append(Hit(rule, [found[word] for word in matched]))
+    for score in scores.values():
+        score.hits.sort(key=lambda hit: -hit.rule.weight)
+        score.weight = _weight(score.hits)
+    return sorted(scores.values(), key=lambda s: (-s.weight, file.categories.index(s.category)))
 
 
 def _weight(hits: list[Hit]) -> float:

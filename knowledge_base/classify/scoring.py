@@ -59,11 +59,9 @@ class Tally:
 
     @property
     def count(self) -> int:
-        """Return the number of results."""
         return self._pairs.total()
 
     def score(self) -> Score:
-        """Return the scores."""
         names = dict.fromkeys(sorted({name for pair in self._pairs for name in pair}))
         answered = self._sum(pair for pair in self._pairs if pair[1] != UNKNOWN)
         hits = self._sum((name, name) for name in names if name != UNKNOWN)

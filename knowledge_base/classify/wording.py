@@ -22,13 +22,10 @@ class Grade(Model):
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Return all patterns as one."""
         return re.compile("|".join(self.patterns))
 
 
 class Severities(Model):
-    """Words for severities."""
-
     sender: dict[Severity, list[str]]
     ranks: dict[str, Severity]
     text: list[Grade]
@@ -36,8 +33,6 @@ class Severities(Model):
 
 
 class Negation(Model):
-    """Words that negate."""
-
     breaks: str
     before: list[str]
     after: list[str]
@@ -72,8 +67,6 @@ class Sameness(Model):
 
 
 class Columns(Model):
-    """Column names by content."""
-
     id: list[str]
     title: list[str]
     text: list[str]
@@ -82,8 +75,6 @@ class Columns(Model):
 
 
 class Wording(Model):
-    """The file."""
-
     severity: Severities
     negation: Negation
     sameness: Sameness

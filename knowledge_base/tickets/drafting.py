@@ -31,11 +31,8 @@ def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket
         updated=now,
         dedup_key=fault,
         fault=fault,
-        severity=Severity(classes.severity.value),
-        category=classes.category.value,
-        component=classes.component.value,
-        classification=classes,
         diagnosis=diagnosis,
+        **classes.fields(),
     )
 
 
@@ -97,12 +94,7 @@ def _classes(ticket: Ticket, fresh: Ticket) -> dict[str, object]:
         made = made.model_copy(update={**kept, "source_severity": before.source_severity})
     if made is None:
         return {name: getattr(fresh, name) for name in names}
-    return {
-        "classification": made,
-        "category": made.category.value,
-        "component": made.component.value,
-        "severity": Severity(made.severity.value),
-    }
+    return made.fields()
 
 
 def _by_person(decision: Decision) -> bool:

@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from whystall.knowledge_base.tickets import human
-from whystall.knowledge_base.tickets.models import (
-    LIVE,
-    ClosedAs,
-    Comment,
-    Link,
-    LinkKind,
-    State,
-    Ticket,
-)
+from whystall.knowledge_base.tickets.models import LIVE, ClosedAs, Comment, Link, LinkKind, State, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 COMMENTS, LINKS, LABELS = 1000, 500, 200
@@ -55,7 +47,6 @@ def refusal(ticket: Ticket, to: State) -> str | None:
 
 
 def acknowledged(ticket: Ticket) -> Ticket:
-    """Return `ticket` as acknowledged."""
     return _moved(ticket, "acknowledged")
 
 

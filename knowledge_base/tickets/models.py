@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -15,34 +15,15 @@ LESSON = "ticket-"
 """Prefix of the ids of cards made from resolved tickets."""
 
 State = Literal["open", "acknowledged", "resolved", "closed"]
-"""``open``: nobody has reacted; ``acknowledged``: somebody works on it; ``resolved``: the stall is over; ``closed``:
-finished, for the reason in `Ticket.closed_as`.
-"""
+"""``open``: new; ``acknowledged``: being worked on; ``resolved``: the stall is over; ``closed``: see `ClosedAs`."""
 LIVE: tuple[State, ...] = ("open", "acknowledged")
 """States in which a recurrence counts in the ticket instead of opening another."""
 ClosedAs = Literal["fixed", "duplicate", "no_fault", "wont_fix", "cannot_reproduce", "stale"]
 Origin = Literal["diagnosis", "alert", "work_order", "person"]
 LinkKind = Literal["duplicate", "duplicated_by", "related"]
-
-
 What = Literal[
-    "opened",
-    "seen_again",
-    "acknowledged",
-    "resolved",
-    "closed",
-    "reopened",
-    "assigned",
-    "escalated",
-    "diagnosed",
-    "triaged",
-    "classified",
-    "linked",
-    "unlinked",
-    "commented",
-    "edited",
-    "verified",
-    "delivered",
+    "opened", "seen_again", "acknowledged", "resolved", "closed", "reopened", "assigned", "escalated", "diagnosed",
+    "triaged", "classified", "linked", "unlinked", "commented", "edited", "verified", "delivered"
 ]
 """Kinds of history entries. ``delivered``: created in a tracker (`Ticket.remotes`)."""
 
@@ -98,9 +79,15 @@ class Classification(Model):
     cause: Decision | None = None
     source_severity: str = ""
 
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `Ticket` that follow from it."""
+        severity = Severity(self.severity.value)
+        values = {"category": self.category.value, "component": self.component.value, "severity": severity}
+        return {"classification": self, **values}
+
 
 class Assignment(Model):
-    """Who is responsible. `users`: names in the settings, the first is notified first; empty: nobody is on call.
+    """Who is responsible. `users`: names in the settings, the first is notified first; empty: no one is on call.
 
     `rule`: what decided: ``person:WHO``, ``rule:ID``, ``receiver:NAME``, ``category:NAME``, ``default``, ``none``.
     `why`: part of the schedule, ``rotation:NAME``, ``override:ID``, ``temporary:ID``, ``fallback``. `level`: escalation

@@ -114,7 +114,6 @@ def listed(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[Line]:
 
 
 def count(db: SqliteDatabase, wanted: Wanted) -> int:
-    """Return the number of tickets matching `wanted`."""
     return int(db.execute(_COUNT, _bound(wanted, 0)).fetchone()[0])
 
 
@@ -129,7 +128,6 @@ def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
 
 
 def add_event(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, detail: str) -> None:
-    """Add an entry to the history of `ticket`."""
     db.execute(
         "INSERT INTO ticket_events (ticket, revision, what, by, at, detail) VALUES (?, ?, ?, ?, ?, ?)",
         [int(ticket.id), ticket.revision, what, human.line(by, human.NAME), at, human.line(detail, _DETAIL)],

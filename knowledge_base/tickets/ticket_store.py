@@ -53,7 +53,6 @@ class TicketStore:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def get(self, id: str) -> Ticket:
-        """Return the ticket `id`."""
         with self._file.read() as db:
             return self._get(db, id)
 
@@ -82,7 +81,6 @@ class TicketStore:
             return rows.listed(db, wanted or Wanted(), limit)
 
     def count(self, wanted: Wanted | None = None) -> int:
-        """Return the number of matching tickets."""
         with self._file.read() as db:
             return rows.count(db, wanted or Wanted())
 
@@ -180,7 +178,6 @@ class TicketStore:
         return ticket
 
     def verified(self, id: str, verification: Verification, by: str = "engine") -> Ticket:
-        """Append `verification` to ticket `id`."""
         return self._change(
             id, lambda t: _with(t, {"verifications": [*t.verifications, verification]}), "verified", by, "", ""
         )

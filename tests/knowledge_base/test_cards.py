@@ -401,19 +401,19 @@ def test_a_card_added_here_begins_its_life_here(kb: KnowledgeBase) -> None:
             {"what": "reviewed", "by": "the boss", "at": "2020-01-01T00:00:00Z"}
         ]
     )  # fmt: skip
-    assert [(d.what, d.by) for d in kb.add_incident(foreign, "ann").history] == [("added", "ann")]
+    assert [(d.what, d.by) for d in kb.cards.add(foreign, "ann").history] == [("added", "ann")]
     for id in ("", "a b", "x" * 300, "\x1b", "ticket-9"):
         with pytest.raises(ToolError) as caught:
-            kb.add_incident(foreign.model_copy(update={"id": id}))
+            kb.cards.add(foreign.model_copy(update={"id": id}))
         assert caught.value.code is ErrorCode.BAD_ARGUMENT
 
 
 def test_what_was_changed_after_it_was_read_is_not_accepted(kb: KnowledgeBase) -> None:
     ticket = kb.tickets.draft(checkpoint())
     kb.tickets.resolve(ticket.id, "asynchronous checkpoints", "ann")
-    read = kb.get_incident("ticket-1")
+    read = kb.cards.get("ticket-1")
     changed = kb.cards.edit("ticket-1", {"fix": {"en": "delete everything"}}, "bob")
     with pytest.raises(ToolError, match="changed meanwhile"):
         kb.cards.accept("ticket-1", "ann", shown=read)
-    assert kb.get_incident("ticket-1").state == "draft"
+    assert kb.cards.get("ticket-1").state == "draft"
     assert kb.cards.accept("ticket-1", "ann", shown=changed).state == "reviewed"

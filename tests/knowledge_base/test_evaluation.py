@@ -245,7 +245,7 @@ def test_a_ticket_is_also_the_card_it_recurred_on(base: Base) -> None:
 def test_the_base_stays_as_it_was(base: Base) -> None:
     path = base(card("a-one", "fsync_storm", "zebra"), card("a-two", "fsync_storm", "zebra"))
     with KnowledgeBase(path) as kb:
-        kb.add_incident(Incident.model_validate(card("mine", "lock_wait", "walrus")))
+        kb.cards.add(Incident.model_validate(card("mine", "lock_wait", "walrus")))
     before = path.read_bytes()
     assert evaluate(path).cards == 3
     assert path.read_bytes() == before

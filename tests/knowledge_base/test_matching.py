@@ -78,7 +78,7 @@ def test_both_languages_find_the_incident(kb: KnowledgeBase, question: str, expe
 
 
 def test_a_question_in_one_language_finds_an_incident_told_in_the_other(kb: KnowledgeBase) -> None:
-    kb.add_incident(own(symptom=Words(en="zzz the checkpoint hangs", zh="zzz"), title=Words(en="zzz", zh="zzz")))
+    kb.cards.add(own(symptom=Words(en="zzz the checkpoint hangs", zh="zzz"), title=Words(en="zzz", zh="zzz")))
     found = {m.incident: m.shared for m in kb.search("检查点 卡住", limit=50)}
     assert {"word:checkpoint", "word:hang"} <= set(found["mine"])
 
@@ -139,13 +139,13 @@ def test_random_text_never_raises(kb: KnowledgeBase) -> None:
 
 
 def test_operators_are_words(kb: KnowledgeBase) -> None:
-    kb.add_incident(own(symptom=Words(en="near the reactor", zh="近")))
+    kb.cards.add(own(symptom=Words(en="near the reactor", zh="近")))
     assert [m.incident for m in kb.search("NEAR")] == ["mine"]
     assert kb.search("qwertyuiop") == []
 
 
 def test_rare_words_are_found_in_a_long_text(kb: KnowledgeBase) -> None:
-    kb.add_incident(own())
+    kb.cards.add(own())
     seen = Counter(word for i in curated() for word in set(terms(i.symptom.en + " " + i.fix.en).words))
     common = [word for word, count in seen.items() if count > 1 and not word.startswith("c_")]
     assert len(common) > 100
@@ -163,7 +163,7 @@ def test_every_cause_matches_its_incidents(kb: KnowledgeBase, cause: str) -> Non
     for match in found:
         assert (match.how, match.known) == ("evidence", False)  # a cause is no incident
         assert f"cause:{cause}" in match.shared
-        assert kb.get_incident(match.incident).cause == cause
+        assert kb.cards.get(match.incident).cause == cause
 
 
 def test_the_system_call_ranks_and_is_said(kb: KnowledgeBase) -> None:
@@ -199,10 +199,10 @@ def test_without_a_cause_a_telling_kind_and_words_match(kb: KnowledgeBase) -> No
 
 def test_an_incident_of_another_cause_is_not_offered(kb: KnowledgeBase) -> None:
     told = "GPUs starve, data set does not fit the page cache, slow reads"
-    assert kb.get_incident(kb.search(told)[0].incident).cause == "page_cache_thrash"
+    assert kb.cards.get(kb.search(told)[0].incident).cause == "page_cache_thrash"
     reads = finding("file.slow_read", window_pct=6)
     case = checkpoint(cause="kernel_cpu_in_syscall", symptom=told, culprit=None, chain=[], findings=[reads])
-    assert {kb.get_incident(m.incident).cause for m in kb.match(case)} == {"kernel_cpu_in_syscall"}
+    assert {kb.cards.get(m.incident).cause for m in kb.match(case)} == {"kernel_cpu_in_syscall"}
 
 
 def test_generic_kinds_are_kinds() -> None:
@@ -217,7 +217,7 @@ def test_a_resolved_ticket_is_recognised(kb: KnowledgeBase) -> None:
     first = kb.match(again)[0]
     assert first.incident == "ticket-1"
     assert [key.partition(":")[0] for key in first.shared[:2]] == ["fault", "finding"]
-    lesson = kb.get_incident("ticket-1")
+    lesson = kb.cards.get("ticket-1")
     assert lesson.origin == "ticket"
     assert lesson.fix.en == "moved checkpoints to local NVMe"
     elsewhere = kb.match(checkpoint("/elsewhere/model.pt", comm="other", id="d3"))
@@ -259,7 +259,7 @@ def test_a_retired_card_is_found_by_nothing(kb: KnowledgeBase) -> None:
     put(kb, like("mine", checkpoint(), state="retired"))
     assert "mine" not in found(kb, checkpoint(id="d2"))
     assert kb.search("frobnicator") == []
-    assert kb.get_incident("mine").state == "retired"
+    assert kb.cards.get("mine").state == "retired"
 
 
 def test_imported_drafts_do_not_hide_what_somebody_answers_for(kb: KnowledgeBase) -> None:
@@ -465,7 +465,7 @@ def test_a_changed_glossary_reaches_cards_that_were_stored_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with KnowledgeBase(tmp_path / "k.db") as kb:
-        kb.add_incident(own())
+        kb.cards.add(own())
         with kb._file.write() as db:
             db.execute("UPDATE incidents SET symptom = '', later = '', concepts = '' WHERE id = 'mine'")
         assert kb.search("frobnicator") == []

@@ -65,15 +65,15 @@ def test_an_upgrade_replaces_curated_incidents_and_leaves_the_users(
     monkeypatch.setattr(seeding, "curated", lambda: [*old, gone])
     monkeypatch.setattr(seeding, "curated_hash", lambda: "older")
     with KnowledgeBase(path) as kb:
-        assert kb.get_incident("no-longer-shipped").cause == "lock_wait"
-        kb.add_incident(own())
+        assert kb.cards.get("no-longer-shipped").cause == "lock_wait"
+        kb.cards.add(own())
         kb.tickets.draft(checkpoint())
     monkeypatch.undo()
     with KnowledgeBase(path) as kb:
-        assert [kb.get_incident(i.id) for i in shipped] == shipped
+        assert [kb.cards.get(i.id) for i in shipped] == shipped
         with pytest.raises(ToolError):
-            kb.get_incident("no-longer-shipped")
-        assert kb.get_incident("mine").origin == "user"
+            kb.cards.get("no-longer-shipped")
+        assert kb.cards.get("mine").origin == "user"
         assert kb.tickets.get("1").occurrences == 1
         assert [m.incident for m in kb.search("frobnicator")] == ["mine"]
         assert "outworn" not in " ".join(w for m in kb.search("outworn phrases") for w in m.shared)
@@ -206,7 +206,7 @@ def test_verifications_are_kept_when_the_fault_returns(kb: KnowledgeBase) -> Non
 
 @pytest.mark.parametrize("id", ["2", "0", "-1", "", "x", "1; DROP TABLE tickets", "٣", "9" * 40, "\udcff"])
 def test_unknown_ids_are_not_found(kb: KnowledgeBase, id: str) -> None:
-    for ask in (kb.tickets.get, kb.get_incident, kb.get_diagnosis, lambda i: kb.tickets.resolve(i, "x", "ann")):
+    for ask in (kb.tickets.get, kb.cards.get, kb.get_diagnosis, lambda i: kb.tickets.resolve(i, "x", "ann")):
         with pytest.raises(ToolError) as caught:
             ask(id)
         assert caught.value.code is ErrorCode.NOT_FOUND
@@ -220,10 +220,10 @@ def test_a_reason_is_needed_to_resolve(kb: KnowledgeBase) -> None:
 
 
 def test_an_own_incident_keeps_its_id_to_itself(kb: KnowledgeBase) -> None:
-    assert kb.add_incident(own()).origin == "user"
+    assert kb.cards.add(own()).origin == "user"
     for id in ("mine", curated()[0].id, "ticket-1"):
         with pytest.raises(ToolError) as caught:
-            kb.add_incident(own(id))
+            kb.cards.add(own(id))
         assert caught.value.code is ErrorCode.BAD_ARGUMENT
 
 
@@ -275,7 +275,7 @@ def test_nothing_heavy_is_imported_before_a_store_is_opened() -> None:
 
 
 def test_the_index_follows_its_table(kb: KnowledgeBase, tmp_path: Path) -> None:
-    kb.add_incident(own())
+    kb.cards.add(own())
     with closing(sqlite3.connect(tmp_path / "k.db")) as other:
         other.execute("INSERT INTO incidents_fts (incidents_fts, rank) VALUES ('integrity-check', 1)")
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -21,7 +21,8 @@ from whystall.knowledge_base.tickets import drafting as tickets
 from whystall.knowledge_base.tickets.models import Check, Line, Ticket, Verification
 from whystall.prompts import mcp
 from whystall.prompts.escape import Safe, markdown, markdown_code, placed, plain_code, short
-from whystall.prompts.render import LANGS, fill, render, voice
+from whystall.prompts.files import LANGS
+from whystall.prompts.render import fill, render, voice
 from whystall.tools.contract.result import Artifact, CollectorCoverage, Model, Status, ToolResult
 from whystall.tools.contract.text import clean
 

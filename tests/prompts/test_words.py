@@ -13,7 +13,8 @@ from making import finding
 from whystall.knowledge_base.classify import rules
 from whystall.knowledge_base.models import Cause, CauseState, Lang, Verdict
 from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind, Origin, State, What
-from whystall.prompts.render import LANGS, voice, words
+from whystall.prompts.files import LANGS
+from whystall.prompts.render import voice, words
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status

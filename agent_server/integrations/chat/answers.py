@@ -235,7 +235,7 @@ class Answers:
 
     def _fix(self, match: Match) -> Words | None:
         """What solved it; only of a card that somebody answers for."""
-        return self.kb.get_incident(match.incident).fix if match.state == "reviewed" else None
+        return self.kb.cards.get(match.incident).fix if match.state == "reviewed" else None
 
     def matches(self, diagnosis: str) -> list[Match]:
         """Past incidents that resemble a diagnosis that is stored."""

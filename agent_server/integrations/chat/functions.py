@@ -203,7 +203,7 @@ class Functions:
                     "about": match.title.get(self.lang),
                     "fits": not match.weak,
                     "known": match.known,
-                    "fix": short(self.answers.kb.get_incident(match.incident).fix.get(self.lang), _TEXT)
+                    "fix": short(self.answers.kb.cards.get(match.incident).fix.get(self.lang), _TEXT)
                     if match.state == "reviewed"
                     else "",
                 }

@@ -72,7 +72,7 @@ def read(app: App, uri: str, lang: Lang) -> Stored:
         if kind in ("artifacts", "transcripts"):
             return _file(uri, app.artifact(uri) if kind == "artifacts" else transcript_files.path_of(name))
         if kind == "incidents":
-            incident = wire.structured(app.kb().get_incident(unquote(name)))
+            incident = wire.structured(app.kb().cards.get(unquote(name)))
             return Stored("application/json", json.dumps(incident, ensure_ascii=False, indent=1))
         if kind == "tickets":
             return Stored("text/markdown", words.whole_ticket_text(app.kb(), name, lang))

@@ -125,7 +125,8 @@ def truth_of(row: Row, columns: Columns) -> str:
 @cache
 def _called() -> Mapping[str, str]:
     """What our categories are called in both languages, to their names."""
-    from whystall.prompts.render import LANGS, words
+    from whystall.prompts.files import LANGS
+    from whystall.prompts.render import words
 
     return {
         plain(str(word)): id for lang in LANGS for id, word in words(lang)["categories"].items() if id in categories()

@@ -43,7 +43,7 @@ def solved(home: dict[str, str]) -> dict[str, str]:
 def card(home: dict[str, str]) -> Incident:
     """The card of the ticket as it is stored."""
     with Stores(Path(home["WHYSTALL_HOME"]) / "knowledge.db") as base:
-        return base.get_incident("ticket-1")
+        return base.cards.get("ticket-1")
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def _card(id: str) -> Incident:
 async def test_ids_are_completed(mode: str) -> None:
     async with connected(mode) as (client, app):
         for number in range(130):
-            app.kb().add_incident(_card(f"tale-{number:03}"))
+            app.kb().cards.add(_card(f"tale-{number:03}"))
         diagnosis = await diagnosed(client)
         ticket = await answered(client, "ticket_draft", diagnosis=diagnosis["id"])
 
@@ -238,7 +238,7 @@ async def test_ids_are_completed(mode: str) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 async def test_an_id_of_any_letters_is_read_by_its_uri(mode: str) -> None:
     async with connected(mode) as (client, app):
-        app.kb().add_incident(_card("卡顿/a?b#c%d"))
+        app.kb().cards.add(_card("卡顿/a?b#c%d"))
         listed = [r for r in (await client.list_resources()).resources if r.name.startswith("卡顿")]
         assert len(listed) == 1
         content = (await client.read_resource(str(listed[0].uri))).contents[0]

@@ -15,7 +15,8 @@ import pytest
 from recordings import FSYNC_STACK, PID, Scene
 
 from whystall.agent_server.presentation.pages import page_for
-from whystall.prompts.render import LANGS, words
+from whystall.prompts.files import LANGS
+from whystall.prompts.render import words
 from whystall.tools.contract.registry import Tool
 from whystall.tools.host import offcputime
 from whystall.tools.profiles.cpu_profile import tool as cpu_profile

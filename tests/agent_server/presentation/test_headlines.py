@@ -10,7 +10,7 @@ from making import coverage, finding
 
 from whystall.agent_server.presentation.texts import TEXT_LIMIT, result_text
 from whystall.knowledge_base.models import Lang
-from whystall.prompts.render import LANGS
+from whystall.prompts.files import LANGS
 from whystall.tools.contract.result import Status, ToolResult
 from whystall.tools.contract.text import clean
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data, EvidenceRow, Verdict

@@ -8,7 +8,8 @@ import pytest
 
 from whystall.agent_server.presentation.headlines import headline_of
 from whystall.knowledge_base.models import Lang
-from whystall.prompts.render import LANGS, words
+from whystall.prompts.files import LANGS
+from whystall.prompts.render import words
 from whystall.tools.profiles.cpu_profile import tool as cpu_profile
 from whystall.tools.profiles.flame_graph import data as flame_graph_data
 from whystall.tools.profiles.flame_graph.data import DeviceRow, LaunchRow

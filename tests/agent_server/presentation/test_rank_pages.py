@@ -11,7 +11,8 @@ import pytest
 from rank_jobs import Fault, Plan, simulate
 
 from whystall.agent_server.presentation.pages import page_for
-from whystall.prompts.render import LANGS, words
+from whystall.prompts.files import LANGS
+from whystall.prompts.render import words
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording

@@ -35,7 +35,8 @@ from whystall.knowledge_base.tickets.models import (
     Remote,
     Ticket,
 )
-from whystall.prompts.render import LANGS, words
+from whystall.prompts.files import LANGS
+from whystall.prompts.render import words
 from whystall.tools.contract.findings import Severity
 
 AT, LATER = "2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z"

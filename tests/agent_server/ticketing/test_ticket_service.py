@@ -129,7 +129,7 @@ def test_a_failure_leaves_nothing_behind(kb: Stores, monkeypatch: pytest.MonkeyP
     with pytest.raises(ZeroDivisionError):
         TicketService(kb, SETTINGS).file(report(), now=NOW)
     assert kb.tickets.count() == 0
-    assert kb.texts.find(report()) == []
+    assert kb.similar_texts.find(report()) == []
 
 
 # --- diagnoses --------------------------------------------------------------------------------------------------------

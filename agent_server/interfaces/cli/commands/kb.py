@@ -72,7 +72,7 @@ def add_incident(
     as_json: JsonOption = False,
 ) -> None:
     """Add an incident to the knowledge base."""
-    incident = open_default().add_incident(read_incident(file), who(by))
+    incident = open_default().cards.add(read_incident(file), who(by))
     if as_json:
         console.say_json(incident)
     else:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from whystall.knowledge_base.classify.dedup_keys import stable
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.classify.sameness import stable
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.models import Model
 
@@ -32,20 +32,20 @@ _SHOWN = 3
 _PRIME = (1 << 31) - 1
 
 
-class Near(Model):
+class SimilarTicket(Model):
     """A ticket with a similar text. `alike`: Jaccard index of the words, 0.6 to 1."""
 
     ticket: str
     alike: float = Field(ge=0, le=1)
 
 
-class Texts:
+class TextIndex:
     """The words of the tickets in `file` that came as text."""
 
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    def find(self, report: Report) -> Sequence[Near]:
+    def find(self, report: Report) -> Sequence[SimilarTicket]:
         """Return at most three tickets with a text like `report`, most similar first, then latest."""
         words = _words(report)
         if len(words) < _FEWEST:
@@ -66,7 +66,7 @@ class Texts:
             if alike >= _ALIKE:
                 found.append((alike, ticket))
         best = sorted(found, reverse=True)[:_SHOWN]
-        return [Near(ticket=str(ticket), alike=round(alike, 2)) for alike, ticket in best]
+        return [SimilarTicket(ticket=str(ticket), alike=round(alike, 2)) for alike, ticket in best]
 
     def put(self, ticket: str, report: Report) -> None:
         """Store the words of the report of `ticket`. Call it in the transaction that creates the ticket."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from whystall.knowledge_base.classify.dedup_keys import dedup_key, stable
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.classify.sameness import dedup_key, stable
 
 
 def order(title: str, at: str = "2026-01-01T00:00:00Z", **labels: str) -> Report:
