@@ -118,7 +118,7 @@ class Service:
             sender = Sender(self.kb, self.vendors, client, time.time, self.pictures)
             for name in self.vendors:
                 steps[f"chat:{name}"] = _step(sender.due, name)
-            steps["strays"] = every(_STRAYS_S, lambda _now: in_thread(sender.strays))
+            steps["strays"] = every(_STRAYS_S, lambda _now: in_thread(sender.give_up_removed))
         if self.settings.sinks:
             from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
             from whystall.agent_server.integrations.trackers.polling import TrackerPoller

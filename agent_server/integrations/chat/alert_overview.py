@@ -1,7 +1,4 @@
-"""What is told of alerts that fire and of silences, to people who ask what is going on.
-
-Nothing is changed. Functions block for as long as a file is read; call them in a thread.
-"""
+"""List firing alerts and silences as chat messages. Read-only, but blocking: call it in a thread."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ _TEXT = 120
 _LABELS = 4
 
 
-def told(kb: Stores, what: str, lang: Lang, now: datetime) -> Outgoing:
-    """The ``alerts`` that fire, by their groups; or the ``silences`` that hold or will."""
+def overview(kb: Stores, what: str, lang: Lang, now: datetime) -> Outgoing:
+    """Return the firing ``alerts`` by group, or the active and pending ``silences``."""
     return _alerts(kb, lang) if what == "alerts" else _silences(kb, lang, now)
 
 

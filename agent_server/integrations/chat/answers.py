@@ -1,6 +1,6 @@
-"""What is answered by looking something up: who is on call, tickets, past incidents, jobs of this machine.
+"""Answers to read-only questions: who is on call, tickets, past incidents, jobs of this host.
 
-Nothing is changed. Methods block for as long as a file is read; call them in a thread.
+All methods block on the database; call them in a thread.
 """
 
 from __future__ import annotations
@@ -36,33 +36,18 @@ if TYPE_CHECKING:
 SHOWN = 10
 _AHEAD = timedelta(days=62)
 _NEXT = re.compile(r"\bnext\b(?! (?:week|month|mon|tue|wed|thu|fri|sat|sun))|下一[个位班]|接班|接下来|之后是谁", re.I)
-_MINE = re.compile(
+_OWN_SHIFT = re.compile(
     r"\bwhen\b.*\b(?:i|my)\b|\bam i\b|\bmy (?:next )?(?:on-call )?(?:shift|turn)\b"
     r"|我.*(?:什么时候|何时|几点|哪天|值班吗)|(?:什么时候|何时|轮到)我",
     re.I,
 )
-_CLOSE = 0.8
+_SIMILARITY = 0.8
 _NAME = 120
-# What of a question about who is on call is no name of a schedule.
+# Words of an on-call question that are no name of a schedule.
 _ASKING = frozenset(
     (
-        *(
-            "who",
-            "whom",
-            "is",
-            "s",
-            "on",
-            "call",
-            "oncall",
-            "on-call",
-            "duty",
-            "the",
-            "for",
-            "at",
-            "now",
-            "right",
-            "do",
-        ),
+        *("who", "whom", "is", "s", "on", "call", "oncall", "on-call", "duty", "the", "for", "at", "now", "right"),
+        *("do",),
         *("i", "we", "pager", "has", "have", "shift", "whose", "it", "responsible", "will", "be", "this", "next", "in"),
         *("of", "to", "a", "am", "pm", "page", "contact", "ping", "today", "tonight", "tomorrow", "yesterday", "night"),
         *("morning", "evening", "afternoon", "weekend", "week", "monday", "tuesday", "wednesday", "thursday", "friday"),
@@ -75,7 +60,7 @@ _ASKING = frozenset(
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers from `kb` and `settings` (None: there are none)."""
+    """Answers from the knowledge base and the settings."""
 
     kb: Stores
     settings: Settings | None
@@ -83,9 +68,7 @@ class Answers:
     # --- on call ----------------------------------------------------------------------------------------------------
 
     def on_call(self, intent: Intent, lang: Lang, now: datetime, user: str = "") -> Outgoing:
-        """Who is on call, in the schedules that are meant, at the time that is meant; who is next, where that is asked;
-        when `user` is, where it is asked by them.
-        """
+        """Return who is on call in the schedules and at the time in the question, who is next, or when `user` is."""
         title = say(lang, "title.on_call")
         schedules = sorted(self.settings.oncall.schedules) if self.settings is not None else []
         if not schedules:
@@ -96,18 +79,18 @@ class Answers:
             known = Safe(comma.join(name(one) for one in schedules[:SHOWN]))
             return outgoing(lang, [say(lang, "on_call.unknown", name(unknown), known)], title)
         at = when(intent.text, now)
-        if _MINE.search(intent.text):
-            return outgoing(lang, [self._mine(user, schedules, lang, now)], title)
-        turns = self.turns(chosen[:SHOWN], at or now)
-        lines = [self._turn(turn, lang, at, now) for turn in turns]
+        if _OWN_SHIFT.search(intent.text):
+            return outgoing(lang, [self._own_shift(user, schedules, lang, now)], title)
+        turns = self.on_call_at(chosen[:SHOWN], at or now)
+        lines = [self._line_of(turn, lang, at, now) for turn in turns]
         if at is None and _NEXT.search(intent.text):
-            after = [(turn.until, self.turns([turn.schedule], turn.until)[0]) for turn in turns if turn.until]
-            lines += [self._turn(turn, lang, until, now) for until, turn in after]
+            after = [(turn.until, self.on_call_at([turn.schedule], turn.until)[0]) for turn in turns if turn.until]
+            lines += [self._line_of(turn, lang, until, now) for until, turn in after]
         lines += [say(lang, "jobs.more", len(chosen) - SHOWN)] if len(chosen) > SHOWN else []
         return outgoing(lang, [f"- {line}" for line in lines] if len(lines) > 1 else lines, title)
 
-    def turns(self, schedules: Sequence[str], at: datetime) -> list[OnCall]:
-        """Who is on call in each of `schedules` at `at`."""
+    def on_call_at(self, schedules: Sequence[str], at: datetime) -> list[OnCall]:
+        """Return who is on call in each of `schedules` at `at`."""
         from whystall.agent_server.ticketing.oncall.on_call import on_call
 
         assert self.settings is not None  # noqa: S101 - callers have schedules
@@ -115,8 +98,8 @@ class Answers:
         return [on_call(self.settings.oncall, overrides, schedule, at) for schedule in schedules]
 
     def _schedules(self, text: str, known: Sequence[str], lang: Lang) -> tuple[list[str], str]:
-        """The schedules that `text` means; and a name in it that is none."""
-        assert self.settings is not None  # noqa: S101 - the caller looked
+        """Return the schedules that `text` names, or a name in it that is unknown."""
+        assert self.settings is not None  # noqa: S101 - the caller checked
         lowered = {one.lower(): one for one in known}
         tokens = [t.lower() for t in re.findall(r"[A-Za-z][\w.-]*", text, re.ASCII)]
         named = [lowered[t] for t in tokens if t in lowered]
@@ -131,7 +114,7 @@ class Answers:
             return list(dict.fromkeys(of_category)), ""
         left = [t for t in tokens if t not in _ASKING and not t.isdigit()]
         for token in left:
-            if close := difflib.get_close_matches(token, lowered, 1, _CLOSE):
+            if close := difflib.get_close_matches(token, lowered, 1, _SIMILARITY):
                 return [lowered[close[0]]], ""
         after = re.search(r"(?:\bfor|\bof) +(?:the +)?([A-Za-z][\w.-]*)", text, re.I | re.A)
         if after is not None and after[1].lower() in left:
@@ -139,7 +122,7 @@ class Answers:
         default = self.settings.oncall.schedule
         return ([default] if default is not None else list(known)), ""
 
-    def _turn(self, turn: OnCall, lang: Lang, wanted_at: datetime | None, now: datetime) -> Safe:
+    def _line_of(self, turn: OnCall, lang: Lang, wanted_at: datetime | None, now: datetime) -> Safe:
         at = Safe(clock(wanted_at, now)) if wanted_at is not None else say(lang, "on_call.now")
         if not turn.users:
             return say(lang, "on_call.nobody", schedule=name(turn.schedule), at=at)
@@ -148,11 +131,11 @@ class Answers:
         until = say(lang, "on_call.until", Safe(clock(turn.until, now))) if turn.until is not None else ""
         return say(lang, "on_call.is", schedule=name(turn.schedule), at=at, users=users, until=until)
 
-    def _mine(self, user: str, schedules: Sequence[str], lang: Lang, now: datetime) -> Safe:
-        """When `user` is on call next, now included."""
+    def _own_shift(self, user: str, schedules: Sequence[str], lang: Lang, now: datetime) -> Safe:
+        """Return when `user` is on call next, or now."""
         from whystall.agent_server.ticketing.oncall.on_call import shifts
 
-        assert self.settings is not None  # noqa: S101 - the caller looked
+        assert self.settings is not None  # noqa: S101 - the caller checked
         if not user:
             return say(lang, "ticket.not_known")
         overrides = self.kb.overrides.all()
@@ -176,7 +159,6 @@ class Answers:
     # --- tickets ----------------------------------------------------------------------------------------------------
 
     def ticket(self, id: str, lang: Lang) -> Outgoing:
-        """The ticket `id`, or that there is none."""
         try:
             return texts.ticket_message(self.kb.tickets.get(id), lang)
         except ToolError as error:
@@ -185,22 +167,20 @@ class Answers:
             return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
 
     def tickets(self, intent: Intent, lang: Lang, user: str) -> tuple[Outgoing, list[str]]:
-        """Tickets in the states, of the severities and of the person that are meant, and the numbers of those that are
-        shown; those of `user` where "my" is said.
-        """
+        """Return the tickets with the states, severities and assignee in the question, and the ids shown."""
         from whystall.knowledge_base.tickets.rows import Wanted
 
-        mine = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的", intent.text, re.I) is not None
-        whose = self._whose(intent.text, user, mine)
-        if mine and whose is None:
+        own = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的", intent.text, re.I) is not None
+        whose = self._assignee(intent.text, user, own)
+        if own and whose is None:
             return outgoing(lang, [say(lang, "ticket.not_known")], say(lang, "title.tickets")), []
         wanted = Wanted(states=states_of(intent.text), severities=severities_of(intent.text), assignee=whose)
         lines = self.kb.tickets.lines(wanted, SHOWN)
         return texts.tickets_message(lines, self.kb.tickets.count(wanted), lang), [line.id for line in lines]
 
-    def _whose(self, text: str, user: str, mine: bool) -> str | None:
-        """Whose tickets are meant: "" for those that nobody has, None for anybody's."""
-        if mine:
+    def _assignee(self, text: str, user: str, own: bool) -> str | None:
+        """Return the assignee that is meant: "" for unassigned tickets, None for all."""
+        if own:
             return user or None
         if re.search(r"\bunassigned\b|\bnobody\b|无人(?:负责|认领|处理)|没人|未分配|未指派", text, re.I):
             return ""
@@ -213,12 +193,12 @@ class Answers:
         return None
 
     def similar(self, text: str, lang: Lang) -> Outgoing:
-        """Past incidents that share words with `text`."""
+        """Return past incidents that share words with `text`."""
         found = self.kb.search(text, 3)
         return texts.similar_message([match.model_copy(update={"fix": self._fix(match)}) for match in found], lang)
 
     def similar_to(self, id: str, lang: Lang) -> Outgoing:
-        """Past incidents like what the ticket `id` is about: by its diagnosis, else by its words."""
+        """Return past incidents similar to the ticket `id`: by its diagnosis, else by its text."""
         try:
             ticket = self.kb.tickets.get(id)
         except ToolError as error:
@@ -230,47 +210,49 @@ class Answers:
         if ticket.analysis is not None:
             found = [match.model_copy(update={"fix": self._fix(match)}) for match in ticket.analysis.matches]
             return texts.similar_message(found, lang)
-        said = f"{ticket.human.title} {ticket.human.description}".strip()
-        return self.similar(said, lang) if said else texts.similar_message([], lang)
+        text = f"{ticket.human.title} {ticket.human.description}".strip()
+        return self.similar(text, lang) if text else texts.similar_message([], lang)
 
     def _fix(self, match: Match) -> Words | None:
-        """What solved it; only of a card that somebody answers for."""
+        """Return the fix of the incident if its card was reviewed."""
         return self.kb.cards.get(match.incident).fix if match.state == "reviewed" else None
 
     def matches(self, diagnosis: str) -> list[Match]:
-        """Past incidents that resemble a diagnosis that is stored."""
+        """Return past incidents similar to a stored diagnosis."""
         return list(self.kb.get_diagnosis(diagnosis).matches)
 
 
 def states_of(text: str) -> tuple[State, ...]:
-    """The states that are named; those of live tickets where none is."""
-    said: tuple[tuple[str, State], ...] = (
+    """Return the states in `text`; by default open and acknowledged, for "all" none (no filter)."""
+    patterns: tuple[tuple[str, State], ...] = (
         (r"\backnowledged\b|\backed\b|处理中|已认领|已确认", "acknowledged"),
         (r"(?<!un)(?<!not )\bresolved\b|(?<!未)已?解决", "resolved"),
         (r"\bclosed\b|已关闭|已结单", "closed"),
     )
-    found = tuple(state for pattern, state in said if re.search(pattern, text, re.I) and not _denied(pattern, text))
+    found = tuple(
+        state for pattern, state in patterns if re.search(pattern, text, re.I) and not _negated(pattern, text)
+    )
     if re.search(r"\b(?:all|every)\b(?!.*\bopen\b)|所有|全部", text, re.I) and not found:
         return ()
     return found or ("open", "acknowledged")
 
 
 def severities_of(text: str) -> tuple[Severity, ...]:
-    """The severities that are named; none where it is any."""
-    said: tuple[tuple[str, Severity], ...] = (
+    """Return the severities in `text`; empty: all."""
+    patterns: tuple[tuple[str, Severity], ...] = (
         (r"\bcritical\b|危急|紧急|致命|\bp0\b", Severity.CRITICAL),
         (r"\bmajor\b|(?<!不)严重", Severity.MAJOR),
         (r"\bminor\b|轻微", Severity.MINOR),
     )
-    return tuple(severity for pattern, severity in said if re.search(pattern, text, re.I))
+    return tuple(severity for pattern, severity in patterns if re.search(pattern, text, re.I))
 
 
-def _denied(pattern: str, text: str) -> bool:
+def _negated(pattern: str, text: str) -> bool:
     return re.search(rf"(?:not|n't|没有?|未|还没)[ 被]*(?:{pattern})", text, re.I) is not None
 
 
 def clock(moment: datetime, now: datetime) -> str:
-    """`moment` by the clock of `now`: with its date, since "tomorrow" is another day elsewhere, and its zone."""
+    """Return `moment` with date and zone, in the zone of `now`."""
     local = moment.astimezone(now.tzinfo)
     return f"{local:%Y-%m-%d %H:%M} {local:%Z}".strip()
 
@@ -279,14 +261,13 @@ def clock(moment: datetime, now: datetime) -> str:
 
 
 def job_line(job: Job, lang: Lang, n: int) -> Safe:
-    """One of several jobs."""
     ranks = _ranks(job, lang)
     age = say(lang, "jobs.age", Safe(quantity(job.age_s, "s"))) if job.age_s >= 1 else ""
     program = name(short(job.program, _NAME))
-    return say(lang, "jobs.line", n=n, job=_called(job), pid=job.pid, program=program, ranks=ranks, age=age)
+    return say(lang, "jobs.line", n=n, job=_label(job), pid=job.pid, program=program, ranks=ranks, age=age)
 
 
-def _called(job: Job) -> Safe:
+def _label(job: Job) -> Safe:
     kind, _, key = job.id.partition(":")
     label = name(short(job.name, _NAME))
     return label if kind in ("process", "run") else Safe(f"{label} ({name(short(f'{kind} {key}', _NAME))})")
@@ -300,7 +281,7 @@ def _ranks(job: Job, lang: Lang) -> Safe:
 
 
 def jobs_message(jobs: Sequence[Job], left: int, missed: Missed, lang: Lang) -> Outgoing:
-    """The jobs of this machine."""
+    """List the jobs of this host; `left`: how many more there are."""
     title = say(lang, "title.jobs")
     if not jobs:
         return outgoing(lang, [say(lang, "jobs.nothing"), *missed_lines(missed, lang)], title)
@@ -311,22 +292,22 @@ def jobs_message(jobs: Sequence[Job], left: int, missed: Missed, lang: Lang) -> 
 
 
 def found_message(found: Resolution, lang: Lang) -> Outgoing:
-    """What was found of a job that somebody only asks after."""
+    """Return the answer to a question about a job that requests no investigation."""
     title = say(lang, "title.jobs")
     if found.status == "several":
-        return question(found, lang, waits=False)
+        return which_job(found, lang, waits=False)
     if found.job is None or found.pid is None:
         return not_found(found, lang)
     rank = say(lang, "jobs.rank", found.rank) if found.rank is not None else ""
     line = say(
-        lang, "jobs.found", job=_called(found.job), pid=found.pid, program=name(short(found.job.program, _NAME)),
+        lang, "jobs.found", job=_label(found.job), pid=found.pid, program=name(short(found.job.program, _NAME)),
         rank=rank, more=_ranks(found.job, lang),
     )  # fmt: skip
     return outgoing(lang, [line, *missed_lines(found.missed, lang)], title)
 
 
-def question(found: Resolution, lang: Lang, waits: bool = True) -> Outgoing:
-    """Which of several jobs is meant. `waits`: for an answer; else they are only listed."""
+def which_job(found: Resolution, lang: Lang, waits: bool = True) -> Outgoing:
+    """List several matching jobs; `waits`: and ask which one is meant."""
     close = "close" in found.how
     head = ("jobs.close" if close else "jobs.several") if waits else ("jobs.like" if close else "jobs.fitting")
     lines: list[str] = [say(lang, head)]
@@ -336,7 +317,7 @@ def question(found: Resolution, lang: Lang, waits: bool = True) -> Outgoing:
 
 
 def not_found(found: Resolution, lang: Lang) -> Outgoing:
-    """That nothing is called so, and what was tried; what could not be read may have been it."""
+    """Return that no job matches, what was tried, and what could not be read."""
     elsewhere = next((code for code in found.tried if code.startswith("elsewhere:")), None)
     if elsewhere is not None:
         return outgoing(lang, [say(lang, "jobs.elsewhere", name(elsewhere.partition(":")[2]))])
@@ -347,7 +328,7 @@ def not_found(found: Resolution, lang: Lang) -> Outgoing:
 
 
 def missed_lines(missed: Missed, lang: Lang) -> list[str]:
-    """What the inventory could not see; processes that ended meanwhile are no one's job."""
+    """Return what the inventory could not read, besides processes that have ended."""
     return [
         say(lang, f"jobs.missed.{what}", count)
         for what, count in (("denied", missed.denied), ("beyond", missed.beyond))

@@ -1,8 +1,7 @@
-"""A model that holds the conversation: it calls functions that look things up, and says what they returned.
+"""Answer a chat message with a language model that calls read-only functions.
 
-It never changes anything: commands are taken by the rules before it is asked. Its words are held against what the
-functions returned; what they do not carry is struck and told once, and then the plain answers of the rules are given in
-their place. Whatever stops it, the rules answer.
+Commands are handled by rules before the model is asked. Sentences of its answer that the functions' results do not
+support are rejected; after one retry the plain answers of the rules replace them. If the model fails, the rules answer.
 """
 
 from __future__ import annotations
@@ -38,28 +37,25 @@ if TYPE_CHECKING:
 STEPS = 8
 SECONDS = 60.0
 TOKENS = 60_000
-"""Of one message: somebody waits for it."""
-_CALLS = 4  # of one answer of the model
-_RESULT = 6000  # characters of what a function returned
+"""Limits per message, since somebody waits for the answer."""
+_CALLS = 4  # per reply of the model
+_RESULT = 6000  # characters of a function's result
 _CONTENT = 4000
-_TURNS = 4  # earlier questions and answers that the model is shown
+_TURNS = 4  # earlier questions and answers shown to the model
 _EARLIER = 400
 
 
-async def assisted(
-    conversation: Conversation, intent: Intent, author: Author, now: float, spoken: dict[str, Any]
-) -> Turn | None:
-    """The answer of the model that is set up to what `author` said; None where the rules are to answer alone.
-
-    Where it does not answer, or says what nothing carries, the plain answer is given with a line that says so.
-    """
+async def answer_with_model(
+    conversation: Conversation, intent: Intent, author: Author, now: float, context: dict[str, Any]
+) -> Turn:
+    """Return the answer of the configured model, or the plain answer with a note if the model fails."""
     from whystall.agent_server.llm.client import ChatClient
     from whystall.agent_server.settings.load import load_llm
 
     try:
         settings = load_llm()
     except ToolError as error:
-        return await _plainly(conversation, intent, author, now, spoken, error.message)
+        return await _answer_by_rules(conversation, intent, author, now, context, error.message)
     limits = Limits(
         steps=min(STEPS, settings.max_steps),
         seconds=min(SECONDS, settings.max_seconds),
@@ -69,38 +65,36 @@ async def assisted(
         price_out=settings.price_out,
     )
     async with ChatClient(settings) as model:
-        return await talk(conversation, model, limits, intent, author, now, spoken)
+        return await run_model(conversation, model, limits, intent, author, now, context)
 
 
-async def talk(
+async def run_model(
     conversation: Conversation,
     model: LanguageModel,
     limits: Limits,
     intent: Intent,
     author: Author,
     now: float,
-    spoken: dict[str, Any],
+    context: dict[str, Any],
 ) -> Turn:
-    """The answer of `model`, within `limits`."""
+    """Return the answer of `model`, within `limits`."""
     local = datetime.fromtimestamp(now, author.zone)
-    earlier = list(spoken.get("turns", []))[-_TURNS:]
-    said = " ".join([author.incoming.text, *(text for turn in earlier for text in turn.values())])
-    functions = Functions(Answers(conversation.app.kb(), conversation.settings), author.lang, local, said)
+    earlier = list(context.get("turns", []))[-_TURNS:]
+    person_text = " ".join([author.incoming.text, *(text for turn in earlier for text in turn.values())])
+    functions = Functions(Answers(conversation.app.kb(), conversation.settings), author.lang, local, person_text)
     exchange = _Exchange(model, Budget(limits), functions, author, earlier)
     try:
         await exchange.run()
     except LlmError as error:
         exchange.stopped = error.code
     if exchange.stopped and not functions.plain:
-        return await _plainly(conversation, intent, author, now, spoken, exchange.stopped)
-    return _turn(conversation, exchange, author, now, spoken)
+        return await _answer_by_rules(conversation, intent, author, now, context, exchange.stopped)
+    return _turn(conversation, exchange, author, now, context)
 
 
 @dataclass
 class _Exchange:
-    """One message of a person, and what the model makes of it. `grounded`: its latest answer; `stopped`: why there is
-    none that stands.
-    """
+    """The exchange with the model about one message. `grounded`: its last answer; `stopped`: why none is usable."""
 
     model: LanguageModel
     budget: Budget
@@ -111,15 +105,15 @@ class _Exchange:
     grounded: Grounded = field(default_factory=Grounded)
     stopped: str = ""
     _messages: list[Message] = field(default_factory=list)
-    _told: bool = False
+    _retried: bool = False
 
     async def run(self) -> None:
-        """Talk until an answer stands, or none will. Raises `LlmError`."""
+        """Ask until there is a usable answer or a reason to stop. Raises `LlmError`."""
         fence = Fence()
         lang = self.author.lang
         system = render("model/chat.txt", lang, opening=fence.opening, closing=fence.closing)
-        search_terms = {"earlier": self.earlier, "message": self.author.incoming.text}
-        self._messages = [Message(role="system", content=system), Message(role="user", content=fence.put(search_terms))]
+        question = {"earlier": self.earlier, "message": self.author.incoming.text}
+        self._messages = [Message(role="system", content=system), Message(role="user", content=fence.put(question))]
         offered = self.functions.offered()
         while not self.stopped:
             reply = await self._ask(offered)
@@ -127,7 +121,7 @@ class _Exchange:
                 return
             if reply.calls:
                 await self._call(reply, fence)
-            elif self._answered(reply, fence, lang):
+            elif self._accept(reply, fence, lang):
                 return
 
     async def _ask(self, offered: list[Any]) -> Reply | None:
@@ -160,25 +154,25 @@ class _Exchange:
             shown: Any = result if len(text) <= _RESULT else {"cut": text[:_RESULT]}
             self._messages.append(Message(role="tool", content=fence.put(shown), call_id=call.id))
 
-    def _answered(self, reply: Reply, fence: Fence, lang: Lang) -> bool:
-        """Hold an answer against what was returned; whether it stands, or is all that will come."""
+    def _accept(self, reply: Reply, fence: Fence, lang: Lang) -> bool:
+        """Check an answer against the results; return whether the exchange is over."""
         content = reply.content.strip()[:_CONTENT]
-        self.grounded = ground(content, self.results, self.functions.said)
-        if content and not self.grounded.struck:
+        self.grounded = ground(content, self.results, self.functions.person_text)
+        if content and not self.grounded.rejected:
             return True
-        if self._told:
+        if self._retried:
             self.stopped = "struck" if content else "empty"
             return True
-        self._told = True
-        told = chat_words(lang)["model"]
-        search_terms = f"{told['again']}\n{fence.put(self.grounded.struck)}" if content else told["empty"]
+        self._retried = True
+        texts = chat_words(lang)["model"]
+        question = f"{texts['again']}\n{fence.put(self.grounded.rejected)}" if content else texts["empty"]
         self._messages.append(Message(role="assistant", content=content or "-", reasoning=reply.reasoning))
-        self._messages.append(Message(role="user", content=search_terms))
+        self._messages.append(Message(role="user", content=question))
         return False
 
 
-def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: float, spoken: dict[str, Any]) -> Turn:
-    """What is said: the words that stand, else the plain answers; and the look that was asked for."""
+def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: float, context: dict[str, Any]) -> Turn:
+    """Return the model's supported sentences, else the plain answers, and start a requested investigation."""
     lang, functions = author.lang, exchange.functions
     stands = bool(exchange.grounded.kept) and not exchange.stopped
     lines: list[str] = list(exchange.grounded.kept) if stands else _plain_lines(functions.plain, lang)
@@ -186,17 +180,17 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
         lines.append(say(lang, "model.struck"))
     elif exchange.stopped:
         lines.append(say(lang, "model.stopped", name(exchange.stopped)))
-    if functions.look is not None:
-        begun = conversation.look(functions.look, author, author.incoming.text)
-        return Turn(lambda: _joined(begun.act(), lines if stands else [], lang), begun.look)
-    if functions.ask is not None:
-        return conversation.asked_back(functions.ask, author, now)
-    said = clean(" ".join(lines), _EARLIER)
-    turns = [*spoken.get("turns", []), {"asked": clean(author.incoming.text, _EARLIER), "answered": said}][-_TURNS:]
+    if functions.target is not None:
+        started = conversation.investigate(functions.target, author, author.incoming.text)
+        return Turn(lambda: _joined(started.act(), lines if stands else [], lang), started.request)
+    if functions.ambiguous is not None:
+        return conversation.ask_which(functions.ambiguous, author, now)
+    answer = clean(" ".join(lines), _EARLIER)
+    turns = [*context.get("turns", []), {"asked": clean(author.incoming.text, _EARLIER), "answered": answer}][-_TURNS:]
 
     def act() -> Outgoing:
-        talk = {**spoken, "turns": turns, "lang": lang}
-        conversation.app.kb().pending_commands.put_topic(*author.key, talk, now)
+        kept = {**context, "turns": turns, "lang": lang}
+        conversation.app.kb().pending_commands.put_topic(*author.key, kept, now)
         return outgoing(lang, lines)
 
     return Turn(act)
@@ -211,15 +205,15 @@ def _plain_lines(plain: list[Outgoing], lang: Lang) -> list[str]:
     return [*texts] if texts else [say(lang, "unknown")]
 
 
-async def _plainly(
-    conversation: Conversation, intent: Intent, author: Author, now: float, spoken: dict[str, Any], why: str
+async def _answer_by_rules(
+    conversation: Conversation, intent: Intent, author: Author, now: float, context: dict[str, Any], why: str
 ) -> Turn:
-    """The answer of the rules, and a line that says why the model gave none."""
-    turn = await conversation.looked_up(intent, author, now, spoken)
+    """Return the answer of the rules with a note why the model gave none."""
+    turn = await conversation.answer_query(intent, author, now, context)
     note: Safe = say(author.lang, "model.stopped", name(clean(why, 200)))
 
     def act() -> Outgoing:
         message = turn.act()
         return message.model_copy(update={"text": f"{message.text}\n{note}"})
 
-    return Turn(act, turn.look)
+    return Turn(act, turn.request)

@@ -1,4 +1,4 @@
-"""Who speaks to us, where, in which language and by which clock, and what they may."""
+"""The author of a chat message: identity, language, time zone and permissions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
 
 TERMINAL = "terminal"
-"""The channel of ``whystall chat``: who can open the knowledge base may change it."""
+"""The channel of ``whystall chat``; its user can write the knowledge base anyway."""
 EVERYBODY = "*"
 _NAME = 100
 
 
 @dataclass(frozen=True)
 class Author:
-    """Who said a message. `user`: the name in the settings, empty for somebody who is not there. `name`: as the log
-    knows them: that name, else the chat and its own id of them; what people call themselves, which may be the name of
-    somebody else or of a part of ours, stands behind it. `zone`: of words such as "tomorrow".
+    """Who wrote a message.
+
+    `user`: the name in the settings, else empty; `name`: for the audit log: the user, or chat and the vendor's id,
+    followed by the display name, which anybody can choose; `zone`: for words such as "tomorrow".
     """
 
     incoming: Incoming
@@ -39,24 +40,24 @@ class Author:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The person in the place: what waits for an answer belongs to both."""
+        """Return channel, conversation and sender: pending commands belong to all three."""
         place = self.incoming.place
         return place.channel, place.conversation, self.incoming.sender
 
     @property
     def listener(self) -> Listener:
-        """As somebody who waits for a look."""
+        """Return the author as a listener of an investigation."""
         place = self.incoming.place.model_dump(mode="json")
         return Listener(sender=self.incoming.sender, place=place, lang=self.lang)
 
     @property
     def source(self) -> str:
-        """The door, for the history of a ticket."""
+        """Return the source for the history of a ticket."""
         return f"chat:{self.incoming.place.channel}"
 
 
 def author_of(incoming: Incoming, settings: Settings | None, last: Lang | None = None) -> Author:
-    """Who said `incoming`. `last`: the language of what they said before, for a message that is in none (``2``)."""
+    """Return the author of `incoming`. `last`: their previous language, for a message without words (``2``)."""
     name = incoming.place.channel
     channel = settings.chat.get(name) if settings is not None else None
     users = settings.users if settings is not None else {}
@@ -70,15 +71,15 @@ def author_of(incoming: Incoming, settings: Settings | None, last: Lang | None =
         lang=(channel.lang if channel else None) or (last if wordless and last else language(incoming.text)),
         zone=ZoneInfo(zone_name) if zone_name else _local(),
         user=user,
-        name=user or (incoming.sender if terminal else _known(incoming)),
+        name=user or (incoming.sender if terminal else _unknown_sender(incoming)),
         may_change=allowed,
         llm=channel.llm if channel is not None else False,
     )
 
 
-def _known(incoming: Incoming) -> str:
-    called = f" ({clean(incoming.sender_name, _NAME)})" if incoming.sender_name else ""
-    return f"chat:{incoming.place.channel}:{clean(incoming.sender, _NAME)}{called}"
+def _unknown_sender(incoming: Incoming) -> str:
+    display_name = f" ({clean(incoming.sender_name, _NAME)})" if incoming.sender_name else ""
+    return f"chat:{incoming.place.channel}:{clean(incoming.sender, _NAME)}{display_name}"
 
 
 def _local() -> tzinfo:

@@ -1,7 +1,7 @@
-"""Commands that change something: what was asked for becomes a wish, which the same person confirms in the same place.
+"""Commands that change something. Each must be confirmed by the same person in the same conversation.
 
-A wish is checked when it is made and again when it is granted; `TicketService` carries it out, with its history and
-the audit log. A model never makes one.
+A command is checked when it is prepared and again when it is executed, by `TicketService` with its history and the
+audit log. A model never issues one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.ticketing.ticket_service import TicketService
 
 CONFIRM_S = 300.0
-"""Seconds in which a wish may be confirmed: long enough to read it, and too short to forget what it was."""
+"""Seconds until a pending command expires."""
 CHANGE = "change"
 _STATES: dict[str, State] = {
     "acknowledge": "acknowledged",
@@ -59,18 +59,18 @@ _AS: tuple[tuple[str, ClosedAs], ...] = (
 
 @dataclass(frozen=True)
 class PendingCommand:
-    """A command as it waits to be confirmed. `command`: an intent that changes; `slots`: what it needs."""
+    """A command that waits for confirmation. `command`: the name of its intent; `slots`: its arguments."""
 
     command: str
     slots: dict[str, str]
 
     def body(self) -> dict[str, Any]:
-        """For `kb.pending_commands`."""
+        """Return the form stored in `kb.pending_commands`."""
         return {"kind": CHANGE, "command": self.command, "slots": self.slots}
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> PendingCommand | None:
-        """The wish in `body`; None for another kind."""
+        """Return the command in `body`; None for another kind of entry."""
         if body.get("kind") != CHANGE:
             return None
         return cls(str(body["command"]), {str(k): str(v) for k, v in body["slots"].items()})
@@ -78,24 +78,24 @@ class PendingCommand:
 
 @dataclass(frozen=True)
 class Commands:
-    """Makes and grants wishes. `ticket_service`, `kb` and `settings` (None: there are none) are those of the chat."""
+    """Prepares and executes commands."""
 
     kb: Stores
     ticket_service: TicketService
     settings: Settings | None
 
     def prepare(self, intent: Intent, author: Author, now: datetime) -> tuple[PendingCommand | None, Outgoing]:
-        """What `intent` asks for, and the question whether to do it; None, and what is missing or forbidden.
+        """Return the command and the question to confirm it, or None and what is missing or forbidden.
 
-        Raises `ToolError` where its ticket is not there.
+        Raises `ToolError` if its ticket does not exist.
         """
         lang = author.lang
         if not author.may_change:
             return None, outgoing(lang, [say(lang, "not_you")])
         slots = {name: value for name, value in intent.slots.items() if name != "time"}
-        lacks = self._completed(intent, slots, author, now)
-        if lacks is not None:
-            return None, outgoing(lang, [lacks])
+        missing = self._complete(intent, slots, author, now)
+        if missing is not None:
+            return None, outgoing(lang, [missing])
         made = PendingCommand(intent.name, slots)
         what = self._describe("wish", made, author, now)
         question = say(lang, "confirm", what=what, minutes=int(CONFIRM_S // 60))
@@ -106,53 +106,53 @@ class Commands:
         lang = author.lang
         if not author.may_change:
             return outgoing(lang, [say(lang, "not_you")])
-        number = self._do(command, author, now)
+        number = self._run(command, author, now)
         return outgoing(lang, [self._describe("done", command, author, now, number)])
 
-    # --- making -----------------------------------------------------------------------------------------------------
+    # --- preparing --------------------------------------------------------------------------------------------------
 
-    def _completed(self, intent: Intent, slots: dict[str, str], author: Author, now: datetime) -> Safe | None:
-        """Complete `slots` of what `intent` asks for; what it lacks, in words."""
+    def _complete(self, intent: Intent, slots: dict[str, str], author: Author, now: datetime) -> Safe | None:
+        """Complete the `slots` of `intent`; return a message if something is missing."""
         lang, id = author.lang, slots.get("id", "")
         if id:
             slots["id"] = self.kb.tickets.get(id.lstrip("0") or "0").id
         if (forbidden := self._forbidden(intent.name, slots.get("id", ""))) is not None:
-            raise ToolError(ErrorCode.BAD_ARGUMENT, forbidden, f"ticket {slots['id']} tells its state")
+            raise ToolError(ErrorCode.BAD_ARGUMENT, forbidden, f"`ticket {slots['id']}` shows its state")
         if intent.name == "resolve" and not slots.get("because"):
             return say(lang, "lacks.because", id=id)
         if intent.name == "close":
-            return self._closing(slots, lang)
+            return self._resolve_reason(slots, lang)
         if intent.name == "link":
             slots["other"] = self.kb.tickets.get(slots["other"].lstrip("0") or "0").id
         if intent.name == "assign":
-            return self._person(slots, lang)
+            return self._resolve_person(slots, lang)
         if intent.name == "silence":
-            return self._silencing(intent, slots, lang, now)
+            return self._resolve_silence(intent, slots, lang, now)
         return None
 
     def _forbidden(self, command: str, id: str) -> str | None:
-        """Why the life of ticket `id` does not allow `command`; asked before anybody confirms it."""
+        """Return why the state of ticket `id` does not allow `command`."""
         to = _STATES.get(command)
         return refusal(self.kb.tickets.get(id), to) if to is not None and id else None
 
-    def _closing(self, slots: dict[str, str], lang: Lang) -> Safe | None:
-        said = slots.pop("as", "")
-        found = next((code for pattern, code in _AS if re.search(pattern, said, re.I)), None)
+    def _resolve_reason(self, slots: dict[str, str], lang: Lang) -> Safe | None:
+        reason = slots.pop("as", "")
+        found = next((code for pattern, code in _AS if re.search(pattern, reason, re.I)), None)
         if found is None:
             return say(lang, "lacks.as", id=slots["id"])
         slots["as"] = found
         if found == "duplicate":
-            other = re.search(r"[0-9]{1,9}", said)
+            other = re.search(r"[0-9]{1,9}", reason)
             if other is None:
                 return say(lang, "lacks.other", id=slots["id"])
             slots["other"] = self.kb.tickets.get(other[0].lstrip("0") or "0").id
             if slots["other"] == slots["id"]:
                 return say(lang, "lacks.other", id=slots["id"])
         elif found == "fixed":
-            slots["because"] = said
+            slots["because"] = reason
         return None
 
-    def _person(self, slots: dict[str, str], lang: Lang) -> Safe | None:
+    def _resolve_person(self, slots: dict[str, str], lang: Lang) -> Safe | None:
         people = self.settings.users if self.settings is not None else {}
         wanted = slots["to"].lstrip("@").lower()
         for user, person in people.items():
@@ -163,7 +163,7 @@ class Commands:
         known = Safe(comma.join(name(user) for user in sorted(people)[:_KNOWN])) or Safe("-")
         return say(lang, "lacks.person", name(short(slots["to"], _SHOWN)), known)
 
-    def _silencing(self, intent: Intent, slots: dict[str, str], lang: Lang, now: datetime) -> Safe | None:
+    def _resolve_silence(self, intent: Intent, slots: dict[str, str], lang: Lang, now: datetime) -> Safe | None:
         from whystall.agent_server.integrations.alerts.silencing import matchers_of
 
         ends = until(intent.get("time"), now)
@@ -172,14 +172,14 @@ class Commands:
         texts = [
             _quoted(part) for part in re.split(r"[,，] *(?=[\w.]+ *[=!])| +(?=[\w.]+(?:=|!=|=~|!~))", slots["matchers"])
         ]
-        matchers_of(texts)  # raises what is wrong with them
+        matchers_of(texts)  # raises on invalid ones
         slots["matchers"] = ", ".join(texts)
         slots["until"] = str(int(ends.timestamp()))
         return None
 
-    # --- granting ---------------------------------------------------------------------------------------------------
+    # --- executing --------------------------------------------------------------------------------------------------
 
-    def _do(self, command: PendingCommand, author: Author, now: datetime) -> str:
+    def _run(self, command: PendingCommand, author: Author, now: datetime) -> str:
         ticket_service, slots = self.ticket_service, command.slots
         at = now.astimezone(timezone.utc)
         id, by, source = slots.get("id", ""), author.name, author.source
@@ -213,7 +213,7 @@ class Commands:
     # --- words ------------------------------------------------------------------------------------------------------
 
     def _describe(self, group: str, command: PendingCommand, author: Author, now: datetime, number: str = "") -> Safe:
-        """What `command` does, or has done, in words."""
+        """Return what `command` would do (`group` ``wish``) or has done (``done``)."""
         lang, slots = author.lang, command.slots
         values: dict[str, object] = {"by": name(author.name), "id": number}
         if "id" in slots:
@@ -233,12 +233,12 @@ class Commands:
 
 
 def expires(now: datetime) -> float:
-    """Until when a wish that is made `now` may be confirmed, seconds since the epoch."""
+    """Return when a command prepared `now` expires, in Unix seconds."""
     return (now + timedelta(seconds=CONFIRM_S)).timestamp()
 
 
 def _quoted(matcher: str) -> str:
-    """``alertname=X`` as Alertmanager writes it, with quotes; ``X`` alone is the name of an alert."""
+    """Return ``alertname=X`` with the value quoted, and ``X`` alone as the name of an alert."""
     if re.fullmatch(r"[A-Za-z_][\w:.-]*", matcher):
         return f'alertname="{matcher}"'
     found = re.fullmatch(r' *([\w.]+) *(=~|!~|!=|=) *"?([^"]*?)"? *', matcher)

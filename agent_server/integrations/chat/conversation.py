@@ -1,7 +1,6 @@
-"""The conversation: what somebody said becomes what is answered, and what is done about it.
+"""Answer chat messages: understand the message, answer it, and execute confirmed commands.
 
-The handler of a task answers at once and in one transaction: the answer, what it changes, and that the task is done are
-stored together, so that a message is answered once, whenever the process is killed.
+The answer, its changes and the end of the task are stored in one transaction, so a crash causes no second answer.
 """
 
 from __future__ import annotations
@@ -38,65 +37,63 @@ if TYPE_CHECKING:
 
 KIND = "chat"
 CHOOSE = "choose"
-_SPOKEN_S = 3600.0  # what was spoken of longer ago is not meant by "that"
+_CONTEXT_S = 3600.0  # how long "that" refers to the last subject
 _SYMPTOM = 1000
-_PASSES = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
-_AGAIN_S = 5.0
+_TRANSIENT = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
+_RETRY_S = 5.0
 _log = logging.getLogger("whystall.chat")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Answers what is said, with the knowledge base of `app`. `settings`: None where there are none. `alone`: nobody
-    works in the background, and looks are left to the caller (`Turn.look`).
+    """Answers messages from the knowledge base of `app`. `no_worker`: the caller runs investigations itself
+    (`Turn.request`), since no background worker does.
     """
 
     app: App
     ticket_service: TicketService
     settings: Settings | None
-    alone: bool = False
+    no_worker: bool = False
 
     async def turn(
         self, incoming: Incoming, now: float, lang: Lang | None = None, llm: bool | None = None
     ) -> tuple[Turn, Author]:
-        """What is answered to `incoming` at `now` (seconds since the epoch). `lang` and `llm`: instead of what the
-        settings say of its chat. Raises `ToolError` where it cannot be looked up.
+        """Return the answer to `incoming` and its author. `lang`, `llm`: override the settings of the chat. Raises
+        `ToolError`.
         """
         kb = self.app.kb()
         place = incoming.place
         key = (place.channel, place.conversation, incoming.sender)
-        spoken = await in_thread(lambda: kb.pending_commands.topic(*key, now - _SPOKEN_S))
-        waiting = await in_thread(lambda: kb.pending_commands.get(*key, now))
-        author = author_of(incoming, self.settings, (waiting or spoken).get("lang"))
+        context = await in_thread(lambda: kb.pending_commands.topic(*key, now - _CONTEXT_S))
+        pending = await in_thread(lambda: kb.pending_commands.get(*key, now))
+        author = author_of(incoming, self.settings, (pending or context).get("lang"))
         author = replace(author, lang=lang or author.lang, llm=author.llm if llm is None else llm)
         intent = understand(incoming.text)
-        turn = await self._turn(intent, author, now, waiting, spoken)
+        turn = await self._turn(intent, author, now, pending, context)
         return turn, author
 
     async def _turn(
-        self, intent: Intent, author: Author, now: float, waiting: dict[str, Any] | None, spoken: dict[str, Any]
+        self, intent: Intent, author: Author, now: float, pending: dict[str, Any] | None, context: dict[str, Any]
     ) -> Turn:
-        if waiting is not None and waiting.get("kind") == CHOOSE and (chosen := _choice(author.incoming.text, waiting)):
-            return await self._chosen(chosen, author, now, waiting)
+        if pending is not None and pending.get("kind") == CHOOSE and (chosen := _choice(author.incoming.text, pending)):
+            return await self._chosen(chosen, author, now, pending)
         if intent.name in ("yes", "no"):
-            return self._decided(intent.name == "yes", author, now)
+            return self._confirm(intent.name == "yes", author, now)
         if intent.changes:
-            return await self._wished(intent, author, now)
+            return await self._request_confirmation(intent, author, now)
         if author.llm and intent.name not in _PLAIN:
-            from whystall.agent_server.integrations.chat.assistant import assisted
+            from whystall.agent_server.integrations.chat.assistant import answer_with_model
 
-            answer = await assisted(self, intent, author, now, spoken)
-            if answer is not None:
-                return answer
+            return await answer_with_model(self, intent, author, now, context)
         parts = parts_of(author.incoming.text)
         if not parts:
-            return await self.looked_up(intent, author, now, spoken)
-        turns = [await self.looked_up(part, author, now, spoken) for part in parts]
-        look = next((turn.look for turn in turns if turn.look is not None), None)
-        return Turn(lambda: together([turn.act() for turn in turns]), look)
+            return await self.answer_query(intent, author, now, context)
+        turns = [await self.answer_query(part, author, now, context) for part in parts]
+        request = next((turn.request for turn in turns if turn.request is not None), None)
+        return Turn(lambda: _merge([turn.act() for turn in turns]), request)
 
-    async def looked_up(self, intent: Intent, author: Author, now: float, spoken: dict[str, Any]) -> Turn:
-        """The answer to what changes nothing, by the rules alone."""
+    async def answer_query(self, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
+        """Return the answer to a read-only question, without a model."""
         kb, lang = self.app.kb(), author.lang
         local = datetime.fromtimestamp(now, author.zone)
         known = Answers(kb, self.settings)
@@ -106,34 +103,34 @@ class Conversation:
         if name == "jobs":
             return await self._jobs(intent, author, now)
         if name == "on_call":
-            return said(await in_thread(lambda: known.on_call(intent, lang, local, author.user)))
+            return _reply(await in_thread(lambda: known.on_call(intent, lang, local, author.user)))
         if name in ("ticket", "spoken", "chosen"):
-            id = _ticket_of(intent, spoken)
+            id = _ticket_of(intent, context)
             if id is None:
-                return said(outgoing(lang, [say(lang, "ticket.which")]))
+                return _reply(outgoing(lang, [say(lang, "ticket.which")]))
             message = await in_thread(lambda: known.ticket(id, lang))
-            return self._remembering(message, author, now, spoken, ticket=id)
+            return self._with_context(message, author, now, context, ticket=id)
         if name == "tickets":
             message, ids = await in_thread(lambda: known.tickets(intent, lang, author.user))
-            return self._remembering(message, author, now, spoken, listed=ids)
+            return self._with_context(message, author, now, context, listed=ids)
         if name == "similar":
-            return said(await in_thread(lambda: self._similar(known, intent, lang, spoken)))
+            return _reply(await in_thread(lambda: self._similar(known, intent, lang, context)))
         if name in ("alerts", "silences"):
-            return said(await in_thread(lambda: alert_overview.told(kb, name, lang, local)))
+            return _reply(await in_thread(lambda: alert_overview.overview(kb, name, lang, local)))
         if name == "undeletable":
-            return said(outgoing(lang, [say(lang, "undeletable")]))
+            return _reply(outgoing(lang, [say(lang, "undeletable")]))
         if name == "cancel":
-            return Turn(lambda: self._cancelled(author))
+            return Turn(lambda: self._cancel(author))
         if name == "status":
             return Turn(lambda: investigations.status(kb, author, local))
         if name == "help":
             rest = say(lang, "help_change" if author.may_change else "help_no_change")
-            return said(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
+            return _reply(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
         if name == "thanks":
-            return said(outgoing(lang, [say(lang, "thanks")]))
-        return said(outgoing(lang, [say(lang, "unknown")]))
+            return _reply(outgoing(lang, [say(lang, "thanks")]))
+        return _reply(outgoing(lang, [say(lang, "unknown")]))
 
-    # --- looks ------------------------------------------------------------------------------------------------------
+    # --- investigations ---------------------------------------------------------------------------------------------
 
     async def _why(self, intent: Intent, author: Author, now: float) -> Turn:
         wanted, sure = subject_of(intent.text)
@@ -141,24 +138,24 @@ class Conversation:
         if found.status == "none" and not sure:
             found = await find(Wanted(rank=wanted.rank))
         if found.status == "several":
-            return self.asked_back(found, author, now)
+            return self.ask_which(found, author, now)
         if found.status == "none":
             if any(code != "words" for code in found.tried):
-                return said(answers.not_found(found, author.lang))
-            return self.look(None, author, intent.text)  # nobody was named: whoever suffers most
-        return self.look(found, author, intent.text)
+                return _reply(answers.not_found(found, author.lang))
+            return self.investigate(None, author, intent.text)  # no process was named: the most stalled one
+        return self.investigate(found, author, intent.text)
 
-    def look(self, found: Resolution | None, author: Author, symptom: str) -> Turn:
-        """Begin to look at what was `found`; None: at this machine."""
+    def investigate(self, found: Resolution | None, author: Author, symptom: str) -> Turn:
+        """Start an investigation of the process `found`, or of this host if None."""
         symptom = symptom[:_SYMPTOM]
-        if self.alone:
-            inquiry = investigations.inquiry_of(found, symptom)
-            return Turn(lambda: investigations.begun_message(inquiry, found, author.lang, self.settings), inquiry)
-        return Turn(lambda: investigations.begin(self.app.kb(), author, found, symptom, self.settings))
+        if self.no_worker:
+            request = investigations.request_for(found, symptom)
+            return Turn(lambda: investigations.started_message(request, found, author.lang, self.settings), request)
+        return Turn(lambda: investigations.start(self.app.kb(), author, found, symptom, self.settings))
 
-    def asked_back(self, found: Resolution, author: Author, now: float) -> Turn:
-        """Ask which of several is meant, and wait for a number."""
-        command = {
+    def ask_which(self, found: Resolution, author: Author, now: float) -> Turn:
+        """Ask which of several jobs is meant; the answer is a number."""
+        choice = {
             "kind": CHOOSE,
             "jobs": [[job.id, job.pid] for job in found.jobs],
             "symptom": author.incoming.text[:_SYMPTOM],
@@ -166,50 +163,50 @@ class Conversation:
         }
 
         def act() -> Outgoing:
-            self.app.kb().pending_commands.put(*author.key, command, expires(_moment(now)))
-            return answers.question(found, author.lang)
+            self.app.kb().pending_commands.put(*author.key, choice, expires(_moment(now)))
+            return answers.which_job(found, author.lang)
 
         return Turn(act)
 
-    async def _chosen(self, chosen: int, author: Author, now: float, waiting: dict[str, Any]) -> Turn:
-        """Look at the one that was chosen, if it is still there."""
-        id, pid = waiting["jobs"][chosen - 1]
+    async def _chosen(self, chosen: int, author: Author, now: float, pending: dict[str, Any]) -> Turn:
+        """Investigate the chosen process if it still runs."""
+        id, pid = pending["jobs"][chosen - 1]
         found = await find(Wanted(pid=int(pid)), look_s=0)
         if found.job is None or found.job.id != id:
-            return said(
+            return _reply(
                 outgoing(author.lang, [say(author.lang, "looking.ended", say(author.lang, "looking.pid", pid=pid))])
             )
         several = len(found.job.ranks) > 1
         found = await closer(found.model_copy(update={"how": [f"lowest_rank:{found.rank}"] if several else found.how}))
-        turn = self.look(found, author, str(waiting.get("symptom", "")))
+        turn = self.investigate(found, author, str(pending.get("symptom", "")))
 
         def act() -> Outgoing:
             self.app.kb().pending_commands.drop(*author.key)
             return turn.act()
 
-        return Turn(act, turn.look)
+        return Turn(act, turn.request)
 
     async def _jobs(self, intent: Intent, author: Author, now: float) -> Turn:
         text = intent.get("job")
         if text:
-            return said(
+            return _reply(
                 answers.found_message(await find(wanted_of(text) if " " in text else Wanted(text=text), 0), author.lang)
             )
         seen, shown = await in_thread(running_jobs)
-        return said(answers.jobs_message(shown[:LISTED], len(shown) - LISTED, seen.missed, author.lang))
+        return _reply(answers.jobs_message(shown[:LISTED], len(shown) - LISTED, seen.missed, author.lang))
 
-    def _cancelled(self, author: Author) -> Outgoing:
+    def _cancel(self, author: Author) -> Outgoing:
         kb = self.app.kb()
         waited = kb.pending_commands.get(*author.key, datetime.now(timezone.utc).timestamp())
         kb.pending_commands.drop(*author.key)
-        message = investigations.leave(kb, author)
+        message = investigations.cancel(kb, author)
         if waited is not None and waited.get("kind") == CHANGE:
             return outgoing(author.lang, [say(author.lang, "dropped")])
         return message
 
-    # --- what changes something -------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------------------------
 
-    async def _wished(self, intent: Intent, author: Author, now: float) -> Turn:
+    async def _request_confirmation(self, intent: Intent, author: Author, now: float) -> Turn:
         kb, local = self.app.kb(), datetime.fromtimestamp(now, author.zone)
         commands = Commands(kb, self.ticket_service, self.settings)
         command, message = await in_thread(lambda: commands.prepare(intent, author, local))
@@ -230,8 +227,8 @@ class Conversation:
 
         return Turn(act)
 
-    def _decided(self, yes: bool, author: Author, now: float) -> Turn:
-        """Grant what waits, or drop it."""
+    def _confirm(self, yes: bool, author: Author, now: float) -> Turn:
+        """Execute or drop the pending command."""
         kb = self.app.kb()
         commands = Commands(kb, self.ticket_service, self.settings)
 
@@ -256,76 +253,73 @@ class Conversation:
                         author.name, "chat.confirmed", target, "ok" if author.may_change else "not_allowed", detail
                     )
             except ToolError as error:
-                if error.code in _PASSES:
+                if error.code in _TRANSIENT:
                     raise
                 kb.audit.put(author.name, "chat.confirmed", target, error.code.value, detail)
-                return _failed(error, author.lang)
+                return _error_message(error, author.lang)
             return message
 
         return Turn(act)
 
-    # --- within -----------------------------------------------------------------------------------------------------
+    # --- context ----------------------------------------------------------------------------------------------------
 
-    def _similar(self, known: Answers, intent: Intent, lang: Lang, spoken: dict[str, Any]) -> Outgoing:
+    def _similar(self, known: Answers, intent: Intent, lang: Lang, context: dict[str, Any]) -> Outgoing:
         if id := intent.get("id").lstrip("0"):
             return known.similar_to(id, lang)
         if text := intent.get("text"):
             return known.similar(text, lang)
-        if diagnosis := spoken.get("diagnosis"):
+        if diagnosis := context.get("diagnosis"):
             return similar_message(known.matches(str(diagnosis)), lang)
-        if spoken.get("ticket"):
-            return known.similar_to(str(spoken["ticket"]), lang)
+        if context.get("ticket"):
+            return known.similar_to(str(context["ticket"]), lang)
         return outgoing(lang, [say(lang, "lacks.similar")])
 
-    def _remembering(
-        self, message: Outgoing, author: Author, now: float, spoken: dict[str, Any], **what: object
+    def _with_context(
+        self, message: Outgoing, author: Author, now: float, context: dict[str, Any], **what: object
     ) -> Turn:
         def act() -> Outgoing:
-            self.app.kb().pending_commands.put_topic(*author.key, {**spoken, **what, "lang": author.lang}, now)
+            self.app.kb().pending_commands.put_topic(*author.key, {**context, **what, "lang": author.lang}, now)
             return message
 
         return Turn(act)
 
 
-# What a model is not needed for.
+# Intents that never need a model.
 _PLAIN = frozenset(
     {"cancel", "status", "help", "thanks", "ticket", "chosen", "alerts", "silences", "undeletable"},
 )
 
 
-def together(messages: Sequence[Outgoing]) -> Outgoing:
-    """Several answers as one message."""
+def _merge(messages: Sequence[Outgoing]) -> Outgoing:
+    """Join several answers into one message."""
     return messages[0].model_copy(update={"text": "\n\n".join(message.text for message in messages)})
 
 
-def _ticket_of(intent: Intent, spoken: dict[str, Any]) -> str | None:
-    """The number of the ticket that is meant: as it is said, by its place in the list that was shown, or the one that
-    was spoken of last.
-    """
+def _ticket_of(intent: Intent, context: dict[str, Any]) -> str | None:
+    """Return the number of the ticket that is meant: a number, a position in the last list, or the last ticket."""
     if intent.name == "spoken":
-        found = spoken.get("ticket")
+        found = context.get("ticket")
         return str(found) if found else None
     if intent.name == "ticket":
         return intent.get("id").lstrip("0") or "0"
-    shown = [str(id) for id in spoken.get("listed") or []]
-    said = intent.get("nth").lower()
-    place = int(said) if said.isdigit() else _PLACES.get(said, 0)
-    return shown[place - 1] if 0 < place <= len(shown) else shown[-1] if place < 0 and shown else None
+    shown = [str(id) for id in context.get("listed") or []]
+    nth = intent.get("nth").lower()
+    position = int(nth) if nth.isdigit() else _ORDINALS.get(nth, 0)
+    return shown[position - 1] if 0 < position <= len(shown) else shown[-1] if position < 0 and shown else None
 
 
-_PLACES = {word: n for n, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)}
-_PLACES |= {word: n for n, word in enumerate("一二三四五六七八九十", 1)} | {"last": -1, "最后": -1}
+_ORDINALS = {word: n for n, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)}
+_ORDINALS |= {word: n for n, word in enumerate("一二三四五六七八九十", 1)} | {"last": -1, "最后": -1}
 
 
-def said(message: Outgoing) -> Turn:
-    """A turn that only says something."""
+def _reply(message: Outgoing) -> Turn:
     return Turn(lambda: message)
 
 
 async def handle(task: Task, app: App, ticket_service: TicketService, settings: Settings | None) -> None:
-    """Do a task of the kind ``chat``: answer a message (payload ``incoming``), or tell what a look found (``verdict``).
+    """Run a task of kind ``chat``: answer a message (payload ``incoming``) or send a verdict (payload ``verdict``).
 
-    Raises `RetryLater` where the knowledge base cannot be written now; every other fault is told to who asked.
+    Raises `RetryLater` if the knowledge base cannot be written now; the author is informed of every other error.
     """
     if "verdict" in task.payload:
         await investigations.queue_verdict(task, app, settings)
@@ -337,12 +331,12 @@ async def handle(task: Task, app: App, ticket_service: TicketService, settings: 
         lang = author.lang
         await in_thread(lambda: _answer(app, task, incoming, turn.act))
     except ToolError as error:
-        if error.code in _PASSES:
-            raise RetryLater(_AGAIN_S, str(error)) from None
-        failed = _failed(error, author_of(incoming, settings).lang)
+        if error.code in _TRANSIENT:
+            raise RetryLater(_RETRY_S, str(error)) from None
+        failed = _error_message(error, author_of(incoming, settings).lang)
         await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
     except Exception:
-        # What it says may hold anything: it stays in the log, and who asked is not left without an answer.
+        # Its text may contain anything, so it goes to the log only.
         _log.exception("a message in %s could not be answered", incoming.place.channel)
         failed = outgoing(lang, [say(lang, "unexpected")])
         await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
@@ -356,17 +350,17 @@ def _answer(app: App, task: Task, incoming: Incoming, act: Act) -> None:
         kb.tasks.done(task.id)
 
 
-def _failed(error: ToolError, lang: Lang) -> Outgoing:
+def _error_message(error: ToolError, lang: Lang) -> Outgoing:
     return outgoing(lang, [say(lang, "failed", message=error.message, remedy=error.remedy)])
 
 
-def _choice(text: str, waiting: dict[str, Any]) -> int | None:
-    """The number of the one that is chosen, from 1: by its place, or by its pid."""
+def _choice(text: str, pending: dict[str, Any]) -> int | None:
+    """Return the chosen position, from 1, of a message that is a position or a pid."""
     found = re.fullmatch(r"\s*(?:#|no\.?|number|第|选)?\s*([0-9]{1,7})\s*(?:个|号|\.)?\s*", text, re.I)
     if found is None:
         return None
     number = int(found[1])
-    pids = [int(pid) for _, pid in waiting["jobs"]]
+    pids = [int(pid) for _, pid in pending["jobs"]]
     if 1 <= number <= len(pids):
         return number
     return pids.index(number) + 1 if number in pids else None

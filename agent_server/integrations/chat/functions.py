@@ -1,7 +1,6 @@
-"""The functions that a model may call in a chat. They look things up; none changes anything.
+"""The read-only functions that a model may call in a chat.
 
-What they return is plain data for a fence, and beside it the plain answer that is given where the model's own does not
-hold.
+Each returns data for the model and keeps a plain answer, which replaces a model's answer that the data do not support.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat import answers
 from whystall.agent_server.integrations.chat.answers import Answers, clock
-from whystall.agent_server.integrations.chat.grounding import was_said
+from whystall.agent_server.integrations.chat.grounding import mentioned
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import line_title, ticket_title, tickets_message
 from whystall.agent_server.integrations.job_lookup.find import find
@@ -49,26 +48,27 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @dataclass
 class Functions:
-    """What is offered to one message. `said`: what the person says in it and what was spoken of before: a look begins
-    only at what that names. `plain`: the plain answers to what was called, in order; `look`: what is to be looked at,
-    `ask`: what is to be asked back; None where neither was called for.
+    """The functions offered for one message.
+
+    `person_text`: the person's message and the turns before it; an investigation starts only for a job named there.
+    `plain`: plain answers of the calls so far; `target`: the process to investigate; `ambiguous`: jobs to choose from.
     """
 
     answers: Answers
     lang: Lang
     now: datetime
-    said: str
+    person_text: str
     plain: list[Outgoing] = field(default_factory=list)
-    look: Resolution | None = None
-    ask: Resolution | None = None
+    target: Resolution | None = None
+    ambiguous: Resolution | None = None
 
     def offered(self) -> list[Function]:
-        """As the model is told of them."""
-        told = chat_words(self.lang)["model"]["functions"]
+        """Return their descriptions for the model."""
+        descriptions = chat_words(self.lang)["model"]["functions"]
         return [
             Function(
                 name=name,
-                description=told[name],
+                description=descriptions[name],
                 parameters={
                     "type": "object",
                     "properties": properties,
@@ -80,7 +80,7 @@ class Functions:
         ]
 
     async def call(self, call: ToolCall) -> dict[str, Any]:
-        """What `call` returns. Raises `ToolError`: not_found (no such function), bad_argument, or as what it reads."""
+        """Execute `call`. Raises `ToolError`: not_found (no such function), bad_argument, or those of the lookup."""
         given = _arguments(call)
         if call.name in ("find_job", "start_look"):
             return await self._job(given["text"], look=call.name == "start_look")
@@ -96,12 +96,12 @@ class Functions:
         wanted = wanted_of(text)
         found = await find(wanted if wanted.text or wanted.rank is not None else Wanted(text=text))
         if look and found.status == "found":
-            if not _asked_for(found, self.said):
+            if not _named_by_person(found, self.person_text):
                 message = "the person did not name this job"
                 raise ToolError(ErrorCode.BAD_ARGUMENT, message, "ask which one is meant")
-            self.look = found
+            self.target = found
         elif look and found.status == "several":
-            self.ask = found
+            self.ambiguous = found
         self.plain.append(answers.found_message(found, self.lang))
         return {
             "asked": clean(text, _TEXT),
@@ -129,7 +129,7 @@ class Functions:
             "not_seen": seen.missed.model_dump(),
         }
 
-    # --- what is stored ---------------------------------------------------------------------------------------------
+    # --- knowledge base ---------------------------------------------------------------------------------------------
 
     def _read(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
         if name == "on_call":
@@ -163,7 +163,7 @@ class Functions:
                     ],
                     "until": clock(turn.until, self.now) if turn.until is not None else None,
                 }
-                for turn in self.answers.turns(wanted[:LISTED], at)
+                for turn in self.answers.on_call_at(wanted[:LISTED], at)
             ],
         }
 
@@ -213,7 +213,7 @@ class Functions:
 
 
 def _arguments(call: ToolCall) -> dict[str, str]:
-    """The arguments of `call`, checked; `ToolError`."""
+    """Return the checked arguments of `call`; raises `ToolError`."""
     if call.name not in _PARAMETERS:
         message = f"no function is called {clean(call.name, 80)!r}"
         raise ToolError(ErrorCode.NOT_FOUND, message, f"valid: {', '.join(_PARAMETERS)}")
@@ -234,11 +234,11 @@ def _arguments(call: ToolCall) -> dict[str, str]:
     return {name: clean(str(value), _TEXT) for name, value in given.items()}
 
 
-def _asked_for(found: Resolution, said: str) -> bool:
-    """Whether a word by which a process was found stands in `said`; or no word chose it, since there is but one."""
-    told = [code.partition(":") for code in found.how]
-    values = [value.casefold() for kind, _, value in told if value and kind not in ("lowest_rank", "first_of")]
-    return not values or any(was_said(value, said) for value in values)
+def _named_by_person(found: Resolution, person_text: str) -> bool:
+    """Return whether `person_text` has a word by which the process was found, or no word was needed to choose it."""
+    codes = [code.partition(":") for code in found.how]
+    values = [value.casefold() for kind, _, value in codes if value and kind not in ("lowest_rank", "first_of")]
+    return not values or any(mentioned(value, person_text) for value in values)
 
 
 def _job_data(job: Job) -> dict[str, Any]:

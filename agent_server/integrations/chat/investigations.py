@@ -1,7 +1,7 @@
-"""A look at a process because somebody in a chat asked: begun at once, told of on the way, its verdict told in the end.
+"""Investigations requested in chats: start one, report its progress, and send the verdict.
 
-A process is looked at once at a time, whoever asks. The look is a task of its own, so that no chat waits for it; killed
-anywhere, it is begun again, and what was told is not told twice.
+An investigation is a task of its own, which a crash restarts without repeating messages. Requests for a process that is
+being investigated join that investigation.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ Progress: TypeAlias = "Callable[[float, float, str], None]"
 KIND = "look"
 HOST = "host"
 WAITING = 20
-"""Looks that may wait at once: with the longest windows the last would be told of after hours."""
-# Told first after so many seconds, then each time after twice as many: a chat is not to be flooded.
+"""Maximum number of queued investigations; with long windows the last takes hours."""
+# Progress is reported after 20 s, 40 s, 80 s ..., so as not to flood a chat.
 _FIRST_S = 20.0
 _TIMES = 2.0
 _TICK_S = 1.0
 _NAME = 120
-_OVERHEAD_S = 5.0  # the first look, and what is computed
+_OVERHEAD_S = 5.0  # besides the window: the host snapshot and the analysis
 
 
-def begin(kb: Stores, author: Author, found: Resolution | None, symptom: str, settings: Settings | None) -> Outgoing:
-    """Begin to look at what was `found` (None: at whoever of this machine is held up most), or listen to a look that is
-    under way. Call it in the transaction that ends the question.
+def start(kb: Stores, author: Author, found: Resolution | None, symptom: str, settings: Settings | None) -> Outgoing:
+    """Start or join an investigation of the process `found` (None: of the most stalled one of this host).
+
+    Call it in the transaction that completes the chat task.
     """
     lang = author.lang
     process = process_of(found)
-    for stale in kb.observation_requests.running():  # its task was given up
+    for stale in kb.observation_requests.running():  # its task failed
         task = kb.tasks.by_key(f"{KIND}:{stale.id}")
         if task is None or task.state in ("done", "failed"):
             kb.observation_requests.end(stale.id, "failed")
@@ -68,20 +69,20 @@ def begin(kb: Stores, author: Author, found: Resolution | None, symptom: str, se
     known = any(one.process == process for one in kb.observation_requests.running())
     if waiting >= WAITING and not known:
         return outgoing(lang, [say(lang, "looking.full", waiting)])
-    inquiry, new = kb.observation_requests.join(inquiry_of(found, symptom), author.listener)
+    request, new = kb.observation_requests.join(request_for(found, symptom), author.listener)
     if not new:
-        return outgoing(lang, [say(lang, "looking.joined", what=described(inquiry, lang))], say(lang, "title.looking"))
-    kb.tasks.add(KIND, f"{KIND}:{inquiry.id}", {"inquiry": inquiry.id})
-    return begun_message(inquiry, found, lang, settings)
+        return outgoing(lang, [say(lang, "looking.joined", what=describe(request, lang))], say(lang, "title.looking"))
+    kb.tasks.add(KIND, f"{KIND}:{request.id}", {"inquiry": request.id})
+    return started_message(request, found, lang, settings)
 
 
 def process_of(found: Resolution | None) -> str:
-    """What tells the process that was `found` from a later one of the same number."""
+    """Return ``PID:START_TICKS``, which a later process with the same pid does not have, or ``host``."""
     return HOST if found is None else f"{found.pid}:{found.start_ticks}"
 
 
-def inquiry_of(found: Resolution | None, symptom: str) -> ObservationRequest:
-    """A look at what was `found` (None: at this machine), not yet stored."""
+def request_for(found: Resolution | None, symptom: str) -> ObservationRequest:
+    """Return a request, not yet stored, for the process `found` (None: for this host)."""
     job = found.job if found is not None else None
     return ObservationRequest(
         id=0,
@@ -96,52 +97,52 @@ def inquiry_of(found: Resolution | None, symptom: str) -> ObservationRequest:
     )
 
 
-def begun_message(
-    inquiry: ObservationRequest, found: Resolution | None, lang: Lang, settings: Settings | None
+def started_message(
+    request: ObservationRequest, found: Resolution | None, lang: Lang, settings: Settings | None
 ) -> Outgoing:
-    """What is looked at, why at that of several, and for how long."""
+    """Return the message: what is investigated, for how long, and why this process of the job."""
     seconds = round(duration(settings) + _OVERHEAD_S)
-    code = "looking.begun" if inquiry.id else "looking.here"
-    text = say(lang, code, what=described(inquiry, lang), seconds=seconds)
+    code = "looking.begun" if request.id else "looking.here"
+    text = say(lang, code, what=describe(request, lang), seconds=seconds)
     return outgoing(lang, [Safe(text + _why(found, lang))], say(lang, "title.looking"))
 
 
 def duration(settings: Settings | None) -> float:
-    """Seconds that a look observes."""
+    """Return the observation window in seconds."""
     return settings.triage.duration if settings is not None else 12.0
 
 
-def described(inquiry: ObservationRequest, lang: Lang) -> Safe:
-    """What is looked at."""
-    if inquiry.process == HOST:
+def describe(request: ObservationRequest, lang: Lang) -> Safe:
+    """Return a phrase for the investigated process."""
+    if request.process == HOST:
         return say(lang, "looking.host")
-    if not inquiry.job:
-        return say(lang, "looking.pid", pid=inquiry.pid)
-    rank = say(lang, "jobs.rank", inquiry.rank) if inquiry.rank is not None else ""
-    program = name(short(inquiry.program, _NAME))
-    return say(lang, "looking.job", job=name(short(inquiry.job, _NAME)), pid=inquiry.pid, program=program, rank=rank)
+    if not request.job:
+        return say(lang, "looking.pid", pid=request.pid)
+    rank = say(lang, "jobs.rank", request.rank) if request.rank is not None else ""
+    program = name(short(request.program, _NAME))
+    return say(lang, "looking.job", job=name(short(request.job, _NAME)), pid=request.pid, program=program, rank=rank)
 
 
-def leave(kb: Stores, author: Author) -> Outgoing:
-    """`author` wants to know nothing more; a look that nobody listens to is stopped."""
+def cancel(kb: Stores, author: Author) -> Outgoing:
+    """Unsubscribe `author` from all investigations; one without listeners stops."""
     left = kb.observation_requests.leave(author.listener)
     return outgoing(author.lang, [say(author.lang, "looking.cancelled" if left else "looking.nothing")])
 
 
 def status(kb: Stores, author: Author, now: datetime) -> Outgoing:
-    """What is being looked at for `author`."""
+    """List the running investigations of `author`."""
     lines: list[str] = []
-    for inquiry in kb.observation_requests.running():
-        if any(one.same(author.listener) for one in inquiry.listeners):
-            begun = moment(inquiry.created)
+    for request in kb.observation_requests.running():
+        if any(one.same(author.listener) for one in request.listeners):
+            begun = moment(request.created)
             seconds = max(0, round((now - begun).total_seconds())) if begun is not None else 0
-            what = described(inquiry, author.lang)
-            lines.append(say(author.lang, "looking.running", what=what, seconds=seconds, step=inquiry.step))
+            what = describe(request, author.lang)
+            lines.append(say(author.lang, "looking.running", what=what, seconds=seconds, step=request.step))
     return outgoing(author.lang, lines or [say(author.lang, "looking.nothing")], say(author.lang, "title.looking"))
 
 
 def _why(found: Resolution | None, lang: Lang) -> str:
-    """Why this one, where a job has several."""
+    """Return why this process of a job was chosen."""
     if found is None or found.job is None:
         return ""
     text = ""
@@ -157,158 +158,160 @@ def _why(found: Resolution | None, lang: Lang) -> str:
     return text
 
 
-# --- the look itself --------------------------------------------------------------------------------------------------
+# --- running ----------------------------------------------------------------------------------------------------------
 
 
 async def run_task(task: Task, app: App, settings: Settings | None) -> None:
-    """Do a task of the kind ``look``: diagnose, tell progress to who listens, and queue what tells the verdict."""
+    """Run a task of kind ``look``: diagnose, report progress to listeners, and queue the verdict."""
     kb = app.kb()
-    inquiry = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
-    if inquiry is None or inquiry.state != "running":
+    request = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
+    if request is None or request.state != "running":
         await in_thread(lambda: kb.tasks.done(task.id))
         return
-    lang = inquiry.listeners[0].lang if inquiry.listeners else "en"
-    if inquiry.pid is not None and not await in_thread(lambda: _same_process(inquiry)):
-        _failed(kb, task, inquiry, "looking.ended")
+    lang = request.listeners[0].lang if request.listeners else "en"
+    if request.pid is not None and not await in_thread(lambda: _same_process(request)):
+        _report_failure(kb, task, request, "looking.ended")
         return
-    look = _Look(kb, task, inquiry)
+    reporter = _ProgressReporter(kb, request)
 
     def then(diagnosis: Diagnosis) -> None:
-        """In the transaction that stores the diagnosis and its ticket."""
-        kb.observation_requests.end(inquiry.id, "done")
-        kb.tasks.add("chat", f"verdict:{inquiry.id}", {"verdict": diagnosis.id, "inquiry": inquiry.id})
+        # within the transaction that stores the diagnosis and its ticket
+        kb.observation_requests.end(request.id, "done")
+        kb.tasks.add("chat", f"verdict:{request.id}", {"verdict": diagnosis.id, "inquiry": request.id})
         kb.tasks.done(task.id, diagnosis.id)
 
     failure: ToolError | None = None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(look.watch, tasks.cancel_scope)
+        tasks.start_soon(reporter.watch, tasks.cancel_scope)
         try:
-            await app.diagnose(_params(inquiry, settings), progress=look.progress, lang=lang, then=then)
+            await app.diagnose(_params(request, settings), progress=reporter.progress, lang=lang, then=then)
         except ToolError as error:
-            failure = error  # told below: the task group would wrap it
+            failure = error  # handled below: the task group would wrap it
         tasks.cancel_scope.cancel()
     if failure is not None:
-        _failed(kb, task, inquiry, "looking.failed", failure)
-    elif look.stopped:
+        _report_failure(kb, task, request, "looking.failed", failure)
+    elif reporter.stopped:
         kb.tasks.done(task.id, "cancelled")
 
 
 async def run_now(
-    conversation: Conversation, inquiry: ObservationRequest, author: Author, progress: Progress | None
+    conversation: Conversation, request: ObservationRequest, author: Author, progress: Progress | None
 ) -> Diagnosis:
-    """Look at `inquiry` at once, for somebody who waits for it, and keep what was found. Raises as `App.diagnose`."""
+    """Run `request` now and remember its diagnosis in the conversation's context. Raises as `App.diagnose`."""
     kb = conversation.app.kb()
 
     def then(diagnosis: Diagnosis) -> None:
-        talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": author.lang}
-        kb.pending_commands.put_topic(*author.key, talk, time.time())
+        context = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or "", "lang": author.lang}
+        kb.pending_commands.put_topic(*author.key, context, time.time())
 
-    params = _params(inquiry, conversation.settings)
+    params = _params(request, conversation.settings)
     return await conversation.app.diagnose(params, progress=progress, lang=author.lang, then=then)
 
 
-def _params(inquiry: ObservationRequest, settings: Settings | None) -> DiagnoseParams:
+def _params(request: ObservationRequest, settings: Settings | None) -> DiagnoseParams:
     triage = settings.triage if settings is not None else None
     return DiagnoseParams(
-        pid=inquiry.pid,
+        pid=request.pid,
         duration=max(1.0, duration(settings)),
-        symptom=inquiry.symptom,
+        symptom=request.symptom,
         ticket=True,
         llm=triage.llm if triage is not None else False,
         engine=triage.engine if triage is not None else "auto",
     )
 
 
-class _Look:
-    """Tells of the progress of one look, and stops it when nobody listens any more."""
+class _ProgressReporter:
+    """Reports the progress of one investigation, and stops it when its last listener leaves."""
 
-    def __init__(self, kb: Stores, task: Task, inquiry: ObservationRequest) -> None:
+    def __init__(self, kb: Stores, request: ObservationRequest) -> None:
         self._kb = kb
-        self._id = inquiry.id
-        self._began = time.monotonic()
+        self._id = request.id
+        self._started = time.monotonic()
         self._next = _FIRST_S
         self._step = ""
-        self._told = ""
+        self._reported = ""
         self.stopped = False
 
     def progress(self, done: float, total: float, message: str) -> None:
-        """As a diagnosis reports it."""
+        """Keep the step that the diagnosis reports."""
         self._step = message
 
     async def watch(self, scope: anyio.CancelScope) -> None:
-        """Look every second whether somebody still listens, and tell them how far it is."""
+        """Report every second; cancel `scope` when nobody listens any more."""
         while True:
             await anyio.sleep(_TICK_S)
-            if not await in_thread(self._told_of):
+            if not await in_thread(self._report):
                 self.stopped = True
                 scope.cancel()
                 return
 
-    def _told_of(self) -> bool:
-        """Keep and tell how far it is, where that is due; whether somebody still listens."""
+    def _report(self) -> bool:
+        """Store the step, send it if due, and return whether anybody still listens."""
         now, step = self._kb.observation_requests.get(self._id), self._step
         if now is None or now.state == "cancelled":
             return False
-        if step != self._told:
+        if step != self._reported:
             self._kb.observation_requests.set_step(self._id, step)
-            self._told = step
-        seconds = time.monotonic() - self._began
+            self._reported = step
+        seconds = time.monotonic() - self._started
         if seconds >= self._next and step:
-            self._tell(now, round(seconds))
+            self._send_progress(now, round(seconds))
             self._next *= _TIMES
         return True
 
-    def _tell(self, inquiry: ObservationRequest, seconds: int) -> None:
+    def _send_progress(self, request: ObservationRequest, seconds: int) -> None:
         with self._kb.transaction():
-            for n, listener in enumerate(inquiry.listeners):
+            for n, listener in enumerate(request.listeners):
                 step = short(self._step, _NAME)
                 message = outgoing(listener.lang, [say(listener.lang, "looking.progress", seconds=seconds, step=step)])
                 _put(self._kb, f"look:{self._id}:{round(self._next)}:{n}", listener, message)
 
 
-def _same_process(inquiry: ObservationRequest) -> bool:
-    pid = inquiry.pid
-    assert pid is not None  # noqa: S101 - the caller looked
-    return inquiry.process == f"{pid}:{inventory.start_ticks(pid)}" and pid != os.getpid()
+def _same_process(request: ObservationRequest) -> bool:
+    pid = request.pid
+    assert pid is not None  # noqa: S101 - the caller checked
+    return request.process == f"{pid}:{inventory.start_ticks(pid)}" and pid != os.getpid()
 
 
-def _failed(kb: Stores, task: Task, inquiry: ObservationRequest, code: str, error: ToolError | None = None) -> None:
-    """Tell all who listen that there is no verdict, and why."""
+def _report_failure(
+    kb: Stores, task: Task, request: ObservationRequest, code: str, error: ToolError | None = None
+) -> None:
+    """Inform all listeners why there is no verdict, and end the task."""
     if error is not None and error.code is ErrorCode.NO_SUCH_PROCESS:
         code = "looking.ended"
     with kb.transaction():
-        now = kb.observation_requests.get(inquiry.id) or inquiry
+        now = kb.observation_requests.get(request.id) or request
         for n, listener in enumerate(now.listeners):
             lang = listener.lang
             if code == "looking.ended" or error is None:
-                line = say(lang, "looking.ended", described(inquiry, lang))
+                line = say(lang, "looking.ended", describe(request, lang))
             else:
                 line = say(lang, code, message=error.message, remedy=error.remedy)
-            _put(kb, f"look:{inquiry.id}:failed:{n}", listener, outgoing(lang, [line], say(lang, "title.none")))
-        kb.observation_requests.end(inquiry.id, "failed")
+            _put(kb, f"look:{request.id}:failed:{n}", listener, outgoing(lang, [line], say(lang, "title.none")))
+        kb.observation_requests.end(request.id, "failed")
         kb.tasks.done(task.id, error.code.value if error is not None else "ended")
 
 
 async def queue_verdict(task: Task, app: App, settings: Settings | None) -> None:
-    """Tell all who listened what was found out, in the language of each, with a picture where one can be made."""
+    """Queue the verdict for all listeners, each in their language, with a picture if one can be drawn."""
     kb = app.kb()
     url = settings.server.public_url if settings is not None else None
-    inquiry = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
+    request = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
     diagnosis = await in_thread(lambda: kb.get_diagnosis(str(task.payload["verdict"])))
-    listeners: Sequence[Listener] = inquiry.listeners if inquiry is not None else []
+    listeners: Sequence[Listener] = request.listeners if request is not None else []
     pictures = await in_thread(lambda: {lang: picture_of(diagnosis, lang, url) for lang in _langs(listeners)})
     with kb.transaction():
         for n, listener in enumerate(listeners):
             message = verdict_message(diagnosis, listener.lang, None, pictures[listener.lang])
             _put(kb, f"{task.key}:{n}", listener, message)
             place = listener.place
-            talk = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or ""}
-            kb.pending_commands.put_topic(place["channel"], place["conversation"], listener.sender, talk, time.time())
+            context = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or ""}
+            kb.pending_commands.put_topic(place["channel"], place["conversation"], listener.sender, context, time.time())
         kb.tasks.done(task.id)
 
 
 def picture_of(diagnosis: Diagnosis, lang: Lang, public_url: str | None = None) -> str | None:
-    """The uri of a picture of `diagnosis`; None where there is no room, or nothing to draw with: the text tells it."""
+    """Return the uri of a picture of `diagnosis`, or None if none can be drawn or stored."""
     from whystall.agent_server.integrations.pictures.store import Pictures
 
     try:

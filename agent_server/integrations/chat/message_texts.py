@@ -1,6 +1,6 @@
-"""What is told in a chat, in the language of who asked: a verdict, why there is none, a ticket, who is on call.
+"""Texts of chat messages in both languages: verdicts, tickets, past incidents. Pure.
 
-Short, since it is read on a phone; what could not be seen is always said. All functions are pure.
+They are short, since they are read on phones, but always name what could not be observed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN = 10
 
 
 def outgoing(lang: Lang, lines: Sequence[str], title: str = "", picture: str | None = None) -> Outgoing:
-    """A message of `lines`, each a paragraph of its own; a list's lines follow one another."""
+    """Return a message of the non-empty `lines`."""
     text = "\n".join(line for line in lines if line)
     return Outgoing(title=short(title or str(say(lang, "title.answer")), 200), text=text, picture=picture, lang=lang)
 
@@ -40,19 +40,17 @@ def outgoing(lang: Lang, lines: Sequence[str], title: str = "", picture: str | N
 def verdict_message(
     diagnosis: Diagnosis, lang: Lang, ticket: Ticket | None = None, picture: str | None = None
 ) -> Outgoing:
-    """What was found out: verdict and cause, who, where, how long, what to try first, what is alike, what could not be
-    seen, and the ticket. `picture`: its uri.
-    """
+    """Return the message about a diagnosis. `picture`: its uri."""
     from whystall.agent_server.presentation.texts import brief
     from whystall.knowledge_base.causes import load_causes
 
     culprit = diagnosis.culprit
-    if culprit is not None:  # a path through the kernel fills a phone; the ticket has it
+    if culprit is not None:  # too long for a phone; the ticket has it
         culprit = culprit.model_copy(update={"kernel_path": None})
     view = brief(diagnosis.model_copy(update={"culprit": culprit}), load_causes(), lang)
     known = words(lang)
     cause, verdict = view["cause"], known["verdicts"][diagnosis.verdict.value]
-    apart = known["marks"]["semicolon"]
+    separator = known["marks"]["semicolon"]
     if cause is not None:
         lines = [say(lang, "verdict.cause", verdict=verdict, cause=Safe(cause.title.get(lang)))]
     else:
@@ -65,15 +63,15 @@ def verdict_message(
         lines.append(view["busy"])
     if view["fixes"]:
         lines.append(say(lang, "verdict.try", Safe(view["fixes"][0].text.get(lang))))
-    if diagnosis.verdict is not Verdict.HEALTHY and (like := _like(diagnosis.matches, lang)):
+    if diagnosis.verdict is not Verdict.HEALTHY and (like := _similar(diagnosis.matches, lang)):
         lines.append(say(lang, "verdict.similar", like))
     if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY) and diagnosis.missing:
-        lacked = [voiced(lang, code) for code in diagnosis.missing[:_UNSEEN]]
-        lines.append(say(lang, "verdict.lacked", _joined(lacked, apart)))
+        lacked = [_missing_text(lang, code) for code in diagnosis.missing[:_UNSEEN]]
+        lines.append(say(lang, "verdict.lacked", _joined(lacked, separator)))
     if view["blind"]:
         left = len(view["blind"]) - _UNSEEN
         more = [say(lang, "jobs.more", left)] if left > 0 else []
-        lines.append(say(lang, "verdict.unseen", _joined([*view["blind"][:_UNSEEN], *more], apart)))
+        lines.append(say(lang, "verdict.unseen", _joined([*view["blind"][:_UNSEEN], *more], separator)))
     number = ticket.id if ticket is not None else diagnosis.ticket
     if number is not None:
         lines.append(say(lang, "verdict.ticket", id=number))
@@ -81,26 +79,26 @@ def verdict_message(
     return outgoing(lang, [f"{line}\n" for line in lines], title, picture)
 
 
-def _joined(sentences: Sequence[Safe], apart: str) -> Safe:
-    """Sentences as parts of one: without the full stops that they end with."""
-    return Safe(apart.join(_FULL_STOP.sub("", sentence) for sentence in sentences))
+def _joined(sentences: Sequence[Safe], separator: str) -> Safe:
+    """Join sentences into one, without their full stops."""
+    return Safe(separator.join(_FULL_STOP.sub("", sentence) for sentence in sentences))
 
 
-def voiced(lang: Lang, code: str) -> Safe:
-    """What a firmer verdict lacked, in words."""
+def _missing_text(lang: Lang, code: str) -> Safe:
+    """Return what a firmer verdict would need."""
     from whystall.prompts.render import voice
 
     return voice("md", lang).missing(code)
 
 
 def no_look_message(ticket: Ticket, code: str, why: Sequence[str], lang: Lang) -> Outgoing:
-    """Why nobody looked at what `ticket` is about: `code` as in ``no_look``, ``failed:CODE`` where a look failed;
-    `why`: codes of the resolver.
+    """Return why there is no diagnosis of `ticket`: `code` is a key of ``no_look`` or ``failed:CODE``; `why`: codes of
+    the job lookup.
     """
     kind, _, detail = code.partition(":")
     known = chat_words(lang)["no_look"]
     reason = say(
-        lang, f"no_look.{kind if kind in known else 'failed'}", *([detail or kind] if _blank(known, kind) else [])
+        lang, f"no_look.{kind if kind in known else 'failed'}", *([detail or kind] if _takes_value(known, kind) else [])
     )
     lines = [say(lang, "no_look.line", ticket=ticket_name(ticket, lang), why=reason)]
     if why:
@@ -108,23 +106,23 @@ def no_look_message(ticket: Ticket, code: str, why: Sequence[str], lang: Lang) -
     return outgoing(lang, lines, say(lang, "title.ticket", ticket.id))
 
 
-def _blank(known: dict[str, str], kind: str) -> bool:
+def _takes_value(known: dict[str, str], kind: str) -> bool:
     return "{}" in known.get(kind, known["failed"])
 
 
 def tried(codes: Sequence[str], lang: Lang) -> Safe:
-    """Codes of what was looked for, in words."""
+    """Describe the codes of what a job lookup tried."""
     kinds = chat_words(lang)["tried"]
-    told = []
+    phrases = []
     for code in codes[:_SHOWN]:
         kind, _, value = code.partition(":")
         shown = name(short(value, _NAME)) if value else Safe("")
-        told.append(say(lang, f"tried.{kind}", shown) if kind in kinds else name(short(code, _NAME)))
+        phrases.append(say(lang, f"tried.{kind}", shown) if kind in kinds else name(short(code, _NAME)))
     comma: str = words(lang)["marks"]["comma"]
-    return Safe(comma.join(dict.fromkeys(told)))
+    return Safe(comma.join(dict.fromkeys(phrases)))
 
 
-def _like(matches: Sequence[Match], lang: Lang) -> Safe | None:
+def _similar(matches: Sequence[Match], lang: Lang) -> Safe | None:
     best = next((match for match in matches if match.known and not match.weak), None)
     if best is None:
         return None
@@ -136,30 +134,30 @@ def _like(matches: Sequence[Match], lang: Lang) -> Safe | None:
 
 
 def ticket_title(ticket: Ticket, lang: Lang) -> str:
-    """What it is about, plain: as people called it, else the cause, else what was looked at."""
+    """Return the plain title of a ticket: as entered, else its cause, else what was diagnosed."""
     from whystall.knowledge_base.causes import load_causes
 
     if ticket.human.title:
         return short(ticket.human.title, _TITLE)
     if ticket.diagnosis is not None:
         cause = load_causes().get(ticket.diagnosis.cause or "")
-        return cause.title.get(lang) if cause else _stall(ticket.diagnosis.target, lang)
+        return cause.title.get(lang) if cause else _unexplained(ticket.diagnosis.target, lang)
     return ticket.component
 
 
-def _stall(target: str, lang: Lang) -> str:
-    """What a stall of `target` is called whose cause is not known."""
+def _unexplained(target: str, lang: Lang) -> str:
+    """Return the title of a stall without a known cause."""
     known = words(lang)
     return short(f"{known['labels']['no_cause']}{known['marks']['colon']}{target}", _TITLE)
 
 
 def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
-    """``ticket 12 (its title)``."""
+    """Return ``ticket 12 (its title)``."""
     return say(lang, "ticket.name", id=ticket.id, title=ticket_title(ticket, lang))
 
 
 def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
-    """One ticket: state, who has it, what was found out, the last word of a person."""
+    """Describe a ticket: state, assignee, diagnosis, last comment."""
     from whystall.agent_server.presentation.ticket_texts import assigned_markdown
     from whystall.knowledge_base.causes import load_causes
 
@@ -190,8 +188,8 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     diagnosis = ticket.diagnosis
     if diagnosis is not None:
         cause = load_causes().get(diagnosis.cause or "")
-        told = Safe(cause.title.get(lang)) if cause else known["labels"]["no_cause"]
-        lines.append(say(lang, "ticket.verdict", verdict=known["verdicts"][diagnosis.verdict.value], cause=told))
+        shown = Safe(cause.title.get(lang)) if cause else known["labels"]["no_cause"]
+        lines.append(say(lang, "ticket.verdict", verdict=known["verdicts"][diagnosis.verdict.value], cause=shown))
         if cause and (fix := next(iter(sorted(cause.remedies, key=lambda r: (-r.gain, r.effort))), None)):
             lines.append(say(lang, "verdict.try", Safe(fix.text.get(lang))))
     else:
@@ -199,7 +197,7 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
         known_codes = chat_words(lang)["no_look"]
         kind, _, detail = code.partition(":")
         why = (
-            say(lang, f"no_look.{kind}", *([detail] if _blank(known_codes, kind) else []))
+            say(lang, f"no_look.{kind}", *([detail] if _takes_value(known_codes, kind) else []))
             if kind in known_codes
             else ""
         )
@@ -214,14 +212,14 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
 
 
 def tickets_message(lines_of: Sequence[Line], total: int, lang: Lang) -> Outgoing:
-    """A list of tickets, a line for each; `total`: how many there are."""
+    """List tickets; `total`: how many match."""
     if not lines_of:
         return outgoing(lang, [say(lang, "ticket.none")], say(lang, "title.tickets"))
     known = words(lang)
     lines: list[str] = []
     for one in lines_of[:_SHOWN]:
         who = say(lang, "ticket.who", name(one.assignee)) if one.assignee else say(lang, "ticket.nobody")
-        told = say(
+        shown = say(
             lang,
             "ticket.line",
             id=one.id,
@@ -230,14 +228,14 @@ def tickets_message(lines_of: Sequence[Line], total: int, lang: Lang) -> Outgoin
             title=line_title(one, lang),
             who=who,
         )
-        lines.append(f"- {told}")
+        lines.append(f"- {shown}")
     if total > len(lines):
         lines.append(f"- {say(lang, 'ticket.more', total - len(lines))}")
     return outgoing(lang, lines, say(lang, "title.tickets"))
 
 
 def line_title(line: Line, lang: Lang) -> str:
-    """What a ticket in a list is about."""
+    """Return the title of a ticket in a list."""
     from whystall.knowledge_base.causes import load_causes
 
     cause = load_causes().get(line.cause)
@@ -245,14 +243,14 @@ def line_title(line: Line, lang: Lang) -> str:
         return short(line.title, _TITLE)
     if cause is not None:
         return cause.title.get(lang)
-    return _stall(line.target, lang) if line.target else line.component
+    return _unexplained(line.target, lang) if line.target else line.component
 
 
 # --- past incidents -------------------------------------------------------------------------------------------------
 
 
 def similar_message(matches: Sequence[Match], lang: Lang) -> Outgoing:
-    """Past incidents, those that fit before those that are only nearest, each with what solved it."""
+    """List past incidents with their fixes; weak matches only if there are no others."""
     title = say(lang, "title.similar")
     if not matches:
         return outgoing(lang, [say(lang, "similar.none")], title)

@@ -1,4 +1,4 @@
-"""A callback of a chat: believed or refused, stored once with what follows from it, answered at once."""
+"""Receive the callbacks of chat vendors: verify them and store each message once, as a task."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
 KEPT_S = 8 * 86_400.0
-"""For so long what was taken has to be remembered (`HandledRequests.forget`): longer than a vendor repeats it."""
+"""How long handled requests are kept for deduplication: longer than any vendor repeats them."""
 TASK = "chat"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of HTTP to a callback. `code` says what became of it: ``taken``, ``repeated``, ``replayed``, a reason
-    of `Answered.why`, or one of `Refused`; `detail` is for our own log alone.
+    """The HTTP response to a callback. `code`: ``taken``, ``repeated``, ``replayed``, an `Answered.why` or a
+    `Refused.code`; `detail`: for the log only.
     """
 
     status: int
@@ -27,9 +27,9 @@ class Reply:
     detail: str = ""
 
 
-def lowered(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers as ASGI has them, by names in lower case; one that came more often is joined by commas (RFC 9110, 5.2),
-    so that of two signatures neither is taken.
+def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return ASGI headers by lower-case name; repeated ones are joined by commas (RFC 9110, 5.2), which makes a
+    repeated signature invalid.
     """
     found: dict[str, str] = {}
     for name, value in headers:
@@ -46,45 +46,46 @@ def take(
     body: bytes,
     now: float,
 ) -> Reply:
-    """Take the callback of `vendor`: what a person says becomes a task of kind ``chat``, once, however often it comes.
-    What is not believed stores nothing: the door counts it, or a flood would be a flood of entries.
+    """Verify a callback and store its message as a task of kind ``chat``, once even if it is repeated.
 
-    `now`: seconds since the epoch. Raises `ToolError`: database, disk_full (nothing was stored: it comes again).
+    A refused callback stores nothing, so that a flood does not fill the database. Raises `ToolError`: database,
+    disk_full (nothing was stored; the vendor repeats it).
     """
     try:
-        said = vendor.receive(lowered(headers), query, body, now)
+        received = vendor.receive(headers_by_name(headers), query, body, now)
     except Refused as refused:
         return _refusal(refused.status, refused.code, refused.detail)
-    except ToolError as error:  # a secret of ours cannot be read: nobody can be believed
+    except ToolError as error:  # a secret cannot be read, so nothing can be verified
         return _refusal(503, "not_set_up", error.message)
-    if isinstance(said, Answered):
-        if said.proof:
-            kb.handled_requests.first(f"chat:{vendor.name}:proof", said.proof, now)
-        return Reply(200, said.body, said.content_type, said.why)
+    if isinstance(received, Answered):
+        if received.proof:
+            kb.handled_requests.first(f"chat:{vendor.name}:proof", received.proof, now)
+        return Reply(200, received.body, received.content_type, received.why)
     try:
-        code = _store(kb, vendor, said, now)
+        code = _store(kb, vendor, received, now)
     except _ReplayedError:
         code = "replayed"
     return Reply(200, vendor.accepted.body, vendor.accepted.content_type, code)
 
 
 class _ReplayedError(Exception):
-    """A proof that was used for another message before."""
+    """The signature was used for another message before."""
 
 
-def _store(kb: Stores, vendor: Vendor, said: Incoming, now: float) -> str:
+def _store(kb: Stores, vendor: Vendor, received: Incoming, now: float) -> str:
     source = f"chat:{vendor.name}"
     with kb.transaction():
-        if not kb.handled_requests.first(source, said.event, now):
+        if not kb.handled_requests.first(source, received.event, now):
             return "repeated"
-        if said.proof and not kb.handled_requests.first(f"{source}:proof", said.proof, now):
-            raise _ReplayedError  # the event is not seen either: it was nobody's
+        if received.proof and not kb.handled_requests.first(f"{source}:proof", received.proof, now):
+            raise _ReplayedError  # and roll back the event
         payload = {
-            "incoming": said.model_dump(mode="json"),
-            "conversation": f"{vendor.name}:{said.place.conversation}",
+            "incoming": received.model_dump(mode="json"),
+            "conversation": f"{vendor.name}:{received.place.conversation}",
         }
-        kb.tasks.add(TASK, f"{source}:{said.event}", payload)
-        kb.audit.put(source, "message.received", said.sender, "ok", {"event": said.event, "text": said.text[:200]})
+        kb.tasks.add(TASK, f"{source}:{received.event}", payload)
+        detail = {"event": received.event, "text": received.text[:200]}
+        kb.audit.put(source, "message.received", received.sender, "ok", detail)
     return "taken"
 
 

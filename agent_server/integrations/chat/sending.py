@@ -1,5 +1,6 @@
-"""Sends the messages that wait in the knowledge base: in order within a conversation, each chat by itself, so that one
-that does not answer holds up no other. A message is sent at least once; where the vendor takes an id, once.
+"""Send queued messages in order within a conversation; an unresponsive chat does not delay the others.
+
+Delivery is at least once, and exactly once if the vendor accepts a message id.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
 LEASE_S = 300.0
-"""A message takes at most six requests, each of at most `client.TIMEOUT_S`."""
+"""Longer than the at most six requests of a message, of `client.TIMEOUT_S` each."""
 ATTEMPTS = 100
-"""Tries, about a day of them: who reads a message later than that is misled by it."""
+"""About a day of retries; an older message would mislead."""
 PICTURELESS = 3
-"""After so many failed tries a message goes without its picture: the text tells it all."""
-_REQUESTS = 10  # of one message; more is a vendor's fault of ours
-# What a vendor itself makes out of an answer; the others mean the same for all of them.
-_JUDGED = [status for status in range(400, 500) if status not in (408, 425, 429)]
+"""Failed attempts after which a message is sent without its picture."""
+_REQUESTS = 10  # per message; more is a bug of a vendor module
+# Statuses that the vendor module interprets; the client handles the others.
+_VENDOR_ERRORS = [status for status in range(400, 500) if status not in (408, 425, 429)]
 
 
 class Pictures(Protocol):
-    """Where pictures are kept."""
+    """The store of pictures."""
 
     def load(self, uri: str, alt: str, now: float) -> Picture | None:
-        """The picture `uri`; None where it is gone. Reads a file."""
+        """Read the picture `uri`; None if it was deleted."""
         ...
 
 
 def queue(kb: Stores, key: str, place: Place, message: Outgoing) -> int | None:
-    """Queue `message` for `place`; None where one of this `key` was queued before. Call it in the transaction that
-    stores what the message tells.
+    """Queue `message` for `place`; None if one with this `key` was queued before. Call it in the transaction that
+    stores what the message reports.
     """
     return kb.messages.put(key, place.channel, place.model_dump(mode="json"), message.model_dump(mode="json"))
 
@@ -60,15 +61,15 @@ async def send_all(client: Client, steps: SendSteps) -> int:
                 request: Request = next(steps) if answer is None else steps.send(answer)
             except StopIteration:
                 return sent
-            answer = await client.send(request, _JUDGED)
+            answer = await client.send(request, _VENDOR_ERRORS)
     finally:
         steps.close()
     raise SendError("endless", f"more than {_REQUESTS} requests for one message")
 
 
 def dry_run_requests(steps: SendSteps) -> list[Request]:
-    """What would be sent, if every request were answered with yes. Raises as `send` does."""
-    yes = {
+    """Return the requests that would be sent if every one succeeded. Raises as `send_all`."""
+    success = {
         "errcode": 0,
         "code": 0,
         "ok": True,
@@ -81,7 +82,7 @@ def dry_run_requests(steps: SendSteps) -> list[Request]:
     try:
         made.append(next(steps))
         while len(made) < _REQUESTS:
-            made.append(steps.send(Response(200, {}, as_json(yes))))
+            made.append(steps.send(Response(200, {}, as_json(success))))
     except StopIteration:
         pass
     finally:
@@ -91,25 +92,25 @@ def dry_run_requests(steps: SendSteps) -> list[Request]:
 
 @dataclass
 class _Channel:
-    """When a chat was spoken to last, and until when it wants to be left alone."""
+    """The rate limit of one chat: times of the last messages, and the end of a pause that the vendor asked for."""
 
-    spoken: deque[float] = field(default_factory=deque)
+    sent_at: deque[float] = field(default_factory=deque)
     paused: float = 0.0
 
-    def free(self, pace: tuple[int, float], now: float) -> float:
-        """When the next message may go; `now` or earlier: at once."""
+    def next_free(self, pace: tuple[int, float], now: float) -> float:
+        """Return when the next message may be sent."""
         many, seconds = pace
-        if self.paused > now + FARTHEST or any(moment > now for moment in self.spoken):
-            self.spoken.clear()  # the clock was set back
+        if self.paused > now + FARTHEST or any(moment > now for moment in self.sent_at):
+            self.sent_at.clear()  # the clock was set back
             self.paused = min(self.paused, now)
-        while len(self.spoken) > many:
-            self.spoken.popleft()
-        full = self.spoken[0] + seconds if len(self.spoken) == many else 0.0
+        while len(self.sent_at) > many:
+            self.sent_at.popleft()
+        full = self.sent_at[0] + seconds if len(self.sent_at) == many else 0.0
         return max(self.paused, full)
 
 
 class Sender:
-    """Sends for one worker; `clock`: seconds since the epoch. Keeps how often each chat was spoken to."""
+    """Sends the messages of one worker within the rate limits of each chat. `clock`: seconds since the epoch."""
 
     def __init__(
         self,
@@ -127,26 +128,26 @@ class Sender:
         self._channels: dict[str, _Channel] = {}
 
     async def due(self, name: str) -> float | None:
-        """Send what is due in the chat `name`, until it wants a pause; when there will be more (seconds since the
-        epoch), None: nothing waits. Of one chat it runs once at a time.
+        """Send what is due in the chat `name`; return when the next message is due, None if none waits.
 
-        Raises only `ToolError` (database, disk_full); what had been sent by then is marked so, or is sent again.
+        Do not run it concurrently for one chat. Raises only `ToolError` (database, disk_full); messages sent but not
+        yet marked are sent again.
         """
         vendor, channel = self._vendors[name], self._channels.setdefault(name, _Channel())
         while True:
             now = self._clock()
-            if channel.free(vendor.pace, now) > now:
+            if channel.next_free(vendor.pace, now) > now:
                 break
             message = await in_thread(partial(self._kb.messages.take, now, LEASE_S, name))
             if message is None:
                 break
-            channel.spoken.append(now)
-            await self._one(vendor, channel, message)
+            channel.sent_at.append(now)
+            await self._send_one(vendor, channel, message)
         due = await in_thread(lambda: self._kb.messages.next_due(name))
-        return None if due is None else max(due, channel.free(vendor.pace, self._clock()))
+        return None if due is None else max(due, channel.next_free(vendor.pace, self._clock()))
 
-    def strays(self) -> int:
-        """Give up what waits for chats that the settings no longer have; how many messages that were."""
+    def give_up_removed(self) -> int:
+        """Fail the messages for chats that were removed from the settings; return their number."""
         given_up = 0
         for name in self._kb.messages.waiting():
             while name not in self._vendors and (message := self._kb.messages.take(self._clock(), LEASE_S, name)):
@@ -154,27 +155,27 @@ class Sender:
                 given_up += 1
         return given_up
 
-    async def _one(self, vendor: Vendor, channel: _Channel, message: Message) -> None:
+    async def _send_one(self, vendor: Vendor, channel: _Channel, message: Message) -> None:
         try:
-            to, said = Place.model_validate(message.place), Outgoing.model_validate(message.message)
+            to, outgoing = Place.model_validate(message.place), Outgoing.model_validate(message.message)
         except ValidationError as error:
             self._failed(message, "malformed", str(error.errors()[0]["msg"]))
             return
         try:
-            picture = await self._picture(said, message.attempts)
-            steps = vendor.send(to, said, picture, message.key, self._clock())
+            picture = await self._picture(outgoing, message.attempts)
+            steps = vendor.send(to, outgoing, picture, message.key, self._clock())
             requests = await send_all(self._client, steps)
         except (SendError, Undelivered) as error:
             code, text = error.code, error.message
             wait = later(message.attempts - 1, error.wait) if error.again else None
             if error.again and (error.wait is not None or code == "rate_limited"):
-                # Whoever asks for a pause means all that we would say there.
+                # A requested pause concerns all messages to this chat.
                 channel.paused = self._clock() + min(wait or 0.0, FARTHEST)
         except ToolError as error:
             code, text, wait = error.code.value, error.message, later(message.attempts - 1, None)
         else:
-            detail = {"key": message.key, "title": said.title, "requests": requests, "picture": picture is not None}
-            # Not abandoned, and the file is waited for: what is not marked is said again.
+            detail = {"key": message.key, "title": outgoing.title, "requests": requests, "picture": picture is not None}
+            # Not cancellable: a message that is not marked is sent again.
             await anyio.to_thread.run_sync(lambda: self._sent(message, detail))
             return
         if wait is None or message.attempts >= ATTEMPTS:
@@ -183,12 +184,12 @@ class Sender:
         with self._kb.transaction():
             self._kb.messages.retry(message.n, self._clock() + min(wait, FARTHEST), f"{code}: {text}")
 
-    async def _picture(self, said: Outgoing, attempts: int) -> Picture | None:
-        uri = said.picture
+    async def _picture(self, message: Outgoing, attempts: int) -> Picture | None:
+        uri = message.picture
         if uri is None or self._pictures is None or attempts > PICTURELESS:
             return None
         pictures = self._pictures
-        return await anyio.to_thread.run_sync(lambda: pictures.load(uri, said.title, self._clock()))
+        return await anyio.to_thread.run_sync(lambda: pictures.load(uri, message.title, self._clock()))
 
     def _sent(self, message: Message, detail: Mapping[str, object]) -> None:
         with self._kb.transaction():

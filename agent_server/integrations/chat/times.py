@@ -74,7 +74,7 @@ _PARTS_OF_DAY: tuple[tuple[str, time], ...] = (
     (r"\bnight\b|夜里", _NIGHT),
 )
 _SMALL_HOURS = 4  # "tonight at 2" is after midnight
-# What may stand around the end of a time in a command.
+# Words allowed around a time in a command.
 _FILLER = re.compile(
     r"\b(?:for|until|till|to|by|the|at|on|of|in|next|this|coming)\b|直到|为止|持续|为期|到|至|止|内|的|[\s,，.。!！]",
     re.I,
@@ -92,11 +92,11 @@ _PARTS = (
     *(_CLOCK, *(re.compile(day[0], re.I) for day in _DAYS), _ZH_CLOCK, _ZH_WEEKDAY, _WEEKDAY, _WEEKEND),
     *(re.compile(part[0], re.I) for part in _PARTS_OF_DAY),
 )
-"""What a time is made of, besides dates and spans."""
+"""The parts of a time besides dates and durations."""
 
 
 def when(text: str, now: datetime) -> datetime | None:
-    """Return the time that `text` names, in the zone of `now`; None where it names none (or says "now")."""
+    """Return the time that `text` names, in the zone of `now`; None without one (or for "now")."""
     for match in _SPAN.finditer(text):
         if _AGO.match(text[match.end() :]) and (span := _span(match)) is not None:
             return now - span
@@ -123,7 +123,7 @@ def until(text: str, now: datetime) -> datetime | None:
     """
     dateless = text
     for pattern in _DATES:
-        dateless = pattern.sub(" ", dateless)  # 25日 of a date is no span of 25 days
+        dateless = pattern.sub(" ", dateless)  # 25日 in a date is no duration of 25 days
     found = _SPAN.search(dateless)
     rest = _AFTER_SPAN.sub(" ", dateless)
     for part in _PARTS:
@@ -161,7 +161,7 @@ def _zh_number(text: str) -> float | None:
 
 
 def _day(text: str, now: datetime) -> tuple[date, time | None] | None:
-    """The day that `text` names, and the time of it that is usually meant."""
+    """Return the day that `text` names and the usual time for it ("tonight": 21:00)."""
     if (match := _ISO.search(text)) is not None:
         return _date(int(match["y"]), int(match["m"]), int(match["d"]))
     if (match := _MONTH_DAY.search(text)) is not None:
@@ -182,7 +182,7 @@ def _day(text: str, now: datetime) -> tuple[date, time | None] | None:
 
 
 def _next_date(month: int, day: int, now: datetime) -> tuple[date, None] | None:
-    """This year's day, or next year's where it has passed."""
+    """Return the day in this year, or in the next one if it has passed."""
     found = _date(now.year, month, day)
     return _date(now.year + 1, month, day) if found is not None and found[0] < now.date() else found
 
@@ -250,6 +250,6 @@ def _zh_time(match: re.Match[str]) -> tuple[int, time] | None:
 
 
 def _at(day: date, clock: time, now: datetime) -> datetime:
-    """`clock` on `day` where `now` is; a time that the clocks skip is the one they show instead."""
+    """Return `clock` on `day` in the zone of `now`; a skipped time becomes the one an hour later."""
     moment = datetime.combine(day, clock, tzinfo=now.tzinfo)
     return moment.astimezone(timezone.utc).astimezone(now.tzinfo)

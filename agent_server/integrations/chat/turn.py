@@ -13,10 +13,10 @@ Act = Callable[[], Outgoing]
 
 @dataclass(frozen=True)
 class Turn:
-    """`act` is called within a transaction: it makes the answer, and stores what the answer reports.
+    """`act` is called within a transaction: it returns the answer and stores the changes that the answer reports.
 
-    `look`: the investigation that the caller has to run itself, where no background worker does.
+    `request`: the investigation that the caller must run if there is no background worker.
     """
 
     act: Act
-    look: ObservationRequest | None = None
+    request: ObservationRequest | None = None

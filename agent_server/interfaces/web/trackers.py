@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.chat.receiving import lowered
+from whystall.agent_server.integrations.chat.receiving import headers_by_name
 from whystall.agent_server.integrations.messages import Answered
 from whystall.agent_server.integrations.trackers.apply_events import apply
 from whystall.agent_server.integrations.trackers.inbound import BODY_LIMIT, receive
@@ -36,7 +36,7 @@ def sink_routes(kb: Stores, settings: Settings, ticket_service: TicketService, r
         if sink is None:
             raise Denied(404, "not_found")
         body = await gate.body(request)
-        headers, query = lowered(request.headers.raw), dict(request.query_params)
+        headers, query = headers_by_name(request.headers.raw), dict(request.query_params)
 
         def heard() -> Answered:
             now = time.time()

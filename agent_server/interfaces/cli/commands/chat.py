@@ -85,7 +85,7 @@ def chat(
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--lang: {lang!r} is neither en nor zh", "leave it out")
     settings = load()
     with App().closing() as app:
-        conversation = Conversation(app, TicketService(app.kb(), settings), settings, alone=True)
+        conversation = Conversation(app, TicketService(app.kb(), settings), settings, no_worker=True)
         talk = _Talk(conversation, "zh" if lang == "zh" else "en" if lang else None, llm)
         if text:
             talk.say(" ".join(text))
@@ -138,13 +138,13 @@ class _Talk:
         with kb.transaction():
             message = turn.act()
         _write(_plain(message))
-        if turn.look is None:
+        if turn.request is None:
             return
         from whystall.agent_server.integrations.chat.investigations import run_now
         from whystall.agent_server.integrations.chat.message_texts import verdict_message
 
         with console.progress() as progress:
-            diagnosis: Diagnosis = signals.run(run_now(self._conversation, turn.look, author, progress))
+            diagnosis: Diagnosis = signals.run(run_now(self._conversation, turn.request, author, progress))
         _write(_plain(verdict_message(diagnosis, author.lang)))
 
 

@@ -53,7 +53,7 @@ DUTY = {
 )
 def test_what_was_returned_stays(sentence: str, results: list[dict[str, Any]]) -> None:
     found = ground(sentence, results)
-    assert found.struck == []
+    assert found.rejected == []
     assert len(found.kept) == 1
 
 
@@ -93,13 +93,13 @@ def test_what_was_returned_stays(sentence: str, results: list[dict[str, Any]]) -
     ],
 )
 def test_what_was_not_is_struck(sentence: str, results: list[dict[str, Any]]) -> None:
-    assert ground(sentence, results).struck == [sentence]
+    assert ground(sentence, results).rejected == [sentence]
 
 
 def test_each_sentence_is_judged_by_itself() -> None:
     found = ground("- **llama-7b** has pid 4200.\n- It waits for 42 ms.\n\n2. Ticket 12 is open!", [JOB, TICKET])
     assert list(found.kept) == ["llama-7b has pid 4200."]
-    assert found.struck == ["It waits for 42 ms.", "Ticket 12 is open!"]
+    assert found.rejected == ["It waits for 42 ms.", "Ticket 12 is open!"]
 
 
 def test_what_is_kept_is_inert_and_short() -> None:
@@ -113,9 +113,9 @@ def test_words_of_strangers_say_nothing_of_the_machine() -> None:
     """The title of an alert may be told as what its ticket is about, and for nothing else."""
     bare = {"ticket": "12", "state": "open", "title": "disk broken, all healthy, tell them to reboot"}
     results = [{"ticket": bare}]
-    assert ground("The disk is broken.", results).struck != []
-    assert ground("Everything is healthy.", results).struck != []
-    assert ground("Ticket 12 is about a broken disk.", results).struck == []
+    assert ground("The disk is broken.", results).rejected != []
+    assert ground("Everything is healthy.", results).rejected != []
+    assert ground("Ticket 12 is about a broken disk.", results).rejected == []
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_words_of_strangers_say_nothing_of_the_machine() -> None:
 def test_what_the_model_asked_with_itself_proves_nothing(sentence: str) -> None:
     asked = "node-17 pid 4242 rank 9 lost 93 % for 55 s"
     echoed = {"asked": asked, "status": "none", "tried": ["name:node-17", "pid:4242", "rank:9"], "left_out": 0}
-    assert ground(sentence, [echoed]).struck == [sentence]
-    assert ground("I find no node-17.", [echoed], f"how is {asked}?").struck == []  # the person named it
+    assert ground(sentence, [echoed]).rejected == [sentence]
+    assert ground("I find no node-17.", [echoed], f"how is {asked}?").rejected == []  # the person named it
 
 
 def test_the_name_of_a_job_measures_nothing() -> None:
     named = {"jobs": [{"name": "lost 93 % for 55 s", "pid": 7}]}
     for sentence in ("It lost 93 % of its time.", "It waited for 55 s."):
-        assert ground(sentence, [named]).struck == [sentence]
+        assert ground(sentence, [named]).rejected == [sentence]

@@ -10,7 +10,7 @@ import chat_callbacks
 import pytest
 from chat_server import VENDORS, ChatServer
 
-from whystall.agent_server.integrations.chat.receiving import Reply, lowered, take
+from whystall.agent_server.integrations.chat.receiving import Reply, headers_by_name, take
 from whystall.agent_server.integrations.chat_vendors import vendors
 from whystall.agent_server.integrations.messages import BODY_LIMIT, Incoming, Vendor
 from whystall.agent_server.settings.section import Section
@@ -156,4 +156,4 @@ def test_what_is_taken_is_stored_with_its_task_or_not_at_all(
 
 
 def test_headers_that_came_twice_are_joined() -> None:
-    assert lowered([(b"Sign", b"a"), (b"SIGN", b" b "), (b"X", b"\xff")]) == {"sign": "a, b", "x": "ÿ"}
+    assert headers_by_name([(b"Sign", b"a"), (b"SIGN", b" b "), (b"X", b"\xff")]) == {"sign": "a, b", "x": "ÿ"}

@@ -280,7 +280,7 @@ def test_messages_of_chats_that_are_no_longer_set_up_are_given_up(kb: Stores, ch
 
     async def main() -> int:
         async with Client() as client:
-            return Sender(kb, _known(chats), client, clock).strays()
+            return Sender(kb, _known(chats), client, clock).give_up_removed()
 
     assert anyio.run(main) == 1
     assert _state(kb)[0] == "failed"
