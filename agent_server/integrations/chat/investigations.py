@@ -306,7 +306,9 @@ async def queue_verdict(task: Task, app: App, settings: Settings | None) -> None
             _put(kb, f"{task.key}:{n}", listener, message)
             place = listener.place
             context = {"diagnosis": diagnosis.id, "ticket": diagnosis.ticket or ""}
-            kb.pending_commands.put_topic(place["channel"], place["conversation"], listener.sender, context, time.time())
+            kb.pending_commands.put_topic(
+                place["channel"], place["conversation"], listener.sender, context, time.time()
+            )
         kb.tasks.done(task.id)
 
 
