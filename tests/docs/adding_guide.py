@@ -18,7 +18,7 @@ PACKAGES = ("agent_server", "bpf", "knowledge_base", "prompts", "tools")
 
 def follow(section: str, root: Path) -> list[str]:
     """Copy the repository to `root`, apply the blocks of a section, and return the tests that they add."""
-    for name in (*PACKAGES, "tests"):
+    for name in (*PACKAGES, "tests", "examples"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns(".*", "__pycache__", "objects"))
     shutil.copy(ROOT / "pyproject.toml", root)
     (root / "import" / "whystall").mkdir(parents=True)
@@ -36,8 +36,8 @@ def run(root: Path, *arguments: str) -> None:
 
 
 def apply(block: Block, root: Path) -> Path:
-    """Write the block's file, or add the block below a line of it; return the file."""
-    path, _, anchor = block.about.partition(" below: ")
+    """Write the block's file, or add the block to it at a line; return the file."""
+    path, mode, anchor = (re.split(" (above|below|instead of): ", block.about) + ["", ""])[:3]
     file = root / path
     if not anchor:
         assert not file.exists(), f"line {block.line}: {path} exists already"
@@ -47,5 +47,6 @@ def apply(block: Block, root: Path) -> Path:
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     place = next((at for at, line in enumerate(lines) if anchor in line), None)
     assert place is not None, f"line {block.line}: no line of {path} contains {anchor!r}"
-    file.write_text("".join([*lines[: place + 1], block.text, *lines[place + 1 :]]), encoding="utf-8")
+    before, after = lines[: place + (mode == "below")], lines[place + (mode != "above") :]
+    file.write_text("".join([*before, block.text, *after]), encoding="utf-8")
     return file
