@@ -37,7 +37,7 @@ def run(root: Path, *arguments: str) -> None:
 
 def apply(block: Block, root: Path) -> Path:
     """Write the block's file, or add the block to it at a line; return the file."""
-    path, mode, anchor = (re.split(" (above|below|instead of): ", block.about) + ["", ""])[:3]
+    path, mode, anchor = [*re.split(" (above|below|instead of): ", block.about), "", ""][:3]
     file = root / path
     if not anchor:
         assert not file.exists(), f"line {block.line}: {path} exists already"
