@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""An alert, from Alertmanager to a tracker: the process it means is diagnosed, and the server is killed on the way.
+"""Follow an alert from Alertmanager to a tracker: its process is diagnosed, and the server is killed meanwhile.
 
-Starts a training program that stalls, a tracker that speaks GitLab's API, a DingTalk-like chat, and ``whystall serve``
-with settings for them.  An alert comes in as Alertmanager sends it; while its process is being looked at the server is
-killed (SIGKILL) and started again.  The tracker then has one issue with the diagnosis, the chat has the verdict, and
-somebody asks in Chinese why training stalls.  When the alert is over, the issue is closed.
+Starts a training program that stalls, a tracker with GitLab's API, a DingTalk-like chat, and ``whystall serve`` with
+settings for them.  Posts an alert as Alertmanager does; during the diagnosis the server is killed (SIGKILL) and
+restarted.  The tracker then has one issue with the diagnosis and the chat has the verdict; a question in Chinese, why
+training stalls, is answered.  When the alert is resolved, the issue is closed.
 
-What was diagnosed is held against what the program itself logged.  Nothing outside this machine is spoken to.
+The diagnosis is compared with the program's own log.  Nothing leaves this machine.
 
 Exit status: 0 when all of it is right, 1 when it is not, 2 when the demo could not run.
 """
@@ -37,7 +37,7 @@ from typing import Any
 import demo
 from _command import Parser, between
 from chat_server import ChatServer
-from demo import DemoError, Row, tell
+from demo import DemoError, Row, heading
 from tracker import PROJECT, Tracker
 from tracker_http import handler_of
 
@@ -79,7 +79,7 @@ receivers:
 
 @dataclass
 class World:
-    """What there is besides whystall."""
+    """The services around whystall, and the program."""
 
     tracker: Tracker
     chats: ChatServer
@@ -87,7 +87,7 @@ class World:
     started: str
 
     def alert(self, status: str) -> dict[str, Any]:
-        """What Alertmanager posts (webhook version 4)."""
+        """Return what Alertmanager posts (webhook version 4)."""
         labels = {"alertname": "TrainingStalled", "severity": "critical", "pid": str(self.pid)}
         return {
             "version": "4",
@@ -114,7 +114,7 @@ class World:
 
 
 class Server:
-    """``whystall serve`` in `home`, at a port that it keeps when it is started again."""
+    """``whystall serve`` in `home`; it keeps its port when restarted."""
 
     def __init__(self, home: Path, environment: dict[str, str]) -> None:
         self.environment = environment
@@ -125,33 +125,33 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         argv = [sys.executable, "-m", "whystall.agent_server", "serve", "--transport", "http"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([*argv, "--port", str(self.port)], env=self.environment, stderr=log)
-        wait(self._well, "whystall serve answers")
+        wait(self._ready, "whystall serve answers")
 
     def kill(self) -> None:
-        """SIGKILL, where it runs."""
+        """Send SIGKILL if the server runs."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def post(self, path: str, body: dict[str, Any], token: str) -> dict[str, Any]:
-        """The answer to a POST."""
+        """Return the answer to a POST."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)  # noqa: S310
         try:
             with direct().open(request, timeout=30) as answer:
-                said: dict[str, Any] = json.load(answer)
+                body_of: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             raise DemoError(f"POST {path}: {error.code} {error.read(200)!r}") from None
-        return said
+        return body_of
 
-    def _well(self) -> bool:
+    def _ready(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
-            said = self.log.read_text()[-500:]
-            raise DemoError(f"whystall serve ended with status {self.process.returncode}: {said}")
+            tail = self.log.read_text()[-500:]
+            raise DemoError(f"whystall serve ended with status {self.process.returncode}: {tail}")
         try:
             with direct().open(f"{self.url}/healthz", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -160,26 +160,26 @@ class Server:
 
 
 def direct() -> urllib.request.OpenerDirector:
-    """Speaks to this machine, whatever the proxy."""
+    """Return an opener that ignores proxies."""
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def now() -> str:
-    """RFC 3339."""
+    """Return the time as RFC 3339."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def wait(true: Callable[[], object], what: str) -> None:
-    """Wait for it."""
+    """Wait for a condition; raise DemoError after `PATIENCE_S`."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > deadline:
-            raise DemoError(f"never: {what}")
+            raise DemoError(f"timeout: {what}")
         time.sleep(0.05)
 
 
 def indented(text: str, lines: int = 40) -> str:
-    """`text` as a quotation; of a long one the first `lines`."""
+    """Return `text` as a quotation, at most its first `lines`."""
     kept = text.splitlines()
     more = [f"... ({len(kept) - lines} more lines)"] if len(kept) > lines else []
     return "\n".join(f"   | {line}" for line in [*kept[:lines], *more])
@@ -187,7 +187,7 @@ def indented(text: str, lines: int = 40) -> str:
 
 @contextlib.contextmanager
 def tracker() -> Iterator[Tracker]:
-    """A tracker that listens."""
+    """Run a tracker."""
     made = Tracker(secrets.token_hex(16))
     server = ThreadingHTTPServer(("127.0.0.1", 0), quiet(made))
     server.daemon_threads = True
@@ -202,7 +202,7 @@ def tracker() -> Iterator[Tracker]:
 
 
 def quiet(of: Tracker) -> type:
-    """Its handler, without a line for every request."""
+    """Return the tracker's handler without a line per request."""
 
     class Handler(handler_of(of)):  # type: ignore[misc]
         def log_message(self, format: str, *args: Any) -> None:
@@ -211,32 +211,32 @@ def quiet(of: Tracker) -> type:
     return Handler
 
 
-def story(world: World, server: Server, options: Namespace) -> tuple[dict[str, Any], list[Row]]:
-    """Tell it; the diagnosis on the ticket, and what was to be seen."""
+def play(world: World, server: Server, options: Namespace) -> tuple[dict[str, Any], list[Row]]:
+    """Run the scenario; return the ticket's diagnosis, and further rows of the comparison."""
     token = server.environment["DEMO_ALERTS"]
-    tell("Alertmanager: TrainingStalled fires")
+    heading("Alertmanager: TrainingStalled fires")
     print(indented(json.dumps(server.post("/alerts/alertmanager", world.alert("firing"), token))), flush=True)
     if not options.no_kill:
         wait(lambda: tickets(server), "a ticket")
         time.sleep(options.duration / 2)
-        tell("while its process is looked at, the server is killed (SIGKILL); it is started again")
+        heading("during the diagnosis the server is killed (SIGKILL), and started again")
         server.kill()
         server.start()
-        # Alertmanager repeats itself: nothing comes of it.
+        # Alertmanager repeats the alert, which has no effect.
         print(indented(json.dumps(server.post("/alerts/alertmanager", world.alert("firing"), token))), flush=True)
     wait(lambda: any(ticket["diagnosis"] for ticket in tickets(server)), "a diagnosis")
     ticket = tickets(server)[0]
     verdict = ticket["diagnosis"]["verdict"]
     wait(lambda: any(verdict in issue.description.lower() for issue in world.tracker.issues), "an issue with it")
     wait(lambda: len(world.chats.wait(0, 0, "dingtalk")) >= 2, "the verdict in the chat")
-    tell("DingTalk: the alert, and its verdict")
-    for said in world.chats.wait(0, 0, "dingtalk"):
-        print(f"{indented(said.content)}\n", flush=True)
+    heading("DingTalk: the alert, and its verdict")
+    for message in world.chats.wait(0, 0, "dingtalk"):
+        print(f"{indented(message.content)}\n", flush=True)
     issue = world.tracker.issues[0]
-    tell(f"the tracker: issue {issue.iid}, {issue.state}")
+    heading(f"the tracker: issue {issue.iid}, {issue.state}")
     print(indented(f"{issue.title}\n\n{issue.description}", 36), flush=True)
     rows = [counted("tickets", len(tickets(server))), counted("issues", len(world.tracker.issues)), asked(world)]
-    tell("Alertmanager: TrainingStalled is over")
+    heading("Alertmanager: TrainingStalled is over")
     print(indented(json.dumps(server.post("/alerts/alertmanager", world.alert("resolved"), token))), flush=True)
     wait(lambda: issue.state == "closed", "the issue is closed")
     rows.append(Row("issue", "the alert is over", issue.state, True))
@@ -244,38 +244,38 @@ def story(world: World, server: Server, options: Namespace) -> tuple[dict[str, A
 
 
 def asked(world: World) -> Row:
-    """Somebody asks in the chat, in Chinese."""
+    """Ask in the chat, in Chinese."""
     question = QUESTION.format(pid=world.pid)
     before = len(world.chats.wait(0, 0, "dingtalk"))
-    tell(f"DingTalk: {question}")
+    heading(f"DingTalk: {question}")
     status, _ = world.chats.say("dingtalk", question)
     answers = world.chats.wait(before + 2, PATIENCE_S, "dingtalk")[before:]
-    for said in answers:
-        print(f"{indented(said.content)}\n", flush=True)
+    for message in answers:
+        print(f"{indented(message.content)}\n", flush=True)
     chinese = len(answers) >= 2 and any("\u4e00" <= letter <= "\u9fff" for letter in answers[-1].title)
     return Row("question in Chinese", question, answers[-1].title if answers else f"HTTP {status}", chinese)
 
 
 def counted(name: str, many: int) -> Row:
-    """Exactly one."""
+    """Judge that there is exactly one."""
     return Row(name, "one alert, and a kill", str(many), many == 1)
 
 
 def tickets(server: Server) -> list[dict[str, Any]]:
-    """As `whystall tickets list` says."""
+    """Return the tickets of `whystall tickets list`."""
     found: list[dict[str, Any]] = json.loads(demo.whystall("tickets", "list", "--json", environment=server.environment))
     return found
 
 
 def secret_settings(home: Path, world: World, options: Namespace) -> dict[str, str]:
-    """Write the settings of a server in `home`, show them, and return its environment, which holds the secrets."""
+    """Write and print the settings of a server in `home`; return its environment with the secrets."""
     given = {"duration": options.duration, "tracker": world.tracker.url, "project": PROJECT}
     text = SETTINGS.format(**given) + world.chats.settings().partition("\n[chat.feishu]")[0]
     (home / "whystall.toml").write_text(text)
     (home / "routes.yaml").write_text(ROUTES.format(lang=options.lang))
-    tell("whystall.toml")
+    heading("whystall.toml")
     print(indented(text), flush=True)
-    tell("routes.yaml")
+    heading("routes.yaml")
     print(indented(ROUTES.format(lang=options.lang)), flush=True)
     ours = {"DEMO_ALERTS": secrets.token_hex(16), "DEMO_TRACKER": world.tracker.token}
     homes = {"WHYSTALL_HOME": str(home), "WHYSTALL_CONFIG": str(home / "whystall.toml")}
@@ -283,7 +283,7 @@ def secret_settings(home: Path, world: World, options: Namespace) -> dict[str, s
 
 
 def run(options: Namespace) -> int:
-    """The whole of it; the exit status."""
+    """Run the demo; return the exit status."""
     scenario = demo.SCENARIOS["checkpoint"]
     with tempfile.TemporaryDirectory(prefix="whystall-demo-") as directory, contextlib.ExitStack() as stack:
         home = Path(directory)
@@ -298,22 +298,22 @@ def run(options: Namespace) -> int:
         server.start()
         began = time.monotonic_ns()
         try:
-            diagnosis, rows = story(world, server, options)
+            diagnosis, rows = play(world, server, options)
         except DemoError as error:
             lines = server.log.read_text().splitlines() or ["nothing"]
-            raise DemoError(f"{error}; the server last said: {' / '.join(lines[-3:])}") from None
-        watched = demo.watched(diagnosis, began, time.monotonic_ns())
-        tell("compared with what the program logged")
-        judged = scenario.judge(diagnosis, demo.between_times(demo.read_log(log), *watched))
+            raise DemoError(f"{error}; the end of its log: {' / '.join(lines[-3:])}") from None
+        span = demo.measured_span(diagnosis, began, time.monotonic_ns())
+        heading("compared with the program's log")
+        judged = scenario.judge(diagnosis, demo.between_times(demo.read_log(log), *span))
         return 0 if demo.show([*judged, *rows]) else 1
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run it; returns the exit status."""
+    """Run the demo; return the exit status."""
     command = Parser(description=(__doc__ or "").split("\n\n")[0])
     command.add_argument("--duration", type=between(float, 5, 60), default=12.0, help="seconds (default: %(default)s)")
     command.add_argument("--lang", choices=("en", "zh"), default="en", help="of the alert's messages")
-    command.add_argument("--no-kill", action="store_true", help="let the server live")
+    command.add_argument("--no-kill", action="store_true", help="do not kill the server")
     options = command.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     try:

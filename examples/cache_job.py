@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A job below a memory limit: every step reads a hot file again, beside a stream that nobody reads twice.
+"""A job with a memory limit: every step reads a hot file again, while a stream of files is read once.
 
-``--streamer self``   the stepping thread reads the stream itself, so much per step
+``--streamer self``   the stepping thread reads the stream itself, a part per step
 ``--streamer other``  a child process in the same cgroup streams without a pause
-``--streamer none``   nobody streams: what evicts, if anything, is the size of the hot file
+``--streamer none``   no stream: evictions, if any, are due to the size of the hot file
 
-Lines: ``step`` (latency_s; hot_s: of it reading the hot file; compute_s; hot_device_bytes: what of that came from the
-device by the process's own accounting; streamed_bytes), ``stream`` by the child after every file (pid, path, bytes),
-``end`` with the cgroup's counters.  Files of the stream are sparse unless ``--filled``: they go through the page cache
-as any other, and need no room on the disk.  Needs root.
+Lines: ``step`` (latency_s; hot_s: reading the hot file; compute_s; hot_device_bytes: bytes of it read from the device,
+from /proc/self/io; streamed_bytes), ``stream`` by the child after every file (pid, path, bytes), ``end`` with the
+cgroup's counters.  Files of the stream are sparse unless ``--filled``: they use the page cache like others, but no
+disk space.  Needs root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Stream:
-    """Files that are read one after another, each from its first byte to its last, and then the next."""
+    """Files that are read sequentially, one after another."""
 
     def __init__(self, directory: Path, options: argparse.Namespace) -> None:
         self._size = options.shard_mib * MIB
@@ -53,7 +53,7 @@ class Stream:
         self._buffer = bytearray(self._request)
 
     def requests(self) -> Iterator[tuple[Path, int]]:
-        """Read on, one request per turn: the file and how much it gave; begins again when all files were read."""
+        """Read one request per iteration, and yield its file and size; start over after the last file."""
         while True:
             for path in self.paths:
                 fd = os.open(path, os.O_RDONLY)
@@ -65,7 +65,7 @@ class Stream:
 
 
 class Hot:
-    """A file that is read again and again, whole, or scattered over it as a table is looked up."""
+    """A file that is read repeatedly."""
 
     def __init__(self, path: Path, mib: int, request: int) -> None:
         self.path = path
@@ -80,19 +80,19 @@ class Hot:
         self._buffer = bytearray(request)
 
     def read(self) -> None:
-        """All of it once, request by request."""
+        """Read the whole file."""
         for offset in range(0, self._size, len(self._buffer)):
             os.preadv(self._fd, [self._buffer], offset)
 
 
 def device_bytes() -> int:
-    """What this process has read from devices so far."""
+    """Return the bytes this process has read from devices so far."""
     lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(lines["read_bytes"])
 
 
 def stream_without_end(work: Workload, stream: Stream, pause_s: float) -> None:
-    """What the child does: it dies with its parent."""
+    """Run the child: stream until killed, at the latest with the parent."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _libc.prctl(PR_SET_NAME, STREAMER.encode(), 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,7 +108,7 @@ def stream_without_end(work: Workload, stream: Stream, pause_s: float) -> None:
 
 
 def compute(seconds: float) -> None:
-    """Use the CPU for so long."""
+    """Use the CPU for `seconds`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         sum(range(500))
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def place(parent: str, name: str, stack: contextlib.ExitStack, *, fixed: bool) -> Path:
-    """A directory of our own, gone at the end; `fixed`: with a name that the next run has too."""
+    """Return a new directory, removed with `stack`; `fixed`: with the same name in every run."""
     path = Path(parent) / name if fixed else Path(tempfile.mkdtemp(prefix=f"whystall-{name}-", dir=parent))
     path.mkdir(exist_ok=not fixed)
     stack.callback(shutil.rmtree, path)
@@ -165,7 +165,7 @@ def place(parent: str, name: str, stack: contextlib.ExitStack, *, fixed: bool) -
 
 
 def run(work: Workload, hot: Hot, stream: Stream) -> None:
-    """Step until told to stop."""
+    """Run steps until stopped."""
     options = work.options
     requests = stream.requests()
     for number in range(options.steps):

@@ -1,4 +1,4 @@
-"""The page of `chat_server`: the three chats side by side, each message as its vendor would show it. All is escaped."""
+"""The page of `chat_server`: three chats side by side, with messages as the vendors show them. All text is escaped."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ input[type=text] { flex: 1; } input, select, button { font: inherit; padding: .3
   border: 1px solid var(--line); background: var(--page); color: inherit; }
 main { display: grid; grid-template-columns: repeat(auto-fit, minmax(21rem, 1fr)); gap: 1rem; padding: 1rem 1.2rem; }
 h2 { font-size: .95rem; margin: 0 0 .6rem; } .quiet { color: var(--quiet); font-size: .8rem; }
-.said { background: var(--card); border: 1px solid var(--line); border-radius: 4px 12px 12px 12px; padding: .6rem .9rem;
+.msg { background: var(--card); border: 1px solid var(--line); border-radius: 4px 12px 12px 12px; padding: .6rem .9rem;
   margin: 0 0 .8rem; overflow-wrap: anywhere; max-width: 94%; }
 .person { background: var(--own); border-radius: 12px 4px 12px 12px; margin-left: auto; width: fit-content; }
-.said p, .said ul, .said ol, .said blockquote, .said h4, .said pre { margin: .25rem 0; } .said h4 { font-size: 1rem; }
-.said ul, .said ol { padding-left: 1.3rem; } blockquote { border-left: 3px solid var(--line); padding-left: .7rem; }
-.said img { max-width: 100%; border-radius: 6px; margin-top: .4rem; display: block; border: 1px solid var(--line); }
+.msg p, .msg ul, .msg ol, .msg blockquote, .msg h4, .msg pre { margin: .25rem 0; } .msg h4 { font-size: 1rem; }
+.msg ul, .msg ol { padding-left: 1.3rem; } blockquote { border-left: 3px solid var(--line); padding-left: .7rem; }
+.msg img { max-width: 100%; border-radius: 6px; margin-top: .4rem; display: block; border: 1px solid var(--line); }
 code, pre { background: var(--code); border-radius: 4px; padding: .08em .3em; font-size: .88em; }
 .warn { color: var(--warn); font-weight: 600; }
 .refused { margin: 0 1.2rem 1rem; padding: .6rem 1rem; border-radius: 8px;
@@ -40,43 +40,45 @@ code, pre { background: var(--code); border-radius: 4px; padding: .08em .3em; fo
 
 
 def page(vendors: Vendors, note: str = "") -> str:
-    """The chats, and a line to speak in them."""
-    said = {name: "".join(_said(one) for one in vendors.messages if one.vendor == name) for name in _NAMES}
-    columns = "".join(f"<section><h2>{label}</h2>{said[name] or _EMPTY}</section>" for name, label in _NAMES.items())
+    """Return the page with the chats and a form to send a message."""
+    chats = {name: "".join(_message(one) for one in vendors.messages if one.vendor == name) for name in _NAMES}
+    columns = "".join(f"<section><h2>{label}</h2>{chats[name] or _EMPTY}</section>" for name, label in _NAMES.items())
     choices = "".join(f"<option value={name}>{label}</option>" for name, label in _NAMES.items())
     refused = "".join(f"<li>{html.escape(why)}</li>" for why in vendors.refused[-20:])
-    warned = f"<div class=refused><b class=warn>Not taken</b><ul>{refused}</ul></div>" if refused else ""
-    told = f"<span class=warn>{html.escape(note)}</span>" if note else ""
+    warned = f"<div class=refused><b class=warn>Refused</b><ul>{refused}</ul></div>" if refused else ""
+    notice = f"<span class=warn>{html.escape(note)}</span>" if note else ""
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Chats</title><style>{_STYLE}</style>"
         f"<header><h1>Chats: {len(vendors.messages)} messages</h1><form method=post action=/say>"
         f"<select name=vendor>{choices}</select><input type=text name=text placeholder='为什么训练卡顿' autofocus>"
-        f"<button>Say</button></form>{told}<a href=/>reload</a></header>{warned}<main>{columns}</main></html>"
+        f"<button>Say</button></form>{notice}<a href=/>reload</a></header>{warned}<main>{columns}</main></html>"
     )
 
 
-_EMPTY = "<p class=quiet>Nothing was said here yet.</p>"
+_EMPTY = "<p class=quiet>No messages yet.</p>"
 
 
-def _said(said: Message) -> str:
-    who = "" if said.by == "us" else f"{html.escape(said.by)} · "
-    at = time.strftime("%H:%M:%S", time.localtime(said.at))
-    head = f"<div class=quiet>{who}{html.escape(said.conversation)} · {at}</div>"
-    if said.by != "us":
-        return f"<div class='said person'>{head}{html.escape(str(said.content))}</div>"
-    body = {"dingtalk": _dingtalk, "feishu": _feishu, "slack": _slack}[said.vendor](said)
-    pictures = "".join(f"<img src='{html.escape(url, quote=True)}' alt=picture>" for url in said.pictures)
-    called = f"<div class=warn>It calls {html.escape(', '.join(said.mentions))}</div>" if said.mentions else ""
-    return f"<div class=said>{head}{body}{pictures}{called}</div>"
+def _message(message: Message) -> str:
+    sender = "" if message.by == "us" else f"{html.escape(message.by)} · "
+    at = time.strftime("%H:%M:%S", time.localtime(message.at))
+    head = f"<div class=quiet>{sender}{html.escape(message.conversation)} · {at}</div>"
+    if message.by != "us":
+        return f"<div class='msg person'>{head}{html.escape(str(message.content))}</div>"
+    body = {"dingtalk": _dingtalk, "feishu": _feishu, "slack": _slack}[message.vendor](message)
+    pictures = "".join(f"<img src='{html.escape(url, quote=True)}' alt=picture>" for url in message.pictures)
+    mentions = (
+        f"<div class=warn>It mentions {html.escape(', '.join(message.mentions))}</div>" if message.mentions else ""
+    )
+    return f"<div class=msg>{head}{body}{pictures}{mentions}</div>"
 
 
 # --- DingTalk: the subset of Markdown that it documents ---------------------------------------------------------------
 
 
-def _dingtalk(said: Message) -> str:
+def _dingtalk(message: Message) -> str:
     made = []
-    for line in re.split(r"\n{2,}|  \n|\n(?=\s*(?:[-*]|\d+\.|>|#) )", str(said.content)):
+    for line in re.split(r"\n{2,}|  \n|\n(?=\s*(?:[-*]|\d+\.|>|#) )", str(message.content)):
         text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", line.strip("\n"))
         if not text.strip():
             continue
@@ -104,9 +106,9 @@ def _inline(text: str) -> str:
 # --- Feishu: paragraphs of elements -----------------------------------------------------------------------------------
 
 
-def _feishu(said: Message) -> str:
-    title = f"<h4>{html.escape(said.title)}</h4>" if said.title else ""
-    paragraphs = ["".join(map(_element, one)) for one in said.content]
+def _feishu(message: Message) -> str:
+    title = f"<h4>{html.escape(message.title)}</h4>" if message.title else ""
+    paragraphs = ["".join(map(_element, one)) for one in message.content]
     return title + "".join(f"<p>{one or '&nbsp;'}</p>" for one in paragraphs)
 
 
@@ -125,8 +127,8 @@ def _element(element: dict[str, Any]) -> str:
 _TAGS = {"rich_text_section": "p", "rich_text_quote": "blockquote", "rich_text_preformatted": "pre"}
 
 
-def _slack(said: Message) -> str:
-    return "".join(map(_block, said.content)) or f"<p>{html.escape(said.title)}</p>"
+def _slack(message: Message) -> str:
+    return "".join(map(_block, message.content)) or f"<p>{html.escape(message.title)}</p>"
 
 
 def _block(block: dict[str, Any]) -> str:

@@ -1,11 +1,10 @@
-"""DingTalk, Feishu and Slack to try whystall with: their robots' addresses on this machine, and a page to speak in.
+"""A local DingTalk, Feishu and Slack to try whystall with, and a page to send messages.
 
     python examples/chat_server.py --whystall http://127.0.0.1:8321
 
-It takes what the vendors' documents describe, refuses everything else as they would, and shows what was said as they
-would show it. What is said on the page, or with --say, reaches whystall as the vendor's signed callback. The settings
-that fit are printed; secrets come from the variables that are printed with them. Messages live as long as this program
-does. Only this machine can reach it.
+It accepts what the vendors document, refuses everything else as they would, and shows messages as they would.
+A message from the page, or from --say, reaches whystall as the vendor's signed callback. The matching settings are
+printed, with the variables for their secrets. Messages are kept in memory. Only this machine can reach it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _BODY_LIMIT = 12 << 20
 
 
 class ChatServer:
-    """The server, also for tests: ``with ChatServer() as chats: ...``. `whystall`: where it listens, for what people
-    say; the chats of its settings are called as the vendors are.
+    """The server, also for tests: ``with ChatServer() as chats: ...``. `whystall`: the address for callbacks; the chats
+    in its settings are named as the vendors.
     """
 
     def __init__(
@@ -54,11 +53,11 @@ class ChatServer:
 
     @property
     def messages(self) -> list[Message]:
-        """What whystall said, and people."""
+        """Return the messages of whystall and of people."""
         return self.vendors.messages
 
     def callback(self, vendor: Vendor, text: str, id: str = "") -> chat_callbacks.Post:
-        """What `vendor` posts when somebody says `text`; `id`: the message's own, made where none is given."""
+        """Return the callback of `vendor` for the message `text`; `id` empty: a new one."""
         known, now = self.vendors.secrets, self._clock()
         if vendor == "dingtalk":
             hook, ends = self.vendors.session("训练值班群")
@@ -68,13 +67,13 @@ class ChatServer:
         return chat_callbacks.slack(known.slack_signing, text, id=id, now=now)
 
     def say(self, vendor: Vendor, text: str, id: str = "") -> tuple[int, bytes]:
-        """Say `text` to whystall; its answer."""
+        """Send `text` to whystall; return status and body of its answer."""
         where = {"dingtalk": "训练值班群", "feishu": "oc_demo", "slack": "C0DEMO"}[vendor]
         self.messages.append(Message(vendor, where, "a person", "", text))
         return chat_callbacks.deliver(f"{self.whystall}/chat/{vendor}", self.callback(vendor, text, id))
 
     def wait(self, count: int, seconds: float = 10.0, vendor: Vendor | None = None) -> list[Message]:
-        """What whystall said (through `vendor`), once there are `count` messages; fewer when `seconds` are over."""
+        """Return whystall's messages (through `vendor`) once there are `count`; fewer after `seconds`."""
         ends = time.monotonic() + seconds
         while True:
             found = [one for one in self.messages if one.by == "us" and vendor in (None, one.vendor)]
@@ -83,7 +82,7 @@ class ChatServer:
             time.sleep(0.02)
 
     def environment(self) -> dict[str, str]:
-        """The variables that the settings read secrets from."""
+        """Return the variables with the secrets for the settings."""
         known = self.vendors.secrets
         return {
             "DEMO_DINGTALK_APP": known.dingtalk_app,
@@ -97,7 +96,7 @@ class ChatServer:
         }
 
     def settings(self) -> str:
-        """The chats for whystall's settings file."""
+        """Return the chats for whystall's settings file."""
         host = urlsplit(self.url).netloc
         return f"""[chat.dingtalk]
 kind = "dingtalk"
@@ -162,7 +161,7 @@ def _handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
             vendor = next((one for one in VENDORS if one == form.get("vendor")), VENDORS[0])
             note = "" if form.get("text") else "Say something."
             if not note and not server.whystall:
-                note = "Start it with --whystall URL, or nobody hears it."
+                note = "Start this server with --whystall URL to deliver messages."
             if not note:
                 status, _ = server.say(vendor, form["text"])
                 note = "" if status == 200 else f"whystall answered {status or 'nothing'}"
@@ -186,9 +185,9 @@ def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, default=8930, help="on 127.0.0.1; 0 for any free one")
-    parser.add_argument("--whystall", default="", metavar="URL", help="where it listens, to be spoken to")
-    parser.add_argument("--say", metavar="TEXT", help="say this at once; what is answered is printed")
-    parser.add_argument("--in", dest="vendor", choices=VENDORS, default="dingtalk", help="where it is said")
+    parser.add_argument("--whystall", default="", metavar="URL", help="its address, for callbacks")
+    parser.add_argument("--say", metavar="TEXT", help="send this message at once; answers are printed")
+    parser.add_argument("--in", dest="vendor", choices=VENDORS, default="dingtalk", help="the chat for --say")
     given = parser.parse_args()
     with ChatServer(given.whystall, given.port) as server:
         print(f"chats: {server.url}/\n\n{server.settings()}", flush=True)
@@ -196,7 +195,7 @@ def main() -> None:
         try:
             if given.say:
                 status, _ = server.say(given.vendor, given.say)
-                print(f"\nsaid to {given.whystall}/chat/{given.vendor}: HTTP {status}", flush=True)
+                print(f"\nsent to {given.whystall}/chat/{given.vendor}: HTTP {status}", flush=True)
             shown = 0
             while True:
                 time.sleep(0.2)

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Diagnose a training program that stalls, and compare the answer with what the program itself logged.
+"""Diagnose a training program that stalls, and compare the diagnosis with the program's own log.
 
 Starts the simulator, waits for its first checkpoint, runs ``whystall diagnose`` on its process and
-prints what that prints; then holds verdict, file, latency and period against the simulator's log.
+prints the output; then compares verdict, file, latency and period with the simulator's log.
 
-The default scenario writes its checkpoints to a slow disk made for the purpose (as root; else to a
-temporary directory).  ``--scenario background`` writes them from another thread, which stalls nobody:
-the right answer is "healthy".  ``--scenario random`` draws the bytes inside the step, on a fast disk:
-the right answer is CPU time in getrandom, never the disk.
+The default scenario writes checkpoints to an artificially slow disk (as root; else to a temporary
+directory).  ``--scenario background`` writes them from another thread, which stalls no step: the right
+verdict is "healthy".  ``--scenario random`` draws the bytes inside the step, on a fast disk: the right
+cause is CPU time in getrandom, not the disk.
 
-With ``--llm`` a language model drives the diagnosis: the one that WHYSTALL_LLM_BASE_URL and WHYSTALL_LLM_MODEL
-name, else the example server beside this program, which is none and follows fixed rules.
+With ``--llm`` a language model drives the diagnosis: that of WHYSTALL_LLM_BASE_URL and WHYSTALL_LLM_MODEL,
+else the example server in this directory, which follows fixed rules.
 
 Exit status: 0 when the diagnosis is right, 1 when it is not, 2 when the demo could not run.
 """
@@ -42,25 +42,25 @@ from slow_disk import SlowDisk, SlowDiskError
 
 HERE = Path(__file__).resolve().parent
 WRITE_MIB_S = 50.0
-# An ordinary disk is fast: bigger and more frequent checkpoints, past the page cache where the file system lets them.
+# An ordinary disk is fast: larger and more frequent checkpoints, with direct I/O where the file system supports it.
 NO_SLOW_DISK = ("--size-mib", "300", "--keep", "1", "--every", "2")
 SYMPTOM = "training stalls every few steps"
 START_TIMEOUT_S = 30.0
 LATENCY_TOLERANCE = 0.10
 PERIOD_TOLERANCE = 0.20
 CHAINED = 3
-"""Tools that a model is to have chained, at least."""
+"""Least number of tools that a model must have used."""
 Event = dict[str, Any]
 Diagnosis = dict[str, Any]
 
 
 class DemoError(RuntimeError):
-    """The demo cannot go on; one line."""
+    """The demo cannot continue; one line."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the comparison; ``right`` is None for what is shown but cannot be judged."""
+    """One line of the comparison; ``right`` is None if it cannot be judged."""
 
     name: str
     logged: str
@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the simulator does, and how the right answer is recognised."""
+    """The simulator's options, and the judgement of the diagnosis."""
 
     options: tuple[str, ...]
     slow_disk: bool
@@ -79,7 +79,7 @@ class Scenario:
 
 
 def judge_checkpoint(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
-    """The stall is the synchronous checkpoint: this file, this long, this often."""
+    """Judge cause, file, latency and period of the synchronous checkpoint."""
     checkpoints = [line for line in log if line["event"] == "checkpoint"]
     paths = {line["path"] for line in checkpoints}
     culprit = diagnosis.get("culprit") or {}
@@ -90,7 +90,7 @@ def judge_checkpoint(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
     sampled = not sees_everything(diagnosis)
     return [
         verdict_row(diagnosis, "synchronous checkpoint write", "sync_checkpoint_write"),
-        # An answer that names no file because it could not see one is less, but not wrong.
+        # Without a file, since none could be observed, a diagnosis is incomplete but not wrong.
         Row("file", series(paths), path or "none", path in paths if path or not sampled else None),
         near("latency", suffered, scaled(culprit.get("latency_ms"), 1e-3), LATENCY_TOLERANCE, sampled),
         near("period", period, culprit.get("period_s"), PERIOD_TOLERANCE, sampled),
@@ -99,7 +99,7 @@ def judge_checkpoint(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
 
 
 def judge_background(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
-    """Nothing stalls the training thread, however slow the other thread's writes are."""
+    """Judge that nothing stalls the training thread, however slow the other thread's writes are."""
     slow = statistics.median(line["total_s"] for line in log if line["event"] == "checkpoint")
     stalled = max(line["stall_s"] for line in log if line["event"] == "step")
     logged = f"healthy: {slow:.2f} s per checkpoint, at most {1e3 * stalled:.1f} ms of a step"
@@ -107,7 +107,7 @@ def judge_background(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
 
 
 def judge_random(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
-    """The stall is CPU time in the kernel, in the system call that makes random bytes."""
+    """Judge that the stall is CPU time in the system call that returns random bytes."""
     drawn = statistics.median(line["random_s"] for line in log if line.get("random_s"))
     written = statistics.median(line["total_s"] for line in log if line["event"] == "checkpoint")
     syscall = (diagnosis.get("culprit") or {}).get("syscall") or ""
@@ -126,9 +126,9 @@ SCENARIOS = {
 
 
 def verdict_row(diagnosis: Diagnosis, logged: str, cause: str) -> Row:
-    """Confirmed where the kernel could be asked; else likely, or an inconclusive that says what it lacks.
+    """Expect `cause` to be confirmed; with sampled data, likely, or inconclusive with blind spots, is right too.
 
-    Never right is an answer that rules the real cause out.
+    Ruling out the real cause is always wrong.
     """
     verdict, named = diagnosis["verdict"], diagnosis.get("cause")
     right = verdict == "confirmed" and named == cause
@@ -143,13 +143,13 @@ def verdict_row(diagnosis: Diagnosis, logged: str, cause: str) -> Row:
 
 
 def ticket_row(diagnosis: Diagnosis) -> Row:
-    """A ticket was drafted."""
+    """Judge that a ticket was drafted."""
     ticket = diagnosis.get("ticket")
     return Row("ticket", "drafted", ticket or "none", bool(ticket))
 
 
 def model_row(diagnosis: Diagnosis) -> Row:
-    """A model chained tools and concluded, and every sentence of its story cites findings that are there."""
+    """Judge that the model used tools and concluded, and that its sentences cite existing findings."""
     reasoning = diagnosis.get("reasoning") or {"model": "none", "stopped": "not asked", "story": []}
     tools = list(dict.fromkeys(tool for step in diagnosis["steps"] for tool in step["tools"]))
     known = {finding["id"] for finding in diagnosis["findings"]}
@@ -159,51 +159,53 @@ def model_row(diagnosis: Diagnosis) -> Row:
     return Row("model", f"{reasoning['model']} was asked", f"{' > '.join(tools)}; {ended}", right)
 
 
-def near(name: str, logged: float, said: float | None, tolerance: float, sampled: bool) -> Row:
-    """Seconds that must agree within a share; what was only sampled is shown, not judged."""
-    right = said is not None and abs(said - logged) <= tolerance * logged
-    return Row(name, f"{logged:.3f} s", "none" if said is None else f"{said:.3f} s", None if sampled else right)
+def near(name: str, logged: float, diagnosed: float | None, tolerance: float, sampled: bool) -> Row:
+    """Judge that seconds agree within `tolerance`; `sampled` values are shown, not judged."""
+    right = diagnosed is not None and abs(diagnosed - logged) <= tolerance * logged
+    return Row(
+        name, f"{logged:.3f} s", "none" if diagnosed is None else f"{diagnosed:.3f} s", None if sampled else right
+    )
 
 
 def sees_everything(diagnosis: Diagnosis) -> bool:
-    """Whether every collector was served by the kernel and not by sampling /proc."""
+    """Return whether every collector was served by the kernel, not by sampling /proc."""
     return not {"sampled", "no_engine", "not_permitted"} & set(blind(diagnosis))
 
 
 def blind(diagnosis: Diagnosis) -> list[str]:
-    """Codes of what the diagnosis says it could not see."""
-    return sorted({spot["code"] for looked in diagnosis["coverage"] for spot in looked["not_seen"]})
+    """Return the codes of the diagnosis' blind spots."""
+    return sorted({spot["code"] for tool in diagnosis["coverage"] for spot in tool["not_seen"]})
 
 
 def words(diagnosis: Diagnosis) -> str:
-    """Verdict and cause."""
+    """Return verdict and cause."""
     return ": ".join(part for part in (diagnosis["verdict"], diagnosis.get("cause")) if part)
 
 
 def series(paths: set[str]) -> str:
-    """A path of the series, and how many there were."""
+    """Return a path of the series, and their number."""
     return f"{min(paths, key=lambda path: (len(path), path))} (one of {len(paths)})"
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """``value * factor``, None for none."""
+    """Return ``value * factor``; None for None."""
     return None if value is None else value * factor
 
 
 def slow_disk(stack: contextlib.ExitStack) -> SlowDisk | None:
-    """A slow disk, removed with `stack`; None, and a line why, where none can be made."""
+    """Return a slow disk, removed with `stack`; None, with the reason printed, if that is impossible."""
     why = "no root"
     if os.geteuid() == 0:
         try:
             return stack.enter_context(SlowDisk(write_mib_s=WRITE_MIB_S))
         except SlowDiskError as error:
             why = str(error)
-    print(f"{why}, so no slow disk: bigger checkpoints to an ordinary one", flush=True)
+    print(f"{why}, so no slow disk: larger checkpoints on an ordinary one", flush=True)
     return None
 
 
 def takes_direct(directory: Path) -> bool:
-    """Whether files in `directory` can be opened for direct I/O."""
+    """Return whether files in `directory` can be opened for direct I/O."""
     try:
         os.close(os.open(directory / "direct", os.O_WRONLY | os.O_CREAT | os.O_DIRECT))
     except OSError:
@@ -213,7 +215,7 @@ def takes_direct(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def simulator(scenario: Scenario, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The simulator, from its first checkpoint on; stopped and its files removed afterwards."""
+    """Start the simulator and yield it after its first checkpoint; stop it and remove its files afterwards."""
     with contextlib.ExitStack() as stack:
         wrap: Callable[[list[str]], list[str]] = list
         options = scenario.options
@@ -235,17 +237,19 @@ def simulator(scenario: Scenario, log: Path) -> Iterator[subprocess.Popen[bytes]
 
 @contextlib.contextmanager
 def model(wanted: bool) -> Iterator[dict[str, str]]:
-    """The settings of the model to ask; while the example server runs, where no other is set up."""
+    """Yield the settings of the model; run the example server meanwhile if no other model is configured."""
     if not wanted or os.environ.get("WHYSTALL_LLM_BASE_URL"):
         yield {}
         return
     with model_server.serve(POLICIES["engineer"].make()) as server:
-        print(f"model: the example server at {server.base_url}, fixed rules and no language model", flush=True)
+        print(
+            f"model: the example server at {server.base_url}, with fixed rules instead of a language model", flush=True
+        )
         yield {"WHYSTALL_LLM_BASE_URL": server.base_url, "WHYSTALL_LLM_MODEL": server.model}
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a child after its step in progress."""
+    """Stop a child after its step in progress."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -256,7 +260,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def wait_for(event: str, process: subprocess.Popen[bytes], log: Path, count: int = 1) -> list[Event]:
-    """Wait until a program has logged so many lines of a kind; returns these. Raises DemoError if it does not."""
+    """Wait until a program has logged `count` lines of a kind, and return them; raise DemoError if it does not."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while len(found := [line for line in read_log(log) if line["event"] == event]) < count:
         if process.poll() is not None:
@@ -268,7 +272,7 @@ def wait_for(event: str, process: subprocess.Popen[bytes], log: Path, count: int
 
 
 def read_log(path: Path) -> list[Event]:
-    """The complete lines of a log that is still being written."""
+    """Return the complete lines of a log that is still being written."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -277,16 +281,16 @@ def read_log(path: Path) -> list[Event]:
 
 
 def diagnose(scenario: Scenario, pid: int, options: Namespace, environment: dict[str, str]) -> Diagnosis:
-    """Run ``whystall diagnose`` and print what it prints, with the ticket it drafts; returns the diagnosis.
+    """Run ``whystall diagnose``, print its output and its ticket, and return the diagnosis.
 
-    Where a ticket is to be expected, the diagnosis is read from it; there is none for a healthy job.
+    It is read from the ticket if one is expected; a healthy job has none.
     """
-    look = ["diagnose", "--pid", str(pid), "--duration", f"{options.duration:g}", "--symptom", SYMPTOM]
-    look += ["--llm"] if options.llm else []
+    command = ["diagnose", "--pid", str(pid), "--duration", f"{options.duration:g}", "--symptom", SYMPTOM]
+    command += ["--llm"] if options.llm else []
     if not scenario.stalls:
-        found: Diagnosis = json.loads(whystall(*look, "--json", environment=environment))
+        found: Diagnosis = json.loads(whystall(*command, "--json", environment=environment))
         return found
-    print(whystall(*look, "--ticket", "--lang", options.lang, environment=environment), flush=True)
+    print(whystall(*command, "--ticket", "--lang", options.lang, environment=environment), flush=True)
     tickets = json.loads(whystall("tickets", "list", "--json", environment=environment))
     if not tickets:
         return {"verdict": "healthy", "coverage": []}
@@ -294,38 +298,36 @@ def diagnose(scenario: Scenario, pid: int, options: Namespace, environment: dict
     return {**tickets[0]["diagnosis"], "ticket": tickets[0]["id"]}
 
 
-def watched(diagnosis: Diagnosis, began: int, ended: int) -> tuple[int, int]:
-    """When it was measured what the diagnosis says, in CLOCK_MONOTONIC nanoseconds: during its latest look, within
-    the time from `began` to `ended`. Steps before that may have been of other lengths.
+def measured_span(diagnosis: Diagnosis, began: int, ended: int) -> tuple[int, int]:
+    """Return start and end of the diagnosis' latest window, limited to `began` and `ended`, CLOCK_MONOTONIC ns.
+
+    Earlier steps may have had other lengths.
     """
     ahead = time.time_ns() - time.monotonic_ns()
-    looks = [(_nanoseconds(look["start"]) - ahead, int(look["window_s"] * 1e9)) for look in diagnosis["coverage"]]
-    start, length = max(looks, default=(began, ended - began))
+    windows = [(_nanoseconds(tool["start"]) - ahead, int(tool["window_s"] * 1e9)) for tool in diagnosis["coverage"]]
+    start, length = max(windows, default=(began, ended - began))
     return max(start, began), min(start + length, ended)
 
 
 def _nanoseconds(moment: str) -> int:
-    """Of the Unix clock, from ISO 8601."""
+    """Return Unix time from ISO 8601."""
     return int(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1e9)
 
 
 def between_times(log: Sequence[Event], began: int, ended: int) -> list[Event]:
-    """The steps and checkpoints that start within a span of CLOCK_MONOTONIC nanoseconds.
+    """Return the steps and checkpoints that start within a span of CLOCK_MONOTONIC nanoseconds.
 
-    Raises DemoError when there are too few checkpoints to compare with.
+    Raises DemoError with fewer than two checkpoints.
     """
     starts = {"step": "t_mono_ns", "checkpoint": "start_mono_ns"}
     within = [line for line in log if line["event"] in starts and began < line[starts[line["event"]]] < ended]
     if sum(line["event"] == "checkpoint" for line in within) < 2:
-        raise DemoError("fewer than two checkpoints while it was watched; try a longer --duration")
+        raise DemoError("fewer than two checkpoints in the window; try a longer --duration")
     return within
 
 
 def whystall(*arguments: str, environment: dict[str, str]) -> str:
-    """What a command of whystall prints; its errors and progress go straight to the terminal.
-
-    Raises DemoError when it fails.
-    """
+    """Return what a whystall command prints; raise DemoError if it fails. Its stderr goes to the terminal."""
     argv = [sys.executable, "-m", "whystall.agent_server", *arguments]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, env=environment)
     if done.returncode != 0:
@@ -333,15 +335,15 @@ def whystall(*arguments: str, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def tell(text: str) -> None:
-    """A step of the story."""
+def heading(text: str) -> None:
+    """Print the heading of a step."""
     print(f"\n== {text}", flush=True)
 
 
 def show(rows: Sequence[Row], program: str = "the simulator") -> bool:
-    """Print the comparison with what `program` logged; whether everything that can be judged is right."""
+    """Print the comparison with the log of `program`; return whether nothing judged is wrong."""
     table = [
-        ("", f"{program} logged", "whystall said", ""),
+        ("", f"{program} logged", "whystall found", ""),
         *((r.name, r.logged, r.diagnosed, mark(r.right)) for r in rows),
     ]
     widths = [max(cells(row[column]) for row in table) for column in range(3)]
@@ -352,37 +354,37 @@ def show(rows: Sequence[Row], program: str = "the simulator") -> bool:
 
 
 def cells(text: str) -> int:
-    """How many cells of a terminal `text` takes: Chinese characters take two."""
+    """Return the number of terminal cells of `text`: Chinese characters take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def mark(right: bool | None) -> str:
-    """A word for a judgement."""
+    """Return the word for a judgement."""
     return {True: "right", False: "WRONG", None: "estimate, not judged"}[right]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one scenario; returns the exit status."""
+    """Run one scenario; return the exit status."""
     command = Parser(description=(__doc__ or "").split("\n\n")[0])
     command.add_argument("--scenario", choices=SCENARIOS, default="checkpoint", help="default: %(default)s")
     command.add_argument("--duration", type=between(float, 5, 60), default=12.0, help="seconds (default: %(default)s)")
     command.add_argument("--lang", choices=("en", "zh"), default="en")
-    command.add_argument("--llm", action="store_true", help="let a language model choose the tools, and explain")
+    command.add_argument("--llm", action="store_true", help="let a language model choose the tools and explain")
     options = command.parse_args(argv)
     scenario = SCENARIOS[options.scenario]
-    # Unwind like an exception, so that the simulator and the slow disk go too.
+    # Exit by an exception, so that the simulator and the slow disk are removed too.
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     try:
         with tempfile.TemporaryDirectory(prefix="whystall-demo-") as home, model(options.llm) as settings:
             log = Path(home) / "simulator.jsonl"
-            # A knowledge base of its own: the demo's ticket is no incident of this host.
+            # A separate knowledge base: the demo's ticket is not an incident of this host.
             environment = {**os.environ, **settings, "WHYSTALL_HOME": home}
             with simulator(scenario, log) as process:
                 began = time.monotonic_ns()
                 diagnosis = diagnose(scenario, process.pid, options, environment)
                 ended = time.monotonic_ns()
-            print("\ncompared with what the simulator logged:")
-            rows = scenario.judge(diagnosis, between_times(read_log(log), *watched(diagnosis, began, ended)))
+            print("\ncompared with the simulator's log:")
+            rows = scenario.judge(diagnosis, between_times(read_log(log), *measured_span(diagnosis, began, ended)))
             return 0 if show([*rows, *([model_row(diagnosis)] if options.llm and scenario.stalls else [])]) else 1
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""A small training loop that stalls the way real ones do, and logs what it suffered.
+"""A small training loop with realistic stalls, which it logs.
 
 Each step is a fixed amount of matrix work on one core.  Every N steps the loop writes a
-checkpoint, by default synchronously and with fsync, so the step that does it stalls for as long
-as the disk takes.  Two variants change what the right diagnosis is:
+checkpoint, by default synchronously and with fsync, so that this step stalls for as long as the
+disk takes.  Two variants have another cause:
 
-``--background``      another thread writes; the write is as slow, but no step waits for it.
-``--random-in-line``  the step draws the bytes from the kernel's random generator first: on a fast
-                      disk the time then goes to the CPU in getrandom(2), not to the disk.
+``--background``      another thread writes, as slowly, but no step waits for it.
+``--random-in-line``  the step first draws the bytes from the kernel's random generator: on a fast
+                      disk the time is CPU time in getrandom(2), not in the disk.
 
-The log is one JSON object per line, written whole with a single write(2):
+The log is one JSON object per line, each written with a single write(2):
 
 ``start``       pid, tid, mono_ns, directory and every option
 ``step``        step, t_mono_ns (its start), compute_s, random_s, stall_s, total_s
 ``checkpoint``  step, path, bytes, open_s, write_s, fsync_s, unlink_s, total_s, start_mono_ns,
                 end_mono_ns, thread ("main" or "background"), tid
-``skipped``     step: a background checkpoint was due while the previous one was being written
+``skipped``     step: a background checkpoint was due while the previous one was still written
 ``end``         steps, checkpoints, skipped, reason, compute_s, random_s, stall_s, elapsed_s
 
 Times ending in ``_s`` are seconds; those ending in ``mono_ns`` are CLOCK_MONOTONIC nanoseconds.
@@ -49,7 +49,7 @@ BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", 
 
 
 class Log:
-    """JSON lines, each flushed by one write(2) so that a reader never sees half a line for long."""
+    """JSON lines, each written with one write(2) so that readers seldom see half a line."""
 
     def __init__(self, target: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -73,13 +73,13 @@ class Compute:
 
         self._np = np
         rng = np.random.default_rng(0)
-        # Gain 2 keeps the values moving in -1..1: with less they die out, and tanh gets cheaper as they do.
+        # Gain 2 keeps the values within -1..1 changing; with less they decay, and tanh gets cheaper.
         self._weights = 2 * rng.standard_normal((self.SIDE, self.SIDE), dtype=np.float32) / self.SIDE**0.5
         self._state = rng.standard_normal((self.SIDE, self.SIDE), dtype=np.float32)
         self._rounds = 1
         self.run()
-        # Trials of growing length, the last about half a step: short ones alone run on colder caches.
-        # Of the long ones the fastest counts, since other processes can only make a trial slower.
+        # Trials of growing length, the last about half a step: short ones run on colder caches.
+        # The fastest trial counts, since other processes can only slow it down.
         for length in (0.05, 0.5):
             trials = []
             for _ in range(3):
@@ -98,8 +98,8 @@ class Compute:
 class Checkpointer:
     """Writes ``chk_<step>.bin`` files and keeps the newest few.
 
-    The bytes come from one buffer made beforehand (page-aligned, as O_DIRECT wants); ``stamp`` changes
-    a few of them so that no two checkpoints are equal, without costing the step anything.
+    The bytes come from one prepared buffer (page-aligned, as O_DIRECT requires); ``stamp`` changes a few
+    of them so that no two checkpoints are equal, at hardly any cost.
     """
 
     def __init__(self, options: argparse.Namespace, log: Log) -> None:
@@ -129,7 +129,7 @@ class Checkpointer:
         self.buffer[:] = os.urandom(self.size)
 
     def write(self, step: int, thread: str) -> None:
-        """Write one checkpoint and log where its time went.  Raises OSError."""
+        """Write one checkpoint and log its times.  Raises OSError."""
         path = self._directory / f"chk_{step}.bin"
         times = [time.monotonic_ns()]
         fd = os.open(path, self._flags, 0o644)
@@ -169,7 +169,7 @@ class Checkpointer:
 
 
 class BackgroundWriter:
-    """Hands checkpoints to one other thread; never makes the training thread wait for it."""
+    """Write checkpoints in another thread, without making the training thread wait."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
         self._checkpointer = checkpointer
@@ -185,12 +185,12 @@ class BackgroundWriter:
         return self._idle.is_set()
 
     def submit(self, step: int) -> None:
-        """Queue a checkpoint; only while ``idle``, since the buffer belongs to the writer until then."""
+        """Queue a checkpoint; only while ``idle``, since the writer uses the buffer until then."""
         self._idle.clear()
         self._queue.put(step)
 
     def close(self) -> None:
-        """Let the write in flight end, then join the thread."""
+        """Wait for the write in progress, and join the thread."""
         self._queue.put(None)
         self._thread.join()
 
@@ -216,7 +216,7 @@ class Stop:
 
 
 class Training:
-    """The loop: compute, and now and then a checkpoint."""
+    """The training loop: compute, and a checkpoint every few steps."""
 
     def __init__(self, options: argparse.Namespace, log: Log, stop: Stop) -> None:
         self._options = options
@@ -228,7 +228,7 @@ class Training:
         self._skipped = 0
 
     def run(self) -> None:
-        """Run until the asked number of steps or seconds, or a signal.  Raises OSError if a write fails."""
+        """Run until the requested number of steps or seconds, or a signal.  Raises OSError if a write fails."""
         began = time.monotonic_ns()
         self._log.emit("start", pid=os.getpid(), tid=threading.get_native_id(), mono_ns=began, **self._config())
         sums = {"compute_s": 0.0, "random_s": 0.0, "stall_s": 0.0}
@@ -299,7 +299,7 @@ class Training:
 
 
 def seconds(nanoseconds: int) -> float:
-    """Nanoseconds as seconds, to the microsecond."""
+    """Return nanoseconds as seconds, rounded to microseconds."""
     return round(nanoseconds / 1e9, 6)
 
 
@@ -314,7 +314,7 @@ def parser() -> Parser:
     option("--keep", type=between(int, 1, 1000), default=2, help="checkpoints kept (default %(default)s)")
     option("--fsync", action=argparse.BooleanOptionalAction, default=True, help="fsync each checkpoint")
     option("--direct", action="store_true", help="write with O_DIRECT, past the page cache")
-    option("--background", action="store_true", help="write from another thread while steps go on")
+    option("--background", action="store_true", help="write from another thread while steps continue")
     option("--random-in-line", action="store_true", help="draw the bytes from the kernel inside the step")
     option("--step-ms", type=between(float, 0.1, 60000), default=100.0, help="compute per step (default %(default)s)")
     option("--blas-threads", type=between(int, 1, 1024), default=1, help="threads of matrix code (default %(default)s)")
@@ -325,7 +325,7 @@ def parser() -> Parser:
 
 
 def check_directory(directory: Path) -> Path:
-    """The directory as an absolute path; raises OSError unless files can be made in it."""
+    """Return the directory as an absolute path; raise OSError unless files can be created in it."""
     absolute = directory.resolve(strict=True)
     if not stat.S_ISDIR(absolute.stat().st_mode):
         raise NotADirectoryError(20, "Not a directory", str(directory))
@@ -336,7 +336,7 @@ def check_directory(directory: Path) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the simulator; returns the exit status."""
+    """Run the simulator; return the exit status."""
     command = parser()
     options = command.parse_args(argv)
     for variable in BLAS_VARIABLES:

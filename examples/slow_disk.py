@@ -10,12 +10,12 @@ As a command, with ``{dir}`` replaced by the mounted directory::
 
     slow_disk.py --write-mib-s 50 -- cp big.bin {dir}
 
-The limit is blkio.throttle (cgroup v1) or io.max (v2) of a cgroup made for the purpose, and binds
-the processes in it.  On v1 the kernel's own flusher threads stay outside of it: fsync and O_DIRECT
-are slow, because the caller submits the blocks; a buffered write without fsync is not.
+The limit is blkio.throttle (cgroup v1) or io.max (v2) of a new cgroup, and applies to the processes in
+it.  On v1 the kernel's flusher threads are outside of it: fsync and O_DIRECT are slow, because the
+caller submits the blocks; a buffered write without fsync is not.
 
-What is made carries the maker's process id and start time, so that the next start removes what a
-killed maker left behind, and never what a living one still uses.  Needs root, mount(8), mkfs.ext4.
+All names contain the creator's process id and start time: the next start removes what a killed process
+left behind, and nothing that a running one uses.  Needs root, mount(8), mkfs.ext4.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _counter = itertools.count()
 
 
 class SlowDiskError(RuntimeError):
-    """The disk cannot be made; the message is one line and says what to do."""
+    """The disk cannot be created; the message is one line and states what to do."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Mount:
 
 
 def mounts() -> Iterator[Mount]:
-    """What is mounted in this mount namespace, oldest first."""
+    """Yield the mounts of this mount namespace, oldest first."""
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         left, _, right = line.partition(" - ")
         fields, (kind, source, options) = left.split(" "), right.split(" ")[:3]
@@ -73,9 +73,9 @@ def mounts() -> Iterator[Mount]:
 
 
 class Throttle:
-    """A cgroup whose processes are limited on one block device; v1 where blkio is there, else v2.
+    """A cgroup whose processes are limited on one block device: v1 if blkio is mounted there, else v2.
 
-    Raises SlowDiskError where neither controller can be used.
+    Raises SlowDiskError if neither can be used.
     """
 
     def __init__(self, name: str, device_number: str) -> None:
@@ -102,11 +102,11 @@ class Throttle:
 
     @property
     def procs(self) -> Path:
-        """The file a process id is written to."""
+        """Return the file to which process ids are written."""
         return self.path / "cgroup.procs"
 
     def limit(self, write_bps: int, read_bps: int) -> None:
-        """Set both limits in bytes per second; 0 is no limit."""
+        """Set both limits in bytes per second; 0: no limit."""
         if self._legacy:
             (self.path / "blkio.throttle.write_bps_device").write_text(f"{self._number} {write_bps}")
             (self.path / "blkio.throttle.read_bps_device").write_text(f"{self._number} {read_bps}")
@@ -115,7 +115,7 @@ class Throttle:
             (self.path / "io.max").write_text(line)
 
     def follow(self, cgroup: Path) -> None:
-        """Set the limits for another cgroup too, where that is needed: see `SlowDisk.follow`."""
+        """Set the limits for another cgroup too, if needed (see `SlowDisk.follow`)."""
         if not self._legacy and (cgroup / "io.max").exists():
             (cgroup / "io.max").write_text((self.path / "io.max").read_text())
 
@@ -123,10 +123,9 @@ class Throttle:
 class SlowDisk:
     """A mounted ext4 file system of ``size_mib`` MiB, limited for the processes enrolled.
 
-    ``write_mib_s`` and ``read_mib_s`` are MiB per second; None is no limit.  The image lies in
-    ``directory``: by default in memory (/dev/shm) when there is room, so that the limit and nothing
-    else makes it slow.  Leaving the context ends the enrolled processes and removes everything.
-    Raises SlowDiskError.
+    ``write_mib_s`` and ``read_mib_s`` are MiB per second; None: no limit.  The image is in ``directory``,
+    by default in memory (/dev/shm) if there is space, so that only the limit makes it slow.  Leaving the
+    context kills the enrolled processes and removes everything.  Raises SlowDiskError.
     """
 
     def __init__(
@@ -146,47 +145,47 @@ class SlowDisk:
 
     @property
     def path(self) -> Path:
-        """The mounted directory."""
-        return self._mounted().path
+        """Return the mounted directory."""
+        return self._parts()[0].path
 
     @property
     def device(self) -> str:
-        """The loop device, such as ``/dev/loop0``."""
-        return self._mounted().source
+        """Return the loop device, such as ``/dev/loop0``."""
+        return self._parts()[0].source
 
     @property
     def device_number(self) -> str:
-        """The device as ``major:minor``."""
-        return self._mounted().number
+        """Return the device as ``major:minor``."""
+        return self._parts()[0].number
 
     @property
     def cgroup(self) -> Path:
-        """The directory of the limited cgroup."""
-        return self._limited().path
+        """Return the directory of the limited cgroup."""
+        return self._parts()[1].path
 
     def enroll(self, pid: int) -> None:
-        """Bind a running process, and the children it makes from now on, to the limit."""
-        self._limited().procs.write_text(str(pid))
+        """Limit a running process and its future children."""
+        self._parts()[1].procs.write_text(str(pid))
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs ``argv`` bound to the limit from its first instruction."""
-        return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self._limited().procs), *argv]
+        """Return the command line that runs ``argv`` with the limit from its first instruction."""
+        return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self._parts()[1].procs), *argv]
 
     def follow(self, cgroup: Path) -> None:
-        """Bind those too who have entered another cgroup, such as one that limits their memory.
+        """Limit the processes of another cgroup too, such as one with a memory limit.
 
-        On v2 they left this one with its limits; on v1 they are in both.
+        On v2 processes that entered it have left this one; on v1 they are in both.
         """
-        self._limited().follow(cgroup)
+        self._parts()[1].follow(cgroup)
 
     def limit(self, *, write_mib_s: float | None, read_mib_s: float | None = None) -> None:
-        """Change the limits (MiB per second, None for none) of what already runs."""
-        self._limited().limit(int((write_mib_s or 0) * MIB), int((read_mib_s or 0) * MIB))
+        """Change the limits (MiB per second; None: no limit), also for running processes."""
+        self._parts()[1].limit(int((write_mib_s or 0) * MIB), int((read_mib_s or 0) * MIB))
 
     def __enter__(self) -> SlowDisk:
         if os.geteuid() != 0:
             raise SlowDiskError("a slow disk needs root (loop device, mount, cgroup); run as root or use --directory")
-        self._stack.enter_context(_terminable())
+        self._stack.enter_context(_exit_on_sigterm())
         try:
             self._make()
         except OSError as error:
@@ -214,30 +213,24 @@ class SlowDisk:
         with image.open("xb") as file:
             file.truncate(self._size)
         self._stack.callback(image.unlink, missing_ok=True)
-        # No lazy initialisation: a kernel thread would write to the disk while it is being watched.
+        # No lazy initialisation: a kernel thread would write to the disk during measurements.
         _call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
-        # The loop device of `mount -o loop` goes by itself when the file system is unmounted, and with it
-        # the image, which needs no name any more.
+        # The loop device of `mount -o loop` is released on unmount, and with it the unlinked image.
         _call("mount", "-t", "ext4", "-o", "loop,noatime,nodev,nosuid", str(image), str(target))
         image.unlink()
         self._mount = next(mount for mount in reversed(list(mounts())) if mount.path == target)
         self._throttle = Throttle(name, self._mount.number)
         self.limit(write_mib_s=self._rates[0], read_mib_s=self._rates[1])
 
-    def _mounted(self) -> Mount:
-        if self._mount is None:
+    def _parts(self) -> tuple[Mount, Throttle]:
+        if self._mount is None or self._throttle is None:
             raise SlowDiskError("the slow disk is not mounted: use it in a with block")
-        return self._mount
-
-    def _limited(self) -> Throttle:
-        if self._throttle is None:
-            raise SlowDiskError("the slow disk is not mounted: use it in a with block")
-        return self._throttle
+        return self._mount, self._throttle
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM unwind like an exception, so that the clean-up runs; main thread only."""
+def _exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit, so that the clean-up runs; main thread only."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -253,8 +246,8 @@ def _terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold SIGTERM and SIGINT back until the block ends: half a clean-up would leave a mount behind."""
+def _signals_blocked() -> Iterator[None]:
+    """Block SIGTERM and SIGINT until the block ends: an interrupted clean-up would leave a mount behind."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         yield
@@ -263,18 +256,18 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _call(*argv: str) -> None:
-    """Run a system command; raises SlowDiskError with its complaint."""
+    """Run a system command; raise SlowDiskError with its message if it fails."""
     program = shutil.which(argv[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
         raise SlowDiskError(f"{argv[0]} is missing; install e2fsprogs and mount")
     done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        complaint = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise SlowDiskError(f"{argv[0]} failed: {complaint}")
+        message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise SlowDiskError(f"{argv[0]} failed: {message}")
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone."""
+    """Return when a process started, in clock ticks since boot; None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -284,7 +277,7 @@ def _start_time(pid: int) -> int | None:
 
 
 def _places() -> list[Path]:
-    """Where images may lie, the best first."""
+    """Return the directories for images, preferred first."""
     return [path for path in (Path("/dev/shm"), Path(tempfile.gettempdir())) if path.is_dir()]
 
 
@@ -292,18 +285,18 @@ def _roomy_directory(size: int) -> Path:
     for place in _places():
         if shutil.disk_usage(place).free > 2 * size:
             return place
-    raise SlowDiskError(f"no room for an image of {size // MIB} MiB; ask for a smaller one")
+    raise SlowDiskError(f"no space for an image of {size // MIB} MiB; ask for a smaller one")
 
 
 def _cgroups() -> Iterator[Path]:
-    """Cgroups of slow disks, wherever a hierarchy shows them."""
+    """Yield the cgroups of slow disks in all hierarchies."""
     for mount in mounts():
         if mount.kind in ("cgroup", "cgroup2"):
             yield from mount.path.glob(f"{PREFIX}-*")
 
 
 def _reap() -> None:
-    """Remove what killed makers left, unless another process is at it."""
+    """Remove what killed creators left behind, unless another process is doing so."""
     fd = os.open("/sys/fs/cgroup", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -316,10 +309,10 @@ def _reap() -> None:
 
 
 def _leftovers() -> list[str]:
-    """Names of slow disks whose maker is gone.
+    """Return the names of slow disks whose creator has ended.
 
-    What lies in a world-writable place counts only when root owns it: nobody else can then choose
-    what root unmounts or deletes.
+    In world-writable directories only root's files count, so that other users cannot choose what root
+    unmounts or deletes.
     """
     paths = [*_cgroups(), *(mount.path for mount in mounts())]
     paths += [path for place in _places() for path in place.glob(f"{PREFIX}-*") if path.lstat().st_uid == 0]
@@ -328,8 +321,8 @@ def _leftovers() -> list[str]:
 
 
 def _remove(name: str) -> None:
-    """Remove all parts of one slow disk that exist; repeating it is harmless."""
-    with _undisturbed():
+    """Remove all existing parts of one slow disk; idempotent."""
+    with _signals_blocked():
         for cgroup in {path for path in _cgroups() if path.name == name}:
             _empty(cgroup)
             _retry(cgroup.rmdir)
@@ -342,29 +335,29 @@ def _remove(name: str) -> None:
 
 
 def _empty(cgroup: Path) -> None:
-    """End the processes of a cgroup: first politely, then not; the caller itself only leaves it."""
+    """Stop the processes of a cgroup with SIGTERM, then SIGKILL; move the calling process out of it."""
     procs = cgroup / "cgroup.procs"
     deadline = time.monotonic() + GRACE_S
     signum = signal.SIGTERM
-    told: set[tuple[int, signal.Signals]] = set()
+    signalled: set[tuple[int, signal.Signals]] = set()
     while pids := [int(word) for word in procs.read_text().split()]:
         if time.monotonic() > deadline:
             signum = signal.SIGKILL
         if time.monotonic() > deadline + GONE_TIMEOUT_S:
-            raise SlowDiskError(f"processes {pids} do not end; they hold {cgroup}")
+            raise SlowDiskError(f"processes {pids} do not end; they keep {cgroup} in use")
         for pid in pids:
             if pid == os.getpid():
                 (cgroup.parent / "cgroup.procs").write_text(str(pid))
-            elif (pid, signum) not in told:
-                told.add((pid, signum))
+            elif (pid, signum) not in signalled:
+                signalled.add((pid, signum))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signum)
-        _lift(cgroup)  # after the signal: whoever waits for the disk then ends instead of going on
+        _remove_limits(cgroup)  # after the signal: processes that wait for the disk then end instead of continuing
         time.sleep(0.02)
 
 
-def _lift(cgroup: Path) -> None:
-    """Take the limits away, so that a process waiting for the disk can end at once."""
+def _remove_limits(cgroup: Path) -> None:
+    """Remove the limits, so that processes waiting for the disk can end at once."""
     for name, none in (
         ("blkio.throttle.write_bps_device", "0"),
         ("blkio.throttle.read_bps_device", "0"),
@@ -376,7 +369,7 @@ def _lift(cgroup: Path) -> None:
 
 
 def _unmount(mount: Mount) -> None:
-    """Unmount, waiting a little for those who still use it, then without them."""
+    """Unmount, after `GRACE_S` lazily if it is still in use."""
     try:
         _retry(lambda: _call("umount", str(mount.path)))
     except SlowDiskError:
@@ -388,7 +381,7 @@ def _unmount(mount: Mount) -> None:
 
 
 def _retry(action: Callable[[], None]) -> None:
-    """Repeat what fails while something is busy; the last failure is raised."""
+    """Repeat an action that fails while something is busy, for `GRACE_S`; raise the last error."""
     deadline = time.monotonic() + GRACE_S
     while True:
         try:
@@ -406,13 +399,13 @@ def parser() -> Parser:
     option("--write-mib-s", type=between(float, 0, 1e6), default=50.0, help="default %(default)s; 0: no limit")
     option("--read-mib-s", type=between(float, 0, 1e6), default=0.0, help="default: no limit")
     option("--size-mib", type=between(int, 16, 65536), default=512, help="of the image (default %(default)s)")
-    option("--directory", type=Path, help="where the image lies (default: in memory when there is room)")
-    option("command", nargs="+", help="what to run; {dir} becomes the slow directory")
+    option("--directory", type=Path, help="for the image (default: in memory if there is space)")
+    option("command", nargs="+", help="to run; {dir} becomes the slow directory")
     return out
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command beside a slow disk; returns its exit status, or 2 when the disk cannot be made."""
+    """Run a command with a slow disk; return its exit status, or 2 if the disk cannot be created."""
     options = parser().parse_args(argv)
     try:
         with SlowDisk(

@@ -1,11 +1,11 @@
-"""A tracker of issues to try whystall with: it speaks GitLab's API, and shows its issues in a browser.
+"""An issue tracker to try whystall with: it has GitLab's API, and shows its issues in a browser.
 
     python examples/tracker.py
 
-It takes what https://docs.gitlab.com/api/issues/ documents and refuses everything else, with GitLab's own kind of
-errors. What GitLab would do with text is done here too, so that it is seen when text of strangers steers a tracker: a
-line like ``/close`` is carried out, and ``@name`` is counted as a mention, both outside of code alone. Issues can be
-closed, reopened, labelled and commented on in the browser; with --webhook whystall hears of it at once.
+It accepts what https://docs.gitlab.com/api/issues/ documents and refuses everything else with GitLab's errors. To show
+when untrusted text controls a tracker, it interprets text as GitLab does: outside of code, a line like ``/close`` is
+executed, and ``@name`` counts as a mention. Issues can be closed, reopened, labelled and commented on in the browser;
+with --webhook whystall is notified at once.
 
 In whystall's settings:
 
@@ -15,7 +15,7 @@ In whystall's settings:
     project = "demo/training"
     token = { file = "token" }        # the token that is printed here, mode 0600
 
-Issues live as long as this program does. Only this machine can reach it.
+Issues are kept in memory. Only this machine can reach it.
 """
 
 from __future__ import annotations
@@ -39,28 +39,12 @@ from tracker_http import Hook, Server, handler_of
 from tracker_page import detail, document, listing
 
 PROJECT = "demo/training"
-_NEW = {"title": str, "description": str, "labels": str, "assignee_ids": list, "issue_type": str, "confidential": bool}
-_CHANGES = {
-    "title": str,
-    "description": str,
-    "add_labels": str,
-    "remove_labels": str,
-    "assignee_ids": list,
-    "state_event": str,
-}
-_LISTS = (
-    "scope",
-    "state",
-    "order_by",
-    "sort",
-    "per_page",
-    "page",
-    "updated_after",
-    "created_after",
-    "labels",
-    "search",
-)
-# As GitLab's extractor of quick actions had it for long: a block of code ends at any line of three backticks.
+_TEXTS = ("title", "description")
+_NEW = dict.fromkeys((*_TEXTS, "labels", "issue_type"), str) | {"assignee_ids": list, "confidential": bool}
+_CHANGES = dict.fromkeys((*_TEXTS, "add_labels", "remove_labels", "state_event"), str) | {"assignee_ids": list}
+_FILTERS = ("scope", "state", "updated_after", "created_after", "labels", "search")
+_LIST_PARAMETERS = frozenset((*_FILTERS, "order_by", "sort", "per_page", "page"))
+# As in GitLab's extractor of quick actions for a long time: a code block ends at any line of three backticks.
 _BLOCK = re.compile(r"^```.+?\n```$", re.DOTALL | re.MULTILINE)
 _ACTION = re.compile(r"^/(close|reopen|assign|label|confidential|title|duplicate|due)\b(.*)$", re.MULTILINE)
 _MENTION = re.compile(r"(?<![\w`.])@([A-Za-z][\w.-]*)")
@@ -70,7 +54,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class Issue:
-    """One issue, and what its text made the tracker do."""
+    """One issue, with the quick actions and mentions in its text."""
 
     iid: int
     title: str
@@ -99,19 +83,19 @@ class Refused(Exception):
 
 
 class Tracker:
-    """The issues of one project, and GitLab's API to them. `users`: numbers by names. `told`: called with each event
-    that people cause, as GitLab's webhooks tell it.
+    """The issues of one project, and GitLab's API to them. `users`: ids by name. `on_event`: called with each event
+    that people cause, in the form of GitLab's webhooks.
     """
 
     def __init__(
-        self, token: str, project: str = PROJECT, told: Callable[[dict[str, Any]], None] | None = None
+        self, token: str, project: str = PROJECT, on_event: Callable[[dict[str, Any]], None] | None = None
     ) -> None:
         self.token = token
         self.project = project
         self.users = {"root": 1, "whystall-bot": 2, "alice": 3, "bob": 4}
         self.issues: list[Issue] = []
         self.url = ""
-        self._told = told
+        self._on_event = on_event
         self._notes = 0
         self._last = 0.0
         self._lock = threading.RLock()
@@ -119,13 +103,13 @@ class Tracker:
     # --- the API --------------------------------------------------------------------------------------------------
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """What GitLab answers a request; `headers` in lower case."""
+        """Return GitLab's answer to a request; `headers` in lower case."""
         try:
             with self._lock:
                 status, value, more = self._api(method, target, headers, body)
         except Refused as refused:
-            said = {"message": refused.message} if refused.status != 404 else {"message": f"404 {refused.message}"}
-            return refused.status, {"Content-Type": "application/json"}, json.dumps(said).encode()
+            error = {"message": refused.message if refused.status != 404 else f"404 {refused.message}"}
+            return refused.status, {"Content-Type": "application/json"}, json.dumps(error).encode()
         return status, {"Content-Type": "application/json", **more}, json.dumps(value).encode()
 
     def _api(
@@ -157,7 +141,7 @@ class Tracker:
         if found[3]:
             return self._notes_of(method, issue, query, headers, body)
         if method == "GET":
-            return 200, self._shown(issue), {}
+            return 200, self._json_of(issue), {}
         if method != "PUT":
             raise Refused(405, "405 Method Not Allowed")
         return 200, self._change(issue, _json(headers, body, _CHANGES)), {}
@@ -169,7 +153,7 @@ class Tracker:
             return 201, self._create(_json(headers, body, _NEW)), {}
         if method != "GET":
             raise Refused(405, "405 Method Not Allowed")
-        unknown = [name for name in query if name not in _LISTS]
+        unknown = [name for name in query if name not in _LIST_PARAMETERS]
         if unknown:
             raise Refused(400, f"{unknown[0]} is not a parameter of this list")
         listed = [i for i in self.issues if query.get("state", "all") in ("all", i.state)]
@@ -179,7 +163,7 @@ class Tracker:
         if by not in ("created_at", "updated_at"):
             raise Refused(400, "order_by does not have a valid value")
         listed.sort(key=lambda i: (getattr(i, by), i.iid), reverse=query.get("sort", "desc") == "desc")
-        return _page([self._shown(i) for i in listed], query)
+        return _page([self._json_of(i) for i in listed], query)
 
     def _create(self, given: dict[str, Any]) -> dict[str, Any]:
         if not given.get("title", "").strip():
@@ -199,8 +183,8 @@ class Tracker:
         )
         self.issues.append(issue)
         issue.mentions += _MENTION.findall(issue.title)
-        self._obey(issue, issue.description)
-        return self._shown(issue)
+        self._run_quick_actions(issue, issue.description)
+        return self._json_of(issue)
 
     def _change(self, issue: Issue, given: dict[str, Any]) -> dict[str, Any]:
         if not given:
@@ -212,7 +196,7 @@ class Tracker:
         issue.title = given.get("title", issue.title)
         if "description" in given:
             issue.description = given["description"]
-            self._obey(issue, issue.description)
+            self._run_quick_actions(issue, issue.description)
         removed = _split(given.get("remove_labels", ""))
         issue.labels = [label for label in issue.labels if label not in removed]
         issue.labels += [label for label in _split(given.get("add_labels", "")) if label not in issue.labels]
@@ -222,7 +206,7 @@ class Tracker:
             issue.state = "closed" if event == "close" else "opened"
             issue.closed_by = issue.author if event == "close" else ""
         issue.updated_at = self._now()
-        return self._shown(issue)
+        return self._json_of(issue)
 
     def _check(self, given: dict[str, Any]) -> None:
         if len(given.get("title", "")) > 255:
@@ -262,18 +246,18 @@ class Tracker:
         }
         issue.notes.append(note)
         issue.updated_at = now
-        self._obey(issue, text)
+        self._run_quick_actions(issue, text)
         return note
 
-    def _obey(self, issue: Issue, text: str) -> None:
-        """What GitLab does with quick actions and mentions outside of code."""
+    def _run_quick_actions(self, issue: Issue, text: str) -> None:
+        """Execute quick actions and count mentions outside of code, as GitLab does."""
         for found in _ACTION.finditer(_BLOCK.sub("", text)):
             issue.actions.append(found[0].strip())
             if found[1] in ("close", "duplicate"):
                 issue.state, issue.closed_by = "closed", issue.author
         issue.mentions += _MENTION.findall(_outside_code(text))
 
-    def _shown(self, issue: Issue) -> dict[str, Any]:
+    def _json_of(self, issue: Issue) -> dict[str, Any]:
         names = {id: name for name, id in self.users.items()}
         return {
             "id": 1000 + issue.iid,
@@ -294,7 +278,7 @@ class Tracker:
         }
 
     def _now(self) -> str:
-        """Times never stand still: what is listed by them has an order."""
+        """Return a time later than the previous one, so that lists have an order."""
         self._last = max(time.time(), self._last + 0.001)
         moment = datetime.fromtimestamp(self._last, timezone.utc)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -302,14 +286,14 @@ class Tracker:
     # --- people ---------------------------------------------------------------------------------------------------
 
     def act(self, iid: int, what: str, by: str, text: str = "") -> bool:
-        """Somebody does something in the browser: ``close``, ``reopen``, ``comment``, ``label``, ``describe``."""
+        """Do ``close``, ``reopen``, ``comment``, ``label`` or ``describe`` as user `by`; return whether it was done."""
         with self._lock:
             issue = next((i for i in self.issues if i.iid == iid), None)
             if issue is None:
                 return False
             if what == "comment" and text.strip():
                 note = self._note(issue, by, text)
-                self._tell(
+                self._report(
                     issue, by, "note", {"id": note["id"], "note": text, "noteable_type": "Issue", "action": "create"}
                 )
                 return True
@@ -326,14 +310,14 @@ class Tracker:
             else:
                 return False
             issue.updated_at = self._now()
-            self._tell(issue, by, "issue", {"action": what if what in ("close", "reopen") else "update"})
+            self._report(issue, by, "issue", {"action": what if what in ("close", "reopen") else "update"})
         return True
 
-    def _tell(self, issue: Issue, by: str, kind: str, attributes: dict[str, Any]) -> None:
-        if self._told is None:
+    def _report(self, issue: Issue, by: str, kind: str, attributes: dict[str, Any]) -> None:
+        if self._on_event is None:
             return
-        shown = {**self._shown(issue), "labels": [{"title": label} for label in issue.labels]}
-        self._told(
+        shown = {**self._json_of(issue), "labels": [{"title": label} for label in issue.labels]}
+        self._on_event(
             {
                 "object_kind": kind,
                 "event_type": kind,
@@ -347,7 +331,7 @@ class Tracker:
     # --- the page -------------------------------------------------------------------------------------------------
 
     def page(self, iid: int | None = None) -> str | None:
-        """The list of issues, or issue `iid`, as HTML; None where there is none."""
+        """Return the list of issues, or issue `iid`, as HTML; None if it does not exist."""
         with self._lock:
             if iid is None:
                 return document(f"Issues of {self.project}", listing(self))
@@ -356,7 +340,7 @@ class Tracker:
 
 
 def _json(headers: Mapping[str, str], body: bytes, allowed: Mapping[str, type]) -> dict[str, Any]:
-    """The body of a request, whose fields are of the documented names and types."""
+    """Return the body of a request; refuse fields without the documented names and types."""
     if not headers.get("content-type", "").startswith("application/json"):
         raise Refused(415, "The provided content-type is not supported")
     try:
@@ -405,7 +389,7 @@ def _split(labels: str) -> list[str]:
 
 
 def _utc(text: str) -> str:
-    """`text` so that it sorts among ours; a time in another form is refused."""
+    """Return the time `text` in the format of `Issue.updated_at`; refuse other formats."""
     if text and not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", text):
         raise Refused(400, "updated_after is invalid")
     return text if "." in text or not text else text.replace("Z", ".000Z")
@@ -414,9 +398,9 @@ def _utc(text: str) -> str:
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--port", type=int, default=8929, help="on 127.0.0.1; 0 for any free one")
+    parser.add_argument("--port", type=int, default=8929, help="on 127.0.0.1; 0: any free port")
     parser.add_argument("--project", default=PROJECT)
-    parser.add_argument("--token-file", type=Path, help="holds the token; without it one is made and printed")
+    parser.add_argument("--token-file", type=Path, help="file with the token; without it one is generated and printed")
     parser.add_argument(
         "--webhook", default="", metavar="URL", help="whystall's address: http://127.0.0.1:8321/sinks/tracker"
     )
@@ -432,7 +416,7 @@ def main() -> None:
         if given.token_file is None:
             print(f"token: {token}", flush=True)
         for signum in (signal.SIGINT, signal.SIGTERM):
-            # From another thread: the server's loop would wait for itself.
+            # In another thread, since shutdown() waits for the loop that this one runs.
             signal.signal(signum, lambda *_: threading.Thread(target=server.shutdown).start())
         server.serve_forever(poll_interval=0.1)
 

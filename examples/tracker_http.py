@@ -1,4 +1,4 @@
-"""The tracker of examples/tracker.py over HTTP: what takes requests, and what posts its events."""
+"""HTTP for examples/tracker.py: its request handler, and the webhook that posts its events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BODY_LIMIT = 4 << 20
 
 
 class Hook:
-    """Posts events to `url` as GitLab's webhooks do, in order, from a thread of its own; a failed one twice more."""
+    """Post events to `url` as GitLab's webhooks do, in order, from a thread; a failed one is repeated twice."""
 
     def __init__(self, url: str, token: str = "", signing_token: str = "") -> None:
         self._url = url
@@ -37,7 +37,7 @@ class Hook:
         self._queue.put(event)
 
     def headers(self, event: dict[str, Any], body: bytes, id: str, now: float) -> dict[str, str]:
-        """The headers of one delivery."""
+        """Return the headers of one delivery."""
         stamp = str(int(now))
         headers = {
             "Content-Type": "application/json",
@@ -71,11 +71,11 @@ class Hook:
 
 
 def handler_of(tracker: Tracker) -> type[BaseHTTPRequestHandler]:
-    """What takes requests for `tracker`: its API, and its pages."""
+    """Return the request handler for the API and the pages of `tracker`."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # head and body are written apart
+        disable_nagle_algorithm = True  # headers and body are written separately
         server_version = "GitLab-like"
 
         def do_GET(self) -> None:
@@ -103,7 +103,7 @@ def handler_of(tracker: Tracker) -> type[BaseHTTPRequestHandler]:
             found = re.fullmatch(rf"/{re.escape(quote(tracker.project))}/-/issues(?:/(\d+))?(/act)?", self.path)
             if self.path == "/" or (found and found[1] is None and not found[2]):
                 self._send(200, html_type, (tracker.page() or "").encode())
-            elif found and found[2] and self.command == "POST" and self._own():
+            elif found and found[2] and self.command == "POST" and self._same_origin():
                 form = {name: values[-1] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
                 tracker.act(int(found[1]), form.get("what", ""), form.get("by") or "alice", form.get("text", ""))
                 self._send(303, {"Location": self.path.removesuffix("/act")}, b"")
@@ -112,8 +112,8 @@ def handler_of(tracker: Tracker) -> type[BaseHTTPRequestHandler]:
             else:
                 self._send(404, {"Content-Type": "text/plain"}, b"not here")
 
-        def _own(self) -> bool:
-            """Whether a form is our own: other sites may post here, too."""
+        def _same_origin(self) -> bool:
+            """Return whether a form is from our own page: other sites may post here too."""
             return self.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 
         def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -135,4 +135,4 @@ def handler_of(tracker: Tracker) -> type[BaseHTTPRequestHandler]:
 
 
 class Server(ThreadingHTTPServer):
-    daemon_threads = True  # a browser that keeps its connection does not keep us
+    daemon_threads = True  # do not wait for browsers that keep connections open

@@ -1,4 +1,4 @@
-"""The pages of `tracker`: the issues of its project, and one issue. Everything that was written is escaped."""
+"""The pages of `tracker`: the issues of its project, and one issue. All text is escaped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ button { font: inherit; padding: .35rem .9rem; border: 1px solid var(--line); bo
 
 
 def document(title: str, body: str) -> str:
-    """A page."""
+    """Return a page."""
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style><main>{body}</main></html>"
@@ -55,7 +55,7 @@ def _state(issue: Issue) -> str:
 
 
 def listing(tracker: Tracker) -> str:
-    """The issues, the newest first."""
+    """Return the issues, newest first."""
     base = f"/{quote(tracker.project)}/-/issues"
     rows = "".join(
         f"<div class=row>{_state(i)} <a href='{base}/{i.iid}'><b>{html.escape(i.title)}</b></a>"
@@ -69,12 +69,12 @@ def listing(tracker: Tracker) -> str:
 
 
 def detail(tracker: Tracker, issue: Issue) -> str:
-    """One issue, and a form to answer it with."""
+    """Return one issue, with a form for comments."""
     base = f"/{quote(tracker.project)}/-/issues"
     names = {id: name for name, id in tracker.users.items()}
-    who = ", ".join(html.escape(names[id]) for id in issue.assignees) or "nobody"
+    assignees = ", ".join(html.escape(names[id]) for id in issue.assignees) or "no one"
     done = [*(f"quick action {action}" for action in issue.actions), *(f"mentioned @{name}" for name in issue.mentions)]
-    steered = f"<div class='card warn'><b>Its text did:</b> {html.escape('; '.join(done))}</div>" if done else ""
+    effects = f"<div class='card warn'><b>Its text caused:</b> {html.escape('; '.join(done))}</div>" if done else ""
     notes = "".join(
         f"<div class=card><div class=quiet><b>{html.escape(n['author']['username'])}</b> · {n['created_at'][:19]}Z"
         f"</div><div class=text>{rendered(n['body'])}</div></div>"
@@ -85,7 +85,7 @@ def detail(tracker: Tracker, issue: Issue) -> str:
         f"<a href='{base}'>&larr; all issues</a>"
         f"<h1>{html.escape(issue.title)} <span class=quiet>#{issue.iid}</span></h1>"
         f"<p>{_state(issue)} <span class=quiet>opened by {html.escape(issue.author)} {issue.created_at[:19]}Z"
-        f" · assigned to {who}</span></p><p>{_labels(issue)}</p>{steered}"
+        f" · assigned to {assignees}</span></p><p>{_labels(issue)}</p>{effects}"
         f"<div class='card text'>{rendered(issue.description)}</div>{notes}"
         f"<div class=card><form method=post action='{base}/{issue.iid}/act'><textarea name=text placeholder='Comment'>"
         f"</textarea><input name=by value=alice aria-label='your name'><button name=what value=comment>Comment</button>"
@@ -98,7 +98,7 @@ def _labels(issue: Issue) -> str:
 
 
 def rendered(text: str) -> str:
-    """As much of Markdown as issues use, everything else escaped."""
+    """Return the Markdown that issues use as HTML, everything else escaped."""
     out: list[str] = []
     open_list = ""
     fence = ""
@@ -128,7 +128,7 @@ def rendered(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """A line: code spans as they are, bold around them too."""
+    """Return a line with its code spans and bold text as HTML."""
     parts = re.split(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", text)
     codes = [f"<code>{html.escape(code.strip())}</code>" for code in parts[2::3]]
     plain = "\0".join(html.escape(re.sub(r"\\([/*_`])", r"\1", part)) for part in parts[::3])

@@ -58,7 +58,7 @@ class Walk:
         self.said: Counter[str] = Counter()
         self.n = 0
         self.log: list[str] = []
-        self.tracker._told = self.mail.append
+        self.tracker._on_event = self.mail.append
         answer = self.tracker.answer
 
         def echoing(method: str, target: str, headers: Any, body: bytes) -> Any:

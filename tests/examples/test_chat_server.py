@@ -88,7 +88,7 @@ def test_what_a_vendor_would_refuse_is_refused(path: str, body: object, code: ob
         assert code in (found.get("errcode"), found.get("code"), found.get("error"))
         assert chats.messages == []
         assert len(chats.vendors.refused) == 1
-        assert "Not taken" in _page(chats)
+        assert "Refused" in _page(chats)
 
 
 def test_the_page_runs_nothing_of_what_was_said() -> None:

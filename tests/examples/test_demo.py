@@ -84,9 +84,9 @@ def test_it_is_compared_with_what_was_logged_while_it_was_measured() -> None:
         return {"start": start.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "window_s": 12.0}
 
     twice = {"coverage": [look(40), look(20), look(20)]}
-    start, end = demo.watched(twice, now - int(60e9), now)
+    start, end = demo.measured_span(twice, now - int(60e9), now)
     assert [round((at - now) / 1e9, 1) for at in (start, end)] == [-20, -8]
-    assert demo.watched({"coverage": []}, 5, 9) == (5, 9)
+    assert demo.measured_span({"coverage": []}, 5, 9) == (5, 9)
 
 
 def test_background_is_right_only_when_healthy() -> None:

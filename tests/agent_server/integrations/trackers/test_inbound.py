@@ -64,7 +64,7 @@ def state_event(s: Scene, kind: Kind, closed: bool, by: str = "bob") -> dict[str
         return {"action": action, "issue": s.vendor.issues[0], "repository": repository, "sender": {"login": by}}
     if kind == "gitlab":
         told: list[dict[str, Any]] = []
-        s.vendor._told = told.append
+        s.vendor._on_event = told.append
         s.vendor.act(1, "close" if closed else "reopen", by)
         return told[0]
     key = s.vendor.issues[0]["key"]
@@ -91,7 +91,7 @@ def comment_event(s: Scene, kind: Kind, text: str, by: str = "bob") -> dict[str,
         }
     if kind == "gitlab":
         told: list[dict[str, Any]] = []
-        s.vendor._told = told.append
+        s.vendor._on_event = told.append
         s.vendor.act(1, "comment", by, text)
         return told[0]
     key = s.vendor.issues[0]["key"]
@@ -143,7 +143,7 @@ async def test_who_sets_the_label_works_on_it(kind: Kind, tmp_path: Path) -> Non
         await s.run()
         if kind == "gitlab":
             told: list[dict[str, Any]] = []
-            s.vendor._told = told.append
+            s.vendor._on_event = told.append
             s.vendor.act(1, "label", "bob", "status::acknowledged")
             event = told[0]
         else:
@@ -333,7 +333,7 @@ async def test_a_close_is_heard_though_we_changed_the_text_since(told: bool, tmp
     """Webhooks come late, and a look for news finds what we wrote as the last change."""
     events: list[dict[str, Any]] = []
     with scene("gitlab", tmp_path, signing_token={"env": "SINK_HOOK"}) as s:
-        s.vendor._told = events.append
+        s.vendor._on_event = events.append
         s.file()
         await s.run()
         s.vendor.act(1, "close", "bob")
@@ -346,7 +346,7 @@ async def test_a_close_is_heard_though_we_changed_the_text_since(told: bool, tmp
 async def test_news_that_overtake_each_other_end_as_it_was(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
     with scene("gitlab", tmp_path, signing_token={"env": "SINK_HOOK"}) as s:
-        s.vendor._told = events.append
+        s.vendor._on_event = events.append
         s.file()
         await s.run()
         s.vendor.act(1, "close", "bob")
