@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
-from whystall.bpf.build import object_path
+from whystall.bpf.attached import AttachedObject
 from whystall.bpf.collector import Collector, Setup, Window
 from whystall.bpf.collectors import COLLECTORS
 from whystall.bpf.errors import BpfError
-from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program, Ring
+from whystall.bpf.libbpf import KernelTypes, Map, Object, Ring
 
-MAX_TARGETS = 1024
 _WALK_RING_MAX = 64 << 20
 _MAX_STACKS = 1 << 18  # kept in this process; of 200 bytes each, as a rule
 _CONSTANT_VARIANTS = frozenset(name for name, *_ in lay.Config._fields_)
@@ -73,19 +71,17 @@ def kernel_variants() -> Mapping[str, bool]:
         }
 
 
-class Session:
-    """See the module. Use as a context manager, or call ``close``."""
+class Session(AttachedObject):
+    """See the module."""
+
+    _ring: Ring | None
 
     def __init__(self, config: SessionConfig, collectors: Iterable[Collector]) -> None:
+        super().__init__()
         self.config = config
         self.collectors = tuple(collectors)
         self.hooks: tuple[str, ...] = ()
         self.variants: dict[str, bool] = {}
-        self._object: Object | None = None
-        self._ring: Ring | None = None
-        self._links: list[Link] = []
-        self._programs: list[Program] = []
-        self._live = lay.Live()
         self._targets: Map | None = None
         self._records: list[bytes] = []
         self._handlers: dict[int, Callable[[bytes], object]] = {lay.RECORD_STACK: self._take_stack}
@@ -100,16 +96,8 @@ class Session:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def load(self) -> None:
         """Attach all hooks as one unit; nothing counts before `start`. Raises ``BpfError``; then nothing is left."""
-        targets = self.config.targets
-        if targets is not None and not 1 <= len(targets) <= MAX_TARGETS:
-            raise BpfError("bad_config", f"{len(targets)} targets", f"give 1 to {MAX_TARGETS}, or none for everyone")
         try:
             made = self._load()
             for collector in self.collectors:
@@ -132,23 +120,13 @@ class Session:
             raise
         return since
 
-    def _loaded(self) -> Object:
-        if self._object is None:
-            raise BpfError("read_failed", "the session is not open", "load it first")
-        return self._object
-
     def _load(self) -> Object:
         forced = self.config.variants
         self.variants = {name: here and forced.get(name, True) for name, here in kernel_variants().items()}
         for collector in self.collectors:
             collector.prepare(Setup(self.variants, forced, self._targets_now, self._stacks))
             self._handlers |= collector.record_handlers()
-        path = object_path(os.uname().machine, "host" if self.variants["plain_loads"] else "host_old")
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise BpfError("object_missing", f"{path.name} is missing", "build it: make build") from error
-        made = self._object = Object(data, path.name)
+        made = self._open("host" if self.variants["plain_loads"] else "host_old", self.config.targets)
         self._choose(made)
         made.map(".rodata.config").set_initial(bytes(self._constants()))
         made.map(".rodata.rows").set_initial(syscalls.rows_image())
@@ -320,27 +298,6 @@ class Session:
             hooks=self.hooks,
             variants={name: "new" if here else "old" for name, here in self.variants.items()},
         )
-
-    def _misses(self) -> int:
-        """How often a program did not run because it was running already, since it was attached."""
-        return sum(program.recursion_misses() for program in self._programs)
-
-    def _detach(self) -> None:
-        while self._links:
-            self._links.pop().close()
-
-    def close(self) -> None:
-        """Detach and free everything; idempotent, at any point."""
-        self._detach()
-        ring, self._ring = self._ring, None
-        if ring is not None:
-            ring.close()
-        self._live = lay.Live()  # the shared one goes with the object
-        self._targets = None
-        self._programs = []
-        made, self._object = self._object, None
-        if made is not None:
-            made.close()
 
 
 def _unique(names: Iterable[str]) -> Iterable[str]:

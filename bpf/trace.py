@@ -1,7 +1,7 @@
-"""One scheduling trace: load, attach, take, finish. Nothing outlives the process: attachments are descriptors.
+"""One scheduling trace: load, poll, read, close.
 
-Every event is a record of one size (`layout.TraceRecord`); they are handed over as they lie in the ring buffer, to be
-split into columns by whoever wants them.
+Every event is a record of one size (`layout.TraceRecord`); they are returned as they lie in the ring buffer, to be
+split into columns by the caller.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import TracebackType
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
 from whystall.bpf import syscalls
-from whystall.bpf.build import object_path
+from whystall.bpf.attached import AttachedObject
 from whystall.bpf.errors import BpfError
-from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Program
+from whystall.bpf.libbpf import KernelTypes, Map, Object
 from whystall.bpf.ring import HEAD, BulkRing
-from whystall.bpf.session import MAX_TARGETS, kernel_variants
+from whystall.bpf.session import kernel_variants
 
 RECORD_BYTES = HEAD + 48
 """What one record takes: 8 bytes of the ring buffer's, then `layout.TraceRecord`."""
@@ -123,37 +122,28 @@ class Trace:
     """Tracepoints that were wanted and that this kernel has not."""
 
 
-class TraceSession:
-    """See the module. Use as a context manager, or call ``close``."""
+class TraceSession(AttachedObject):
+    """See the module."""
+
+    _ring: BulkRing | None
 
     def __init__(self, config: TraceConfig) -> None:
+        super().__init__()
         self.config = config
-        self._object: Object | None = None
-        self._ring: BulkRing | None = None
-        self._links: list[Link] = []
-        self._programs: list[Program] = []
         self._hooks: tuple[str, ...] = ()
         self._missing: tuple[str, ...] = ()
-        self._live = lay.Live()
         self._chunks: list[bytes] = []
         self._bytes = 0
         self._stopped = 0
         self._threads: list[tuple[int, int, int, bytes]] = []
 
     def __enter__(self) -> TraceSession:
-        self.open()
+        self.load()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def open(self) -> None:
+    def load(self) -> None:
         """Load and attach, as one unit. Raises ``BpfError``; then nothing is attached."""
         config = self.config
-        if config.targets is not None and not 1 <= len(config.targets) <= MAX_TARGETS:
-            raise BpfError("bad_config", f"{len(config.targets)} targets", f"give 1 to {MAX_TARGETS}, or none for all")
         if not config.groups <= set(GROUPS):
             raise BpfError("bad_config", "unknown group of events", f"give some of {', '.join(GROUPS)}")
         if config.cpus is not None and not (config.cpus and 0 <= min(config.cpus) <= max(config.cpus) < MAX_CPUS):
@@ -169,12 +159,7 @@ class TraceSession:
             raise
 
     def _load(self) -> Object:
-        path = object_path(os.uname().machine, "trace")
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise BpfError("object_missing", f"{path.name} is missing", "build it: make build") from error
-        made = self._object = Object(data, path.name)
+        made = self._open("trace", self.config.targets)
         hooks = self._choose()
         for name in made.program_names():
             made.program(name).set_autoload(name in hooks or name == "name_all")
@@ -234,11 +219,9 @@ class TraceSession:
             self._detach()
         return len(taken) // RECORD_BYTES
 
-    def finish(self) -> Trace:
-        """Detach, take the rest, close. Raises ``BpfError``."""
-        made = self._object
-        if made is None:
-            raise BpfError("read_failed", "the session is not open", "open it first")
+    def read(self) -> Trace:
+        """Detach, read everything, close. Raises ``BpfError``."""
+        made = self._loaded()
         try:
             start, end = self._live.window_start, time.monotonic_ns()
             self._live.window_end = self._live.window_end or end
@@ -247,7 +230,7 @@ class TraceSession:
             self.poll()
             counted = dict(zip(lay.COUNTERS, map(sum, _columns(made.map("counters"))), strict=True))
             losses = self._losses(made.map("losses"), end)
-            if missed := sum(program.recursion_misses() for program in self._programs):
+            if missed := self._misses():
                 losses.append(Loss(-1, start, end, missed))
             return Trace(
                 start=start,
@@ -274,22 +257,10 @@ class TraceSession:
         first, count = _columns(source)
         return [Loss(cpu, at, end, n) for cpu, (at, n) in enumerate(zip(first, count, strict=True)) if n]
 
-    def _detach(self) -> None:
-        while self._links:
-            self._links.pop().close()
-
     def close(self) -> None:
-        """Detach and free everything; harmless to repeat, at any point."""
-        self._detach()
-        ring, self._ring = self._ring, None
-        if ring is not None:
-            ring.close()
-        self._live = lay.Live()  # the shared one goes with the object
-        self._programs = []
+        """Detach and free everything, the records too; idempotent, at any point."""
+        super().close()
         self._chunks = []
-        made, self._object = self._object, None
-        if made is not None:
-            made.close()
 
 
 def _columns(source: Map) -> list[list[int]]:

@@ -69,7 +69,7 @@ def raw(subject: Child, **config: Any) -> tuple[dict[str, pl.DataFrame], list[di
         with polled(session.poll):
             subject.go()
             lines = subject.until("done")
-        seen = session.finish()
+        seen = session.read()
     found = tables(seen.records, seen.losses, [], str)
     assert found["holes"].is_empty()
     return found, lines
@@ -404,7 +404,7 @@ log(what="done"); sys.stdin.readline()
             subject.go()
             subject.until("done")
             time.sleep(0.2)  # the threads end for good
-            some, everything = small.finish(), big.finish()
+            some, everything = small.read(), big.read()
     assert everything.losses == []
     whole, part = (tables(seen.records, seen.losses, [], str) for seen in (everything, some))
     holes = part["holes"].filter(pl.col("why") == "lost")
@@ -436,7 +436,7 @@ def test_tracing_ends_when_the_memory_is_full() -> None:
             time.sleep(0.01)
         assert not mine & linked()
         subject.until("done")
-        seen = session.finish()
+        seen = session.read()
     assert seen.start < seen.stopped < seen.end
     engine = FtraceBpfEngine()
     found = engine._tables(seen)
@@ -562,8 +562,8 @@ def test_bad_input_is_refused_before_anything_is_attached() -> None:
         TraceConfig(cpus=frozenset()),
         TraceConfig(cpus=frozenset({9000})),
     ):
-        assert refused(TraceSession(config).open) == "bad_config"
-    assert refused(TraceSession(TraceConfig()).finish) == "read_failed"
+        assert refused(TraceSession(config).load) == "bad_config"
+    assert refused(TraceSession(TraceConfig()).read) == "read_failed"
     with pytest.raises(ToolError) as failure:
         FtraceBpfEngine().load({"ftrace": asked(cpus=1 << 9000)}, EVERYONE)
     assert failure.value.code is ErrorCode.BAD_ARGUMENT

@@ -7,13 +7,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from whystall.bpf.attached import MAX_TARGETS
 from whystall.bpf.build import object_path
 from whystall.bpf.capture import Capture as BpfCapture
 from whystall.bpf.collectors.python_frames import PythonFrames
 from whystall.bpf.errors import BpfError
 from whystall.bpf.perf_events import cpu_clock, online_cpus
 from whystall.bpf.probe import refusal
-from whystall.bpf.session import MAX_TARGETS, Session, SessionConfig
+from whystall.bpf.session import Session, SessionConfig
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.ebpf_calls import BlockCollector, SwitchCollector, SyscallCollector
 from whystall.tools.collect.ebpf_collector import EbpfCollector, SessionResult

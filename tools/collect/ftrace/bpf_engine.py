@@ -52,7 +52,7 @@ class FtraceBpfEngine(Engine):
         return why_unavailable("trace")
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Load and attach; then sleep once, to be seen."""
+        """Load and attach; then sleep once, to be trace."""
         options = FtraceOptions.of(wanted, "ftrace")
         bits = options.cpus
         if not 0 <= bits < 1 << MAX_CPUS:
@@ -67,7 +67,7 @@ class FtraceBpfEngine(Engine):
         )
         self._session = TraceSession(self._config)
         try:
-            self._session.open()
+            self._session.load()
         except BpfError as error:
             self._session = None
             raise tool_error(error) from error
@@ -90,22 +90,22 @@ class FtraceBpfEngine(Engine):
             return {}
         points = [self._clock, clocks.now()]
         try:
-            seen = session.finish()
+            trace = session.read()
         except BpfError as error:
             raise tool_error(error) from error
         finally:
             session.close()
-        found = self._tables(seen)
+        found = self._tables(trace)
         found["clocks"] = pl.DataFrame([vars(point) for point in points], schema=TABLES["clocks"])
-        lost = int(found["holes"].filter(pl.col("why") == "lost")["lost"].sum()) + seen.compat_calls
+        lost = int(found["holes"].filter(pl.col("why") == "lost")["lost"].sum()) + trace.compat_calls
         capture = Capture(
             tables=found,
-            hooks=list(seen.hooks),
-            seen=sum(map(len, seen.records)) // RECORD_BYTES + lost,
+            hooks=list(trace.hooks),
+            seen=sum(map(len, trace.records)) // RECORD_BYTES + lost,
             kept=sum(found[name].height for name in EVENT_TABLES),
             lost=lost,
-            proven=seen.self_switches > 0,
-            not_seen=self._blind_spots(seen),
+            proven=trace.self_switches > 0,
+            not_seen=self._blind_spots(trace),
             events=EVENT_TABLES,
         )
         return {"ftrace": capture}
@@ -116,27 +116,27 @@ class FtraceBpfEngine(Engine):
         if session is not None:
             session.close()
 
-    def _tables(self, seen: Trace) -> dict[str, pl.DataFrame]:
-        known = [Named(at, tid, pid, clean(comm)) for at, tid, pid, comm in seen.threads]
-        found = tables(seen.records, seen.losses, known, disk_name, self._config.cpus)
+    def _tables(self, trace: Trace) -> dict[str, pl.DataFrame]:
+        known = [Named(at, tid, pid, clean(comm)) for at, tid, pid, comm in trace.threads]
+        found = tables(trace.records, trace.losses, known, disk_name, self._config.cpus)
         holes = [found["holes"]]
         if self._config.targets is None:  # else other threads' switches are missing on purpose
             holes.append(unseen_holes(found["switches"]))
-        if seen.stopped:
-            stopped = [(seen.stopped, seen.end, -1, -1, "stopped")]
+        if trace.stopped:
+            stopped = [(trace.stopped, trace.end, -1, -1, "stopped")]
             holes.append(pl.DataFrame(stopped, schema=TABLES["holes"], orient="row"))
         found["holes"] = pl.concat(holes).sort("start_ns", maintain_order=True)
         return found
 
-    def _blind_spots(self, seen: Trace) -> list[tuple[str, str]]:
-        spots = [("event_absent", hook) for hook in seen.missing]
+    def _blind_spots(self, trace: Trace) -> list[tuple[str, str]]:
+        spots = [("event_absent", hook) for hook in trace.missing]
         if self._config.targets is not None:
             spots.append(("target_only", ""))
-        if seen.stopped:
+        if trace.stopped:
             spots.append(("cut_short", ""))
-        if seen.compat_calls:
-            spots.append(("events_lost", f"{seen.compat_calls} system calls of 32-bit programs"))
-        if seen.targets_full:
+        if trace.compat_calls:
+            spots.append(("events_lost", f"{trace.compat_calls} system calls of 32-bit programs"))
+        if trace.targets_full:
             spots.append(("events_lost", "processes that the target started"))
         return spots
 
