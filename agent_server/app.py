@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from whystall.agent_server.diagnosis.budget import Limits
+from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner, Driver
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.calibration import JOINED, Calibration, check_source
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
@@ -18,6 +20,9 @@ from whystall.agent_server.inputs.recordings import check_profile_place, in_thre
 from whystall.agent_server.inputs.stacks import observes, open_samples
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
+from whystall.agent_server.settings.load import load_llm
+from whystall.agent_server.stores import Stores
+from whystall.knowledge_base.store import default_path
 from whystall.tools.collect.options import (
     SAMPLE_NS,
     BlockOptions,
@@ -27,6 +32,7 @@ from whystall.tools.collect.options import (
     SyscallOptions,
 )
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.extras import extra
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
 from whystall.tools.contract.result import ToolResult
@@ -42,9 +48,7 @@ from whystall.tools.toolbox import ENGINES, registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
     from whystall.agent_server.llm.wire import LlmError
-    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
     from whystall.knowledge_base.tickets.models import Ticket
 
@@ -124,9 +128,6 @@ class App:
 
     @cached_property
     def _kb(self) -> Stores:
-        from whystall.agent_server.stores import Stores
-        from whystall.knowledge_base.store import default_path
-
         return Stores(self._database or default_path())
 
     def tools(self) -> list[Tool[Any, Any]]:
@@ -225,10 +226,9 @@ class App:
         diagnosing = self._diagnosing()
         if not params.llm:
             return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang, then=then)
-        from whystall.agent_server.diagnosis.budget import Limits
-        from whystall.agent_server.diagnosis.diagnose import Driver
-        from whystall.agent_server.llm.client import ChatClient
-        from whystall.agent_server.settings.load import load_llm
+
+        with extra("llm"):
+            from whystall.agent_server.llm.client import ChatClient
 
         settings = load_llm()
         limits = Limits(
@@ -261,8 +261,6 @@ class App:
         )
 
     def _diagnosing(self) -> DiagnosisRunner:
-        from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
-
         return DiagnosisRunner(self._registry, self.kb(), self._window)
 
     @contextmanager

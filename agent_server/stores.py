@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from whystall.agent_server.journal.alerts import Alerts
 from whystall.agent_server.journal.audit import Audit
@@ -15,10 +14,8 @@ from whystall.agent_server.journal.overrides import Overrides
 from whystall.agent_server.journal.pending_commands import PendingCommands
 from whystall.agent_server.journal.silences import Silences
 from whystall.agent_server.journal.tasks import Tasks
+from whystall.agent_server.journal.work_orders import WorkOrders
 from whystall.knowledge_base.store import KnowledgeBase, default_path
-
-if TYPE_CHECKING:
-    from whystall.agent_server.journal.work_orders import WorkOrders
 
 
 def open_default() -> Stores:
@@ -52,8 +49,6 @@ class Stores(KnowledgeBase):
     @cached_property
     def work_orders(self) -> WorkOrders:
         """Imported work orders."""
-        from whystall.agent_server.journal.work_orders import WorkOrders
-
         return WorkOrders(self._file)
 
     @cached_property

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+
 
 def version() -> str:
     """The installed distribution's version, or ``0`` when it runs from a bare tree."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
     try:
         return installed("whystall")
     except PackageNotFoundError:

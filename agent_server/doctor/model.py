@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import ENGLISH, View
 from whystall.agent_server.llm.wire import LlmError
+from whystall.agent_server.settings.load import load_llm
 from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
 from whystall.agent_server.settings.sources import read_section
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.extras import extra
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
@@ -30,9 +32,7 @@ def model(view: View = ENGLISH) -> Check:
     if nothing:
         fix = view.say("model.nothing_fix", prefix=PREFIX)
         return view.limited(NAME, view.say("model.nothing"), view.say("model.without"), fix)
-    import asyncio
-
-    from whystall.agent_server.settings.load import load_llm
+    import asyncio  # loads ssl
 
     try:
         settings = load_llm()
@@ -44,7 +44,8 @@ def model(view: View = ENGLISH) -> Check:
 
 
 async def _listed(settings: LlmSettings) -> list[str] | None:
-    from whystall.agent_server.llm.client import ChatClient
+    with extra("llm"):
+        from whystall.agent_server.llm.client import ChatClient
 
     async with ChatClient(settings) as client:
         return await client.models(_WAIT_S)

@@ -7,6 +7,8 @@ from whystall.agent_server.doctor.kernel import version
 from whystall.agent_server.doctor.report_model import Check, State
 from whystall.agent_server.doctor.rights import become_root
 from whystall.agent_server.doctor.view import View
+from whystall.tools.collect.ftrace.tracefs import find
+from whystall.tools.collect.ftrace.tracefs_engine import READ_ONLY, TracefsEngine
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import PARTIAL_PROC, in_sidecar, node_path
@@ -20,9 +22,6 @@ _MOUNT_PROC = "mount -t proc proc /proc"
 
 def tracefs(view: View) -> Check:
     """Whether an instance of ours can be made, by the engine's own word."""
-    from whystall.tools.collect.ftrace.tracefs import find
-    from whystall.tools.collect.ftrace.tracefs_engine import READ_ONLY, TracefsEngine
-
     means, here = view.say("tracefs.means"), situation(view)
     try:
         there = find()

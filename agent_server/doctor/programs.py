@@ -9,6 +9,7 @@ import shutil
 from whystall.agent_server.doctor.packages import install_command
 from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import View
+from whystall.bpf.build import KINDS, object_path
 from whystall.tools.contract.text import clean
 
 
@@ -33,8 +34,6 @@ def libbpf(view: View) -> Check:
 
 def objects(view: View) -> Check:
     """Whether the BPF objects of this machine are built."""
-    from whystall.bpf.build import KINDS, object_path
-
     paths = [object_path(platform.machine(), kind) for kind in KINDS]
     absent = [path.name for path in paths if not path.is_file()]
     if not absent:

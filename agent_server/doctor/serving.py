@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from whystall.agent_server.app import App
 from whystall.agent_server.inputs.calibration import JOINED
 from whystall.agent_server.inputs.stacks import observes
 from whystall.bpf import probe
 from whystall.bpf.errors import BpfError
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.collector import Engine
+from whystall.tools.toolbox import ENGINES
 
 NONE, FILES = "none", "traces"
 
@@ -33,9 +35,6 @@ class Serving:
 
 def serving(makes: Sequence[Callable[[], Engine]] | None = None) -> Serving:
     """Ask every engine; nothing is attached."""
-    from whystall.agent_server.app import App
-    from whystall.tools.toolbox import ENGINES
-
     asked = [_Asked(make()) for make in makes or ENGINES]
     found = Serving(order=list(dict.fromkeys(one.name for one in asked)))
     for one in asked:

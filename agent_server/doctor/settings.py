@@ -6,14 +6,13 @@ from datetime import datetime, timezone
 
 from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import ENGLISH, View
+from whystall.agent_server.settings.load import SECTIONS
+from whystall.agent_server.settings.sources import config_path, read_settings
 from whystall.tools.contract.errors import ToolError
 
 
 def settings(view: View = ENGLISH) -> Check:
     """Return the result of `whystall config check` in short."""
-    from whystall.agent_server.settings.load import SECTIONS
-    from whystall.agent_server.settings.sources import config_path, read_settings
-
     means = view.say("settings.means")
     try:
         values = read_settings(SECTIONS)

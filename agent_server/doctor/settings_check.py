@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from whystall.agent_server.integrations.alerts.routefile import load, unknown_names
 from whystall.agent_server.settings.load import load_llm, validate
 from whystall.agent_server.settings.proofs import weak
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.sources import RawSettings
+from whystall.agent_server.ticketing.oncall.on_call import shifts
+from whystall.knowledge_base.classify.rules import categories
+from whystall.knowledge_base.times import rfc3339 as stamp
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.findings import Severity
 
 if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
@@ -116,9 +121,6 @@ def _unknown(where: str, names: Any, section: str, there: dict[str, Any]) -> Ite
 
 def _classes(settings: Settings) -> Iterator[str]:
     """Yield categories and severities that do not exist."""
-    from whystall.knowledge_base.classify.rules import categories
-    from whystall.tools.contract.findings import Severity
-
     known = {*categories(), "none", "unknown"}
     severities = {severity.value for severity in Severity}
     asked = [("categories", category) for category in settings.oncall.categories]
@@ -138,7 +140,6 @@ def _routes(settings: Settings) -> Iterator[str]:
     path = settings.alerts.routes
     if path is None:
         return
-    from whystall.agent_server.integrations.alerts.routefile import load, unknown_names
 
     try:
         routes = load(path)
@@ -157,9 +158,6 @@ def _off(settings: Settings) -> Iterator[str]:
 
 def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
     """Yield schedules with a gap in the coming month."""
-    from whystall.agent_server.ticketing.oncall.on_call import shifts
-    from whystall.knowledge_base.times import rfc3339 as stamp
-
     for name in settings.oncall.schedules:
         gap = next((s for s in shifts(settings.oncall, [], name, now, now + _AHEAD) if not s.users), None)
         if gap is not None:

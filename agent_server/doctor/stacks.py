@@ -12,6 +12,11 @@ from whystall.agent_server.doctor.containers import situation
 from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.rights import held_capabilities, let_trace
 from whystall.agent_server.doctor.view import ENGLISH, View
+from whystall.bpf.errors import BpfError
+from whystall.bpf.perf_events import cpu_clock, online_cpus
+from whystall.bpf.python_find import NotReady, find
+from whystall.bpf.python_offsets import NEWEST, OLDEST, UnknownLayout
+from whystall.tools.collect.py_spy import installed
 from whystall.tools.contract.text import clean
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
@@ -25,9 +30,6 @@ _FAULTS = 3
 
 def sampling(view: View = ENGLISH) -> Check:
     """Whether the kernel gives us a timer to sample by: one is opened, which does not run, and closed."""
-    from whystall.bpf.errors import BpfError
-    from whystall.bpf.perf_events import cpu_clock, online_cpus
-
     setting = _setting()
     try:
         timer = cpu_clock(online_cpus()[0], _PERIOD_NS)
@@ -44,9 +46,6 @@ def sampling(view: View = ENGLISH) -> Check:
 
 def python_frames(view: View = ENGLISH) -> Check:
     """Of the Python processes that run now, whose frames can be walked, so that a sample tells the line."""
-    from whystall.bpf.python_find import NotReady, find
-    from whystall.bpf.python_offsets import NEWEST, OLDEST, UnknownLayout
-
     walked: Counter[str] = Counter()
     faults: dict[str, int] = {}
     pids, unread = _pythons()
@@ -74,8 +73,6 @@ def python_frames(view: View = ENGLISH) -> Check:
 
 def py_spy(view: View = ENGLISH) -> Check:
     """Whether py-spy is there, which is run beside us where frames cannot be walked."""
-    from whystall.tools.collect.py_spy import installed
-
     path = installed()
     if path:
         return view.ok("py-spy", clean(path))

@@ -9,14 +9,13 @@ from whystall.agent_server.doctor.report_model import Check, State
 from whystall.agent_server.doctor.view import View
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.recording.home import home
 
 _NAME = "database"
 
 
 def database(view: View) -> Check:
     """Whether our home can be written, and the databases in it are whole; they are only read."""
-    from whystall.tools.recording.home import home
-
     means = view.say("database.means")
     try:
         directory = home()

@@ -9,8 +9,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.stores import Stores
+from whystall.knowledge_base.evidence import evidence_from, evidence_of
+from whystall.knowledge_base.features import TYPES, unknown
 from whystall.knowledge_base.models import Incident, Match
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.params import Params
 
 _MOST = 64  # entries of a list among the arguments
@@ -55,8 +58,6 @@ def similar(base: Stores, params: SimilarParams) -> Hits:
 
     Raises `ToolError`: bad_argument when nothing is given, or what is given is unknown; not_found: the diagnosis.
     """
-    from whystall.knowledge_base.evidence import evidence_from, evidence_of
-
     told = [name for name in ("kinds", "features", "symptom", "ran") if getattr(params, name) is not None]
     if params.diagnosis is not None:
         if told:
@@ -71,8 +72,6 @@ def similar(base: Stores, params: SimilarParams) -> Hits:
 
 
 def _kinds(text: str | None) -> list[str]:
-    from whystall.tools.contract.kinds import KINDS
-
     found = _listed("kinds", text)
     for kind in found:
         if kind not in KINDS:
@@ -82,8 +81,6 @@ def _kinds(text: str | None) -> list[str]:
 
 
 def _features(text: str | None) -> list[str]:
-    from whystall.knowledge_base.features import TYPES, unknown
-
     found = _listed("features", text)
     if odd := unknown(found):
         remedy = f"type:value, with a type of: {', '.join(TYPES)}"

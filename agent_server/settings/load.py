@@ -1,18 +1,25 @@
-"""Validate the settings; each fault is one line with file or variable, table and field, never a value."""
+"""Validate the settings; each fault is one line with file or variable, table and field, never a value.
+
+`model` is imported late: it loads pydantic-settings, which commands without settings do not need.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import ValidationError
+
+from whystall.agent_server.settings.paths import relative_to
+from whystall.agent_server.settings.section import Section
 from whystall.agent_server.settings.sources import LLM_PREFIX, RawSettings, read_section, read_settings
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.settings.section import SettingsBase
+    from whystall.agent_server.settings.model import Settings, SettingsBase
     from whystall.agent_server.settings.sections.llm import LlmSettings
 
     SettingsT = TypeVar("SettingsT", bound=SettingsBase)
@@ -28,11 +35,7 @@ _CORRECT_MODEL = "correct it and call again; `whystall doctor` reports whether t
 
 
 def load() -> Settings:
-    """Return the settings from file and environment as they are now.
-
-    Imports for some 0.2 s the first time: a command that needs no settings should not call it. Raises `ToolError`
-    (bad_argument).
-    """
+    """Return the settings from file and environment as they are now. Raises `ToolError` (bad_argument)."""
     faults, settings = validate(read_settings(SECTIONS))
     if settings is None:
         more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
@@ -46,7 +49,7 @@ def load_llm() -> LlmSettings:
     Raises `ToolError`: no_model when none are set, they are wrong, or the key cannot be read; bad_argument when the
     file cannot be read.
     """
-    from whystall.agent_server.settings.sections.llm import LlmTable
+    from whystall.agent_server.settings.model import LlmTable
 
     raw = read_section("llm")
     table = raw.values["llm"]
@@ -58,8 +61,9 @@ def load_llm() -> LlmSettings:
         table.pop(name, None)  # a variable's key replaces the file's in either form
     faults, settings = _validated(LlmTable, raw)
     if settings is None:
-        remedy = _CORRECT_MODEL if {"base_url", "model"} <= table.keys() else _SET_UP_MODEL
-        raise ToolError(ErrorCode.NO_MODEL, "; ".join(faults), remedy)
+        unset = [f"{LLM_PREFIX}{name.upper()} is not set" for name in ("base_url", "model") if name not in table]
+        faults = unset + [fault for fault in faults if not fault.endswith(_WRITE["missing"])]
+        raise ToolError(ErrorCode.NO_MODEL, "; ".join(faults), _SET_UP_MODEL if unset else _CORRECT_MODEL)
     settings.llm.key()
     return settings.llm
 
@@ -72,10 +76,6 @@ def validate(raw: RawSettings) -> tuple[list[str], Settings | None]:
 
 
 def _validated(model: type[SettingsT], raw: RawSettings) -> tuple[list[str], SettingsT | None]:
-    from pydantic import ValidationError
-
-    from whystall.agent_server.settings.paths import relative_to
-
     try:
         with relative_to(raw.path):
             settings = model(**raw.values)
@@ -133,10 +133,6 @@ _WRITE = {
 
 def _meant(name: str) -> str:
     """Return a hint at the setting of any section that is spelled nearly like `name`; empty if there is none."""
-    import difflib
-
-    from whystall.agent_server.settings.section import Section
-
     known, left = set(SECTIONS), [Section]
     while left:
         section = left.pop()

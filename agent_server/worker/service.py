@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat_vendors import vendors
 from whystall.agent_server.integrations.pictures.store import Pictures
+from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.task_handler import Handler
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.worker.work_loop import Step, every
@@ -17,7 +18,6 @@ from whystall.agent_server.worker.worker import Work, Worker
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.journal.tasks import Task
-    from whystall.agent_server.outbound.client import Client
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.worker.triage import Triage
 
@@ -47,7 +47,6 @@ class Service:
 
     async def run(self) -> None:
         """Work until cancelled. Raises `ToolError` (io_error) where the knowledge base cannot be locked."""
-        from whystall.agent_server.outbound.client import Client
         from whystall.agent_server.worker.triage import KIND, Triage
 
         triage = Triage(self.app, self.ticket_service, self.settings.triage)

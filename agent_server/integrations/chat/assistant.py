@@ -23,12 +23,14 @@ from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply
+from whystall.agent_server.settings.load import load_llm
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe
 from whystall.prompts.fence import Fence
 from whystall.prompts.render import render
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.extras import extra
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
@@ -49,10 +51,9 @@ async def answer_with_model(
     conversation: Conversation, intent: Intent, author: Author, now: float, context: dict[str, Any]
 ) -> Turn:
     """Return the answer of the configured model, or the plain answer with a note if the model fails."""
-    from whystall.agent_server.llm.client import ChatClient
-    from whystall.agent_server.settings.load import load_llm
-
     try:
+        with extra("llm"):
+            from whystall.agent_server.llm.client import ChatClient
         settings = load_llm()
     except ToolError as error:
         return await _answer_by_rules(conversation, intent, author, now, context, error.message)

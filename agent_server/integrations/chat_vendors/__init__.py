@@ -11,6 +11,7 @@ from whystall.agent_server.settings.sections.chat import (
     FeishuSettings,
     SlackSettings,
 )
+from whystall.tools.contract.extras import extra
 
 
 def vendor(name: str, settings: ChannelSettings) -> Vendor:
@@ -20,7 +21,8 @@ def vendor(name: str, settings: ChannelSettings) -> Vendor:
 
         return DingTalk(name, settings)
     if isinstance(settings, FeishuSettings):
-        from whystall.agent_server.integrations.chat_vendors.feishu import Feishu
+        with extra("ticketing"):
+            from whystall.agent_server.integrations.chat_vendors.feishu import Feishu
 
         return Feishu(name, settings)
     if isinstance(settings, SlackSettings):

@@ -29,6 +29,8 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
 from whystall.agent_server.integrations.chat_vendors import callback_checks as checks
 from whystall.agent_server.integrations.chat_vendors import markup, wording
 from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
@@ -76,8 +78,6 @@ def event_signature(timestamp: str, nonce: str, key: str, body: bytes) -> str:
 
 def decrypted(encrypted: str, key: str) -> bytes:
     """What ``encrypt`` holds. All that can be wrong with it is refused in the same words."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
     try:
         raw = base64.b64decode(encrypted, validate=True)
     except (binascii.Error, ValueError):

@@ -33,7 +33,7 @@ COMMANDS = {
         "Talk: why a job is slow, who is on call, tickets, past incidents; the same as in the chats of the settings.",
     ),
     "chats": ("chats", "Configured chats, and messages that could not be sent."),
-    "jobs": ("chat", "Say which jobs run on this machine, or which process is meant by some words."),
+    "jobs": ("jobs", "Say which jobs run on this machine, or which process is meant by some words."),
     "alerts": ("alerts", "Alerts that came in."),
     "silence": ("alerts", "Silences: alerts that match are kept, and nobody is notified."),
     "route": ("route", "Routes of alerts."),
@@ -43,6 +43,8 @@ COMMANDS = {
     "config": ("config", "The settings."),
 }
 """Command name: its module below ``commands``, and the first paragraph of its help."""
+EXTRAS = {"chat": "ticketing", "chats": "ticketing", "sinks": "ticketing"}
+"""Modules below ``commands`` that need the libraries of an extra."""
 
 
 def help_text() -> str:

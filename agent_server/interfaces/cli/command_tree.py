@@ -8,12 +8,18 @@ from importlib import import_module
 import typer
 
 from whystall.agent_server.interfaces.cli import console
-from whystall.agent_server.interfaces.cli.command_table import COMMANDS, DESCRIPTION, help_text
+from whystall.agent_server.interfaces.cli.command_table import COMMANDS, DESCRIPTION, EXTRAS, help_text
 from whystall.agent_server.interfaces.cli.options import underscores
+from whystall.agent_server.version import version as number
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.extras import extra
 
 
 def build(words: Sequence[str]) -> typer.Typer:
-    """Return the commands that `words` may mean: those of one module, or all of them for an unknown command."""
+    """Return the commands of the module that `words` need; of all modules if there are no `words`.
+
+    Raises `ToolError` (bad_argument): there is no such command, or a library of its extra is missing.
+    """
     app = typer.Typer(
         name="whystall",
         add_completion=False,
@@ -23,11 +29,14 @@ def build(words: Sequence[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True, help=DESCRIPTION)(_top_level)
     name = next((word for word in words if not word.startswith("-")), "")
-    modules = (
-        [COMMANDS[name][0]] if name in COMMANDS else list(dict.fromkeys(module for module, _ in COMMANDS.values()))
-    )
-    for module in modules:
-        import_module(f"whystall.agent_server.interfaces.cli.commands.{module}").add(app)
+    wanted = [known for known in COMMANDS if underscores(known) == underscores(name)]
+    if name and not wanted:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"No such command {name!r}", f"valid: {', '.join(COMMANDS)}")
+    if not words:
+        wanted = list(COMMANDS)
+    for module in dict.fromkeys(COMMANDS[each][0] for each in wanted):
+        with extra(EXTRAS.get(module, "")):
+            import_module(f"whystall.agent_server.interfaces.cli.commands.{module}").add(app)
     return app
 
 
@@ -36,8 +45,6 @@ def _top_level(
     version: bool = typer.Option(False, "--version", help="print the version"),
 ) -> None:
     if version:
-        from whystall.agent_server.version import version as number
-
         console.say(f"whystall {number()}")
     elif context.invoked_subcommand is None:
         console.say(help_text())

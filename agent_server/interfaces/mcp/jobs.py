@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from whystall.agent_server.integrations.chat.answers import found_message
+from whystall.agent_server.integrations.job_lookup.find import find
 from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import Answer, Entry
@@ -23,9 +25,6 @@ def find_job(lang: Lang) -> Entry:
     """The tool."""
 
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
-        from whystall.agent_server.integrations.chat.answers import found_message
-        from whystall.agent_server.integrations.job_lookup.find import find
-
         found = await find(Wanted(text=given["text"]))
         return found, found_message(found, lang).text
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis import transcript_files
+from whystall.agent_server.doctor import examine, report
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
@@ -85,7 +86,6 @@ async def fetch(app: App, uri: str, lang: Lang) -> Stored:
     """As `read`; this host is looked at beside the event loop, which takes a second."""
     if uri != DOCTOR:
         return read(app, uri, lang)
-    from whystall.agent_server.doctor import examine, report
 
     return Stored("text/plain", await in_thread(lambda: report(examine(lang), lang)))
 

@@ -19,6 +19,8 @@ from whystall.agent_server.interfaces.mcp.resources import read_page, results
 from whystall.agent_server.presentation import results as words
 from whystall.agent_server.presentation.texts import result_text
 from whystall.agent_server.settings.engines import Engine
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params
@@ -107,9 +109,6 @@ def _diagnose(app: App, lang: Lang) -> Entry:
 
 def _ticket_draft(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
-        from whystall.agent_server.settings.load import load
-        from whystall.agent_server.ticketing.ticket_service import TicketService
-
         kb = app.kb()
         ticket_service = TicketService(kb, load())
         with kb.transaction():

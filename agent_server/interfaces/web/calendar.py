@@ -15,6 +15,7 @@ from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
+from whystall.agent_server.ticketing.oncall import ical
 
 _AT_ONCE = 4
 
@@ -36,6 +37,4 @@ def calendar_routes(kb: Stores, settings: Settings, refusals: Refusals) -> Itera
 
 
 def _calendar(kb: Stores, settings: Settings, name: str) -> bytes:
-    from whystall.agent_server.ticketing.oncall.ical import calendar
-
-    return calendar(settings, kb.overrides.all(), name, datetime.now(timezone.utc))
+    return ical.calendar(settings, kb.overrides.all(), name, datetime.now(timezone.utc))

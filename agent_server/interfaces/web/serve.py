@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from whystall.agent_server.interfaces.web.alerts import alert_routes
 from whystall.agent_server.interfaces.web.app import health_route, web_app
+from whystall.agent_server.interfaces.web.chat import chat_routes
 from whystall.agent_server.interfaces.web.http_server import HttpServer, url
+from whystall.agent_server.interfaces.web.pictures import picture_routes
 from whystall.agent_server.interfaces.web.refusals import Refusals
+from whystall.tools.contract.extras import extra
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -91,22 +95,18 @@ def routes_of(service: Service | None) -> Iterator[Route]:
         return
     refusals = Refusals(kb)
     if service.intake is not None:
-        from whystall.agent_server.interfaces.web.alerts import alert_routes
-
         yield from alert_routes(service.intake, settings.alerts, refusals)
     if service.vendors:
-        from whystall.agent_server.interfaces.web.chat import chat_routes
-
         yield from chat_routes(kb, service.vendors, refusals)
     if settings.sinks:
-        from whystall.agent_server.interfaces.web.trackers import sink_routes
+        with extra("ticketing"):
+            from whystall.agent_server.interfaces.web.trackers import sink_routes
 
         yield from sink_routes(kb, settings, service.ticket_service, refusals)
     if settings.server.public_url is not None:
-        from whystall.agent_server.interfaces.web.pictures import picture_routes
-
         yield from picture_routes(service.pictures, refusals)
     if settings.server.calendar_token is not None:
-        from whystall.agent_server.interfaces.web.calendar import calendar_routes
+        with extra("ticketing"):
+            from whystall.agent_server.interfaces.web.calendar import calendar_routes
 
         yield from calendar_routes(kb, settings, refusals)

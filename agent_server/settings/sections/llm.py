@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.agent_server.settings.secret import Secret, read_private
-from whystall.agent_server.settings.section import Section, SettingsBase
+from whystall.agent_server.settings.section import Section
 from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -139,12 +139,6 @@ class LlmSettings(Section):
             message = f"{name}: the key is not usable: {rule if key else 'it is empty'}"
             raise ToolError(ErrorCode.NO_MODEL, message, "give the key in one line, and nothing else")
         return key
-
-
-class LlmTable(SettingsBase):
-    """The section ``llm`` alone."""
-
-    llm: LlmSettings
 
 
 def _normal_url(text: str) -> str:

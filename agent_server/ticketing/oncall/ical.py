@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from icalendar import Calendar, Event, vCalAddress, vText
+
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.wall_clock import UTC
 from whystall.agent_server.ticketing.oncall.on_call import shifts
@@ -60,8 +62,6 @@ def calendar(settings: Settings, overrides: Sequence[Override], schedule: str, n
 
     Raises `ToolError` as `on_call` does.
     """
-    from icalendar import Calendar, Event, vCalAddress, vText
-
     now = now.astimezone(UTC).replace(microsecond=0)
     begins = now - PAST
     events = duties(settings, overrides, schedule, begins, now + timedelta(days=days))

@@ -16,7 +16,7 @@ import pytest
 from whystall.agent_server.doctor import examine, stacks
 from whystall.agent_server.doctor.report_model import Health, State
 from whystall.agent_server.doctor.view import View
-from whystall.bpf import perf_events, python_find, python_offsets
+from whystall.bpf import python_find, python_offsets
 from whystall.bpf.errors import BpfError
 
 Run = Callable[..., Any]
@@ -118,7 +118,7 @@ def test_what_keeps_timers_from_who_has_the_capability_is_the_setting(
     def refused(*_: object) -> None:
         raise BpfError("no_privilege", "cannot open a sampling timer", "run as root")
 
-    monkeypatch.setattr(perf_events, "cpu_clock", refused)
+    monkeypatch.setattr(stacks, "cpu_clock", refused)
     monkeypatch.setattr(stacks, "_setting", lambda: setting)
     monkeypatch.setattr(stacks, "held_capabilities", lambda _view: frozenset({"CAP_BPF", "CAP_PERFMON"}))
     monkeypatch.setattr(stacks, "let_trace", lambda *_: "sudo whystall doctor")

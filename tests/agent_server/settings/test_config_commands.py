@@ -129,7 +129,7 @@ def test_the_example_says_who_is_on_call(run: Run, example: Path) -> None:
         ('{env = "GITLAB_TOKEN"}', '{file = "whystall.toml"}', "[sinks.tracker] token: not one printable line"),
         ('{env = "WHYSTALL_ALERTS"}', '{file = "gone"}', "[alerts] token: cannot read"),
         ('kind = "gitlab"', 'kind = "gitlap"', "[sinks] tracker"),
-        ("# [llm]", '[llm]\nbase_url = "http://127.0.0.1:9"', "[llm] model: it is missing"),
+        ("# [llm]", '[llm]\nbase_url = "http://127.0.0.1:9"', "WHYSTALL_LLM_MODEL is not set"),
     ],
 )
 def test_what_leads_nowhere_is_found(run: Run, example: Path, old: str, new: str, fault: str) -> None:

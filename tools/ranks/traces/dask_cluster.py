@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.extras import extra
 from whystall.tools.contract.text import clean
-from whystall.tools.ranks.traces.remote import EXTRA
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,10 +24,8 @@ def on_cluster(
     `ToolError`: bad_argument when dask.distributed is not installed here, or whystall not on the workers; io_error when
     the scheduler does not answer, or has no worker.
     """
-    try:
+    with extra("ranks"):
         import distributed
-    except ImportError:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "a scheduler needs dask.distributed", EXTRA) from None
     connect: Any = distributed.Client  # its types are half there
     try:
         client = connect(scheduler, timeout=_PATIENCE, set_as_default=False, asynchronous=False)

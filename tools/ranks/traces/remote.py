@@ -12,13 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.extras import extra
 from whystall.tools.contract.text import clean, clean_path
 from whystall.tools.ranks.traces.read import Unread, read, traces_at
 
 if TYPE_CHECKING:
     from whystall.tools.timeline.rank_data.summary import Summary
-
-EXTRA = "install the extra: pip install 'whystall[dask]'"
 
 _DEPTH = 8
 _FILES = 100_000
@@ -110,10 +109,8 @@ def read_remote(trace: RemoteTrace) -> list[Summary | Unread]:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    try:
+    with extra("ranks"):
         from fsspec.core import url_to_fs
-    except ImportError:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{url} needs fsspec", EXTRA) from None
     try:
         system, root = url_to_fs(url)
     except ImportError as error:  # s3:// needs s3fs, and so on

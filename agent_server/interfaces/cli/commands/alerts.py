@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
 
+from whystall.agent_server.integrations.alerts.silencing import add as add_to
+from whystall.agent_server.integrations.alerts.silencing import expire
+from whystall.agent_server.integrations.alerts.text import alerts_text, silences_text
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.stores import open_default
+from whystall.agent_server.ticketing.oncall.times import parse_span, parse_time, zone_of
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -60,8 +66,6 @@ def list_alerts(
         ]
         console.say_json({"counts": counts, "alerts": lines})
     else:
-        from whystall.agent_server.integrations.alerts.text import alerts_text
-
         console.say(alerts_text(found, counts, lang))
 
 
@@ -78,9 +82,6 @@ def add_silence(
     lang: LangOption = "en",
 ) -> None:
     """Silence alerts that all matchers hold for."""
-    from whystall.agent_server.integrations.alerts.silencing import add as add_to
-    from whystall.agent_server.ticketing.oncall.times import parse_span
-
     if bool(lasting) == bool(ends):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "say how long it lasts", "give one of --for and --to")
     now = time.time()
@@ -91,8 +92,6 @@ def add_silence(
     if as_json:
         console.say_json(made)
     else:
-        from whystall.agent_server.integrations.alerts.text import silences_text
-
         console.say(silences_text([made], now, lang))
 
 
@@ -108,8 +107,6 @@ def list_silences(
     if as_json:
         console.say_json([{**silence.model_dump(), "state": silence.state(now)} for silence in found])
     else:
-        from whystall.agent_server.integrations.alerts.text import silences_text
-
         console.say(silences_text(found, now, lang))
 
 
@@ -120,27 +117,18 @@ def expire_silence(
     lang: LangOption = "en",
 ) -> None:
     """End a silence now."""
-    from whystall.agent_server.integrations.alerts.silencing import expire
-
     now = time.time()
     with _kb() as kb:
         ended = expire(kb, silence, who(by), now)
     if as_json:
         console.say_json(ended)
     else:
-        from whystall.agent_server.integrations.alerts.text import silences_text
-
         console.say(silences_text([ended], now, lang))
 
 
 def _moment(text: str, name: str) -> float:
-    from whystall.agent_server.settings.load import load
-    from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
-
     return parse_time(text, zone_of(load().oncall, []), name).timestamp()
 
 
 def _kb() -> Stores:
-    from whystall.agent_server.stores import open_default
-
     return open_default()

@@ -9,6 +9,8 @@ import typer
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.stores import open_default
+from whystall.prompts.render import render
 
 
 def add(app: typer.Typer) -> None:
@@ -27,14 +29,11 @@ def audit(
     lang: LangOption = "en",
 ) -> None:
     """List what was sent and changed, the newest last; secrets are never in it."""
-    from whystall.agent_server.stores import open_default
-
     with open_default() as kb:
         entries = kb.audit.entries(after, limit, what, by)
     if as_json:
         console.say_json([wire.structured(entry) for entry in entries])
         return
-    from whystall.prompts.render import render
 
     rows = [(e, [(name, wire.dumps(value, indent=None)) for name, value in e.detail.items()]) for e in entries]
     console.say(render("audit.txt", lang, rows=rows))

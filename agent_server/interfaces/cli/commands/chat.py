@@ -1,22 +1,30 @@
-"""``whystall chat`` and ``whystall jobs``."""
+"""``whystall chat``."""
 
 from __future__ import annotations
 
+import getpass
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from whystall.agent_server.app import App
+from whystall.agent_server.integrations.chat.author import TERMINAL
+from whystall.agent_server.integrations.chat.conversation import Conversation
+from whystall.agent_server.integrations.chat.investigations import run_now
+from whystall.agent_server.integrations.chat.message_texts import verdict_message
+from whystall.agent_server.integrations.messages import Incoming, Place
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
-from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.interfaces.cli.commands.jobs import plain_text
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
-    from whystall.agent_server.integrations.chat.conversation import Conversation
-    from whystall.agent_server.integrations.messages import Outgoing
     from whystall.knowledge_base.models import Diagnosis, Lang
 
 _PROMPT = "> "
@@ -26,42 +34,6 @@ _LONGEST = 4000  # characters of a line that are read, as in any chat
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("chat")(chat)
-    app.command("jobs")(jobs)
-
-
-def jobs(
-    text: Annotated[
-        Optional[list[str]],  # noqa: UP045  typer reads this at run time, also on Python 3.10
-        typer.Argument(metavar="[TEXT]...", help="a name, a pid, a job's number, 'rank 3 of llama-7b'; none: all"),
-    ] = None,
-    as_json: JsonOption = False,
-    lang: LangOption = "en",
-) -> None:
-    """Say which jobs run on this machine, or which process is meant by some words."""
-    from whystall.agent_server.integrations.chat import answers
-    from whystall.agent_server.integrations.job_lookup.find import find, running_jobs
-    from whystall.agent_server.integrations.job_lookup.models import LISTED, Wanted
-
-    if not text:
-        seen, found = running_jobs()
-        if as_json:
-            listed = [job.model_dump(mode="json") for job in found]
-            console.say_json({"jobs": listed, "missed": seen.missed.model_dump()})
-        else:
-            console.say(_plain(answers.jobs_message(found[: 5 * LISTED], len(found) - 5 * LISTED, seen.missed, lang)))
-        return
-    words = " ".join(text)
-    resolution = signals.run(find(Wanted(text=words[:_LONGEST])))
-    if as_json:
-        console.say_json(resolution)
-    elif resolution.status == "none":
-        from whystall.agent_server.integrations.chat.message_texts import tried
-
-        looked = f"; looked for {tried(resolution.tried, 'en')}" if resolution.tried else ""
-        message = f"no job of this machine fits {words[:200]!r}{looked}"
-        raise ToolError(ErrorCode.NO_SUCH_PROCESS, message, "`whystall jobs` lists what runs")
-    else:
-        console.say(_plain(answers.found_message(resolution, lang)))
 
 
 def chat(
@@ -76,11 +48,6 @@ def chat(
     llm: Annotated[bool, typer.Option("--llm", help="let the language model of WHYSTALL_LLM_* answer")] = False,
 ) -> None:
     """Talk: why a job is slow, who is on call, tickets, past incidents; the same as in the chats of the settings."""
-    from whystall.agent_server.app import App
-    from whystall.agent_server.integrations.chat.conversation import Conversation
-    from whystall.agent_server.settings.load import load
-    from whystall.agent_server.ticketing.ticket_service import TicketService
-
     if lang not in (None, "en", "zh"):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--lang: {lang!r} is neither en nor zh", "leave it out")
     settings = load()
@@ -125,10 +92,6 @@ class _Talk:
             console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
 
     def _answer(self, line: str) -> None:
-        from whystall.agent_server.integrations.chat.author import TERMINAL
-        from whystall.agent_server.integrations.messages import Incoming, Place
-        from whystall.tools.contract.text import clean
-
         self._count += 1
         place = Place(channel=TERMINAL, conversation=TERMINAL)
         event = f"{time.time_ns()}:{self._count}"
@@ -137,29 +100,20 @@ class _Talk:
         turn, author = signals.run(self._conversation.turn(said, time.time(), self._lang, self._llm))
         with kb.transaction():
             message = turn.act()
-        _write(_plain(message))
+        _write(plain_text(message))
         if turn.request is None:
             return
-        from whystall.agent_server.integrations.chat.investigations import run_now
-        from whystall.agent_server.integrations.chat.message_texts import verdict_message
 
         with console.progress() as progress:
             diagnosis: Diagnosis = signals.run(run_now(self._conversation, turn.request, author, progress))
-        _write(_plain(verdict_message(diagnosis, author.lang)))
+        _write(plain_text(verdict_message(diagnosis, author.lang)))
 
 
 def _user() -> str:
-    import getpass
-
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return "terminal"
-
-
-def _plain(message: Outgoing) -> str:
-    """A message for a terminal: its Markdown is read as it is, but for empty lines between its parts."""
-    return "\n".join(line for line in message.text.splitlines() if line.strip())
 
 
 def _write(text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,13 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from whystall.agent_server.integrations.chat.sending import dry_run_requests, send_all
+from whystall.agent_server.integrations.chat_vendors import vendors
+from whystall.agent_server.integrations.messages import Outgoing, Place, SendError
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.outbound import redact
+from whystall.agent_server.outbound.client import Client, Undelivered
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.stores import open_default
+from whystall.prompts.escape import markdown, plain
+from whystall.prompts.render import fill, words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.agent_server.integrations.messages import Place, SendSteps, Vendor
+    from whystall.agent_server.integrations.messages import SendSteps, Vendor
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
 
@@ -33,8 +44,6 @@ def add(app: typer.Typer) -> None:
 
 def list_chats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """List the chats, whether they hear and are told, how many messages wait, and what went wrong."""
-    from whystall.agent_server.integrations.chat_vendors import vendors
-
     with _open() as (kb, settings):
         counts = kb.messages.counts()
         known = vendors(settings.chat)
@@ -81,11 +90,6 @@ def try_chat(
     lang: LangOption = "en",
 ) -> None:
     """Say a line in a chat, to see whether it arrives."""
-    from whystall.agent_server.integrations.chat.sending import dry_run_requests
-    from whystall.agent_server.integrations.chat_vendors import vendors
-    from whystall.agent_server.integrations.messages import SendError
-    from whystall.agent_server.outbound.redact import shown
-
     with _open() as (kb, settings):
         known = vendors(settings.chat)
         if name not in known:
@@ -95,7 +99,7 @@ def try_chat(
         saying = _test(known[name], place, lang)
         if dry_run:
             try:
-                requests = [shown(request) for request in dry_run_requests(saying)]
+                requests = [redact.shown(request) for request in dry_run_requests(saying)]
             except SendError as error:
                 raise _failed(name, error.code, error.message) from None
             if as_json:
@@ -111,8 +115,6 @@ def try_chat(
 
 
 def _place(vendor: Vendor, to: str | None) -> Place:
-    from whystall.agent_server.integrations.messages import Place
-
     if to is not None:
         return Place(channel=vendor.name, conversation=to)
     home = vendor.home()
@@ -123,13 +125,6 @@ def _place(vendor: Vendor, to: str | None) -> Place:
 
 
 def _test(vendor: Vendor, place: Place, lang: str) -> SendSteps:
-    import getpass
-    import socket
-
-    from whystall.agent_server.integrations.messages import Outgoing
-    from whystall.prompts.escape import markdown
-    from whystall.prompts.render import fill, words
-
     said = words(lang)["chats"]
     text = fill(markdown, said["text"], user=getpass.getuser(), host=socket.gethostname())
     message = Outgoing(title=str(said["title"]), text=str(text), lang="zh" if lang == "zh" else "en")
@@ -138,10 +133,6 @@ def _test(vendor: Vendor, place: Place, lang: str) -> SendSteps:
 
 
 def _say(kb: Stores, name: str, place: Place, saying: SendSteps) -> int:
-    from whystall.agent_server.integrations.chat.sending import send_all
-    from whystall.agent_server.integrations.messages import SendError
-    from whystall.agent_server.outbound.client import Client, Undelivered
-
     async def send() -> int:
         async with Client() as client:
             return await send_all(client, saying)
@@ -169,17 +160,11 @@ def _hears(settings: Settings, name: str) -> bool:
 
 
 def _words(lang: str) -> Callable[..., str]:
-    from whystall.prompts.escape import plain
-    from whystall.prompts.render import fill, words
-
     return lambda code, *values, **named: str(fill(plain, words(lang)["chats"][code], *values, **named))
 
 
 @contextmanager
 def _open() -> Iterator[tuple[Stores, Settings]]:
-    from whystall.agent_server.settings.load import load
-    from whystall.agent_server.stores import open_default
-
     settings = load()
     with open_default() as kb:
         yield kb, settings

@@ -10,6 +10,10 @@ import typer
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.settings.load import SECTIONS, load
+from whystall.agent_server.settings.show import list_settings
+from whystall.agent_server.settings.sources import config_path, read_settings
+from whystall.prompts.render import render
 
 
 def add(app: typer.Typer) -> None:
@@ -23,8 +27,6 @@ def add(app: typer.Typer) -> None:
 def check_(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Check the settings: every section, secret, name and file. Exit status 1 when something is wrong."""
     from whystall.agent_server.doctor.settings_check import check
-    from whystall.agent_server.settings.load import SECTIONS
-    from whystall.agent_server.settings.sources import config_path, read_settings
 
     values = read_settings(SECTIONS)
     done = check(values, datetime.now(timezone.utc))
@@ -40,8 +42,6 @@ def check_(as_json: JsonOption = False, lang: LangOption = "en") -> None:
             }
         )
     else:
-        from whystall.prompts.render import render
-
         console.say(render("config_check.txt", lang, path=path, there=values.path is not None, done=done))
     if done.faults:
         raise typer.Exit(1)
@@ -56,9 +56,6 @@ def show_(
     lang: LangOption = "en",
 ) -> None:
     """Show the settings that count and where each came from; of secrets only where they are."""
-    from whystall.agent_server.settings.load import load
-    from whystall.agent_server.settings.show import list_settings
-
     rows = [
         row
         for row in list_settings(load())
@@ -67,6 +64,5 @@ def show_(
     if as_json:
         console.say_json([wire.structured(row) for row in rows])
         return
-    from whystall.prompts.render import render
 
     console.say(render("config_show.txt", lang, rows=[(row, wire.dumps(row.value, indent=None)) for row in rows]))

@@ -11,9 +11,13 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
+from whystall.agent_server.conversion.ftrace_capture import capture, capture_with_bpf
+from whystall.agent_server.conversion.traces import convert_file
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.presentation.results import capture_text, conversion_text
+from whystall.tools.collect.ftrace.cpus import parse_cpus
 from whystall.tools.collect.ftrace.options import DEFAULT_GROUPS, GROUPS, Progress, RecordOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -86,9 +90,6 @@ def record(
     lang: LangOption = "en",
 ) -> None:
     """Record scheduling events of the kernel into a file; Ctrl-C ends it well."""
-    from whystall.agent_server.conversion.ftrace_capture import capture, capture_with_bpf
-    from whystall.tools.collect.ftrace.cpus import parse_cpus
-
     pids = _pids(pid)
     options = RecordOptions(
         cpus=parse_cpus(cpu),
@@ -116,8 +117,6 @@ def record(
     if as_json:
         console.say_json(summary)
     else:
-        from whystall.agent_server.presentation.results import capture_text
-
         console.say(capture_text(summary, lang))
 
 
@@ -150,9 +149,6 @@ def convert(
     lang: LangOption = "en",
 ) -> None:
     """Convert a trace to a timeline: lanes of CPUs and threads, wakers, migrations, holes."""
-    from whystall.agent_server.conversion.traces import convert_file
-    from whystall.tools.collect.ftrace.cpus import parse_cpus
-
     summary = convert_file(
         source,
         output,
@@ -166,8 +162,6 @@ def convert(
     if as_json:
         console.say_json(summary)
     else:
-        from whystall.agent_server.presentation.results import conversion_text
-
         console.say(conversion_text(summary, lang))
 
 

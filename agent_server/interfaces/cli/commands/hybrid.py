@@ -13,7 +13,11 @@ import typer
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.presentation.results import hybrid_text
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.output_file import aside
+from whystall.tools.hybrid_io.build import BuildError
+from whystall.tools.hybrid_io.run import NOT_FOUND, CannotRun, Options, run
 
 if TYPE_CHECKING:
     from whystall.tools.hybrid_io.report import Programs
@@ -76,9 +80,6 @@ def hybrid_run(
     Standard output is the program's; the summary goes to standard error. The exit status is the program's, or 128 plus
     the number of the signal that ended it.
     """
-    from whystall.tools.hybrid_io.build import BuildError
-    from whystall.tools.hybrid_io.run import NOT_FOUND, CannotRun, Options, run
-
     if limit_share is not None and not 0 < limit_share <= 1:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--limit-share: {limit_share:g} is no share", "give 0 < X <= 1")
     options = Options(
@@ -121,15 +122,8 @@ def hybrid_run(
 
 
 def _tell(done: Run, output: Path | None, as_json: bool, lang: Literal["en", "zh"]) -> None:
-    if as_json:
-        text = wire.dumps(as_object(done)) + "\n"
-    else:
-        from whystall.agent_server.presentation.results import hybrid_text
-
-        text = hybrid_text(done, lang)
+    text = wire.dumps(as_object(done)) + "\n" if as_json else hybrid_text(done, lang)
     if output is not None:
-        from whystall.tools.files.output_file import aside
-
         with aside(output) as fresh:
             fresh.write_text(text, "utf-8")
     else:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from whystall.agent_server.interfaces import incident_lookup as lookup
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_cards import add_cards
 from whystall.agent_server.interfaces.cli.commands.kb_eval import add_eval
@@ -13,6 +14,8 @@ from whystall.agent_server.interfaces.cli.commands.kb_exchange import add_exchan
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, read_incident, who
 from whystall.agent_server.interfaces.cli.commands.kb_similar import add_similar
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.presentation.cards import card_text
+from whystall.agent_server.presentation.results import hits_text
 from whystall.agent_server.stores import open_default
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -37,16 +40,12 @@ def search(
     lang: LangOption = "en",
 ) -> None:
     """Find past incidents that resemble a symptom."""
-    from whystall.agent_server.interfaces import incident_lookup as lookup
-
     if not (words := " ".join(query).strip()):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "nothing to search for", "give words of the symptom")
     hits = lookup.search(open_default(), words, limit)
     if as_json:
         console.say_json(hits)
     else:
-        from whystall.agent_server.presentation.results import hits_text
-
         console.say(hits_text(hits, lang))
 
 
@@ -61,8 +60,6 @@ def show(
     if as_json:
         console.say_json(found)
     else:
-        from whystall.agent_server.presentation.cards import card_text
-
         console.say(card_text(found, *cards.track_record(found.id), lang))
 
 

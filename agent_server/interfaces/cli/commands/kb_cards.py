@@ -10,6 +10,8 @@ import typer
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, read_document, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.presentation.cards import backlog_text, card_text, review_words, stats_text
+from whystall.agent_server.presentation.results import rated_text
 from whystall.agent_server.stores import open_default
 from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.models import Incident, Lang
@@ -88,8 +90,6 @@ def feedback(
     if as_json:
         console.say_json(rated)
     else:
-        from whystall.agent_server.presentation.results import rated_text
-
         console.say(rated_text(rated, lang))
 
 
@@ -99,8 +99,6 @@ def stats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     if as_json:
         console.say_json(counts)
     else:
-        from whystall.agent_server.presentation.cards import stats_text
-
         console.say(stats_text(counts, lang))
 
 
@@ -110,8 +108,6 @@ def _list(cards: CardStore, limit: int, as_json: bool, lang: Lang) -> None:
     if as_json:
         console.say_json([{"incident": c.model_dump(mode="json"), "record": records[c.id].model_dump()} for c in found])
     else:
-        from whystall.agent_server.presentation.cards import backlog_text
-
         console.say(backlog_text(found, records, lang))
 
 
@@ -119,8 +115,6 @@ def _show(cards: CardStore, card: Incident, as_json: bool, lang: Lang) -> None:
     if as_json:
         console.say_json(card)
     else:
-        from whystall.agent_server.presentation.cards import card_text
-
         console.say(card_text(card, *cards.track_record(card.id), lang))
 
 
@@ -167,8 +161,6 @@ def _ask(cards: CardStore, card: Incident, by: str, lang: Lang) -> None:
     """Show `card` and do what is typed until it is accepted, retired or left. What does not fit is said, and asked
     again.
     """
-    from whystall.agent_server.presentation.cards import review_words
-
     words = review_words(lang)
     while True:
         _show(cards, card, False, lang)

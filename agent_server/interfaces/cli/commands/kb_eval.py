@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Annotated, Optional, get_args
 
 import typer
@@ -10,6 +12,8 @@ from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.knowledge_base.evaluation import MOST, Evaluation, evaluate
 from whystall.knowledge_base.evaluation_queries import Set
+from whystall.knowledge_base.store import default_path
+from whystall.prompts.render import render
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _SETS: tuple[Set, ...] = get_args(Set)
@@ -40,8 +44,6 @@ def evaluate_base(
     Each card is taken out of a copy of the base and looked for by its symptom, without and with its evidence; shipped
     questions and resolved tickets are asked as well.
     """
-    from whystall.prompts.render import render
-
     found = _evaluate(_chosen(sets or []), curated, most)
     if as_json:
         console.say_json(found)
@@ -57,11 +59,6 @@ def _chosen(names: list[str]) -> tuple[Set, ...]:
 
 
 def _evaluate(sets: tuple[Set, ...], curated: bool, most: int) -> Evaluation:
-    import tempfile
-    from pathlib import Path
-
-    from whystall.knowledge_base.store import default_path
-
     if not curated:
         return evaluate(default_path(), sets, most)
     with tempfile.TemporaryDirectory(prefix="whystall-eval-") as directory:

@@ -14,9 +14,11 @@ from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.presentation.cards import imported_text
 from whystall.agent_server.stores import open_default
 from whystall.knowledge_base.exchange import Imported
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.output_file import aside
 
 
 def add_exchange(group: typer.Typer) -> None:
@@ -41,7 +43,6 @@ def export(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
         return
-    from whystall.tools.files.output_file import aside
 
     with aside(output) as beside, beside.open("w", encoding="utf-8") as file:
         count = cards.export(file.write)
@@ -72,6 +73,4 @@ def import_(
     if as_json:
         console.say_json(done)
     else:
-        from whystall.agent_server.presentation.cards import imported_text
-
         console.say(imported_text(done, lang))

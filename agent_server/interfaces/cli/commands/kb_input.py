@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
+import yaml
+from pydantic import ValidationError
 
 from whystall.knowledge_base.models import Incident
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -33,8 +35,6 @@ def who(by: str | None) -> str:
 
 def read_incident(file: str) -> Incident:
     """The incident in `file`, or on standard input for ``-``; `ToolError` (io_error, bad_argument) names the fault."""
-    from pydantic import ValidationError
-
     try:
         return Incident.model_validate(read_document(file))
     except ValidationError as error:
@@ -44,8 +44,6 @@ def read_incident(file: str) -> Incident:
 
 def read_document(file: str) -> Any:
     """The JSON or YAML in `file`, or on standard input for ``-``; `ToolError` (io_error, bad_argument)."""
-    import yaml
-
     try:
         if file == "-":
             raw = sys.stdin.buffer.read(_LIMIT + 1)

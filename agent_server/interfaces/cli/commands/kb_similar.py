@@ -6,9 +6,11 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from whystall.agent_server.interfaces import incident_lookup as lookup
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption, checked, command
 from whystall.agent_server.interfaces.incident_lookup import SimilarParams
+from whystall.agent_server.presentation.results import hits_text
 from whystall.agent_server.stores import open_default
 
 
@@ -28,13 +30,9 @@ def similar(
     lang: LangOption = "en",
 ) -> None:
     """Find the like of a case."""
-    from whystall.agent_server.interfaces import incident_lookup as lookup
-
     params = checked(SimilarParams, given | ({} if diagnosis is None else {"diagnosis": diagnosis}))
     hits = lookup.similar(open_default(), params)
     if as_json:
         console.say_json(hits)
     else:
-        from whystall.agent_server.presentation.results import hits_text
-
         console.say(hits_text(hits, lang))

@@ -12,6 +12,7 @@ from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import FromOption, JsonOption, LangOption, checked, command
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.presentation.results import diagnosis_text, gather_text, record_text, ticket_text
 from whystall.tools.contract.params import LiveParams, TargetParams
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ def record(
     if as_json:
         console.say_json(summary)
     else:
-        from whystall.agent_server.presentation.results import record_text
-
         console.say(record_text(summary))
 
 
@@ -61,8 +60,6 @@ def gather(
     if as_json:
         console.say_json(summary)
     else:
-        from whystall.agent_server.presentation.results import gather_text
-
         console.say(gather_text(summary))
 
 
@@ -84,8 +81,6 @@ def diagnose(
     if as_json:
         console.say_json(diagnosis)
     else:
-        from whystall.agent_server.presentation.results import diagnosis_text
-
         console.say(diagnosis_text(diagnosis, lang))
 
 
@@ -109,6 +104,4 @@ def verify(
     if as_json:
         console.say_json(result)
     else:
-        from whystall.agent_server.presentation.results import ticket_text
-
         console.say(ticket_text(result, lang))

@@ -12,6 +12,16 @@ import typer
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.presentation.oncall import overrides_text, shifts_text, who_text
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.stores import open_default
+from whystall.agent_server.ticketing.oncall.on_call import on_call, shifts
+from whystall.agent_server.ticketing.oncall.overrides import Wish, override, take_back
+from whystall.agent_server.ticketing.oncall.times import parse_span, parse_time, zone_of
+from whystall.knowledge_base.times import rfc3339
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.extras import extra
+from whystall.tools.files.output_file import aside
 
 if TYPE_CHECKING:
     from whystall.agent_server.journal.overrides import Override
@@ -55,9 +65,6 @@ def who_(
     lang: LangOption = "en",
 ) -> None:
     """Say who is on call, and what decides it."""
-    from whystall.agent_server.ticketing.oncall.on_call import on_call
-    from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
-
     settings = _settings()
     names = _schedules(settings.oncall, schedule or which or None)
     zone = zone_of(settings.oncall, names)
@@ -68,8 +75,6 @@ def who_(
     if as_json:
         console.say_json([_plain(asdict(answer)) for answer in answers])
     else:
-        from whystall.agent_server.presentation.oncall import who_text
-
         console.say(who_text(answers, settings, zone, lang))
 
 
@@ -81,9 +86,6 @@ def schedule_(
     lang: LangOption = "en",
 ) -> None:
     """List the coming shifts of one schedule."""
-    from whystall.agent_server.ticketing.oncall.on_call import shifts
-    from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
-
     settings = _settings()
     name = _one(settings.oncall, schedule or None)
     zone = zone_of(settings.oncall, [name])
@@ -94,8 +96,6 @@ def schedule_(
     if as_json:
         console.say_json({"schedule": name, "shifts": [_plain(asdict(shift)) for shift in found]})
     else:
-        from whystall.agent_server.presentation.oncall import shifts_text
-
         console.say(shifts_text(name, found, settings, zone, lang))
 
 
@@ -108,7 +108,8 @@ def export(
     ] = None,
 ) -> None:
     """Write a schedule as a calendar (iCalendar, RFC 5545): a month of the past and the coming days."""
-    from whystall.agent_server.ticketing.oncall.ical import PAST, calendar
+    with extra("ticketing"):
+        from whystall.agent_server.ticketing.oncall.ical import PAST, calendar
 
     settings = _settings()
     name = _one(settings.oncall, schedule or None)
@@ -118,7 +119,6 @@ def export(
     if output is None:
         console.say_as_is(raw.decode("utf-8"))
         return
-    from whystall.tools.files.output_file import aside
 
     with aside(output) as beside:
         beside.write_bytes(raw)
@@ -144,9 +144,6 @@ def add_override(
     lang: LangOption = "en",
 ) -> None:
     """Make an exception: users or groups who are on call too, or not, or in another's place."""
-    from whystall.agent_server.ticketing.oncall.overrides import Wish, override
-    from whystall.agent_server.ticketing.oncall.times import parse_span, parse_time, zone_of
-
     _one_of(**{"--add": add, "--remove": remove, "--replace with --with": replace, "--only": only, "--nobody": nobody})
     _together(replace, by_whom)
     settings = _settings()
@@ -190,8 +187,6 @@ def remove_override(
     lang: LangOption = "en",
 ) -> None:
     """Take an exception back; one that holds already ends now."""
-    from whystall.agent_server.ticketing.oncall.overrides import take_back
-
     settings = _settings()
     with _kb() as kb:
         ended = take_back(kb, number, who(by), _now())
@@ -202,20 +197,15 @@ def _say_overrides(found: list[Override], settings: Settings, as_json: bool, lan
     if as_json:
         console.say_json([_plain(each.model_dump()) for each in found])
         return
-    from whystall.agent_server.presentation.oncall import overrides_text
 
     console.say(overrides_text(found, settings, lang))
 
 
 def _settings() -> Settings:
-    from whystall.agent_server.settings.load import load
-
     return load()
 
 
 def _kb() -> Stores:
-    from whystall.agent_server.stores import open_default
-
     return open_default()
 
 
@@ -232,8 +222,6 @@ def _schedules(settings: OncallSettings, asked: str | None) -> list[str]:
 
 def _one(settings: OncallSettings, asked: str | None) -> str:
     """The schedule that was asked for, or the default, or the only one; `ToolError` where that is none."""
-    from whystall.tools.contract.errors import ErrorCode, ToolError
-
     there = list(settings.schedules)
     name = asked or settings.schedule or (there[0] if len(there) == 1 else None)
     if name in there:
@@ -248,8 +236,6 @@ def _one(settings: OncallSettings, asked: str | None) -> str:
 
 def _one_of(**given: object) -> None:
     """Exactly one of them is to be given."""
-    from whystall.tools.contract.errors import ErrorCode, ToolError
-
     names = [name for name, value in given.items() if value]
     if len(names) != 1:
         message = f"{' and '.join(names)} are given" if names else "nothing of this is given"
@@ -257,8 +243,6 @@ def _one_of(**given: object) -> None:
 
 
 def _together(replace: str, by_whom: str) -> None:
-    from whystall.tools.contract.errors import ErrorCode, ToolError
-
     if bool(replace) != bool(by_whom):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "--replace and --with belong together", "give both")
 
@@ -270,7 +254,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     if isinstance(value, datetime):
-        from whystall.knowledge_base.times import rfc3339
-
         return rfc3339(value)
     return value

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis import replay as replaying
+from whystall.agent_server.diagnosis.transcript_files import is_id, path_of
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.presentation.results import replay_text
 
 
 def add(app: typer.Typer) -> None:
@@ -24,14 +27,9 @@ def replay(
     lang: LangOption = "en",
 ) -> None:
     """Follow a diagnosis again without model and host, and say whether it comes to the same."""
-    from whystall.agent_server.diagnosis import replay as replaying
-    from whystall.agent_server.diagnosis.transcript_files import is_id, path_of
-
     path = path_of(transcript) if is_id(transcript) else Path(transcript)
     done = signals.run(replaying.replay(path, {tool.name: tool for tool in App().tools()}))
     if as_json:
         console.say_json(done)
     else:
-        from whystall.agent_server.presentation.results import replay_text
-
         console.say(replay_text(done, lang))

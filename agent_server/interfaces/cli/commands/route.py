@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from whystall.agent_server.integrations.alerts import payload
+from whystall.agent_server.integrations.alerts.payload import BODY_LIMIT
+from whystall.agent_server.integrations.alerts.route_trace import explain_alerts, route_path
+from whystall.agent_server.integrations.alerts.routefile import check_names
+from whystall.agent_server.integrations.alerts.routefile import load as load_routes
+from whystall.agent_server.integrations.alerts.text import routes_text, trace_text
+from whystall.agent_server.integrations.alerts.tree import walk
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -50,7 +61,6 @@ def try_out(
 ) -> None:
     """Say which way an alert goes through the tree, why no other, and whether it would be told. Nothing is stored."""
     from whystall.agent_server.app import App
-    from whystall.agent_server.integrations.alerts.route_trace import explain_alerts
 
     settings = _settings()
     tree, name = _tree(settings, routes)
@@ -66,15 +76,11 @@ def try_out(
     if as_json:
         console.say_json([one.model_dump() for one in found])
     else:
-        from whystall.agent_server.integrations.alerts.text import trace_text
-
         console.say(trace_text(found, len(batch.items) - len(incoming), name, lang))
 
 
 def show(routes: _Routes = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Show the tree, its receivers and what else its file says, once it was checked."""
-    from whystall.agent_server.integrations.alerts.routefile import check_names
-
     settings = _settings()
     tree, name = _tree(settings, routes)
     names = (set(settings.sinks), set(settings.oncall.schedules), set(settings.chat))
@@ -82,17 +88,10 @@ def show(routes: _Routes = None, as_json: JsonOption = False, lang: LangOption =
     if as_json:
         console.say_json(_plain(tree))
     else:
-        from whystall.agent_server.integrations.alerts.text import routes_text
-
         console.say(routes_text(tree, name, lang))
 
 
 def _plain(tree: Routes) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from whystall.agent_server.integrations.alerts.route_trace import route_path
-    from whystall.agent_server.integrations.alerts.tree import walk
-
     return {
         "routes": [
             {
@@ -128,10 +127,6 @@ def _plain(tree: Routes) -> dict[str, Any]:
 
 def _batch(raw: bytes, form: str | None, settings: Settings, tree: Routes, now: float) -> Batch:
     """The alerts of the body; without a form, what looks like Alertmanager's is taken for that."""
-    import json
-
-    from whystall.agent_server.integrations.alerts import payload
-
     body: Any = raw
     if form is None:
         form = payload.ALERTMANAGER
@@ -158,8 +153,6 @@ def _of_alertmanager(alerts: list[Any]) -> bool:
 
 
 def _input(file: str) -> bytes:
-    from whystall.agent_server.integrations.alerts.payload import BODY_LIMIT
-
     if file == "-":
         return sys.stdin.buffer.read(BODY_LIMIT + 1)
     try:
@@ -172,19 +165,14 @@ def _input(file: str) -> bytes:
 def _moment(settings: Settings, at: str | None) -> float:
     if at is None:
         return time.time()
-    from whystall.agent_server.ticketing.oncall.times import parse_time, zone_of
 
     return parse_time(at, zone_of(settings.oncall, []), "--at").timestamp()
 
 
 def _settings() -> Settings:
-    from whystall.agent_server.settings.load import load
-
     return load()
 
 
 def _tree(settings: Settings, file: Path | None) -> tuple[Routes, str]:
-    from whystall.agent_server.integrations.alerts.routefile import load
-
     path = file or settings.alerts.routes
-    return load(path), str(path) if path is not None else ""
+    return load_routes(path), str(path) if path is not None else ""

@@ -12,6 +12,7 @@ from whystall.agent_server.inputs.stacks import compares, observes
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import EngineOption, FromOption, JsonOption, Lang, LangOption, command
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.presentation.texts import result_text
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
@@ -73,6 +74,4 @@ def _say(result: ToolResult[Any], as_json: bool, lang: Lang) -> None:
     if as_json:
         console.say_json(result)
     else:
-        from whystall.agent_server.presentation.texts import result_text
-
         console.say(result_text(result, lang))

@@ -5,6 +5,7 @@ MCP SDK.
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
@@ -13,6 +14,10 @@ import typer
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import LangOption, underscores
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.settings.loopback import is_loopback
+from whystall.agent_server.worker.configured import configured
+from whystall.tools.contract.extras import extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +62,6 @@ def serve(
 
     Over HTTP the settings turn on more: alerts, chats and trackers come in, and are worked on. See `whystall config`.
     """
-    import logging
-
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(levelname)s: %(message)s")
     chosen = [underscores(name.strip()) for name in (tools or "").split(",") if name.strip()]
     if transport == "http":
@@ -97,8 +100,6 @@ def _http(
     from whystall.agent_server.app import App
     from whystall.agent_server.interfaces.web import http_server
     from whystall.agent_server.interfaces.web.serve import Server
-    from whystall.agent_server.settings.load import load
-    from whystall.agent_server.settings.loopback import is_loopback
 
     settings, app = load(), App()
     door = mcp = None
@@ -125,10 +126,9 @@ def _http(
 
 def _service(app: App, settings: Settings) -> Service | None:
     """What `settings` turn on; None: nothing, and nothing of it is loaded."""
-    from whystall.agent_server.worker.configured import configured
-
     if not configured(settings):
         return None
-    from whystall.agent_server.worker.service import Service
+    with extra("ticketing"):
+        from whystall.agent_server.worker.service import Service
 
     return Service(app, settings)

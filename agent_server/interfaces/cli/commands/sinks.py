@@ -8,14 +8,27 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
+import anyio
 import typer
 
+from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
+from whystall.agent_server.integrations.trackers.dry_run import planned
+from whystall.agent_server.integrations.trackers.polling import TrackerPoller
+from whystall.agent_server.integrations.trackers.registry import open_notifier, open_tracker
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.outbound.client import Client, Undelivered
+from whystall.agent_server.outbound.redact import shown
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.settings.sections.trackers import TrackerSettings
+from whystall.agent_server.stores import open_default
+from whystall.agent_server.ticketing.ticket_service import TicketService
+from whystall.agent_server.worker.lock import worker_lock
+from whystall.prompts.escape import plain
+from whystall.prompts.render import fill, words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.agent_server.outbound.client import Client
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
 
@@ -85,9 +98,6 @@ def deliver(
 
     Where `whystall serve` runs, it is told to do so.
     """
-    from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
-    from whystall.agent_server.worker.lock import worker_lock
-
     with _open() as (kb, settings):
         names = _named(settings, name)
         if ticket is not None:
@@ -117,11 +127,6 @@ def deliver(
 
 def sync(name: NameArgument = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
     """Take over what people changed in trackers since the last look."""
-    from whystall.agent_server.integrations.trackers.polling import TrackerPoller
-    from whystall.agent_server.outbound.client import Undelivered
-    from whystall.agent_server.settings.sections.trackers import TrackerSettings
-    from whystall.agent_server.ticketing.ticket_service import TicketService
-
     with _open() as (kb, settings):
         names = _named(settings, name)
         if name is None:
@@ -144,11 +149,6 @@ def try_sinks(
     name: NameArgument = None, dry_run: DryOption = False, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
     """Try whether trackers answer and let us in; nothing is written there."""
-    from whystall.agent_server.integrations.trackers.registry import open_notifier, open_tracker
-    from whystall.agent_server.outbound.client import Undelivered
-    from whystall.agent_server.outbound.redact import shown
-    from whystall.agent_server.settings.sections.trackers import TrackerSettings
-
     with _open() as (_, settings):
         done: list[dict[str, Any]] = []
         for one in _named(settings, name):
@@ -175,9 +175,6 @@ def try_sinks(
 
 def _dry(kb: Stores, settings: Settings, names: list[str], ticket: str | None, as_json: bool, lang: str) -> None:
     """Print what would be sent."""
-    from whystall.agent_server.integrations.trackers.dry_run import planned
-    from whystall.agent_server.outbound.redact import shown
-
     done = [
         {"name": one, "requests": [shown(request) for request in planned(kb, settings, one, ticket, time.time())]}
         for one in names
@@ -209,9 +206,6 @@ def _say(done: list[dict[str, Any]], code: str, as_json: bool, lang: str) -> Non
 
 
 def _words(lang: str) -> Callable[..., str]:
-    from whystall.prompts.escape import plain
-    from whystall.prompts.render import fill, words
-
     return lambda code, *values, **named: str(fill(plain, words(lang)["sinks"][code], *values, **named))
 
 
@@ -230,10 +224,6 @@ def _named(settings: Settings, name: str | None) -> list[str]:
 
 
 def _run(work: Callable[[Client], Coroutine[Any, Any, int]]) -> int:
-    import anyio
-
-    from whystall.agent_server.outbound.client import Client
-
     async def whole() -> int:
         async with Client() as client:
             return await work(client)
@@ -248,9 +238,6 @@ def _failed(name: str, error: Any) -> ToolError:
 
 @contextmanager
 def _open() -> Iterator[tuple[Stores, Settings]]:
-    from whystall.agent_server.settings.load import load
-    from whystall.agent_server.stores import open_default
-
     settings = load()
     with open_default() as kb:
         yield kb, settings

@@ -7,8 +7,10 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
+from whystall.agent_server.conversion.stacks import convert_stacks
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.presentation.results import stacks_text
 
 
 def add(app: typer.Typer) -> None:
@@ -63,14 +65,10 @@ def convert(
     lang: LangOption = "en",
 ) -> None:
     """Convert stack samples to another format."""
-    from whystall.agent_server.conversion.stacks import convert_stacks
-
     summary = convert_stacks(
         source, output, format=format, event=event, rank=rank, step=step, idle=idle, overwrite=overwrite
     )
     if as_json:
         console.say_json(summary)
     else:
-        from whystall.agent_server.presentation.results import stacks_text
-
         console.say(stacks_text(summary, lang))

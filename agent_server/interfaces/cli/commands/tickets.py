@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal, Optional, TypeVar, get_args
 
 import typer
@@ -12,8 +13,15 @@ from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.commands.tickets_classify import add_classify
 from whystall.agent_server.interfaces.cli.commands.tickets_import import add_import
 from whystall.agent_server.interfaces.cli.options import JsonOption, Lang, LangOption
+from whystall.agent_server.presentation.results import done_text, whole_ticket_text
+from whystall.agent_server.presentation.ticket_texts import history_text, tickets_text
+from whystall.agent_server.settings.load import load
 from whystall.agent_server.stores import open_default
+from whystall.agent_server.ticketing.ticket_service import TicketService
+from whystall.knowledge_base.tickets import human
+from whystall.knowledge_base.tickets.human import TEXT
 from whystall.knowledge_base.tickets.models import ClosedAs, Origin, State
+from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.text import clean
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.ticket_service import TicketService
     from whystall.knowledge_base.tickets.models import Ticket
 
 _Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
@@ -79,8 +86,6 @@ def list_tickets(
     lang: LangOption = "en",
 ) -> None:
     """List tickets, last changed first."""
-    from whystall.knowledge_base.tickets.rows import Wanted
-
     wanted = Wanted(
         states=_chosen("--state", states, _STATES),
         severities=severities or (),
@@ -93,8 +98,6 @@ def list_tickets(
     if as_json:
         console.say_json([wire.structured(ticket) for ticket in tickets.list(wanted, limit)])
     else:
-        from whystall.agent_server.presentation.ticket_texts import tickets_text
-
         lines = tickets.lines(wanted, limit)
         left = tickets.count(wanted) - limit if len(lines) == limit else 0
         console.say(tickets_text(lines, max(0, left), lang))
@@ -106,8 +109,6 @@ def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> N
     if as_json:
         console.say_json(kb.tickets.get(ticket))
     else:
-        from whystall.agent_server.presentation.results import whole_ticket_text
-
         console.say(whole_ticket_text(kb, ticket, lang))
 
 
@@ -117,8 +118,6 @@ def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -
     if as_json:
         console.say_json([wire.structured(event) for event in events])
     else:
-        from whystall.agent_server.presentation.ticket_texts import history_text
-
         console.say(history_text(events, lang))
 
 
@@ -175,8 +174,6 @@ def comment(
     lang: LangOption = "en",
 ) -> None:
     """Say something of a ticket."""
-    from whystall.knowledge_base.tickets import human
-
     said = human.required(_read(text), human.COMMENT, "comment", "give a text")  # else a long one would be cut
     kb = open_default()
     _tell(kb, _ticket_service(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
@@ -265,15 +262,11 @@ def _chosen(option: str, given: Sequence[str] | None, valid: Sequence[_WordT]) -
 
 def _ticket_service(kb: Stores) -> TicketService:
     """Where tickets are changed. The settings say nothing of what these commands do."""
-    from whystall.agent_server.ticketing.ticket_service import TicketService
-
     return TicketService(kb)
 
 
 def _known(users: Sequence[str]) -> list[str]:
     """`users` with groups replaced by their users; `ToolError` (bad_argument) names whom the settings do not know."""
-    from whystall.agent_server.settings.load import load
-
     settings = load()
     named = settings.oncall.expanded(list(users))
     wrong = [name for name in named if settings.users and name not in settings.users]
@@ -284,11 +277,8 @@ def _known(users: Sequence[str]) -> list[str]:
 
 
 def _read(text: str) -> str:
-    from whystall.knowledge_base.tickets.human import TEXT
-
     if text != "-":
         return text
-    import sys
 
     raw = sys.stdin.buffer.read(8 * TEXT)  # more than any text may have, so that one too long is refused and not cut
     return raw.decode("utf-8", "backslashreplace")
@@ -299,6 +289,5 @@ def _tell(kb: Stores, done: Ticket, what: str, as_json: bool, lang: Lang, other:
     if as_json:
         console.say_json(done)
         return
-    from whystall.agent_server.presentation.results import done_text
 
     console.say(done_text(kb, done, what, other, lang))

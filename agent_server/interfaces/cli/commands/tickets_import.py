@@ -13,7 +13,15 @@ import typer
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
+from whystall.agent_server.settings.load import load
 from whystall.agent_server.stores import open_default
+from whystall.agent_server.ticketing.ticket_service import TicketService
+from whystall.agent_server.ticketing.work_orders.columns import Columns
+from whystall.agent_server.ticketing.work_orders.importing import import_work_orders
+from whystall.agent_server.ticketing.work_orders.reading import Table
+from whystall.agent_server.ticketing.work_orders.trial_copy import trial_copy
+from whystall.knowledge_base.classify.rules import UNKNOWN, categories
+from whystall.prompts.render import render
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -63,12 +71,6 @@ def import_(
     Columns are found by their usual names in English and Chinese where no option names them. Run again, it goes on
     where it was.
     """
-    from whystall.agent_server.settings.load import load
-    from whystall.agent_server.ticketing.ticket_service import TicketService
-    from whystall.agent_server.ticketing.work_orders.columns import Columns
-    from whystall.agent_server.ticketing.work_orders.importing import import_work_orders
-    from whystall.agent_server.ticketing.work_orders.reading import Table
-
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{delimiter!r} cannot stand between cells", "give one character")
     columns = Columns(
@@ -103,8 +105,6 @@ def import_(
     if as_json:
         console.say_json(imported)
     else:
-        from whystall.prompts.render import render
-
         console.say(render("work_orders.txt", lang, d=imported))
 
 
@@ -130,15 +130,12 @@ def _base(dry_run: bool) -> Iterator[Stores]:
     if not dry_run:
         yield kb
         return
-    from whystall.agent_server.ticketing.work_orders.trial_copy import trial_copy
 
     with trial_copy(kb) as copy:
         yield copy
 
 
 def _class(text: str) -> tuple[str, str]:
-    from whystall.knowledge_base.classify.rules import UNKNOWN, categories
-
     label, mark, category = text.rpartition("=")
     known = [*categories(), UNKNOWN]
     if not mark or not label.strip() or category not in known:
