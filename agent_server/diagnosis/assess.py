@@ -1,4 +1,4 @@
-"""Judge every cause against the findings. Pure."""
+"""Assess every cause by the findings: supported, ruled out, unsupported or not examined. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from whystall.tools.contract.text import path_pattern
 
 @dataclass(frozen=True)
 class Link:
-    """The victim waits for thread `tid`, which ends those waits; `finding` says so. `window_pct`: how much of the
-    victim's time passed so while that thread was itself held up.
+    """The victim waits for thread `tid`, according to `finding` (an id). `window_pct`: share of the window in which
+    the victim waited while that thread was itself blocked.
     """
 
     tid: int
@@ -31,10 +31,10 @@ def assess(
     ran: Sequence[str],
     links: Sequence[Link] = (),
 ) -> list[Assessment]:
-    """One assessment per cause, the one that explains most first; ties go to the more specific cause.
+    """Return one assessment per cause, the one that explains most first; ties go to the more specific cause.
 
-    `ran` names the tools that looked and could see. A cause acts on the victim directly, or on a thread the victim
-    waits for (`links`); then it explains at most the time of that wait.
+    `ran`: the tools whose collectors worked. A cause acts on the victim directly, or on a thread that the victim waits
+    for (`links`); it then explains at most the time of that wait.
     """
     found = [_assess(cause, findings, victim, ran, links) for cause in causes.values()]
     return sorted(
@@ -63,7 +63,9 @@ def _assess(
 
 @dataclass(frozen=True)
 class _Reach:
-    """A thread whose trouble is the victim's, and how much of the victim's time it can explain."""
+    """A thread on which a cause may act. `lost_pct`: share of the window that the victim lost; `limit_pct`: the most
+    that can be explained by way of this thread; `via`: the finding that links it to the victim.
+    """
 
     victim: Victim | None
     lost_pct: float
@@ -74,7 +76,7 @@ class _Reach:
 def _reaches(victim: Victim | None, links: Sequence[Link]) -> list[_Reach]:
     if victim is None:
         return [_Reach(None, 100.0, 100.0)]
-    # What the victim waits for is lost time too, although waiting for a colleague looks like idling.
+    # Waiting for a blocked thread is lost time too, though the victim appears idle.
     reaches = [_Reach(victim, victim.lost_pct, 100.0)]
     for link in links:
         other = victim.model_copy(update={"tid": link.tid})
@@ -90,7 +92,8 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     culprits = _ids(cause.culprits, findings, reach.victim)
     if (cause.required and not required) or (cause.culprits and not culprits):
         return None
-    elsewhere = _elsewhere(cause, findings, reach.victim)
+    # Time that other findings account for, which the primary ones measure without attribution.
+    elsewhere = combined_share([f for f in findings if any(matches(p, f, reach.victim) for p in cause.less)])
     share = combined_share(primary) - elsewhere
     share = max(min(share, reach.limit_pct, _bound(required, findings, primary)), 0.0)
     if elsewhere and share < STALL_PCT:
@@ -108,8 +111,8 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
 
 
 def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> list[Finding]:
-    """What the cause may explain: no estimates of what was measured, and of findings about files those about a file
-    that `same_file` speaks of.
+    """Return the findings that the cause may explain: no estimates of what was measured, and, if the cause has
+    `same_file` patterns, only findings about files that match them.
     """
     found = [f for f in findings if any(matches(p, f, victim) for p in cause.primary)]
     if any(measured(p, f, victim) for p in cause.measured for f in findings):
@@ -125,14 +128,15 @@ def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -
 
 
 def combined_share(primary: Sequence[Finding]) -> float:
-    """Share of the window that findings about one thread account for. One mechanism counts every moment once, so what
-    it found on several files adds up; another measures the same time again.
+    """Return the share of the window that findings about one thread account for, in percent.
+
+    Findings of one mechanism add up; those of another measure the same time again, so the largest sum counts.
     """
     by_mechanism: dict[Mechanism, float] = {}
     handlers: dict[tuple[str, int | None, str], float] = {}
     for finding in primary:
         mechanism, share = finding.spec.mechanism, finding.window_pct
-        if "interrupt" in finding.attributes:  # two tools tell of the same handlers: the larger share holds the other
+        if "interrupt" in finding.attributes:  # two tools report the same handlers: count the larger
             key = (finding.kind, finding.subject.tid, finding.attributes["interrupt"])
             known = handlers.get(key, 0.0)
             handlers[key] = max(known, share)
@@ -141,15 +145,8 @@ def combined_share(primary: Sequence[Finding]) -> float:
     return min(max(by_mechanism.values(), default=0.0), 100.0)
 
 
-def _elsewhere(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
-    """What others are known to have taken of the time that the primary findings measure without saying who."""
-    return combined_share([f for f in findings if any(matches(p, f, victim) for p in cause.less)])
-
-
 def _bound(required: Sequence[str], findings: Sequence[Finding], primary: Sequence[Finding]) -> float:
-    """What is required may itself be a share of time: a thread was throttled at most as long as its cgroup was. What
-    is primary too has been counted.
-    """
+    """Return the largest share that the required findings allow: a thread is throttled no longer than its cgroup."""
     found = [f for f in findings if f.id in required and f not in primary]
     return max(f.window_pct for f in found) if found and all(f.spec.share for f in found) else 100.0
 

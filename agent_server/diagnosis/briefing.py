@@ -1,11 +1,12 @@
-"""What a model sees of a case, as plain data for a fence: the state of the case, and what a look found."""
+"""The case as plain data for a model: the briefing, the state of the causes, and results of tools."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.past_incidents import Card
 from whystall.agent_server.diagnosis.rules import is_relevant, next_tools
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang
@@ -14,28 +15,25 @@ from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import BlindSpot, ToolResult
 
-if TYPE_CHECKING:
-    from whystall.agent_server.diagnosis.case import Case
-
 BRIEFING_CHARS = 12_000
 RESULT_CHARS = 6_000
 AGAIN_CHARS = 3_000
-"""Characters of findings in the briefing, in a result, and in all results of tools that looked again. A finding has
-some 400, and of what is left out the case knows more than the model."""
+"""Characters of findings in the briefing, in a result, and in all results of tools that ran again. A finding has about
+400; the checks use all findings, also those left out here."""
 _TEXT = 300
 _CAUSES = 12
 _SPOTS = 12
 _CARDS_CHARS = 6_000
 _SYMPTOM = 2_000
 _OPEN = (CauseState.SUPPORTED, CauseState.NOT_EXAMINED)
-# A unit that the metric's name ends in needs no words.
-_NAMED = ("ms", "s", "pct")
+# These units are evident if the name of the metric ends with them.
+_IN_NAME = ("ms", "s", "pct")
 
 
 def briefing_data(
     case: Case, able: Sequence[Tool[Any, Any]], similar: Sequence[Card], lang: Lang = "en"
 ) -> dict[str, Any]:
-    """The case before the model has asked for anything. `able`: the tools that can be served."""
+    """Return the case as the model first sees it. `able`: the tools that can be served."""
     return {
         "target": _short(case.target),
         "symptom": _short(case.symptom, _SYMPTOM),
@@ -48,7 +46,7 @@ def briefing_data(
 
 
 def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") -> dict[str, Any]:
-    """Who suffers, where the causes stand and what would tell, what the verdict would be now and what it lacks."""
+    """Return the victim, the state of the causes with the tools that could decide them, and the verdict so far."""
     assessments = case.assess()
     named = {tool.name: tool for tool in able}
     left = [tool for tool in able if tool.name not in case.tried]
@@ -67,7 +65,7 @@ def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") ->
 
 
 def result_data(result: ToolResult[Any], budget: int = RESULT_CHARS) -> dict[str, Any]:
-    """What a tool found, within so many characters of findings; what matters most comes first."""
+    """Return the result of a tool with at most `budget` characters of findings, the most important first."""
     return {
         "tool": result.tool,
         "status": result.status.value,
@@ -78,12 +76,12 @@ def result_data(result: ToolResult[Any], budget: int = RESULT_CHARS) -> dict[str
 
 
 def error_data(error: ToolError) -> dict[str, Any]:
-    """Why a call has no result."""
+    """Return the error of a call."""
     return {"error": error.code.value, "message": error.message, "remedy": error.remedy}
 
 
 def finding_data(finding: Finding) -> dict[str, Any]:
-    """A finding as it may be cited."""
+    """Return a finding as the model may cite it."""
     return {
         "id": finding.id,
         "kind": finding.kind,
@@ -96,7 +94,7 @@ def finding_data(finding: Finding) -> dict[str, Any]:
 
 
 def _findings(findings: Iterable[Finding], budget: int) -> dict[str, Any]:
-    """Findings within `budget` characters, the units of their metrics, and how many were left out."""
+    """Return findings within `budget` characters, the units of their metrics, and how many were left out."""
     order = sorted(findings, key=lambda f: (f.polarity is not Polarity.ABNORMAL, -f.severity.rank, -f.window_pct))
     data = [finding_data(f) for f in order]
     kept = _fitting(data, budget)
@@ -104,7 +102,7 @@ def _findings(findings: Iterable[Finding], budget: int) -> dict[str, Any]:
         name: unit
         for finding in order[: len(kept)]
         for name, unit in finding.spec.metrics.items()
-        if name in finding.metrics and not (unit in _NAMED and name.endswith(f"_{unit}"))
+        if name in finding.metrics and not (unit in _IN_NAME and name.endswith(f"_{unit}"))
     }
     return {"units": units, "findings": kept, **({"left_out": len(data) - len(kept)} if len(kept) < len(data) else {})}
 
@@ -125,12 +123,12 @@ def _cause(assessment: Assessment, cause: Cause, left: Sequence[Tool[Any, Any]],
 
 
 def _spots(spots: Iterable[BlindSpot]) -> list[dict[str, str]]:
-    told = {(spot.code, _short(spot.detail)): None for spot in spots}
-    return [{"code": code, **({"detail": detail} if detail else {})} for code, detail in list(told)[:_SPOTS]]
+    distinct = dict.fromkeys((spot.code, _short(spot.detail)) for spot in spots)
+    return [{"code": code, **({"detail": detail} if detail else {})} for code, detail in list(distinct)[:_SPOTS]]
 
 
 def _fitting(values: Sequence[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
-    """The first of `values` that `budget` characters hold, at least one."""
+    """Return the first of `values` that fit into `budget` characters, at least one."""
     kept: list[dict[str, Any]] = []
     for value in values:
         budget -= len(json.dumps(value, ensure_ascii=False))
@@ -141,7 +139,7 @@ def _fitting(values: Sequence[dict[str, Any]], budget: int) -> list[dict[str, An
 
 
 def _short(value: Any, limit: int = _TEXT) -> Any:
-    """A text in at most `limit` characters; its middle is left out, since names differ at their ends."""
+    """Return a text with at most `limit` characters, without its middle: names differ at their ends."""
     if not isinstance(value, str) or len(value) <= limit:
         return value
     half = (limit - 1) // 2
@@ -149,7 +147,7 @@ def _short(value: Any, limit: int = _TEXT) -> Any:
 
 
 def _rounded(value: float) -> float | int:
-    """Six digits are more than was measured."""
+    """Round to six significant digits."""
     if float(value).is_integer() and abs(value) < 1e15:
         return int(value)
     return float(f"{value:.6g}")

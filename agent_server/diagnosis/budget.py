@@ -1,4 +1,4 @@
-"""What a diagnosis may spend on a model: steps, seconds, tokens, money."""
+"""The budget of a model in one diagnosis: steps, seconds, tokens, money."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MILLION = 1_000_000
 
 
 class Limits(BaseModel):
-    """The bounds. `steps`: answers of the model. `seconds`: waiting for it, and windows it asks for. `tokens`: in and
-    out together. `money`: in the currency of the prices, which are per million tokens. None: not bounded, not known.
+    """`steps`: answers of the model. `seconds`: waiting for it, and windows it requests. `tokens`: in and out together.
+    `money`: in the currency of the prices, which are per million tokens. None: no limit, unknown price.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,9 +28,7 @@ class Limits(BaseModel):
 
 
 class Budget:
-    """What was spent of `limits`. Counts what answers and windows say they took, not a clock: a replay spends the
-    same.
-    """
+    """Counts what was spent of `limits`, by reported times of answers and windows: a replay spends the same."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -38,32 +36,32 @@ class Budget:
         self._tokens_in = 0
         self._tokens_out = 0
         self._waited_s = 0.0
-        self._looked_s = 0.0
+        self._windows_s = 0.0
 
     def add_answer(self, reply: Reply) -> None:
-        """An answer came."""
+        """Count an answer of the model."""
         self._steps += 1
         self._tokens_in += reply.tokens_in
         self._tokens_out += reply.tokens_out
         self._waited_s += reply.seconds
 
     def add_window(self, seconds: float) -> None:
-        """A window of so many seconds was asked for."""
-        self._looked_s += seconds
+        """Count a window that the model requested."""
+        self._windows_s += seconds
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that may still be spent, at least 0."""
-        return max(0.0, self.limits.seconds - self._waited_s - self._looked_s)
+        """Seconds left, at least 0."""
+        return max(0.0, self.limits.seconds - self._waited_s - self._windows_s)
 
     @property
     def steps_left(self) -> int:
-        """Answers that may still be asked for."""
+        """Answers left, at least 0."""
         return max(0, self.limits.steps - self._steps)
 
     @property
     def exhausted(self) -> str | None:
-        """The code of the bound that forbids another request; None while there is room."""
+        """The code of the limit that forbids another request; None if there is none."""
         limits, money = self.limits, self._money()
         if self._steps >= limits.steps:
             return "budget_steps"
@@ -76,7 +74,7 @@ class Budget:
         return None
 
     def usage(self) -> Usage:
-        """What was spent, to be told."""
+        """Return what was spent."""
         money = self._money()
         return Usage(
             requests=self._steps,

@@ -1,8 +1,7 @@
-"""The functions a model is offered, made of the registry, and the guard of their arguments.
+"""The functions offered to a model, made from the tool registry, and the validation of their arguments.
 
-The model chooses what to look with and how closely. Whom to look at, with which engine and at which files was chosen by
-who asked. Nor may it look past evidence: thresholds can be lowered and tables lengthened, not the other way round, and
-no window is shorter than half of the time that was given.
+The model chooses the tools and their sensitivity. The target, the engine and all paths are the user's choice. Evidence
+cannot be hidden: thresholds can only be lowered, tables only lengthened, and windows at most halved.
 """
 
 from __future__ import annotations
@@ -27,21 +26,20 @@ CONCLUDE, SEARCH = "conclude", "kb_search"
 ARGUMENTS_LIMIT = 20_000
 """Characters of the arguments of one call: a conclusion at all its bounds has about 6,000."""
 _QUERY_LIMIT = 500
-# Whom and what to judge, and with how much memory: not the model's to choose. Nor is any name or path: only numbers and
-# switches are offered.
+# Parameters that the model may not choose. Names and paths are never offered: only numbers and switches.
 _NOT_OFFERED = frozenset(
     {*TargetParams.model_fields, "profile", "tid", "rank", "step", "buffer_mb", "only_target", "hz", "calibrate"}
 )
 _PLAIN = ("number", "integer", "boolean")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-# Evidence is what is beyond such a threshold.
+# Lower thresholds give more evidence.
 _THRESHOLDS = ("min_ms", "min_pct", "gap_us", "late_ms")
 _LENGTH, _DURATION = "top", "duration"
 
 
 @dataclass(frozen=True)
 class ToolRequest:
-    """A tool that is to look. `options`: what was given but `duration`, checked; `duration` in seconds, None: any."""
+    """A request to run a tool. `options`: the validated arguments; `duration` in seconds, None: any."""
 
     tool: str
     options: dict[str, Any]
@@ -50,14 +48,14 @@ class ToolRequest:
 
 @dataclass(frozen=True)
 class IncidentSearch:
-    """Words to look up past incidents by."""
+    """A search for past incidents by words."""
 
     query: str
 
 
 class Functions:
-    """What is offered in one case. `tools`: those that can be served; `duration`: seconds a window may take, None where
-    none is opened. `causes`: ids that may be concluded.
+    """The functions of one case. `tools`: those that can be served; `duration`: seconds of a window, None for a
+    recording; `causes`: ids that may be concluded; `searchable`: past incidents can be searched.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class Functions:
         searchable: bool,
         lang: str = "en",
     ) -> None:
-        self._tools = {tool.name: tool for tool in tools if tool.kinds}  # one that finds nothing decides nothing
+        self._tools = {tool.name: tool for tool in tools if tool.kinds}  # without finding kinds it decides nothing
         self._causes = list(causes)
         self._duration = duration
         self._searchable = searchable
@@ -78,31 +76,29 @@ class Functions:
 
     @property
     def names(self) -> list[str]:
-        """All names that may be called."""
+        """The names of all functions."""
         return [*self._tools, *([SEARCH] if self._searchable else []), CONCLUDE]
 
     def offered(self) -> list[Function]:
-        """The functions as the model is told of them."""
-        made = [
+        """Return the declarations of the functions."""
+        functions = [
             Function(name=name, description=tool.description, parameters=_object(self._properties[name]))
             for name, tool in self._tools.items()
         ]
         if self._searchable:
-            query = {"query": {"type": "string", "maxLength": _QUERY_LIMIT}}
-            made.append(
-                Function(
-                    name=SEARCH, description=function_text(SEARCH, self._lang), parameters=_object(query, ["query"])
-                )
-            )
-        parameters = model_conclusion.parameters(self._causes)
-        return [*made, Function(name=CONCLUDE, description=function_text(CONCLUDE, self._lang), parameters=parameters)]
+            query = _object({"query": {"type": "string", "maxLength": _QUERY_LIMIT}}, ["query"])
+            functions.append(self._declared(SEARCH, query))
+        return [*functions, self._declared(CONCLUDE, model_conclusion.parameters(self._causes))]
+
+    def _declared(self, name: str, parameters: dict[str, Any]) -> Function:
+        return Function(name=name, description=function_text(name, self._lang), parameters=parameters)
 
     def conclusion(self, call: ToolCall) -> ModelConclusion:
-        """What `call`, of ``conclude``, says; `ToolError` (bad_argument)."""
+        """Return the conclusion that `call` of ``conclude`` passes. Raises `ToolError` (bad_argument)."""
         return _concluded(_arguments(call.arguments))
 
     def read(self, call: ToolCall) -> ToolRequest | IncidentSearch | None:
-        """What `call` asks for, None for ``conclude``. `ToolError`: not_found (with the valid names), bad_argument."""
+        """Return the request of `call`; None for ``conclude``. Raises `ToolError` (not_found, bad_argument)."""
         if call.name not in self.names:
             message = f"no function is called {clean(call.name, 80)!r}"
             raise ToolError(ErrorCode.NOT_FOUND, message, f"valid: {', '.join(self.names)}")
@@ -111,9 +107,9 @@ class Functions:
         given = _arguments(call.arguments)
         if call.name == SEARCH:
             return IncidentSearch(_query(given))
-        return self._look(self._tools[call.name], given)
+        return self._request(self._tools[call.name], given)
 
-    def _look(self, tool: Tool[Any, Any], given: Mapping[str, Any]) -> ToolRequest:
+    def _request(self, tool: Tool[Any, Any], given: Mapping[str, Any]) -> ToolRequest:
         properties = self._properties[tool.name]
         for name in given:
             if name not in properties:
@@ -128,7 +124,7 @@ class Functions:
         return ToolRequest(tool.name, values, None if duration is None else float(duration))
 
     def _offered(self, tool: Tool[Any, Any]) -> dict[str, Any]:
-        """The schemas of those parameters of `tool` that a model may choose."""
+        """Return the schemas of the parameters of `tool` that a model may choose."""
         found: dict[str, Any] = {}
         for name, field in tool.params.model_json_schema()["properties"].items():
             if name in _NOT_OFFERED or field.get("type") not in _PLAIN:
@@ -158,7 +154,7 @@ class Functions:
 
 
 def request_key(asked: ToolRequest | IncidentSearch) -> str:
-    """The same for calls that ask for the same."""
+    """Return a key that is equal for equal requests, whatever their durations."""
     if isinstance(asked, IncidentSearch):
         return json.dumps([SEARCH, asked.query])
     return json.dumps([asked.tool, asked.options], sort_keys=True)
@@ -170,7 +166,7 @@ def _object(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """The JSON object that `text` is; nothing at all is an empty one."""
+    """Parse the JSON object `text`; an empty text is an empty object."""
     if len(text) > ARGUMENTS_LIMIT:
         message = f"arguments of {len(text)} characters"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"at most {ARGUMENTS_LIMIT}")
@@ -206,7 +202,7 @@ def _concluded(given: Mapping[str, Any]) -> ModelConclusion:
 
 
 def _within(name: str, value: Any, schema: Mapping[str, Any]) -> None:
-    """Raise `ToolError` (bad_argument) where `value` is beyond what the schema, narrower than the tool's, allows."""
+    """Raise `ToolError` (bad_argument) if `value` is outside the bounds of `schema`."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if high is not None and value > high:
         message = f"{name}: Input should be less than or equal to {high:g}"

@@ -1,4 +1,4 @@
-"""Past incidents, as a model that drives a case is shown them."""
+"""Past incidents for the model that drives a case."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TEXT = 600
 
 
 class PastIncidents(Protocol):
-    """Where past incidents come from. Cards are plain data, every text in them a stranger's."""
+    """A source of past incidents, as plain data. Their texts are untrusted."""
 
     def similar(self, case: Case) -> list[Card]:
-        """Those that share evidence with `case`, best first."""
+        """Return the incidents that share evidence with `case`, best first."""
 
     def search(self, text: str) -> list[Card]:
-        """Those that share words with `text`, best first."""
+        """Return the incidents that share words with `text`, best first."""
 
 
 class KnownIncidents:
@@ -34,11 +34,11 @@ class KnownIncidents:
         self._lang = lang
 
     def similar(self, case: Case) -> list[Card]:
-        """Those that share evidence with `case`, best first; none that is only the nearest."""
+        """Return the incidents that share evidence with `case`, best first, without weak matches."""
         return [self._card(match) for match in self._kb.match(case.diagnosis())[:_SHOWN] if not match.weak]
 
     def search(self, text: str) -> list[Card]:
-        """Those that share words with `text`, best first; none that is only the nearest and no answer."""
+        """Return the incidents that share words with `text`, best first, without weak matches."""
         return [self._card(match) for match in self._kb.search(text, _SHOWN) if not match.weak]
 
     def _card(self, match: Match) -> Card:

@@ -1,4 +1,4 @@
-"""Where the process of a rank is: on this host, and still the one that was traced, or not."""
+"""Find the process of a rank on this host, if it is still the one that was traced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whystall.tools.node.vantage import host_name
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import alive
 
-# The kernel tells when it booted in whole seconds, and clocks are slewed meanwhile.
+# The kernel reports its boot time in whole seconds, and clocks are slewed meanwhile.
 _SLACK_NS = 2_000_000_000
 _BOOT_CLOCKS = ("mono", "mono_raw", "boot")
 _CLOCKS = {"CLOCK_REALTIME": "real", "CLOCK_MONOTONIC": "mono", "CLOCK_MONOTONIC_RAW": "mono_raw"}
@@ -22,9 +22,7 @@ _CLOCKS = {"CLOCK_REALTIME": "real", "CLOCK_MONOTONIC": "mono", "CLOCK_MONOTONIC
 
 @dataclass(frozen=True)
 class RankProcess:
-    """`pid`: of the rank's process on this host; None when it is not there, and `why` (a code of `BLIND_SPOTS`) and
-    `detail` say so.
-    """
+    """`pid` of the rank's process on this host; if None, `why` (a code of `BLIND_SPOTS`) and `detail` explain it."""
 
     pid: int | None
     why: str = ""
@@ -32,11 +30,11 @@ class RankProcess:
 
 
 def find_rank_process(recording: Recording, rank: int, proc: Path = Path("/proc")) -> RankProcess:
-    """Find the process that `recording` (of the ranks of a job) says was `rank`.
+    """Find the process that was `rank` in `recording` (of the ranks of a job).
 
-    It is the same process only if it bears the number, lives, and began before the trace did: numbers are used again.
-    Traces on a clock that this host does not keep cannot tell that. A job in a container with its host's name (its
-    network is the host's) wrote down a number of its own PID namespace: where a container has one, nobody is named.
+    PIDs are reused: it is the same process only if it is alive and started before the trace did, which only clocks of
+    this host can show. A container that shares its host's network, and so its name, records PIDs of its own namespace:
+    if one has a process with that PID inside, no process is returned.
     """
     rows = recording.table("ranks.ranks").filter(pl.col("rank") == rank).rows(named=True)
     host, pid = (rows[0]["host"], rows[0]["pid"]) if rows else ("", -1)
@@ -45,34 +43,34 @@ def find_rank_process(recording: Recording, rank: int, proc: Path = Path("/proc"
         return RankProcess(None, "rank_process_unknown", who)
     if not _same_host(host, host_name(proc)):
         return RankProcess(None, "rank_elsewhere", who)
-    if shut_in := _inside(pid, proc):
-        detail = f"{who}, which is in containers of this host: {', '.join(map(str, shut_in))}"
+    if contained := _inside(pid, proc):
+        detail = f"{who}, which is in containers of this host: {', '.join(map(str, contained))}"
         return RankProcess(None, "rank_process_unknown", detail)
     if not alive(pid):
         return RankProcess(None, "rank_gone", who)
     manifest, clock = recording.manifest, rows[0]["clock"]
-    began = _began_ns(pid, clock, proc) if clock == _CLOCKS.get(manifest.clock, manifest.clock) else None
-    if began is None:
+    started = _started_ns(pid, clock, proc) if clock == _CLOCKS.get(manifest.clock, manifest.clock) else None
+    if started is None:
         return RankProcess(None, "rank_process_unknown", f"{who}, clock {clock or 'unknown'}")
-    if began > manifest.start_ns + rows[0]["start_ns"] + _SLACK_NS:
+    if started > manifest.start_ns + rows[0]["start_ns"] + _SLACK_NS:
         return RankProcess(None, "rank_gone", who)
     return RankProcess(pid)
 
 
 def _inside(pid: int, proc: Path) -> list[int]:
-    """The processes of this host that bear the number `pid` in a PID namespace of their own, as the host knows them."""
+    """Return the host's PIDs of processes that have `pid` in a PID namespace of their own."""
     others = (int(name) for name in os.listdir(proc) if name.isdigit() and int(name) != pid)
     return sorted(other for other in others if number_inside(proc / str(other)) == pid)[:8]
 
 
 def _same_host(one: str, other: str) -> bool:
-    """Equal, or the same name with and without its domain."""
+    """Return whether two host names are equal, with or without their domains."""
     short = "." not in one or "." not in other
     return one == other or (short and one.partition(".")[0] == other.partition(".")[0])
 
 
-def _began_ns(pid: int, clock: str, proc: Path) -> int | None:
-    """When process `pid` began, ns on `clock`; None when there is no such process or the clock is not this host's."""
+def _started_ns(pid: int, clock: str, proc: Path) -> int | None:
+    """Return the start of process `pid` in ns on `clock`; None if it has exited or the clock is not this host's."""
     try:
         since_boot = ticks_ns(pid_stat((proc / str(pid) / "stat").read_bytes()).start_ticks)
         if clock in _BOOT_CLOCKS:

@@ -1,7 +1,6 @@
-"""The ranks of a job as a case: what slow_node_check found, judged like what is found on a host, and joined with it.
+"""Diagnose the ranks of a job by slow_node_check, and join it with the diagnosis of the slow rank's host.
 
-The traces name the rank and the kind of its slowness; what makes it slow is often on its host, which is looked at where
-the rank's process is there. Pure.
+The traces name the slow rank and the class of its slowness; the cause is often on its host. Pure.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from whystall.tools.contract.result import BlindSpot, Status, ToolResult
 from whystall.tools.ranks.slow_node_check.tables import Data
 
 _NAMED = (Verdict.CONFIRMED, Verdict.LIKELY)
-# Operators on a CPU take longer too when the host does not give them one: only its host tells the rank from its CPU.
+# Slow operators on a CPU may be due to the rank or to a busy host: only observing the host can decide.
 _HOST_UNSEEN = "host_unseen"
 
 
 def rank_diagnosis(
     causes: Mapping[str, Cause], result: ToolResult[Data], recording: str, symptom: str, ranks: int
 ) -> Diagnosis:
-    """What the ranks' traces say by themselves. `result` is that of slow_node_check on the recording called so."""
+    """Return the diagnosis of the traces alone. `result`: of slow_node_check on `recording` (id) of `ranks` ranks."""
     findings = [f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate(result.findings, 1)]
-    mine = of_ranks(causes)
+    causes = of_ranks(causes)
     victim = _victim(result.data, findings)
-    saw = result.status is not Status.PARTIAL or all(c.proven for c in result.coverage.collectors)
-    assessments = assess(mine, findings, victim, [RANKS_TOOL] if saw else [])
-    found = _conclude(mine, assessments, result, findings, victim)
+    reliable = result.status is not Status.PARTIAL or all(c.proven for c in result.coverage.collectors)
+    assessments = assess(causes, findings, victim, [RANKS_TOOL] if reliable else [])
+    found = _conclude(causes, assessments, result, findings, victim)
     now = datetime.now(timezone.utc)
     return Diagnosis(
         id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
@@ -65,15 +64,16 @@ def rank_diagnosis(
 
 
 def with_blind_spot(diagnosis: Diagnosis, code: str, detail: str) -> Diagnosis:
-    """`diagnosis` with one thing more that it could not see."""
+    """Return `diagnosis` with one more blind spot."""
     first, *rest = diagnosis.coverage
     spots = [*first.not_seen, BlindSpot(code=code, detail=detail)]
     return diagnosis.model_copy(update={"coverage": [first.model_copy(update={"not_seen": spots}), *rest]})
 
 
 def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
-    """The case of the ranks with what was seen on the slow rank's host. What holds its process up is the cause of the
-    rank's being late; both must be confirmed for the whole to be. Ids of findings must differ.
+    """Return `ranks` joined with the diagnosis of the slow rank's host, whose cause is then the cause of the whole.
+
+    Confirmed only if both are. Ids of findings must differ.
     """
     joined = {
         "findings": [*ranks.findings, *host.findings],
@@ -104,18 +104,18 @@ def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
 
 
 def _victim(data: Data, findings: Sequence[Finding]) -> Victim | None:
-    """The rank that costs most; the job, where no single one is to blame; None where it could not be told."""
+    """Return the rank that costs most; the job if no single rank does; None if the traces cannot decide."""
     if data.accused:
         worst = data.accused[0]
         lost = 100.0 if worst.slow_class == "hang" else worst.job_pct  # a job that stands still loses everything
-        return _slow(lost, "slow_rank", worst.rank, worst.host, worst.pid or 0)
+        return _slow_victim(lost, "slow_rank", worst.rank, worst.host, worst.pid or 0)
     if data.verdict == "cannot_tell":
         return None
     bad = [f.window_pct for f in findings if f.polarity is Polarity.ABNORMAL]
-    return _slow(max(bad, default=0.0), "whole_job")
+    return _slow_victim(max(bad, default=0.0), "whole_job")
 
 
-def _slow(lost_pct: float, chosen_by: str, rank: int | None = None, host: str = "", pid: int = 0) -> Victim:
+def _slow_victim(lost_pct: float, chosen_by: str, rank: int | None = None, host: str = "", pid: int = 0) -> Victim:
     return Victim(
         type="job" if rank is None else "rank",
         rank=rank,
@@ -153,7 +153,7 @@ def _conclude(
     if kinds == {"rank.compute_slow"} and any(spot.code == "no_device_work" for spot in result.coverage.not_seen):
         missing.append(_HOST_UNSEEN)
     verdict = Verdict.LIKELY if missing and found.verdict is Verdict.CONFIRMED else found.verdict
-    if verdict is Verdict.HEALTHY:  # accused, but of nothing that a cause explains
+    if verdict is Verdict.HEALTHY:  # a rank is slow, but no cause explains it
         verdict, missing = Verdict.INCONCLUSIVE, [*missing, "unexplained_loss"]
     return Conclusion(
         verdict=verdict,
@@ -166,7 +166,7 @@ def _conclude(
 
 
 def _of_others(data: Data, findings: Sequence[Finding], chain: Sequence[str]) -> list[str]:
-    """What speaks against the other ranks that are accused: they are a part of the case."""
+    """Return the ids of the evidence against the other slow ranks."""
     accused = {row.rank for row in data.accused}
     bad = (f for f in findings if f.polarity is Polarity.ABNORMAL and f.subject.rank in accused)
     return [f.id for f in bad if f.id not in chain]

@@ -1,4 +1,4 @@
-"""A diagnosis once more, from its transcript: the same driver, without model and host, must come to the same."""
+"""Replay a diagnosis from its transcript: on recorded answers and results, the driver must conclude the same."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import Options
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_blind_spot, with_host
 from whystall.agent_server.diagnosis.transcript import (
+    AnswerFailed,
     CaseOpened,
     End,
-    Failed,
     ObservationFailed,
     StruckClaim,
     causes_hash,
@@ -39,8 +39,10 @@ _COMPARED = ("verdict", "cause", "chain", "missing", "story", "remedies", "struc
 
 
 class Difference(BaseModel):
-    """Where a replay first leaves its transcript. `where` is a code: a field of the end (``verdict``, ``cause``, ...),
-    ``look N`` or ``answer N``, or ``results`` that this version does not take; both sides as text.
+    """The first difference of a replay from its transcript, both sides as text.
+
+    `where`: a field of the end (``verdict``, ``cause``, ...), ``look N``, ``answer N``, or ``results``, which this
+    version cannot read.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,8 +53,8 @@ class Difference(BaseModel):
 
 
 class Replay(BaseModel):
-    """What came of a replay. `others`: what the transcript was made with that is another version here (``whystall``,
-    ``causes``, ``tools``); `looks`, `answers`: how many the transcript holds; `claims`: those that were struck.
+    """The outcome of a replay. `looks`, `answers`: numbers of windows and answers in the transcript; `claims`: those
+    that were struck; `others`: which of ``whystall``, ``causes`` and ``tools`` have another version here.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -72,7 +74,7 @@ class Replay(BaseModel):
 
 
 class ReplayDiffers(Exception):
-    """The driver does something else than the transcript tells; no driver catches it."""
+    """The driver deviates from the transcript. Drivers do not catch it."""
 
     def __init__(self, where: str, recorded: str, replayed: str) -> None:
         super().__init__(where)
@@ -80,133 +82,132 @@ class ReplayDiffers(Exception):
 
 
 async def replay(path: Path, tools: Mapping[str, Tool[Any, Any]]) -> Replay:
-    """Follow the transcript at `path` with this version's driver, causes and `tools`. Nothing is observed or stored.
+    """Replay the transcript at `path` with this version's driver, causes and `tools`; observe and store nothing.
 
-    Raises `ToolError` (io_error, bad_recording) for a file that cannot be used; a replay that ends otherwise is an
-    answer.
+    Raises `ToolError` (io_error, bad_recording) for a file that cannot be used.
     """
-    told, end = read(path)
+    content, end = read(path)
     difference = None
     try:
-        _compare(end, ending(await _again(told, tools)))
+        _compare(end, ending(await _diagnose(content, tools)))
     except ReplayDiffers as differs:
         difference = differs.difference
     return Replay(
-        diagnosis=told.header.id,
-        created=told.header.created,
-        target=told.case.target if told.case else told.ranks.recording if told.ranks else "",
-        model=told.case.model if told.case else None,
-        looks=len(told.looks),
-        answers=len(told.answers),
+        diagnosis=content.header.id,
+        created=content.header.created,
+        target=content.case.target if content.case else content.ranks.recording if content.ranks else "",
+        model=content.case.model if content.case else None,
+        looks=len(content.windows),
+        answers=len(content.answers),
         same=difference is None,
         difference=difference,
-        others=_others(told, tools),
-        made_with=told.header.whystall,
+        others=_other_versions(content, tools),
+        made_with=content.header.whystall,
         end=end,
-        claims=[claim for struck in told.struck for claim in struck.claims],
+        claims=[claim for struck in content.struck for claim in struck.claims],
     )
 
 
-class _Looks:
-    """The observer of a transcript: every look gives what it gave then."""
+class _RecordedWindows:
+    """The observer of a replay: returns the results of the transcript's windows."""
 
     recording: Recording | None = None
 
-    def __init__(self, told: TranscriptContent, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> None:
+    def __init__(self, content: TranscriptContent, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> None:
         self.live = opened.live
         self.profiled = opened.profiled
         self._able = frozenset(opened.able)
-        self._left = list(told.looks)
+        self._left = list(content.windows)
         self._tools = tools
         self._count = 0
 
     async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
-        """Those of `tools` that the observer of then could serve."""
+        """Return those of `tools` that the recorded observer could serve."""
         return [tool for tool in tools if tool.name in self._able]
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
-        """The results of the next look. Raises what it raised, and `ReplayDiffers` when it was another."""
+        """Return the results of the next window, or raise its error. Raises `ReplayDiffers` for another request."""
         self._count += 1
-        where, asked = f"look {self._count}", _asked([tool.name for tool in tools], options)
+        where, asked = f"look {self._count}", _request_text([tool.name for tool in tools], options)
         if not self._left:
             raise ReplayDiffers(where, "none", asked)
-        look = self._left.pop(0)
-        if (then := _asked(look.tools, look.options)) != asked:
+        window = self._left.pop(0)
+        if (then := _request_text(window.tools, window.options)) != asked:
             raise ReplayDiffers(where, then, asked)
-        if isinstance(look, ObservationFailed):
-            raise ToolError(look.code, look.message, look.remedy)
-        return [_result(raw, self._tools, where) for raw in look.results]
+        if isinstance(window, ObservationFailed):
+            raise ToolError(window.code, window.message, window.remedy)
+        return [_result(raw, self._tools, where) for raw in window.results]
 
     async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
-        """The last look, where there was one for it: what could not be tried then was no look."""
+        """Return the results of the last window if there is one: trials that were impossible made none."""
         return await self.observe([tool], 0.0, options) if self._left else []
 
     def finished(self) -> None:
-        """Nothing more is asked; raises `ReplayDiffers` when more was looked at then."""
+        """Raise `ReplayDiffers` if the transcript holds further windows."""
         if self._left:
-            look = self._left[0]
-            raise ReplayDiffers(f"look {self._count + 1}", _asked(look.tools, look.options), "none")
+            window = self._left[0]
+            raise ReplayDiffers(f"look {self._count + 1}", _request_text(window.tools, window.options), "none")
 
 
-class _Answers:
-    """The model of a transcript."""
+class _RecordedAnswers:
+    """The model of a replay: returns the transcript's answers."""
 
-    def __init__(self, told: TranscriptContent, name: str) -> None:
+    def __init__(self, content: TranscriptContent, name: str) -> None:
         self._name = name
-        self._left = list(told.answers)
+        self._left = list(content.answers)
         self._count = 0
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The model's name."""
         return self._name
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
-        """The next answer. Raises `LlmError` where there was none, and `ReplayDiffers` when none was asked for."""
+        """Return the next answer, or raise its `LlmError`. Raises `ReplayDiffers` if there was no such request."""
         self._count += 1
         if not self._left:
             raise ReplayDiffers(f"answer {self._count}", "none", "asked for")
         answer = self._left.pop(0)
-        if isinstance(answer, Failed):
+        if isinstance(answer, AnswerFailed):
             raise LlmError(answer.code, answer.message)
         return answer.reply
 
     def finished(self) -> None:
-        """Nothing more is asked; raises `ReplayDiffers` when more was answered then."""
+        """Raise `ReplayDiffers` if the transcript holds further answers."""
         if self._left:
             raise ReplayDiffers(f"answer {self._count + 1}", "asked for", "none")
 
 
-async def _again(told: TranscriptContent, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
-    """The diagnosis that the transcript's looks and answers lead to."""
-    seen, opened = told.ranks, told.case
-    if seen is None and opened is not None:
-        return await _case(told, opened, tools)
-    if seen is None:
+async def _diagnose(content: TranscriptContent, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
+    """Return the diagnosis of the recorded results and answers."""
+    judged, opened = content.ranks, content.case
+    if judged is None and opened is not None:
+        return await _case(content, opened, tools)
+    if judged is None:
         raise ReplayDiffers("case", "none", "none")  # `read` refuses such a transcript
-    result = _result(seen.result, tools, "ranks")
-    found = rank_diagnosis(load_causes(), result, seen.recording, told.header.symptom, seen.ranks)
+    result = _result(judged.result, tools, "ranks")
+    found = rank_diagnosis(load_causes(), result, judged.recording, content.header.symptom, judged.ranks)
     host: Diagnosis | None = None
     if opened is not None:
-        with suppress(ToolError):  # the host could not be looked at: a blind spot, which follows
-            host = await _case(told, opened, tools)
+        with suppress(ToolError):  # the host could not be observed: a blind spot follows
+            host = await _case(content, opened, tools)
             found = with_host(found, host)
-    for spot in told.blind:
+    for spot in content.blind:
         found = with_blind_spot(found, spot.code, spot.detail)
-    if host is None and told.stopped:  # a model was asked for, and had no host to look at
-        reasoning = Reasoning(model=opened.model or "" if opened else "", stopped=told.stopped[-1].why)
+    if host is None and content.stopped:  # a model was requested, and had no host to observe
+        reasoning = Reasoning(model=opened.model or "" if opened else "", stopped=content.stopped[-1].why)
         found = found.model_copy(update={"reasoning": reasoning})
     return found
 
 
-async def _case(told: TranscriptContent, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
-    looks = _Looks(told, opened, tools)
+async def _case(content: TranscriptContent, opened: CaseOpened, tools: Mapping[str, Tool[Any, Any]]) -> Diagnosis:
+    observer = _RecordedWindows(content, opened, tools)
     case = Case(
         load_causes(),
         tools,
-        looks,
+        observer,
         duration=opened.duration,
-        symptom=told.header.symptom,
+        symptom=content.header.symptom,
         target=opened.target,
         numbered=opened.numbered,
         wanted=opened.wanted,
@@ -214,19 +215,19 @@ async def _case(told: TranscriptContent, opened: CaseOpened, tools: Mapping[str,
     if opened.model is None:
         await drive(case, None)
     else:
-        how = _settings(opened)
-        answers = _Answers(told, opened.model)
-        memory = _Forgotten() if how.remembers else None
-        await drive(case, answers, how.limits, memory=memory, lang=how.lang, nonce=opened.nonce)
+        settings = _settings(opened)
+        answers = _RecordedAnswers(content, opened.model)
+        memory = _NoIncidents() if settings.remembers else None
+        await drive(case, answers, settings.limits, memory=memory, lang=settings.lang, nonce=opened.nonce)
         answers.finished()
     if opened.calibrate:
         await case.calibrate()
-    looks.finished()
+    observer.finished()
     return case.diagnosis()
 
 
 class _Settings(BaseModel):
-    """What bounds a model's driver, as `diagnosing` writes it down."""
+    """The settings of a model's driver, as `diagnose` records them."""
 
     limits: Limits
     lang: Lang
@@ -241,15 +242,15 @@ def _settings(opened: CaseOpened) -> _Settings:
         raise ReplayDiffers("settings", "as they were", f"another shape ({place})") from None
 
 
-class _Forgotten:
-    """Past incidents, where what was told of them stands in the transcript: nothing of it decides a verdict."""
+class _NoIncidents:
+    """Past incidents of a replay: none, since they do not affect the verdict."""
 
     def similar(self, case: Case) -> list[dict[str, Any]]:
-        """None."""
+        """Return none."""
         return []
 
     def search(self, text: str) -> list[dict[str, Any]]:
-        """None."""
+        """Return none."""
         return []
 
 
@@ -269,21 +270,21 @@ def _compare(then: End, now: End) -> None:
     for field in _COMPARED:
         before, after = getattr(then, field), getattr(now, field)
         if before != after:
-            raise ReplayDiffers(field, _said(before), _said(after))
+            raise ReplayDiffers(field, _as_text(before), _as_text(after))
 
 
-def _others(told: TranscriptContent, tools: Mapping[str, Tool[Any, Any]]) -> list[str]:
+def _other_versions(content: TranscriptContent, tools: Mapping[str, Tool[Any, Any]]) -> list[str]:
     here = {"whystall": version(), "causes": causes_hash(load_causes()), "tools": tools_hash(tools.values())}
-    return [name for name, value in here.items() if getattr(told.header, name) != value]
+    return [name for name, value in here.items() if getattr(content.header, name) != value]
 
 
-def _asked(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> str:
-    """A look as text: its tools, and their arguments where any were given."""
+def _request_text(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the tools of a window and their arguments as text."""
     given = {name: dict(options[name]) for name in sorted(options) if options[name]}
     return ", ".join(names) + (f" with {json.dumps(given, sort_keys=True)}" if given else "")
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, list):
         return json.dumps([v.model_dump(mode="json") if isinstance(v, BaseModel) else v for v in value])
     return "none" if value is None else str(getattr(value, "value", value))

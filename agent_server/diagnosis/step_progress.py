@@ -1,4 +1,4 @@
-"""Progress of an investigation: which step it is at, what it looks with and why, and whom it waits for."""
+"""Report the progress of an investigation: the current step with its tools, or the answer of a model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from whystall.knowledge_base.models import Lang
 from whystall.prompts.render import words
 
 Progress = Callable[[float, float, str], None]
-# A step begins with this share of its time done: clients are told only what increases.
+# A step starts with this share of its time done: clients ignore progress that does not increase.
 _BEGUN = 0.01
 _TICK_S = 1.0
 
 
 class StepProgress:
-    """Passes progress on to `progress`, which may be None, and says to what step it belongs. Itself a `Progress`."""
+    """Forwards progress to `progress` (None: nowhere), prefixed with the name of the step. Itself a `Progress`."""
 
     def __init__(self, progress: Progress | None = None, lang: Lang = "en") -> None:
         self._progress = progress
@@ -31,13 +31,13 @@ class StepProgress:
             self._progress(done, total, f"{self._label}{self._colon}{message}" if self._label else message)
 
     def start_step(self, step: int, tools: Sequence[str], why: str, seconds: float) -> None:
-        """Look number `step` (from 1) begins, with `tools`, for `seconds`; `why` is a code."""
+        """Report that step number `step` (from 1) runs `tools` for `seconds`; `why` is a code."""
         self._label = self._words["look"].format(step, ", ".join(tools), self._why.get(why, why))
         self._begin(seconds)
 
     @asynccontextmanager
     async def waiting(self, model: str, answer: int, seconds: float) -> AsyncIterator[None]:
-        """Tells every second that answer number `answer` (from 1) of `model` is waited for, at most `seconds`."""
+        """Report every second that answer number `answer` (from 1) of `model` is pending, at most `seconds`."""
         self._label = self._words["model"].format(answer, model)
         self._begin(seconds)
         if self._progress is None:

@@ -1,8 +1,9 @@
-"""The transcript of a diagnosis: everything that its outcome rests on, so that it can be followed again.
+"""Write the transcript of a diagnosis: all results and answers that it rests on, so that it can be replayed.
 
-JSON lines, one record per line with its `type`, each flushed as it is made: a process that is killed leaves what it had
-done. Messages to a model are written once, by what each request adds to the one before, so that a file grows with the
-conversation and not with its square. Text is ASCII (JSON's escapes), and inert on a terminal.
+JSON lines, one record per line with its `type`, each written at once, so that a killed process leaves all before it. A
+request to a model is stored as its difference from the one before. Text is ASCII with JSON's escapes. A line is::
+
+    {"type": "blind_spot", "code": "looked_later", "detail": ""}
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from whystall.tools.contract.result import ToolResult
 
 SCHEMA = "1"
 MAX_BYTES = 16 << 20
-"""What a transcript may hold: a result is some 50 KB and a conversation some 200 KB; looks are counted in tens."""
+"""The largest transcript: a result has about 50 KB, a conversation 200 KB, and there are tens of windows."""
 
 
 class Record(BaseModel):
@@ -46,7 +47,7 @@ class Header(Record):
 
 
 class RanksJudged(Record):
-    """The traces of a job's ranks were judged: the whole `result` of slow_node_check on the recording called so."""
+    """The traces of a job's ranks were judged. `result`: of slow_node_check; `recording`: its id."""
 
     type: Literal["ranks"] = "ranks"
     result: dict[str, Any]
@@ -54,8 +55,8 @@ class RanksJudged(Record):
     ranks: int
 
 
-class Blind(Record):
-    """What a case of ranks could not see of the slow rank's host; a code of `BLIND_SPOTS`."""
+class HostNotObserved(Record):
+    """The slow rank's host was not observed, or not at the same time; a code of `BLIND_SPOTS`."""
 
     type: Literal["blind_spot"] = "blind_spot"
     code: str
@@ -63,10 +64,9 @@ class Blind(Record):
 
 
 class CaseOpened(Record):
-    """A case of a host begins. `duration` in seconds; `able`: the tools that its observer can serve; `calibrate`:
-    direct I/O is tried at its end; `wanted`: tools that look in any case; `model`: None for the rules alone;
-    `settings`: what bounds the model's driver, as it names them; `nonce`: of the fences around text of the host;
-    `similar`: the past incidents that its briefing names.
+    """A case of a host starts. `duration` in seconds; `able`: the tools that can be served; `calibrate`: direct I/O is
+    tried at the end; `wanted`: tools that run in any case; `model`: None for the rules alone; `settings`: of the
+    model's driver; `nonce`: of the fences around untrusted text; `similar`: the past incidents in the briefing.
     """
 
     type: Literal["case"] = "case"
@@ -85,8 +85,8 @@ class CaseOpened(Record):
 
 
 class Request(Record):
-    """What the model was sent: the first `kept` messages of the request before, then `messages`. `functions` where they
-    differ from those before.
+    """A request to the model: the first `kept` messages of the previous request, then `messages`. `functions`: None if
+    the same as before.
     """
 
     type: Literal["request"] = "request"
@@ -95,15 +95,15 @@ class Request(Record):
     functions: list[Function] | None = None
 
 
-class Replied(Record):
-    """What the model answered to the request before."""
+class Answered(Record):
+    """The model's answer to the previous request."""
 
     type: Literal["reply"] = "reply"
     reply: Reply
 
 
-class Failed(Record):
-    """No answer was to be had: the code of the `LlmError` and its message."""
+class AnswerFailed(Record):
+    """A request without an answer: code and message of the `LlmError`."""
 
     type: Literal["failure"] = "failure"
     code: str
@@ -111,7 +111,7 @@ class Failed(Record):
 
 
 class Observed(Record):
-    """One window. `tools`: all that looked, by name; `results`: whole, their findings numbered as the case has them."""
+    """One window. `tools`: all that ran; `results`: complete, with findings numbered as in the case."""
 
     type: Literal["look"] = "look"
     tools: list[str]
@@ -122,7 +122,7 @@ class Observed(Record):
 
 
 class ObservationFailed(Record):
-    """A window that could not be had: its `ToolError`."""
+    """A window that failed with a `ToolError`."""
 
     type: Literal["look_failed"] = "look_failed"
     tools: list[str]
@@ -133,28 +133,28 @@ class ObservationFailed(Record):
 
 
 class StruckClaim(Record):
-    """A claim of the model that nothing supports: what is wrong with it (a code of grounding), and its words."""
+    """An unsupported claim of the model: the code of its fault, and its text."""
 
     code: str
     text: str
 
 
 class Struck(Record):
-    """What was taken out of a conclusion of the model."""
+    """The claims that were removed from a conclusion of the model."""
 
     type: Literal["struck"] = "struck"
     claims: list[StruckClaim]
 
 
 class Stopped(Record):
-    """The model's part ended, and the rules finished; `why` is a code."""
+    """The model was stopped, and the rules finished; `why` is a code."""
 
     type: Literal["stopped"] = "stopped"
     why: str
 
 
 class End(Record):
-    """What came out; `chain` and `story` cite findings by their ids. `struck`: codes, as in `Reasoning`."""
+    """The result of the diagnosis. `chain` and `story` cite ids of findings; `struck`: codes, as in `Reasoning`."""
 
     type: Literal["end"] = "end"
     diagnosis: str
@@ -169,7 +169,7 @@ class End(Record):
 
 
 class Cut(Record):
-    """The transcript ends here, though the diagnosis went on: it had reached `MAX_BYTES`."""
+    """The transcript reached `MAX_BYTES` and ends before the diagnosis did."""
 
     type: Literal["cut"] = "cut"
     bytes: int
@@ -179,11 +179,11 @@ Line = Annotated[
     Union[  # noqa: UP007  evaluated by pydantic, also on Python 3.10
         Header,
         RanksJudged,
-        Blind,
+        HostNotObserved,
         CaseOpened,
         Request,
-        Replied,
-        Failed,
+        Answered,
+        AnswerFailed,
         Observed,
         ObservationFailed,
         Struck,
@@ -196,9 +196,9 @@ Line = Annotated[
 
 
 class Transcript:
-    """Who follows a diagnosis and keeps nothing of it; `TranscriptFile` keeps it. No method raises.
+    """A transcript that stores nothing; `TranscriptFile` writes one. No method raises.
 
-    `id` is that of the diagnosis; `uri` that of the transcript, None where nothing is kept.
+    `id` of the diagnosis; `uri` of the transcript, None if nothing is stored.
     """
 
     uri: str | None = None
@@ -207,30 +207,30 @@ class Transcript:
         self.id = id
 
     def _put(self, record: Record) -> None:
-        """Keep `record`."""
+        """Store `record`."""
 
     def ranks(self, result: ToolResult[Any], recording: str, ranks: int) -> None:
-        """The traces of `ranks` ranks, the recording called so, were judged."""
+        """Record that the traces of `ranks` ranks were judged."""
         self._put(RanksJudged(result=_plain(result), recording=recording, ranks=ranks))
 
     def blind_spot(self, code: str, detail: str) -> None:
-        """The slow rank's host was not seen, or not at the time."""
-        self._put(Blind(code=code, detail=detail))
+        """Record that the slow rank's host was not observed, or not at the same time."""
+        self._put(HostNotObserved(code=code, detail=detail))
 
     def case(self, opened: CaseOpened) -> None:
-        """A case begins."""
+        """Record the start of a case."""
         self._put(opened)
 
     def request(self, messages: Sequence[Message], functions: Sequence[Function]) -> None:
-        """The model is sent `messages`: the whole conversation so far."""
+        """Record a request to the model; `messages`: the whole conversation so far."""
 
     def reply(self, reply: Reply) -> None:
-        """The model answered."""
-        self._put(Replied(reply=reply))
+        """Record an answer of the model."""
+        self._put(Answered(reply=reply))
 
     def failure(self, error: LlmError) -> None:
-        """The model did not answer."""
-        self._put(Failed(code=error.code, message=str(error).removeprefix(f"{error.code}: ")[:500]))
+        """Record that the model did not answer."""
+        self._put(AnswerFailed(code=error.code, message=str(error).removeprefix(f"{error.code}: ")[:500]))
 
     def observed(
         self,
@@ -240,14 +240,14 @@ class Transcript:
         options: Mapping[str, Mapping[str, Any]],
         results: Iterable[ToolResult[Any]],
     ) -> None:
-        """`tools` looked in one window (all of them, also those again), with `options`; `results` are numbered."""
+        """Record a window. `tools`: all that ran, also those again; the findings of `results` are numbered."""
         found = [_plain(result) for result in results]
         self._put(Observed(tools=list(tools), duration=duration, why=why, options=_copied(options), results=found))
 
     def observation_failed(
         self, tools: Iterable[str], options: Mapping[str, Mapping[str, Any]], error: ToolError
     ) -> None:
-        """The window of `tools` could not be had."""
+        """Record that the window of `tools` failed."""
         self._put(
             ObservationFailed(
                 tools=list(tools),
@@ -259,25 +259,25 @@ class Transcript:
         )
 
     def struck(self, claims: Iterable[tuple[str, str]]) -> None:
-        """Claims of a conclusion were taken out, each (code, text)."""
+        """Record claims that were removed from a conclusion, each (code, text)."""
         self._put(Struck(claims=[StruckClaim(code=code, text=text) for code, text in claims]))
 
     def stopped(self, why: str) -> None:
-        """The rules finish."""
+        """Record that the model was stopped and the rules finish."""
         self._put(Stopped(why=why))
 
     def end(self, diagnosis: Diagnosis) -> None:
-        """The diagnosis is made."""
+        """Record the finished diagnosis."""
         self._put(ending(diagnosis))
 
     def close(self) -> None:
-        """Nothing follows; may be called more than once."""
+        """Close the transcript; idempotent."""
 
 
 class TranscriptFile(Transcript):
-    """A transcript that is written to `file` (unbuffered, for appending), which this closes; its resource is `uri`.
+    """Writes a transcript to `file` (unbuffered, for appending), and closes it.
 
-    When it cannot be written, it ends there, `uri` is None and `fault` says why: no diagnosis fails for it.
+    If writing fails, it stops there with `uri` None and the reason in `fault`; the diagnosis continues.
     """
 
     def __init__(self, file: BinaryIO, uri: str, header: Header) -> None:
@@ -291,7 +291,7 @@ class TranscriptFile(Transcript):
         self._put(header)
 
     def request(self, messages: Sequence[Message], functions: Sequence[Function]) -> None:
-        """The model is sent `messages`: the whole conversation so far."""
+        """Record a request to the model; `messages`: the whole conversation so far."""
         kept = 0
         for before, now in zip(self._messages, messages, strict=False):
             if before != now:
@@ -318,14 +318,14 @@ class TranscriptFile(Transcript):
             self.close()
 
     def close(self) -> None:
-        """Close the file: nothing follows; may be called more than once."""
+        """Close the file; idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 class TranscribedModel:
-    """A language model whose requests and answers go into a transcript."""
+    """A language model whose requests and answers are recorded in a transcript."""
 
     def __init__(self, model: LanguageModel, transcript: Transcript) -> None:
         self._model = model
@@ -333,11 +333,11 @@ class TranscribedModel:
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The model's name."""
         return self._model.name
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
-        """The next message. Raises `LlmError` when there is none to be had."""
+        """Return the next message. Raises `LlmError`."""
         self._transcript.request(messages, functions)
         try:
             reply = await self._model.complete(messages, functions)
@@ -349,7 +349,7 @@ class TranscribedModel:
 
 
 def ending(diagnosis: Diagnosis) -> End:
-    """What a transcript says of `diagnosis`."""
+    """Return the last record of the transcript of `diagnosis`."""
     reasoning = diagnosis.reasoning
     return End(
         diagnosis=diagnosis.id,
@@ -365,12 +365,12 @@ def ending(diagnosis: Diagnosis) -> End:
 
 
 def causes_hash(causes: Mapping[str, Cause]) -> str:
-    """Of all causes: the same ones judge the same."""
+    """Return a hash of the definitions of all causes."""
     return _hash([causes[id].model_dump(mode="json") for id in sorted(causes)])
 
 
 def tools_hash(tools: Iterable[Tool[Any, Any]]) -> str:
-    """Of the tools' arguments, as they are declared."""
+    """Return a hash of the declared arguments of all tools."""
     return _hash({tool.name: tool.params.model_json_schema() for tool in tools})
 
 
@@ -391,13 +391,13 @@ def _line(record: Record) -> bytes:
     value = record.model_dump(mode="json", by_alias=True)
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates, which no reader of JSON takes
+    except UnicodeEncodeError:  # a lone surrogate, which JSON readers refuse
         value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return json.dumps(value).encode() + b"\n"
 
 
 def _write(file: BinaryIO, line: bytes) -> None:
-    """All of `line`: an unbuffered file may take a part."""
+    """Write all of `line`: an unbuffered file may accept only a part."""
     rest = memoryview(line)
     while rest:
         rest = rest[os.write(file.fileno(), rest) :]

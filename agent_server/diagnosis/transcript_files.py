@@ -1,4 +1,4 @@
-"""Where transcripts are: made, found, and the old ones removed."""
+"""Create and find the files of transcripts, and remove old ones."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from whystall.tools.recording.home import home
 
 SCHEME = "whystall://transcripts/"
 KEPT = 200
-"""So many transcripts are kept,"""
 KEPT_BYTES = 512 << 20
-"""of so many bytes together; the oldest go first."""
+"""The most transcripts, and their bytes, that are kept; the oldest are removed first."""
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{6}")
 _SUFFIX = ".jsonl"
 
 
 def begin(symptom: str, causes: Mapping[str, Cause], tools: Iterable[Tool[Any, Any]]) -> Transcript:
-    """The transcript of a diagnosis that begins now, which has its id from it.
+    """Create the transcript of a new diagnosis, and with it the id of the diagnosis.
 
-    Where none can be written (a full disk, no permission) it keeps nothing, and its `uri` is None.
+    If the file cannot be written (disk full, no permission) the transcript stores nothing, and its `uri` is None.
     """
     now = datetime.now(timezone.utc)
     id = f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
@@ -48,25 +47,23 @@ def begin(symptom: str, causes: Mapping[str, Cause], tools: Iterable[Tool[Any, A
         directory.mkdir(mode=0o700, exist_ok=True)
         _prune(directory)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        file = open(os.open(directory / f"{id}{_SUFFIX}", flags, 0o600), "ab", buffering=0)  # noqa: SIM115  it is kept
+        file = open(os.open(directory / f"{id}{_SUFFIX}", flags, 0o600), "ab", buffering=0)  # noqa: SIM115  stays open
     except (OSError, ToolError):
         return Transcript(id)
     return TranscriptFile(file, SCHEME + id, header)
 
 
 def is_id(name: str) -> bool:
-    """Whether `name` is shaped like the id of a diagnosis, and so of its transcript."""
+    """Return whether `name` has the form of a diagnosis's id, which is also that of its transcript."""
     return _ID.fullmatch(name) is not None
 
 
 def path_of(id: str) -> Path:
-    """The transcript of the diagnosis `id`; `ToolError` (not_found) when there is none."""
+    """Return the transcript of the diagnosis `id`. Raises `ToolError` (not_found)."""
     path = _directory() / f"{id}{_SUFFIX}"
-    try:
+    with suppress(OSError):  # the same error for every reason
         if is_id(id) and stat.S_ISREG(path.lstat().st_mode):
             return path
-    except OSError:
-        pass  # the same answer, whatever is there
     raise ToolError(
         ErrorCode.NOT_FOUND,
         f"there is no transcript of a diagnosis {id!r}",
@@ -75,7 +72,7 @@ def path_of(id: str) -> Path:
 
 
 def ids() -> list[str]:
-    """The ids of the transcripts that are kept, the newest first."""
+    """Return the ids of the stored transcripts, the newest first."""
     return [file.name.removesuffix(_SUFFIX) for file in reversed(_files(_directory()))]
 
 
@@ -84,7 +81,7 @@ def _directory() -> Path:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The transcripts in `directory`, the oldest first: their names begin with their time."""
+    """Return the transcripts in `directory`, the oldest first: names start with the time."""
     try:
         found = [file for file in directory.iterdir() if file.name.endswith(_SUFFIX)]
     except OSError:
@@ -93,7 +90,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _prune(directory: Path) -> None:
-    """Make room for one more."""
+    """Remove the oldest transcripts so that one more may be added."""
     left, kept = KEPT - 1, 0
     for file in reversed(_files(directory)):
         with suppress(OSError):  # another process may prune as well

@@ -1,4 +1,4 @@
-"""Transcripts back from files: whole ones of this version, and nothing else."""
+"""Read the transcript of a diagnosis from its file: only complete ones of this version."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pydantic import TypeAdapter, ValidationError
 from whystall.agent_server.diagnosis.transcript import (
     MAX_BYTES,
     SCHEMA,
-    Blind,
+    Answered,
+    AnswerFailed,
     CaseOpened,
     Cut,
     End,
-    Failed,
     Header,
+    HostNotObserved,
     Line,
     ObservationFailed,
     Observed,
     RanksJudged,
     Record,
-    Replied,
     Request,
     Stopped,
     Struck,
@@ -34,33 +34,31 @@ from whystall.agent_server.diagnosis.transcript import (
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _LINE: TypeAdapter[Any] = TypeAdapter(Line)
-_SLACK = 1 << 10  # the line that says where it was cut
+_SLACK = 1 << 10  # for the last line, which records where it was cut
 _VERSION = re.compile(rb'"schema_version": ?"(\d{1,9})"')
 
 
 @dataclass
 class TranscriptContent:
-    """What a transcript tells, by what it is needed for; each list in the order of its lines. It tells of a case, or of
-    the traces of ranks, or of both.
-    """
+    """The records of a transcript by type, each list in the order of the lines. It has `case`, `ranks` or both."""
 
     header: Header
     case: CaseOpened | None = None
     ranks: RanksJudged | None = None
-    blind: list[Blind] = field(default_factory=list)
-    looks: list[Observed | ObservationFailed] = field(default_factory=list)
-    answers: list[Replied | Failed] = field(default_factory=list)
+    blind: list[HostNotObserved] = field(default_factory=list)
+    windows: list[Observed | ObservationFailed] = field(default_factory=list)
+    answers: list[Answered | AnswerFailed] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
     stopped: list[Stopped] = field(default_factory=list)
 
 
 def read(path: Path) -> tuple[TranscriptContent, End]:
-    """The transcript at `path`, and how it ends.
+    """Return the content of the transcript at `path`, and its last record.
 
-    Raises `ToolError`: io_error (cannot be read), bad_recording for what is no transcript, was made by a newer version,
-    is larger than any, is damaged, or was cut: the diagnosis was stopped, still runs, or left more than was kept.
+    Raises `ToolError`: io_error if it cannot be read; bad_recording if it is no transcript, of a newer version, too
+    large, damaged, cut at the size limit, or unfinished.
     """
-    lines = _content(path).split(b"\n")
+    lines = _bytes(path).split(b"\n")
     last = lines.pop()
     records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
     if not records:
@@ -69,12 +67,12 @@ def read(path: Path) -> tuple[TranscriptContent, End]:
     if isinstance(end, Cut):
         raise _bad(path, f"it was cut at {end.bytes >> 20} MiB, and cannot be replayed; what is there can be read")
     if last or not isinstance(end, End):
-        why = f"it breaks off after line {len(records)}: the diagnosis was stopped, or is still running"
+        why = f"it ends after line {len(records)}: the diagnosis was stopped, or is still running"
         raise _bad(path, why)
-    return _sorted(path, records[:-1]), end
+    return _content_of(path, records[:-1]), end
 
 
-def _content(path: Path) -> bytes:
+def _bytes(path: Path) -> bytes:
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
@@ -85,14 +83,14 @@ def _content(path: Path) -> bytes:
                 if len(content) <= MAX_BYTES + _SLACK:
                     return content
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
-        said = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         remedy = "give the id of a diagnosis, or the file of its transcript"
-        raise ToolError(ErrorCode.IO_ERROR, f"cannot read {path}: {said}", remedy) from None
+        raise ToolError(ErrorCode.IO_ERROR, f"cannot read {path}: {reason}", remedy) from None
     raise _bad(path, f"it is larger than {MAX_BYTES >> 20} MiB")
 
 
 def _record(path: Path, number: int, line: bytes) -> Record:
-    """One line. Its text is a stranger's: of what is wrong with it only the place is told."""
+    """Parse one line. Error messages name only the place of a fault: the text is untrusted."""
     if number == 1:
         named = _VERSION.search(line[:4096])
         if named is None or not line.startswith(b'{"type": "header"'):
@@ -109,32 +107,32 @@ def _record(path: Path, number: int, line: bytes) -> Record:
     return record
 
 
-def _sorted(path: Path, records: Sequence[Record]) -> TranscriptContent:
+def _content_of(path: Path, records: Sequence[Record]) -> TranscriptContent:
     first, *rest = records
     if not isinstance(first, Header):
         raise _bad(path, "its first line is no header")
-    told = TranscriptContent(first)
+    content = TranscriptContent(first)
     for number, record in enumerate(rest, 2):
         once = {CaseOpened: "case", RanksJudged: "ranks"}.get(type(record))
         if once is not None:
-            if getattr(told, once) is not None:
-                raise _bad(path, f"line {number} tells a second {once}")
-            setattr(told, once, record)
+            if getattr(content, once) is not None:
+                raise _bad(path, f"line {number} is a second {once}")
+            setattr(content, once, record)
         elif isinstance(record, Observed | ObservationFailed):
-            told.looks.append(record)
-        elif isinstance(record, Replied | Failed):
-            told.answers.append(record)
-        elif isinstance(record, Blind):
-            told.blind.append(record)
+            content.windows.append(record)
+        elif isinstance(record, Answered | AnswerFailed):
+            content.answers.append(record)
+        elif isinstance(record, HostNotObserved):
+            content.blind.append(record)
         elif isinstance(record, Struck):
-            told.struck.append(record)
+            content.struck.append(record)
         elif isinstance(record, Stopped):
-            told.stopped.append(record)
+            content.stopped.append(record)
         elif not isinstance(record, Request):
             raise _bad(path, f"line {number} does not belong there")
-    if told.case is None and told.ranks is None:
-        raise _bad(path, "it tells of no case")
-    return told
+    if content.case is None and content.ranks is None:
+        raise _bad(path, "it has no case")
+    return content
 
 
 def _bad(path: Path, why: str) -> ToolError:

@@ -1,4 +1,4 @@
-"""From assessed causes to a verdict. Pure."""
+"""Conclude from assessed causes: the verdict, its cause, its evidence, and the culprit. Pure."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ from whystall.tools.contract.kinds import Mechanism
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import path_pattern
 
-# Less of a thread's time than this is no stall: it is within what step times vary by on a healthy host.
+# Losing less of a thread's time than this is no stall: step times vary as much on a healthy host.
 STALL_PCT = 5.0
-# `confirmed` explains at least half of what the victim loses, `likely` a quarter.
+# Share of the victim's lost time that a cause must explain.
 _CONFIRMED_PCT = 50.0
 _LIKELY_PCT = 25.0
-# A rival that explains this much of what the leading cause explains is still a rival.
+# A cause that explains this share of what the leading cause explains is a rival.
 _RIVAL = 0.5
-# A thread that is ready and waits for a CPU is not blocked and not running: what explains this part of the lost time
-# takes nothing from what explains the rest of it.
-_READY = (
+# Kinds of waiting for a CPU. A runnable thread is neither blocked nor running: causes of this part of the lost time are
+# no rivals of causes of the rest.
+_RUNNABLE = (
     *("sched.runqueue_delay", "offcpu.preempted", "sched.preempted_by", "sched.wakeup_latency", "sched.throttled"),
     *("sched.queue_latency", "sched.migrations", "irq.steal"),
 )
-# A more specific cause that explains this much of what the strongest explains is the better name for it. Calls seen by
-# sampling come out short by up to two periods each, so their share is a lower bound beside that of the counters.
+# A more specific cause leads if it explains this share of what the strongest explains. Sampling measures each call too
+# short by up to two periods, so the share of sampled calls is a lower bound.
 _NEARLY, _NEARLY_SAMPLED = 0.7, 0.25
-# Idle that no sleep explains is not health: the job may be waiting for something that was not observed.
+# More idle time than this without a sleep is not healthy: the job may wait for something that was not observed.
 _IDLE_PCT = 50.0
 _SLEEPS = ("nanosleep", "clock_nanosleep")
-# As much time spent waiting for other threads of the job, and it cannot be called healthy: they may be the slow ones.
+# Waiting this long for other threads of the job is not healthy: they may be the slow ones.
 _WAITS_PCT = 25.0
-# So many are named that do it to the victim.
-_ACTORS = 3
-# What was sampled says where time went, and what was tried what could be done: neither holds anybody up.
+_MAX_ACTORS = 3
+# Samples show where time went, trials what could be done: neither confirms a cause.
 _NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
-# What forbids `confirmed`, and says so by the same code.
+# Blind spots that exclude `confirmed`; also the codes in `Conclusion.missing`.
 _WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted", "other_time")
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A verdict, its cause and evidence (`chain`: finding ids), and codes of what a higher verdict lacked."""
+    """A verdict with its cause. `chain`: ids of its evidence; `missing`: codes of what a higher verdict lacks."""
 
     verdict: Verdict
     cause: str | None = None
@@ -61,10 +60,11 @@ def conclude(
     blind: Sequence[BlindSpot],
     preferred: str | None = None,
 ) -> Conclusion:
-    """Decide. `assessments` are in the order of `assess`.
+    """Return the verdict on `assessments`, which are in the order of `assess`.
 
-    `preferred`: a cause that somebody would rather name. It is named where the evidence leaves both open, as a rival of
-    the cause that leads, which then stays open too; anything else that is preferred changes nothing.
+    The leading cause is ``confirmed`` if nothing is missing: a second mechanism, half of the lost time explained, a
+    victim, no rival, and no blind spot that matters. `preferred`: name this cause instead if it is a rival of the
+    leading one.
     """
     by_id = {f.id: f for f in findings}
     weak = [code for code in _WEAKENS if any(spot.code == code for spot in blind)]
@@ -77,9 +77,9 @@ def conclude(
     if preferred in rivals:
         leader = next(a for a in assessments if a.cause == preferred)
     evidence = [by_id[i] for i in leader.for_]
-    pair = _independent_pair(evidence)
+    confirming = _confirming(evidence)
     missing = list(weak)
-    if pair is None:
+    if confirming is None:
         missing.append("second_mechanism")
     if leader.explained_pct < _CONFIRMED_PCT:
         missing.append("low_explained_share")
@@ -98,7 +98,7 @@ def conclude(
     else:
         verdict = Verdict.INCONCLUSIVE
     first = evidence[0]
-    chain = [first.id, *([pair.id] if pair else []), *(f.id for f in evidence[1:] if f is not pair)]
+    chain = [first.id, *([confirming.id] if confirming else []), *(f.id for f in evidence[1:] if f is not confirming)]
     return Conclusion(
         verdict=verdict,
         cause=leader.cause,
@@ -115,8 +115,9 @@ def culprit(
     causes: Mapping[str, Cause] | None = None,
     victim: Victim | None = None,
 ) -> Culprit | None:
-    """Who, where and how long, put together from the findings of the causal chain; each fact from the first that has
-    it. With `causes`: and who does it to `victim`, where the cause says how to tell.
+    """Return who stalls, where and how long, from the findings of the causal chain; each fact from the first with it.
+
+    With `causes`, also the processes that do it to `victim`, if the cause has `culprits` patterns.
     """
     by_id = {f.id: f for f in findings}
     chain = [by_id[i] for i in conclusion.chain]
@@ -163,12 +164,12 @@ def culprit(
 
 
 def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None) -> list[Actor]:
-    """Who does it, the worst first; each process and file once."""
+    """Return the processes that match the cause's `culprits`, the worst first."""
     if cause is None:
         return []
     found = [f for f in chain if any(matches(p, f, victim) for p in cause.culprits)]
     found.sort(key=lambda f: (-f.severity.rank, -f.metrics.get("rate", 0.0)))
-    actors = [
+    return [
         Actor(
             pid=f.subject.pid,
             comm=f.subject.comm,
@@ -178,13 +179,12 @@ def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None
             pod=f.subject.pod,
             rate=f.metrics.get("rate"),
         )
-        for f in found
+        for f in found[:_MAX_ACTORS]
     ]
-    return actors[:_ACTORS]
 
 
 def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], nearly: float) -> Assessment | None:
-    """The supported cause that explains most; a more specific one that explains nearly as much goes first."""
+    """Return the supported cause that explains most, or a more specific one that explains nearly as much."""
     stalls = [a for a in assessments if a.state is CauseState.SUPPORTED and a.window_pct >= STALL_PCT]
     if not stalls:
         return None
@@ -196,10 +196,12 @@ def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], near
 def _rivals(
     causes: Mapping[str, Cause], leader: Assessment, assessments: Sequence[Assessment], by_id: Mapping[str, Finding]
 ) -> list[str]:
-    """Other supported causes that could explain the same time. One that only rests on the leader's own evidence, is a
-    less specific name for it, or explains another part of the time is no rival."""
-    mine = set(leader.for_)
-    ready = by_id[leader.for_[0]].kind in _READY
+    """Return the other supported causes that could explain the same time.
+
+    No rivals: causes of another part of the time, and less specific ones that rest on the leader's own evidence.
+    """
+    own = set(leader.for_)
+    runnable = by_id[leader.for_[0]].kind in _RUNNABLE
     return [
         a.cause
         for a in assessments
@@ -207,18 +209,16 @@ def _rivals(
         and a.state is CauseState.SUPPORTED
         and a.window_pct >= STALL_PCT
         and a.explained_pct >= _RIVAL * leader.explained_pct
-        and (by_id[a.for_[0]].kind in _READY) is ready
+        and (by_id[a.for_[0]].kind in _RUNNABLE) is runnable
         and (
             a.cause in causes[leader.cause].rivals
-            or not (set(a.for_) & mine and causes[a.cause].specificity < causes[leader.cause].specificity)
+            or not (set(a.for_) & own and causes[a.cause].specificity < causes[leader.cause].specificity)
         )
     ]
 
 
 def _tied(cause: Cause, evidence: Sequence[Finding], victim: Victim | None) -> bool:
-    """Whether what the cause requires was seen at the victim. A disk or the host's memory may be slow for others only:
-    that both happen at once does not make one the reason of the other.
-    """
+    """Return whether what the cause requires was observed on the victim: a slow disk may be slow for others only."""
     own = [p for p in cause.required if p.victim]
     return not cause.required or any(matches(p, f, victim) for p in own for f in evidence)
 
@@ -226,11 +226,11 @@ def _tied(cause: Cause, evidence: Sequence[Finding], victim: Victim | None) -> b
 def _without_cause(
     victim: Victim | None, findings: Sequence[Finding], weak: list[str], unexamined: bool, exited: bool
 ) -> Conclusion:
-    """Healthy, or inconclusive and why. A job that ended while it was observed was not well for all of that time."""
+    """Return ``healthy``, or ``inconclusive`` with the reasons. A job that exited in the window is not healthy."""
     idle, waits = (_unexplained_idle(victim, findings), _waits_pct(victim, findings)) if victim else (0.0, 0.0)
-    held = victim.system_pct + victim.runnable_pct + victim.blocked_pct if victim else 100.0
-    if not exited and held < STALL_PCT and idle < _IDLE_PCT and waits < _WAITS_PCT:
-        # The kernel's own account of the thread leaves nothing to explain, however coarsely the rest was seen.
+    delayed = victim.system_pct + victim.runnable_pct + victim.blocked_pct if victim else 100.0
+    if not exited and delayed < STALL_PCT and idle < _IDLE_PCT and waits < _WAITS_PCT:
+        # The kernel's own counters leave nothing to explain, however coarse the other measurements.
         return Conclusion(verdict=Verdict.HEALTHY)
     missing = [*weak, *(["target_exited"] if exited else [])]
     if victim is None:
@@ -248,8 +248,9 @@ def _without_cause(
 
 
 def _unexplained_idle(victim: Victim, findings: Sequence[Finding]) -> float:
-    """Share of the window in which the victim neither ran nor was held up, nor slept because it wanted to; none for a
-    thread that feeds an accelerator which does not wait for it.
+    """Return the share of the window in which the victim was idle without sleeping on purpose, in percent.
+
+    0 for a thread that feeds an accelerator which does not wait for it.
     """
     if any(f.kind == "accel.host_bound" and f.polarity is Polarity.NORMAL and about(f, victim) for f in findings):
         return 0.0
@@ -262,7 +263,7 @@ def _unexplained_idle(victim: Victim, findings: Sequence[Finding]) -> float:
 
 
 def _waits_pct(victim: Victim, findings: Sequence[Finding], explained: Sequence[str] = ()) -> float:
-    """Share of the window in which the victim waited for other threads, without the findings in `explained`."""
+    """Return the share of the window in which the victim waited for other threads, without findings in `explained`."""
     return sum(
         f.window_pct
         for f in findings
@@ -270,10 +271,8 @@ def _waits_pct(victim: Victim, findings: Sequence[Finding], explained: Sequence[
     )
 
 
-def _independent_pair(evidence: Sequence[Finding]) -> Finding | None:
-    """The finding that confirms the first: another mechanism, the same subject, overlapping in time. What was sampled
-    is no such finding: it says where time went, which does not hold anybody up.
-    """
+def _confirming(evidence: Sequence[Finding]) -> Finding | None:
+    """Return the finding that confirms the first one: another mechanism, the same subject, overlapping in time."""
     first = evidence[0]
     if first.spec.mechanism in _NO_EVIDENCE:
         return None
@@ -289,19 +288,14 @@ def _independent_pair(evidence: Sequence[Finding]) -> Finding | None:
 
 
 def _agree(first: Finding, other: Finding) -> bool:
-    """Same rank and process; the same thread and the same series of files where both name one; a device agrees only
-    with itself.
+    """Return whether two findings are about the same subject. What only one of them names does not matter, except a
+    device that only `other` names.
     """
     a, b = first.subject, other.subject
-    if None not in (a.rank, b.rank) and a.rank != b.rank:
+    both = ((getattr(a, name), getattr(b, name)) for name in ("rank", "cgroup", "pid", "tid"))
+    if any(x != y and None not in (x, y) for x, y in both):
         return False
     if a.device != b.device and b.device is not None:
-        return False
-    if a.cgroup != b.cgroup and None not in (a.cgroup, b.cgroup):
-        return False
-    if (a.pid, b.pid) != (None, None) and a.pid != b.pid and None not in (a.pid, b.pid):
-        return False
-    if None not in (a.tid, b.tid) and a.tid != b.tid:
         return False
     if a.path is not None and b.path is not None and path_pattern(a.path) != path_pattern(b.path):
         return False
@@ -310,9 +304,7 @@ def _agree(first: Finding, other: Finding) -> bool:
 
 
 def _calls(finding: Finding) -> set[str]:
-    """The system calls that a finding is about, none where it names none: the page cache knows reads and writes, by
-    whatever call.
-    """
+    """Return the system calls that a finding names; none for the page cache, which knows only reads and writes."""
     if finding.spec.mechanism in (Mechanism.PAGES, Mechanism.TRIAL):
         return set()
     words = finding.attributes

@@ -156,7 +156,7 @@ time.sleep(600)
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert [record["type"] for record in lines(path)] == ["header", "case"]
-    with pytest.raises(ToolError, match="breaks off after line 2") as error:
+    with pytest.raises(ToolError, match="ends after line 2") as error:
         read(path)
     assert error.value.code is ErrorCode.BAD_RECORDING
 
@@ -263,12 +263,12 @@ _END = json.dumps(format.ending(diagnosed("x")).model_dump(mode="json")).encode(
         (_header(schema_version="2") + _OPENED + _END, "version 2 of the format"),
         (_header(schema_version=1) + _OPENED + _END, "its first line is no header"),
         (_header(more="x") + _OPENED + _END, "line 1 cannot be used"),
-        (_header() + _END, "it tells of no case"),
+        (_header() + _END, "it has no case"),
         (_header() + _OPENED + _OPENED + _END, "a second case"),
         (_header() + _END + _OPENED + _END, "does not belong there"),
         (_header() + _OPENED + _header() + _END, "does not belong there"),
-        (_header() + _OPENED, "breaks off after line 2"),
-        (_header() + _OPENED + _END[:-20], "breaks off after line 2"),
+        (_header() + _OPENED, "ends after line 2"),
+        (_header() + _OPENED + _END[:-20], "ends after line 2"),
         (_header() + _OPENED + b'{"type": "plugin", "run": "rm"}\n' + _END, "line 3 cannot be used"),
         (_header() + _OPENED + b'{"type": "look"}\n' + _END, "line 3 cannot be used"),
         (_header() + b"[" * 100_000 + b"\n" + _END, "line 2 cannot be used"),
