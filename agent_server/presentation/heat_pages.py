@@ -11,14 +11,14 @@ from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.profiles.heat_map.stacks import stack_cells
-from whystall.tools.profiles.heat_map.tool import look, period_rows
+from whystall.tools.profiles.heat_map.tool import heat_map_of, period_rows
 from whystall.tools.views.heat_drawing import MOST_OUTLINES, Bands, Heat, scale_of
 from whystall.tools.views.heat_page import Stacks, heat_page, heat_svg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from whystall.tools.profiles.heat_map.tool import Found, HeatLook, PeriodRow
+    from whystall.tools.profiles.heat_map.tool import Found, HeatMap, PeriodRow
     from whystall.tools.profiles.heat_map.waits import WaitRow
     from whystall.tools.recording.store import Recording
 
@@ -29,14 +29,14 @@ _LEAST_COLUMNS = 2
 
 
 def heat_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
-    """Draw the heat map of the tool heat_map; `judged.basis` is its `HeatLook`. Empty without samples."""
-    return _pages(recording, cast("HeatLook", judged.basis), judged, lang)
+    """Draw the heat map of the tool heat_map; `judged.basis` is its `HeatMap`. Empty without samples."""
+    return _pages(recording, cast("HeatMap", judged.basis), judged, lang)
 
 
 def sample_heat_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     """Draw the heat map of samples judged by another tool; empty if they have no times."""
     try:
-        window = look(recording, judged.data.event)
+        window = heat_map_of(recording, judged.data.event)
     except ToolError as error:
         if error.code is not ErrorCode.BAD_TRACE:
             raise
@@ -44,7 +44,7 @@ def sample_heat_pages(recording: Recording, judged: Judgement[Any], lang: Lang) 
     return _pages(recording, window, None, lang) if len(window.grid.columns) >= _LEAST_COLUMNS else []
 
 
-def _pages(recording: Recording, window: HeatLook, judged: Judgement[Any] | None, lang: Lang) -> list[ArtifactContent]:
+def _pages(recording: Recording, window: HeatMap, judged: Judgement[Any] | None, lang: Lang) -> list[ArtifactContent]:
     if window.series.samples.is_empty() or not len(window.grid.columns):
         return []
     texts: dict[str, Any] = words(lang)["heat_page"]
@@ -71,7 +71,7 @@ def _pages(recording: Recording, window: HeatLook, judged: Judgement[Any] | None
     ]
 
 
-def _heat(window: HeatLook, rows: Sequence[PeriodRow], texts: dict[str, Any]) -> Heat:
+def _heat(window: HeatMap, rows: Sequence[PeriodRow], texts: dict[str, Any]) -> Heat:
     grid = window.grid
     bands = tuple(_bands(found, row, texts) for found, row in zip(window.found, rows, strict=True))
     return Heat(grid.columns, grid.cell_ns, grid.value, scale_of(grid.value), bands)
@@ -100,7 +100,7 @@ def _wait(row: WaitRow, texts: dict[str, Any]) -> str:
     )
 
 
-def _stacks(window: HeatLook) -> Stacks:
+def _stacks(window: HeatMap) -> Stacks:
     found = stack_cells(window.series, window.grid)
     events = window.series.profile.events
     return Stacks(

@@ -1,15 +1,13 @@
-"""The AI flame graph's content: an accelerator's work beneath the host's stack that launched it.
+"""Convert an accelerator's profile to stack samples: device work beneath the host stack that launched it.
 
-A profile tells spans. On the host they become stacks by lying within each other (`nesting`); work of a device is put
-beneath the stack of its launch, which has its correlation, or - where calls go through a queue and the profiler says
-for whom - of the operator that wanted it. What has no launch in the profile stands beneath a frame that says so.
+Host spans become stacks by nesting (`nesting`). Device work goes beneath the stack of the launch with its correlation,
+or of the operator that enqueued it where calls go through a queue and the profiler records the owner. Work without a
+launch in the profile goes beneath a frame of its own.
 
-Two events, both in ns. ``device``: how long the device worked, summed over streams, so that streams that work at once
-count each; with `idle` also its gaps, each beneath the launch of the work that ended it: that is whom the device waited
-for. ``host``: how long threads were in a frame and in nothing below it - the operator flame graph.
+There are two events, both in ns. ``device``: the time the device worked, summed over streams; with `idle` also its
+gaps, each beneath the launch of the work that ended it. ``host``: the time of threads in a frame itself.
 
-Work belongs to the step of its launch, whenever it ran; a gap to the step of the work that ended it. Host time is cut
-at the step's ends.
+Work belongs to the step of its launch, a gap to the step of the work that ended it; host time is clipped to the step.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ DEVICE, HOST = "device", "host"
 
 _WORK = ("kernel", "memcpy", "memset", "collective")
 _CALLS = ("launch", "sync")
-# Of spans that are equal: ranges hold Python, that holds operators, and those hold calls.
+# Nesting of equal spans: ranges contain Python, Python contains operators, operators contain calls.
 _OUTER = {"annotation": 0, "python": 1, "operator": 2, "other": 3}
 _INNERMOST = 4
 _LISTED = 12
@@ -50,16 +48,16 @@ _SPAN = pl.Schema({"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64,
 def stacks_of_profile(
     profile: Profile, *, event: str = "", step: int | None = None, idle: bool = False
 ) -> StackProfile:
-    """The stack samples of one event of `profile`: ``device``, ``host``, or empty: the first that there is.
+    """Return the stack samples of an event of `profile`: ``device`` or ``host``; empty: the first that exists.
 
-    `step`: of that step of the profiler only. `idle`: the device's gaps too, as frames of kind ``idle``.
+    `step`: only of that profiler step. `idle`: add the device's gaps as frames of kind ``idle``.
 
-    Raises `ToolError`: bad_argument when there is no such event or step, or no device whose gaps could be told;
-    bad_trace when the profile tells only how ranks communicate.
+    Raises `ToolError`: bad_argument without that event or step, or for gaps without a device; bad_trace when the
+    profile has only the communication of ranks.
     """
     activities = profile.activities
     if activities.is_empty():
-        message = f"the profile tells how ranks communicate ({profile.source}), not what ran"
+        message = f"the profile has only the communication of ranks ({profile.source}), not what ran"
         raise ToolError(ErrorCode.BAD_TRACE, message, "give a profile of the operators and the device's work")
     worked = bool(activities["kind"].is_in(_WORK).any())
     event = event or (DEVICE if worked else HOST)
@@ -68,8 +66,8 @@ def stacks_of_profile(
         _check_step(profile, step)
     made = _Made(profile)
     if event == DEVICE:
-        samples, unknown, told = made.device(step, idle=idle)
-        notes = [("launch_unknown", f"{unknown} of {told}")] if unknown else []
+        samples, unknown, total = made.device(step, idle=idle)
+        notes = [("launch_unknown", f"{unknown} of {total}")] if unknown else []
     else:
         samples, notes = made.host(step), []
     if samples.is_empty():
@@ -81,7 +79,7 @@ def stacks_of_profile(
 
 
 def profile_in(recording: Recording) -> Profile:
-    """The accelerator's profile that was joined to a recording; instants since its start."""
+    """Return the accelerator's profile in a recording; times since the recording's start."""
     tables = {name: recording.table(f"profile.{name}") for name in OF_PROFILE}
     entry = recording.manifest.collectors["profile"]
     return Profile(tables, "", entry.engine, notes=tuple((spot.code, spot.detail) for spot in entry.not_seen))
@@ -105,14 +103,14 @@ def _check_step(profile: Profile, step: int) -> None:
 
 
 class _Frames(dict[Frame, int]):
-    """Frames by number, given at first sight."""
+    """Number of each frame, assigned at first use."""
 
     def __missing__(self, frame: Frame) -> int:
         number = self[frame] = len(self)
         return number
 
     def numbers(self, rows: pl.DataFrame, frames: Sequence[Frame], names: pl.DataFrame) -> Ints:
-        """The frame of each of `rows`; `frames`: those of `names` (kind, name), each once."""
+        """Return the frame number of each row; `frames` belong to the rows (kind, name) of `names`."""
         known = names.with_columns(frame=pl.Series([self[frame] for frame in frames], dtype=pl.Int64))
         return rows.join(known, on=["kind", "name"], how="left", maintain_order="left")["frame"].to_numpy()
 
@@ -124,7 +122,7 @@ class _Frames(dict[Frame, int]):
 
 @dataclass(init=False)
 class _Made:
-    """Stacks of one profile, as far as they were wanted. `threads`: (pid, tid) by number."""
+    """Builds the stacks of one profile. `threads` has the number of each (pid, tid)."""
 
     host_rows: pl.DataFrame
     calls: Nested
@@ -134,14 +132,14 @@ class _Made:
         self._profile = profile
         self._prefix = prefix_of(profile.source)
         self._frames, self._stacks = _Frames(), Stacks()
-        who = activities.select("pid", "tid").unique(maintain_order=True)
-        self.threads = who.with_columns(thread=pl.int_range(pl.len(), dtype=pl.Int64))
+        threads = activities.select("pid", "tid").unique(maintain_order=True)
+        self.threads = threads.with_columns(thread=pl.int_range(pl.len(), dtype=pl.Int64))
         self._work = self._numbered(activities.filter(pl.col("kind").is_in(_WORK)))
         self.host_rows = self._numbered(activities.filter((pl.col("device") < 0) & ~pl.col("kind").is_in(_WORK)))
         self.calls = self._nested()
 
     def device(self, step: int | None, *, idle: bool) -> tuple[pl.DataFrame, int, int]:
-        """Samples of what the device did, how much of its work has no launch in the profile, and how much there is."""
+        """Return the device's samples, the number of its activities without a launch, and of all its activities."""
         work = self._work.with_columns(above=self._launched_by())
         chosen = work if step is None else work.filter(pl.col("step") == step)
         samples = self._beneath(chosen, self._of_work(chosen))
@@ -154,17 +152,17 @@ class _Made:
         return samples, unknown, chosen.height
 
     def host(self, step: int | None) -> pl.DataFrame:
-        """Samples of what threads were in."""
+        """Return the samples of the host's threads."""
         spans = self._spans()
         if step is not None:
-            # a step is told by each process that has it: together, what any of them calls so
-            told = self._profile.steps.filter(pl.col("step") == step)
-            windows = _merged(told.select("start_ns", "end_ns"))
+            # several processes may report the same step: take the union of their windows
+            reported = self._profile.steps.filter(pl.col("step") == step)
+            windows = _merged(reported.select("start_ns", "end_ns"))
             spans = pl.concat([_clipped(spans, start, end) for start, end in windows.iter_rows()])
         return _samples(spans)
 
     def profile(self, samples: pl.DataFrame, event: str, notes: tuple[tuple[str, str], ...]) -> StackProfile:
-        """The stack profile of `samples`, with the stacks and frames they need."""
+        """Return a stack profile of `samples` with only the stacks that they use."""
         parent = np.array(self._stacks.parent, np.int64)
         used = np.zeros(len(parent), bool)
         found = np.unique(samples["stack"].to_numpy())
@@ -217,7 +215,7 @@ class _Made:
         return pl.DataFrame(dict(zip(_SPAN, self.calls.spans, strict=True)), schema=_SPAN)
 
     def _launched_by(self) -> pl.Series:
-        """Of each work on a device the stack it stands beneath: of whom it was enqueued for, else of its launch."""
+        """Return the stack above each device activity: that of the owner that enqueued it, else of its launch."""
         calls = self.host_rows.select("kind", "correlation", stack=pl.Series(self.calls.node, dtype=pl.Int64))
         calls = calls.filter(pl.col("kind").is_in(_CALLS) & (pl.col("correlation") >= 0))
         calls = calls.unique("correlation", keep="first", maintain_order=True).select("correlation", called="stack")
@@ -226,7 +224,7 @@ class _Made:
         return owned.select(pl.coalesce("owner", "called", pl.lit(NO_STACK))).to_series()
 
     def _owners(self) -> pl.DataFrame:
-        """By correlation the stack in which the owner of some work was, when it began."""
+        """Return, per correlation, the stack that the owner of the work was in when the work was enqueued."""
         owners = self._profile.owners.join(
             self.threads.with_columns(pl.col("pid", "tid").cast(pl.Int64)),
             left_on=["owner_pid", "owner_tid"],
@@ -243,7 +241,7 @@ class _Made:
         return self._frames.numbers(rows, frames, names)
 
     def _beneath(self, rows: pl.DataFrame, frames: Ints) -> pl.DataFrame:
-        """Samples of `rows`, each with its frame beneath the stack `above`."""
+        """Return samples of `rows`, with each row's frame beneath its stack `above`."""
         pairs, place = np.unique(np.stack([rows["above"].to_numpy(), frames]), axis=1, return_inverse=True)
         call = self._stacks.call
         nodes = [call(above if above != NO_STACK else self._unknown(), frame) for above, frame in pairs.T.tolist()]
@@ -261,7 +259,7 @@ def _samples(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gaps(work: pl.DataFrame) -> pl.DataFrame:
-    """The times in which no stream of a device worked, each as a row of the work that ended it."""
+    """Return the intervals in which no stream of a device worked, each as a row of the work that ended it."""
     rows = work.sort("device", "start_ns", maintain_order=True)
     before = pl.col("end_ns").cum_max().shift(1).over("device")
     rows = rows.with_columns(idle_from=before).filter(pl.col("idle_from") < pl.col("start_ns"))
@@ -269,7 +267,7 @@ def _gaps(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merged(windows: pl.DataFrame) -> pl.DataFrame:
-    """Spans that overlap as one."""
+    """Return the union of the spans: those that overlap become one."""
     rows = windows.sort("start_ns")
     begins = (rows["start_ns"] > rows["end_ns"].cum_max().shift(1)).fill_null(True)
     grouped = rows.with_columns(part=begins.cum_sum()).group_by("part", maintain_order=True)

@@ -1,7 +1,7 @@
-"""Frames of an accelerator's profile: what is one place in the code, or one kind of device work, gets one name.
+"""Frames of an accelerator's profile, with the parts of names removed that differ between steps, processes and runs.
 
-Names that differ from step to step, process to process or run to run - step numbers, addresses, counters of
-collectives - would keep equal work apart, in a picture and in a comparison.
+These are step numbers, addresses and the counters of collectives: they would split equal work in drawings and
+comparisons.
 """
 
 from __future__ import annotations
@@ -19,13 +19,7 @@ _PYTHON = re.compile(r"(?P<file>.+)\((?P<line>[0-9]{1,9})\): (?P<name>.+)", re.D
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 # hcom_allReduce__586_0_1@group: by group, number and rank
 _COUNTED = re.compile(r"(?P<name>[A-Za-z]\w*?)__[0-9]+(?:_[0-9]+)*(?:@.*)?", re.DOTALL)
-_HOST = {
-    "python": "python",
-    "operator": "operator",
-    "annotation": "annotation",
-    "launch": "launch",
-    "sync": "native",
-}
+_HOST = {kind: kind for kind in ("python", "operator", "annotation", "launch")} | {"sync": "native"}
 
 
 class Frame(NamedTuple):
@@ -38,13 +32,15 @@ class Frame(NamedTuple):
 
 
 def prefix_of(source: str) -> str:
-    """What stands before the names of a device's work; `source` as in `whystall.tools.timeline.profile.Profile`."""
+    """Return the prefix of device frames; `source` as in `whystall.tools.timeline.profile.Profile`."""
     return NPU if source.startswith(("ascend", "msprof")) else GPU
 
 
 def host_frame(kind: str, name: str) -> Frame:
-    """The frame of an activity on the host. A Python function's name holds its file and line; a wait for the device is
-    a native call into its runtime; the steps of the profiler are one frame.
+    """Return the frame of a host activity.
+
+    A Python function's name holds its file and line (``train.py(12): forward``); a wait for the device is a native
+    call into its runtime; all profiler steps are one frame.
     """
     if kind == "python":
         name = _ADDRESS.sub("", name)
@@ -56,7 +52,7 @@ def host_frame(kind: str, name: str) -> Frame:
 
 
 def device_frame(kind: str, name: str, prefix: str) -> Frame:
-    """The frame of work on a device."""
+    """Return the frame of device work."""
     if kind == "collective" and (counted := _COUNTED.fullmatch(name)):
         name = counted["name"]
     return Frame(prefix + name, "", 0, "device")

@@ -1,4 +1,4 @@
-"""One event of a stack profile: weights of different events, or in different units, do not add up."""
+"""Choose one event of a stack profile: weights of different events do not add up."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from whystall.tools.stacks.events import choose_event
 from whystall.tools.stacks.model import StackProfile
 
 LOST = "lost"
-"""The unit of an event that tells when samples were lost: it says nothing of stacks, and stays beside any event."""
+"""The unit of the event that marks lost samples; it has no stacks and is kept with any event."""
 
 
 def only_event(profile: StackProfile, event: str = "") -> StackProfile:
-    """`profile` with the samples of `event` alone, and what tells of lost ones; without a name, of the event that
-    `choose_event` chooses. Raises what it raises.
+    """Return `profile` with only the samples of `event` (empty: as `choose_event` chooses) and the lost ones.
+
+    Raises what `choose_event` raises.
     """
     lost = profile.events.filter(pl.col("unit") == LOST)["event"]
     sound = replace(

@@ -1,4 +1,4 @@
-"""A tree as folded stacks, which every tool that draws flame graphs reads."""
+"""Write a call tree as folded stacks, the input format of flame graph tools."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ _TEXT = 16 << 20
 
 
 def folded(tree: CallTree, name: str, unit: str, one: float = 1.0) -> ArtifactContent:
-    """The stacks of a tree as the file `name`, ``outermost;...;innermost weight`` a line, weights with their fractions,
-    in multiples of `one`: the heaviest, at most 100,000 and 16 MiB of them; the title tells when those are not all.
+    """Return the stacks of a tree as the file `name`, one line ``outermost;...;innermost weight`` each.
+
+    Weights are in multiples of `one`. Only the heaviest 100,000 stacks, in at most 16 MiB, are written; the title
+    states when stacks are left out.
     """
     own = tree.own[0]
     weighing = np.flatnonzero(own)

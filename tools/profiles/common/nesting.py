@@ -1,7 +1,7 @@
-"""What a host's threads were in, from spans alone: a span that lies within another was called by it.
+"""Build the stacks of host threads from spans: a span within another was called by it.
 
-Profilers write spans, not stacks. Those of a thread lie within each other, but for what clocks and rounding do to their
-ends, and for ranges that were begun in one function and ended in another.
+Profilers write spans, not stacks. Spans of a thread nest, except for errors of clocks and rounding, and for ranges that
+begin in one function and end in another.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from whystall.tools.stacks.model import NO_STACK
 Ints = NDArray[np.int64]
 
 _JITTER_NS = 2_000
-"""Spans whose ends overlap by less lie within each other: profilers used to round to a microsecond, twice a span, and
-calls into the device's runtime are timed by another clock."""
+"""Ends may overlap by this much and still nest: profilers round to a microsecond, twice a span, and time calls into the
+device's runtime by another clock."""
 _PIECES = 4
-"""A span that outlives what it began in goes on below what is left of the stack, at most so often."""
+"""A span that ends after its parent continues below the rest of the stack, at most this often."""
 _LEAF, _LOOSE = 1, 2
 
 
 class Stacks:
-    """The tree of stacks while it grows: nodes by (parent, frame), a parent before its children."""
+    """A growing tree of stacks: nodes by (parent, frame), parents before children."""
 
     def __init__(self) -> None:
         self.parent: list[int] = []
@@ -35,7 +35,7 @@ class Stacks:
         self._nodes: dict[tuple[int, int], int] = {}
 
     def call(self, parent: int, frame: int) -> int:
-        """The node in which `frame` is called by the node `parent` (`NO_STACK`: it is outermost)."""
+        """Return the node of `frame` called by node `parent` (`NO_STACK`: outermost), adding it if new."""
         node = self._nodes.get((parent, frame))
         if node is None:
             node = self._nodes[parent, frame] = len(self.parent)
@@ -46,9 +46,10 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Calls:
-    """Spans of host threads, in any order: `thread` a number, `frame` a number; `leaf`: a call that calls nothing of
-    the program's, as into the device's runtime; `loose`: a range, which is begun in one function and ended in another,
-    so that it always overlaps those two; `outer`: of spans that are equal the smaller one is the caller.
+    """Spans of host threads, in any order.
+
+    `leaf`: a call into the device's runtime, which never calls the program. `loose`: a range that may begin in one
+    function and end in another, overlapping both. `outer`: of equal spans the one with the smaller value is the caller.
     """
 
     thread: Ints
@@ -62,9 +63,11 @@ class Calls:
 
 @dataclass
 class Nested:
-    """`node`: of each call, where its span began. `spans`: (thread, start, end, node), columns: what was innermost
-    when, ordered by thread and time, without the times in which a thread was in nothing. `odd`: how many calls that
-    are no ranges overlap others without lying within them.
+    """The stacks of calls.
+
+    `node`: the node of each call where its span began. `spans`: columns thread, start, end, node of the innermost call,
+    by thread and time, without times outside any call. `odd`: the number of calls, ranges excepted, that overlap others
+    without nesting.
     """
 
     node: Ints
@@ -74,7 +77,7 @@ class Nested:
 
 @dataclass
 class _Walk:
-    """Threads one after the other. `starts`, `stops`, `inner`: what was innermost when."""
+    """Processes threads one by one. `starts`, `stops`, `inner`: when each node was innermost."""
 
     stacks: Stacks
     starts: list[int] = field(default_factory=list)
@@ -83,12 +86,12 @@ class _Walk:
     odd: int = 0
 
     def walk(self, calls: Sequence[tuple[int, int, int, int]], found: list[int]) -> None:
-        """Go through (start, end, frame, what), ordered; the node of each is added to `found`."""
+        """Process one thread's ordered (start, end, frame, what); append the node of each to `found`."""
         call = self.stacks.call
         ends: list[int] = []
         nodes: list[int] = []
         whats: list[int] = []
-        # (start, end, turn, pieces, frame, what): what goes on after the end of what it began in
+        # (start, end, turn, pieces, frame, what): spans that continue after the end of their parent
         later: list[tuple[int, int, int, int, int, int]] = []
         clock, at, count = 0, 0, len(calls)
         while at < count or later:
@@ -134,7 +137,7 @@ class _Walk:
 
 
 def nested(calls: Calls, stacks: Stacks) -> Nested:
-    """The nodes of `calls`, added to `stacks`, and who was innermost when."""
+    """Add `calls` to `stacks`; return their nodes and the innermost node over time."""
     order = np.lexsort((calls.outer, -calls.end, calls.start, calls.thread))
     thread = calls.thread[order]
     edges = [0, *(np.flatnonzero(np.diff(thread)) + 1).tolist(), len(thread)] if len(thread) else [0]

@@ -41,16 +41,14 @@ def open_stacks(
     step: int | None = None,
     idle: bool = False,
 ) -> StackProfile:
-    """The stack samples at `path`, of one event.
+    """Return the stack samples of one event at `path`. Never blocks on a pipe or device.
 
-    `event`: its name, needed where the source has several and no default; of an accelerator's profile ``device`` (the
-    default when it has device work) or ``host``; of a recording ``off-cpu`` asks for its waits although it has
-    samples. `rank`: chooses among several profiles of accelerators below a directory. `step`: only work launched in
-    that step of an accelerator's profile; `idle`: the device's gaps as frames of their own.
+    `event`: needed where the source has several and no default; ``device`` (default with device work) or ``host`` of
+    an accelerator's profile; ``off-cpu`` selects the waits of a recording. `rank`: selects one of several accelerator
+    profiles below a directory. `step`, `idle`: see `stacks_of_profile`.
 
-    Raises `ToolError`: bad_argument when `event`, `rank` or `step` is not there (it lists what is), when several
-    events or profiles leave a choice, or when `rank`, `step` or `idle` are given for a source that knows no such
-    thing; bad_recording, missing_collector, bad_trace, io_error. A pipe or device is never waited for.
+    Raises `ToolError`: bad_argument for an unknown or ambiguous `event`, `rank` or `step` (it lists the choices), or
+    when `rank`, `step` or `idle` do not apply to the source; bad_recording, missing_collector, bad_trace, io_error.
     """
     place = Path(path)
     try:
@@ -83,7 +81,7 @@ def _format(path: Path) -> Format[Any]:
 
 
 def _recorded(recording: Recording, event: str, rank: int | None, step: int | None, *, idle: bool) -> StackProfile:
-    """The samples of a recording, else its waits, else the accelerator's profile that was joined to it."""
+    """Return the recording's samples, else its waits, else its accelerator's profile."""
     has = recording.has
     if has("profile") and (event in (DEVICE, HOST) or not (has(NOW) or has("switches"))):
         return stacks_of_profile(profile_in(recording), event=event, step=step, idle=idle)
@@ -94,8 +92,8 @@ def _recorded(recording: Recording, event: str, rank: int | None, step: int | No
 
 
 def _refuse(place: Path, rank: int | None, step: int | None, *, idle: bool) -> None:
-    """Options that only a profile of an accelerator has: silence would answer another question than was asked."""
+    """Reject options that apply only to a profile of an accelerator."""
     for name, given in (("rank", rank is not None), ("step", step is not None), ("idle", idle)):
         if given:
-            message = f"{place.name} knows no {name}: it is not a profile of an accelerator"
+            message = f"{place.name} has no {name}: it is not a profile of an accelerator"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"leave {name} out")

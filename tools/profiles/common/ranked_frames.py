@@ -1,9 +1,10 @@
-"""The frames of one event of a stack profile by what they take, each share with what chance may make of it."""
+"""Rank the frames of one event of a stack profile by their share, with 95 % confidence bounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from whystall.tools.contract.proportion import wilson
 from whystall.tools.contract.registry import ArtifactContent
+from whystall.tools.contract.result import Model
 from whystall.tools.profiles.common.events import only_event
 from whystall.tools.profiles.common.folded import folded
 from whystall.tools.profiles.common.sample_weight import one_sample
@@ -18,16 +20,18 @@ from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, Roots, call_tree
 
 _CALLERS = 12
-# A frame that keeps less of what it calls than this for itself only passes it on.
+# A frame whose own share of its total is below this only calls others.
 _ITSELF = 1e-3
 
 
 @dataclass(frozen=True)
 class Share:
-    """A frame beside the whole. Percents of the event; `self_pct`: the frame itself, `total_pct`: with what it calls,
-    once where it calls itself. `low_pct` to `high_pct`: within which `total_pct` lies with 95 %, and `self_low_pct` to
-    `self_high_pct` for `self_pct`; None where weights are measured and not sampled. `samples`: how many were in it or
-    below, None likewise. `path`: labels of its callers where it takes most, outermost first, at most 12 of the nearest.
+    """A frame's share of the event.
+
+    `self_pct`: the frame itself; `total_pct`: with its callees, recursion counted once. `low_pct` to `high_pct`: 95 %
+    bounds of `total_pct`, and `self_low_pct` to `self_high_pct` of `self_pct`; None if weights are measured, not
+    sampled. `samples`: of the total, or None likewise. `path`: labels of at most 12 nearest callers on the heaviest
+    path, outermost first.
     """
 
     frame: int
@@ -44,12 +48,14 @@ class Share:
     samples: int | None = None
     path: tuple[str, ...] = ()
 
+    def fields(self, row: type[Model]) -> dict[str, Any]:
+        """Return the values of the fields that the model `row` shares with this."""
+        return {name: getattr(self, name) for name in row.model_fields if hasattr(self, name)}
+
 
 @dataclass(frozen=True)
 class Ranked:
-    """One event of a profile as a tree, and what its frames take. `one`: what a sample weighs, 0 when weights are
-    durations or nothing tells.
-    """
+    """One event of a profile as a tree. `one`: the weight of a sample; 0 if unknown or weights are durations."""
 
     profile: StackProfile
     tree: CallTree
@@ -59,41 +65,39 @@ class Ranked:
 
     @property
     def samples(self) -> int | None:
-        """How many the whole is; None when that is not known."""
+        """Return the number of samples; None if unknown."""
         return round(self.weight / self.one) if self.one else None
 
     def folded(self, name: str) -> ArtifactContent:
-        """The tree as the file `name` of folded stacks: in samples, as readers expect, where they are known."""
+        """Return the tree as the file `name` of folded stacks, in samples where their weight is known."""
         return folded(self.tree, name, *(("samples", self.one) if self.one else (self.unit, 1.0)))
 
     @property
     def weight(self) -> float:
-        """Of the whole, in the unit."""
+        """Return the weight of the whole tree, in the unit."""
         return float(self.tree.sums[0])
 
     @cached_property
     def kinds(self) -> list[tuple[str, float]]:
-        """Percent of each kind of frame itself, largest first."""
+        """Return the percentage of each kind of frame itself, largest first."""
         own, kinds = self.tree.frame_own[0], self.tree.frames["kind"]
         rows = pl.DataFrame({"kind": kinds, "own": own}).group_by("kind").agg(pl.col("own").sum())
         rows = rows.filter(pl.col("own") > 0).sort("own", "kind", descending=[True, False])
         return [(kind, self._pct(weight)) for kind, weight in rows.iter_rows()]
 
     def itself(self, top: int) -> list[Share]:
-        """The frames that take most themselves."""
+        """Return the frames with the largest own share."""
         own = self.tree.frame_own[0]
         return self._best(np.argsort(-own, kind="stable"), own, top)
 
     def with_calls(self, top: int) -> list[Share]:
-        """The frames that take most with all they call, without those that only ever call one other, which has
-        the same total: the innermost of such a chain, where the time divides, stands for all.
-        """
+        """Return the frames with the largest total; of a chain with equal totals only the innermost."""
         total = self.tree.frame_total[0]
         order = np.argsort(-total, kind="stable")
         return self._best(order[~self._passing[order]], total, top)
 
     def share(self, frame: int) -> Share:
-        """What the frame in this row of the tree's frames takes."""
+        """Return the share of the frame in this row of the tree's frames."""
         tree = self.tree
         _, name, file, line, kind = tree.frames.row(frame)
         own, total = float(tree.frame_own[0, frame]), float(tree.frame_total[0, frame])
@@ -117,12 +121,12 @@ class Ranked:
 
     @cached_property
     def _roots(self) -> NDArray[np.bool_]:
-        """Which frames stand for threads."""
+        """Mark the frames that are threads."""
         return (self.tree.frames["kind"] == "thread").to_numpy()
 
     @cached_property
     def _passing(self) -> NDArray[np.bool_]:
-        """Which frames do nothing to speak of themselves and call one other frame only, everywhere."""
+        """Mark the frames with almost no own weight that everywhere call the same one frame."""
         tree, total = self.tree, self.tree.total[0]
         inner = np.flatnonzero(tree.parent != NO_NODE)
         inner = inner[total[inner] >= total[tree.parent[inner]] * (1 - _ITSELF)]
@@ -141,7 +145,7 @@ class Ranked:
         return [self.share(int(frame)) for frame in wanted[:top]]
 
     def _around(self, frame: int) -> tuple[str, ...]:
-        """The callers of the node that takes most of a frame."""
+        """Return the labels of the callers of the frame's heaviest node."""
         tree = self.tree
         nodes = np.flatnonzero(tree.frame == frame)
         weights = tree.own[0, nodes] if tree.own[0, nodes].any() else tree.total[0, nodes]
@@ -159,10 +163,7 @@ class Ranked:
 
 
 def ranked(profile: StackProfile, event: str = "") -> Ranked:
-    """`event` of `profile`, ranked. Raises what `only_event` raises.
-
-    Threads stand beneath their command's name where it is known: those of one program are one.
-    """
+    """Rank `event` of `profile`; threads are grouped by command name if known. Raises what `only_event` raises."""
     one = only_event(profile, event)
     one = replace(one, tables={**one.tables, "samples": one.samples.filter(pl.col("event") == 0)})
     _, name, unit, _ = one.events.row(0)
@@ -172,7 +173,7 @@ def ranked(profile: StackProfile, event: str = "") -> Ranked:
 
 
 def _code(file: str, line: int) -> str:
-    """Where it is written, as short as it is told apart: ``train.py:212``."""
+    """Return the file name and line, ``train.py:212``, with the package of an ``__init__.py``."""
     parts = file.replace("\\", "/").split("/")
     short = "/".join(parts[-2:]) if parts[-1] == "__init__.py" else parts[-1]
     return f"{short}:{line}" if short and line > 0 else short

@@ -1,4 +1,4 @@
-"""What a CPU profile adds up to beside its frames: threads, kinds of code, and a frame's share of a thread's time."""
+"""Sums of a CPU profile by thread, by kind of code, and of a frame within one thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whystall.tools.stacks.tree import Part, call_tree, labels_of
 
 
 class ThreadShare(NamedTuple):
-    """A thread's part; `cpu_pct` of one CPU, None when it is not known how long was looked."""
+    """A thread's share; `cpu_pct` of one CPU, None if the length of the window is unknown."""
 
     pid: int
     tid: int
@@ -26,7 +26,7 @@ class ThreadShare(NamedTuple):
 
 
 class KindShare(NamedTuple):
-    """A kind of code: the innermost frame is of it, and: some frame is."""
+    """A kind of code. `self_pct`: samples whose innermost frame is of it; `under_pct`: with any frame of it."""
 
     kind: str
     self_pct: float
@@ -34,20 +34,20 @@ class KindShare(NamedTuple):
 
 
 class CpuShares:
-    """`looked_ns`: how long was looked, 0 when that is not known or the weights are no time."""
+    """`window_ns`: the length of the window, 0 if unknown or the weights are not times."""
 
-    def __init__(self, ranked: Ranked, looked_ns: int) -> None:
+    def __init__(self, ranked: Ranked, window_ns: int) -> None:
         self._ranked = ranked
-        self._looked_ns = looked_ns
+        self._window_ns = window_ns
 
     def of_a_thread(self, label: str) -> float | None:
-        """Per cent of the time looked that the frame with this label had in the thread that was in it most."""
-        if not self._looked_ns:
+        """Return the frame's percentage of the window in the thread that spent most time in it."""
+        if not self._window_ns:
             return None
-        return min(100.0, 100 * self._most_of_a_thread.get(label, 0.0) / self._looked_ns)
+        return min(100.0, 100 * self._most_of_a_thread.get(label, 0.0) / self._window_ns)
 
     def lines(self, top: int) -> list[Share]:
-        """The lines of Python that take most with what they call; every one, also where it only passes time on."""
+        """Return the Python lines with the largest total, including those that only call others."""
         tree = self._ranked.tree
         total = tree.frame_total[0]
         python = np.flatnonzero((tree.frames["kind"] == "python").to_numpy() & (total > 0))
@@ -55,13 +55,13 @@ class CpuShares:
 
     @property
     def unnamed(self) -> float:
-        """Share of samples in native code that has no name."""
+        """Return the share of samples in native code without a symbol."""
         frames = self._ranked.tree.frames
         rows = (frames["kind"] == "native") & frames["name"].str.starts_with("[")
         return float(self._ranked.tree.frame_own[0][rows.to_numpy()].sum()) / (self._ranked.weight or 1.0)
 
     def threads(self) -> list[ThreadShare]:
-        """The threads by their CPU time, the largest first."""
+        """Return the threads by CPU time, largest first."""
         profile, weight, samples = self._ranked.profile, self._ranked.weight or 1.0, self._ranked.samples
         labels = profile.frames.select("frame", labels_of(profile.frames))
         at = profile.stacks.select("stack", "frame").join(labels, on="frame", how="left").select("stack", "label")
@@ -79,7 +79,7 @@ class CpuShares:
                 pid=row["pid"],
                 tid=row["tid"],
                 comm=row["comm"],
-                cpu_pct=100 * row["weight"] / self._looked_ns if self._looked_ns else None,
+                cpu_pct=100 * row["weight"] / self._window_ns if self._window_ns else None,
                 share_pct=100 * row["weight"] / weight,
                 samples=None if samples is None else round(row["weight"] / weight * samples),
                 frame=row["label"],
@@ -88,7 +88,7 @@ class CpuShares:
         ]
 
     def kinds(self) -> list[KindShare]:
-        """Kinds of code by what was seen in them themselves, the largest first."""
+        """Return the kinds of code by their own share, largest first."""
         tree, weight = self._ranked.tree, self._ranked.weight or 1.0
         kind_of = tree.frames["kind"].to_numpy()[tree.frame]
         found = []
@@ -103,7 +103,7 @@ class CpuShares:
 
     @cached_property
     def _most_of_a_thread(self) -> dict[str, float]:
-        """By label of a frame: the most of it, with what it calls, that lies in one thread."""
+        """Return, per frame label, the largest total of the frame in a single thread."""
         tree = call_tree(Part(self._ranked.profile), roots="thread")
         root = np.arange(len(tree))
         for level in tree.levels[1:]:

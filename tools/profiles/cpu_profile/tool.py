@@ -1,4 +1,4 @@
-"""cpu_profile: which code has the CPUs, by sampling, per frame and per thread."""
+"""cpu_profile: which code uses the CPUs, by sampling, per frame and per thread."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import NOW, stacks_of
 
-# Below this many samples a share of a half is known to within 18 points: too little to rank anything by.
+# With fewer samples a share of one half has bounds of 18 points or more: too wide to rank frames.
 _FEW = 30
 _FINDINGS, _LINES = 10, 5
-# Findings are made of frames that have surely this share themselves, and of Python lines with that share in total.
+# Lower bounds of the share of a frame itself and of a Python line in total that make a finding.
 _LEAST_OWN, _LEAST_LINE = 0.01, 0.05
-# Frames without a name are said to hide something where they have such a share.
+# From this share on, frames without a symbol are reported as not seen.
 _UNNAMED = 0.05
 
 
@@ -40,10 +40,11 @@ class Params(LiveParams):
 
 
 class FrameRow(Model):
-    """A frame: `self` is the frame itself, `total` also what it calls, in per cent of all samples' CPU time, each with
-    the bounds in which it lies with 95 % (null, as `samples` is, where weights were measured and not sampled). `code`:
-    file and line, or the module. `path`: its callers where it is seen most, the outermost first. `window_pct`: of the
-    thread that is in it most, of the window; null when not observed live.
+    """A frame: `self` without, `total` with its callees, in per cent of all CPU time, with 95 % bounds.
+
+    Bounds and `samples` are null where weights were measured, not sampled. `code`: file and line, or the module.
+    `path`: the callers on the heaviest path, outermost first. `window_pct`: share of the window in the thread that
+    spent most time in it; null when not observed live.
     """
 
     name: str
@@ -61,9 +62,7 @@ class FrameRow(Model):
 
 
 class ThreadRow(Model):
-    """A thread: `cpu_pct` of one CPU over the window (null when not observed live), `share_pct` of all samples, and the
-    frame it was in most.
-    """
+    """A thread: `cpu_pct` of one CPU (null when not observed live), `share_pct` of all samples, most frequent frame."""
 
     pid: int
     tid: int
@@ -75,7 +74,7 @@ class ThreadRow(Model):
 
 
 class KindRow(Model):
-    """In what kind of code the samples were: kernel, native, python, ... `under_pct`: also in what that called."""
+    """A kind of code: kernel, native, python, ... `under_pct`: with the code that it called."""
 
     kind: str
     self_pct: float
@@ -83,10 +82,11 @@ class KindRow(Model):
 
 
 class Data(Model):
-    """`verdict`: profiled, few_samples (the bounds are wide), not_on_cpu (nobody had a CPU at any tick: that is
-    waiting, or having nothing to do, and says nothing of health), few_ticks (the same, at so few ticks that a busy
-    target may have been missed). `cpus`: how many CPUs were kept busy on average
-    (null when not observed live). Frames by their own share, the largest first.
+    """Result of cpu_profile; frames by own share, largest first.
+
+    `verdict`: profiled; few_samples (wide bounds); not_on_cpu (no thread ran at any tick: waiting or idle, neither good
+    nor bad); few_ticks (likewise, with too few ticks to exclude a busy target). `cpus`: average number of busy CPUs
+    (null when not observed live).
     """
 
     verdict: Literal["profiled", "few_samples", "not_on_cpu", "few_ticks"] = "not_on_cpu"
@@ -105,7 +105,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Who had the CPUs in `recording`."""
+    """Rank the code that used the CPUs in `recording`."""
     profile = stacks_of(recording)
     lost = profile.events.filter(unit=LOST)["event"]
     if profile.samples.filter(~pl.col("event").is_in(lost.implode())).is_empty():
@@ -140,31 +140,18 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
 
 def _unseen(recording: Recording, profile: StackProfile) -> Literal["not_on_cpu", "few_ticks"]:
-    """What it says that nobody was seen: each CPU had a tick per period, where a window was observed."""
+    """Return the verdict without samples; in an observed window each CPU had one tick per period."""
     periods = profile.events.filter((pl.col("unit") == "ns") & (pl.col("period") > 0))["period"].to_list()
     window_ns = recording.manifest.window_ns if recording.manifest.host else 0
     return "few_ticks" if periods and 0 < window_ns < _FEW * min(periods) else "not_on_cpu"
 
 
 def _frame(found: Ranked, shares: CpuShares, share: Share) -> FrameRow:
-    return FrameRow(
-        name=share.name,
-        code=share.code,
-        kind=share.kind,
-        self_pct=share.self_pct,
-        self_low_pct=share.self_low_pct,
-        self_high_pct=share.self_high_pct,
-        total_pct=share.total_pct,
-        low_pct=share.low_pct,
-        high_pct=share.high_pct,
-        samples=share.samples,
-        window_pct=shares.of_a_thread(found.tree.labels[share.frame]),
-        path=list(share.path),
-    )
+    return FrameRow(window_pct=shares.of_a_thread(found.tree.labels[share.frame]), **share.fields(FrameRow))
 
 
 def _findings(recording: Recording, frames: list[FrameRow], lines: list[FrameRow], event: str) -> list[Finding]:
-    """What the CPUs are busy with; to be busy is no fault, so it is told and not accused."""
+    """Return findings of the busiest code; polarity normal, since use of a CPU is no fault."""
     chosen = [f for f in frames if (f.self_pct if f.self_low_pct is None else f.self_low_pct) >= 100 * _LEAST_OWN]
     for line in lines:
         surely = line.total_pct if line.low_pct is None else line.low_pct

@@ -1,4 +1,4 @@
-"""What `flame_graph` answers."""
+"""Result of `flame_graph`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pydantic import Field
 from whystall.tools.contract.result import Model
 
 Verdict = Literal["concentrated", "spread", "idle", "no_samples"]
-"""`concentrated`: one frame itself takes at least half, also by its lower bound; `idle`: the device's gaps do."""
+"""`concentrated`: the lower bound of one frame's own share is at least half; `idle`: gaps take half of the time."""
 REASONS = frozenset({"few_samples", "launch_unknown", "no_stacks"})
-"""Why a reader should be careful: fewer than 100 samples; more than 5 % of the device's work has no launch in the
-profile; more than half has no stack."""
+"""Limits of the result: fewer than 100 samples; over 5 % of the device's work without a launch in the profile; over
+half of the samples without a stack."""
 
 
 class FrameRow(Model):
-    """A frame. Percents of the event: itself, and with all it calls; bounds of 95 % where weights are samples.
-    `path`: its callers where it takes most, outermost first. `weight`: with all it calls, in the unit.
+    """A frame. `self_pct` without, `total_pct` with callees, of the event; 95 % bounds where weights are samples.
+
+    `path`: the callers on the heaviest path, outermost first. `weight`: with callees, in the unit.
     """
 
     name: str
@@ -35,14 +36,14 @@ class FrameRow(Model):
 
 
 class KindRow(Model):
-    """Percent of the event that frames of a kind take themselves."""
+    """The own share of all frames of a kind, in percent of the event."""
 
     kind: str
     self_pct: float
 
 
 class LaunchRow(Model):
-    """Who launches device work: the nearest operator and the nearest line of the program; `pct` of that work."""
+    """A launcher of device work: the nearest operator and the nearest program line; `pct` of that work."""
 
     operator: str
     code: str
@@ -50,8 +51,8 @@ class LaunchRow(Model):
 
 
 class DeviceRow(Model):
-    """Device work of one name. `pct` of the event; `weight` in its unit; `count`: how often it ran, None where the
-    source has only sums; `launched_by`: largest first.
+    """Device work of one name. `pct` of the event, `weight` in its unit, `count` of runs (None if the source has only
+    sums), `launched_by` largest first.
     """
 
     name: str
@@ -62,8 +63,8 @@ class DeviceRow(Model):
 
 
 class Data(Model):
-    """`weight`: of all, in `unit`. `frames`: by what they take themselves; `inclusive`: with all they call. `idle_pct`:
-    of the device's time, None unless its gaps were asked for. `devices`: only for work of a device.
+    """`weight`: total, in `unit`. `frames`: by own share; `inclusive`: by total. `idle_pct`: gaps of the device (None
+    unless requested). `devices`: only for device work.
     """
 
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""Who has a device do its work: the nearest operator and the nearest line of the program above it."""
+"""Find what launches device work: the nearest operator and the nearest program line above it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from whystall.tools.stacks.tree import CallTree
 
-# The framework's and the interpreter's own Python: it calls operators on behalf of somebody. Kineto names files
-# relative to where they were found, so the few that are above every thread and process are known by name.
+# Files of the framework and the interpreter, which call operators for the program. Kineto's paths are relative to the
+# import path, so the standard library's files above threads and processes are listed by name.
 _LIBRARY = re.compile(
     r"(?:^|/)(?:torch|torch_npu|torch_xla|triton)/|/lib/python[0-9.]+/(?!(?:site|dist)-packages/)|^<"
     r"|^(?:asyncio|concurrent|importlib|multiprocessing)/|^(?:contextlib|functools|runpy|threading)\.py$"
@@ -21,9 +21,7 @@ _NONE = -1
 
 @dataclass(frozen=True)
 class Launcher:
-    """`operator`, and `code` (the label of a Python frame), empty where there is none above; `pct` of the frame's
-    work.
-    """
+    """`operator` and `code` (the label of a Python frame), empty if there is none above; `pct` of the frame's work."""
 
     operator: str
     code: str
@@ -31,9 +29,9 @@ class Launcher:
 
 
 def launchers(tree: CallTree, frames: list[int], top: int) -> dict[int, list[Launcher]]:
-    """For each of `frames` (rows of the tree's frames) who calls it, by how much, largest first; at most `top` each.
+    """Return at most `top` launchers of each of `frames` (rows of the tree's frames), largest first.
 
-    The line is the nearest that is not the framework's or the interpreter's; where there is none, the nearest of all.
+    The line is the nearest outside the framework and the interpreter, else the nearest.
     """
     kinds = tree.frames["kind"].to_numpy()
     files = tree.frames["file"].to_list()
@@ -57,7 +55,7 @@ def launchers(tree: CallTree, frames: list[int], top: int) -> dict[int, list[Lau
 
 
 def _nearest(tree: CallTree, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of each node the nearest frame that is `wanted`, its own or above it; `_NONE` where there is none."""
+    """Return, per node, the nearest `wanted` frame at or above it; `_NONE` without one."""
     found = np.where(wanted[tree.frame], tree.frame, _NONE)
     for level in tree.levels[1:]:
         found[level] = np.where(found[level] == _NONE, found[tree.parent[level]], found[level])

@@ -1,4 +1,4 @@
-"""flame_graph: which frames of a profile take how much - of a device's work with the code that launched it."""
+"""flame_graph: the share of each frame of a profile; of device work also the code that launched it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from whystall.tools.stacks.recorded import NOW, stacks_of
 
 _HALF_PCT = 50.0
 _UNKNOWN_PCT = 5.0
-# Below it the bounds of a share of one half are wider than 10 points to either side.
+# With fewer samples the bounds of a share of one half are wider than 10 points to either side.
 _FEW_SAMPLES = 100
 _FINDINGS = 10
 _LAUNCHERS = 3
 _PATH = 5
-# As `whystall.tools.stacks.tree` calls a sample that has none.
+# The label that `whystall.tools.stacks.tree` gives to samples without a stack.
 NO_STACK_LABEL = "[no stack]"
 
 
@@ -46,9 +46,7 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """What the frames of the event in `recording` take. Raises `ToolError` (bad_argument) when there are several
-    events and none was asked for, or the one asked for is not there.
-    """
+    """Rank the frames of an event in `recording`. Raises `ToolError` (bad_argument): ambiguous or unknown event."""
     profile = stacks_of(recording)
     if profile.samples.is_empty():
         return Judgement(findings=[], data=Data(verdict="no_samples"), seen=0)
@@ -64,8 +62,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         weight=found.weight,
         samples=found.samples,
         stacks=len(tree),
-        frames=[_row(share) for share in itself[: params.top]],
-        inclusive=[_row(share) for share in found.with_calls(params.top)],
+        frames=[FrameRow(**share.fields(FrameRow)) for share in itself[: params.top]],
+        inclusive=[FrameRow(**share.fields(FrameRow)) for share in found.with_calls(params.top)],
         kinds=[KindRow(kind=kind, self_pct=pct) for kind, pct in found.kinds],
         devices=_devices(found, params.top),
         idle_pct=idle if "idle" in kinds else None,
@@ -101,25 +99,8 @@ def _reasons(found: Ranked) -> list[str]:
     return [reason for reason, true in doubts.items() if true]
 
 
-def _row(share: Share) -> FrameRow:
-    return FrameRow(
-        name=share.name,
-        code=share.code,
-        kind=share.kind,
-        self_pct=share.self_pct,
-        total_pct=share.total_pct,
-        low_pct=share.low_pct,
-        high_pct=share.high_pct,
-        self_low_pct=share.self_low_pct,
-        self_high_pct=share.self_high_pct,
-        samples=share.samples,
-        weight=share.weight,
-        path=list(share.path),
-    )
-
-
 def _is_device(found: Ranked) -> NDArray[np.bool_]:
-    """Of each frame of the tree."""
+    """Mark the frames of device work in the tree."""
     kinds: NDArray[np.bool_] = (found.tree.frames["kind"] == "device").to_numpy()
     worked: NDArray[np.bool_] = found.tree.frame_total[0] > 0
     return kinds & worked
@@ -144,7 +125,7 @@ def _devices(found: Ranked, top: int) -> list[DeviceRow]:
 
 
 def _counts(found: Ranked) -> dict[str, int]:
-    """How often each device frame ran: samples that last, and have it innermost, are one run each."""
+    """Count the runs of each device frame: samples with a duration that have it innermost."""
     profile = found.profile
     runs = profile.samples.filter(pl.col("span_ns") > 0)
     named = runs.join(profile.stacks, on="stack").join(profile.frames.filter(pl.col("kind") == "device"), on="frame")
@@ -152,7 +133,7 @@ def _counts(found: Ranked) -> dict[str, int]:
 
 
 def _finding(share: Share, found: Ranked, recording: Recording) -> Finding:
-    """What takes time is told, not accused: whether that is too much, a comparison says."""
+    """Return a normal finding: only a comparison shows whether a share is too large."""
     metrics = {
         "self_pct": share.self_pct,
         "total_pct": share.total_pct,

@@ -1,11 +1,10 @@
-"""What explains the difference of two profiles: the few functions whose change makes all the others', and how sure.
+"""Explain the difference of two profiles by the few functions whose change causes all others.
 
-Every sample is of the earlier or of the later profile; where nothing changed their mix is the same everywhere. An
-explanation is a group of samples (`difference_groups`: a function's own code, with all it calls, what a function calls
-in another) with another mix. The one that explains most is taken first, its samples are set aside, and the rest is
-looked at again. So a change is told where it arises: of a function and its callers the callers explain less, since the
-change is diluted in them; of a function and its callees the function explains more when all of it grew alike. What
-explains nearly as much and is simpler to say is preferred.
+Every sample is of the earlier or of the later profile; without a change their ratio is the same everywhere. An
+explanation is a group of samples (`groups`: a function's own code, a function with its callees, one function's calls of
+another) with another ratio. The best explanation is taken first and its samples are removed; the search continues in
+the rest. This reports a change where it arises: in callers it is diluted, and a function explains more than its callees
+if all of it grew alike. Among nearly equal explanations the simplest is preferred.
 """
 
 from __future__ import annotations
@@ -28,28 +27,30 @@ from whystall.tools.stacks.tree import CallTree, Part
 Role = Literal["proven", "possible", "effect"]
 Verdict = Literal["differs", "alike", "cannot_tell"]
 MIN_RATIO = 1.1
-"""Relative to the rest, a function that does not surely take this many times more or less is not said to have changed:
-two runs of one program on one machine differ by several percent through memory layout, neighbours and clock frequency,
-which no spread within a run can tell (Mytkowicz et al. 2009; own trials in benchmarks/RESULTS.md)."""
+"""Least reported change, relative to the rest: two runs of one program on one machine differ by several percent through
+memory layout, neighbours and clock frequency, which the spread within a run does not show (Mytkowicz et al. 2009; own
+trials in benchmarks/RESULTS.md)."""
 TOO_COARSE_PCT = 25.0
-"""When a change of so many points of a single function could hide, two profiles are not called alike; what could hide
-is told anyway. So much hides in 100 independent samples of two functions."""
+"""If a change of one function by this many points could remain undetected, two profiles are not called alike. 100
+independent samples of two functions detect this much."""
 _NEAR = 0.95
 _NATS = 1.0
 _OVERLAP = 0.8
 _POSSIBLE = 0.2
-"""Chance makes a row of this role as often."""
+"""Probability that chance makes a row of this role."""
 _EFFECTS = 5
 _WORSE = 4.0
-"""What takes longer is asked for: what takes less is told before it only when it is so many times as much."""
+"""Functions that take longer come first, unless another's decrease is this many times as large."""
 _MIN_GROUP = 0.7
 
 
 @dataclass(frozen=True)
 class Change:
-    """One explaining group. Weights are what was not explained by rows before it; `change`: of its share, in points,
-    within `error` points with all other groups; `cost`: points of the earlier profile, relative to what did not change.
-    `relative`: to the rest, None when that cannot be told, or it was not there before.
+    """One explaining group; its weights exclude what earlier rows explain.
+
+    `change`: of the share, in points, within `error` points for all groups at once. `cost`: points of the earlier
+    profile, relative to what did not change. `relative`: ratio relative to the rest; None without a common scale or if
+    the group was not there before.
     """
 
     group: Group
@@ -66,8 +67,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Difference:
-    """`tree`: side 0 before, 1 after; `proven`: its nodes that are in a proven change, or lead to one. `bound`: points
-    of share that a function's own code would have had to change by to be told from chance; None when unknown.
+    """`tree`: side 0 before, 1 after; `proven`: marks its nodes in a proven change or above one. `bound`: smallest
+    detectable change of a function's own code, in points of share; None if unknown.
     """
 
     verdict: Verdict
@@ -83,9 +84,9 @@ class Difference:
 
 
 def compare(before: Part, after: Part, *, min_pct: float = 1.0, top: int = 10) -> Difference:
-    """The difference of two parts of profiles, which must have samples and the same unit.
+    """Compare two parts of profiles, which must have samples and the same unit.
 
-    `min_pct`: a change of fewer points of share is none; `top`: most rows.
+    `min_pct`: smaller changes of share, in points, are ignored; `top`: maximum number of rows.
     """
     before, after, tree, names = laid_over(before, after, min_pct / 100)
     groups = groups_of(tree, _MIN_GROUP * min_pct / 100)
@@ -118,22 +119,22 @@ class _Comparison:
         self.likely = critical(self.draws, _POSSIBLE)
         self.known = self.before.known and self.after.known
         share = (self.before.weights / self.before.sum + self.after.weights / self.after.sum) / 2
-        mine = apart(self.before, self.after, own, self.whole)
+        owned = apart(self.before, self.after, own, self.whole)
         parts = own @ share
-        self.count = float(2 * (parts * (1 - parts)).sum() / max((mine.error**2).sum(), 1e-12)) if len(own) else 0.0
-        self.bound = float(100 * self.limit * mine.error.max()) if len(own) and self.known else None
+        self.count = float(2 * (parts * (1 - parts)).sum() / max((owned.error**2).sum(), 1e-12)) if len(own) else 0.0
+        self.bound = float(100 * self.limit * owned.error.max()) if len(own) and self.known else None
 
     def explained(self, top: int, names: Sequence[tuple[str, str]]) -> Difference:
         rows: list[Change] = []
         for role in ("proven", "possible"):
             while len(rows) < top and (found := self._next(role, rows)):
                 rows.append(found)
-        if not rows and self._coarse():  # nothing can be told from chance: what moved most is shown all the same
+        if not rows and self._coarse():  # nothing is detectable: show what moved most
             self.likely = 0.0
             while len(rows) < top and (found := self._next("possible", rows)):
                 rows.append(found)
-        if not self.scale.told and any(row.role == "proven" and row.change > 0 for row in rows):
-            # with shares alone, what another's growth pushes aside cannot be told from what shrank
+        if not self.scale.found and any(row.role == "proven" and row.change > 0 for row in rows):
+            # with shares alone, a decrease may only be the effect of another's growth
             rows = [self._as_effect(row) if row.change < 0 else row for row in rows]
         order: dict[Role, int] = {"proven": 0, "possible": 1, "effect": 2}
         rows.sort(key=lambda row: (order[row.role], -abs(row.cost) * (_WORSE if row.cost > 0 else 1.0)))
@@ -161,7 +162,7 @@ class _Comparison:
     def _verdict(self, rows: Sequence[Change]) -> tuple[Verdict, list[str]]:
         reasons = []
         changed = [row for row in rows if row.role == "proven"]
-        if changed and not self.scale.told:
+        if changed and not self.scale.found:
             reasons.append("no_common_scale")
         if not self.known:
             return "cannot_tell", ["not_samples", *reasons]
@@ -169,17 +170,17 @@ class _Comparison:
             return "differs", reasons
         likely = self.likely > 0 and any(row.role == "possible" for row in rows)
         if "counts" in (self.before.how, self.after.how) and likely:
-            return "cannot_tell", ["not_samples"]  # beyond chance if samples are independent, and nothing tells that
+            return "cannot_tell", ["not_samples"]  # beyond chance only if samples are independent, which is unknown
         if self._coarse():
             return "cannot_tell", ["few_samples"]
         return "alike", reasons
 
     def _coarse(self) -> bool:
-        """Whether a change of many points could hide in what chance does."""
+        """Return whether chance could hide a change of many points."""
         return self.bound is None or self.bound > max(TOO_COARSE_PCT, self.min_pct)
 
     def _next(self, role: Role, rows: Sequence[Change]) -> Change | None:
-        """What explains most of what is left."""
+        """Return the group that explains most of the remaining samples."""
         if role == "proven" and not self.known:
             return None
         living = self.member * self.alive
@@ -198,7 +199,7 @@ class _Comparison:
         return found
 
     def _fit(self, role: Role, now: Apart) -> NDArray[np.bool_]:
-        """Which groups changed enough, and surely enough."""
+        """Mark the groups whose change is large and certain enough for `role`."""
         points = 100 * now.change * self._base_share()
         bases = [float(self.core @ side.weights) for side in (self.before, self.after)]
         least = (MIN_RATIO - 1) * np.minimum(now.before / bases[0], now.after / bases[1])
@@ -211,8 +212,8 @@ class _Comparison:
         return float(self.core @ self.before.weights) / self.before.sum
 
     def _gain(self, living: Floats) -> Floats:
-        """How much better each group's own mix of earlier and later samples describes it than the common one, in nats,
-        counted in samples that are worth as much as independent ones."""
+        """Return the log-likelihood gain, in nats, of each group's own ratio of earlier and later samples over the
+        common one, for the effective number of independent samples."""
         early = living @ self.before.weights / self.before.sum * self.count
         late = living @ self.after.weights / self.after.sum * self.count
         both = np.maximum(early + late, 1e-300)
@@ -220,8 +221,8 @@ class _Comparison:
         return _part(early, both, 1 - common) + _part(late, both, common)
 
     def _simplest(self, best: int, gain: Floats, living: Floats) -> int:
-        """Of what explains nearly as much as `best` and is about the same samples, what is simplest to say: a function
-        before a pair of them or a place, then what is smallest."""
+        """Return the simplest group that explains nearly as much as `best` with nearly the same samples: a function
+        before a pair of functions or a place, then the smallest."""
         weight = self.before.weights / self.before.sum + self.after.weights / self.after.sum
         sizes = living @ weight
         common = (living * living[best]) @ weight
@@ -237,7 +238,7 @@ class _Comparison:
         one = apart(self.before, self.after, living[None], self.whole)
         shares = [100 * float(living @ side.weights) / side.sum for side in (self.before, self.after)]
         bases = [float(self.core @ side.weights) / side.sum for side in (self.before, self.after)]
-        told = self.scale.told and shares[0] > 0
+        comparable = self.scale.found and shares[0] > 0
         return Change(
             group=self.groups.groups[row],
             role=role,
@@ -247,7 +248,7 @@ class _Comparison:
             change=shares[1] - shares[0],
             error=float(100 * self.limit * one.error[0]),
             cost=float(100 * now.change[row] * self._base_share()),
-            relative=(shares[1] / bases[1]) / (shares[0] / bases[0]) if told else None,
+            relative=(shares[1] / bases[1]) / (shares[0] / bases[0]) if comparable else None,
             p_value=by_chance(self.draws, float(now.score[row])) if self.known else None,
         )
 
@@ -255,7 +256,7 @@ class _Comparison:
         return Change(**{**row.__dict__, "role": "effect"})
 
     def _effects(self, rows: Sequence[Change]) -> list[Change]:
-        """Functions whose share moved although, relative to the rest, they did not change: others pushed them."""
+        """Return functions whose share changed only because others changed."""
         if not any(row.role == "proven" for row in rows):
             return []
         now = apart(self.before, self.after, self.member, self.core)

@@ -1,4 +1,4 @@
-"""What flamegraph_diff answers in tables. Shares are percent of a profile's weight, changes of them points."""
+"""Parameters and result of flamegraph_diff. Shares are percent of a profile's weight, changes are points."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from whystall.tools.contract.params import Params as Base
 from whystall.tools.contract.result import Model
 
 Verdict = Literal["differs", "alike", "cannot_tell"]
-"""`alike`: no more different than chance makes two profiles of one thing, and a change of `bound_pct` would have been
-seen."""
+"""`alike`: no difference beyond chance, and a change of `bound_pct` would have been detected."""
 
 What = Literal["own", "total", "calls"]
-"""What of the function changed: its own code, it and all it calls, or what it does in `callee`."""
+"""What changed: the function's own code, the function with its callees, or its calls of `callee`."""
 
 Direction = Literal["grew", "shrank", "appeared", "vanished", "moved", "renamed"]
-"""`moved`: what `counterpart` did before is done here now, and costs as much."""
+"""`moved`: work of `counterpart` is done here now, at the same cost."""
 
 Role = Literal["proven", "possible", "effect"]
-"""`possible`: large enough, but chance may have made it; `effect`: the share changed because others' did."""
+"""`possible`: large enough, but may be chance; `effect`: the share changed because others changed."""
 
 Effect = Literal["same", "said", "limited"]
 
 REASONS = (
-    "few_samples",  # a change of many points could hide in what chance does
-    "not_samples",  # weights without instants do not tell how many independent samples they are
-    "no_common_scale",  # too much changed to tell what did not: what shrank may only have made room
-    "little_in_common",  # most of what one profile shows is not in the other
+    "few_samples",  # chance could hide a change of many points
+    "not_samples",  # weights without times: the number of independent samples is unknown
+    "no_common_scale",  # too much changed to find an unchanged part: a decrease may be the effect of an increase
+    "little_in_common",  # most of one profile is not in the other
     "nothing_there",  # no samples
 )
 """Codes of `DiffData.reasons`; their sentences are in prompts/."""
@@ -38,8 +37,8 @@ CHECKS = (
     "other_event",  # events have different names
     "other_period",  # sampled at different rates
     "other_kinds",  # Python frames, operators or device work are in one of them only
-    "other_weight",  # they weigh differently as a whole
-    "other_interrupts",  # interrupts, which are set aside, took different shares
+    "other_weight",  # total weights differ
+    "other_interrupts",  # interrupts, which are excluded, had different shares
 )
 """Codes of `CheckRow.code`."""
 
@@ -64,10 +63,12 @@ class Params(Base):
 
 
 class ChangeRow(Model):
-    """A function that explains part of the difference. `code`: where it is, ``train.py:212``; `path`: who calls it,
-    outermost first, where most of it is. `low_pct` to `high_pct`: where `change_pct` lies, 99 % certain for all rows
-    together. `cost_pct`: how much more (less) than before, in percent of the whole earlier profile, measured against
-    what did not change. `ratio`: of the shares, `relative`: against what did not change; None when it was not there.
+    """A function that explains part of the difference.
+
+    `code`: ``train.py:212``; `path`: callers on the heaviest path, outermost first. `low_pct` to `high_pct`: bounds of
+    `change_pct`, 99 % for all rows together. `cost_pct`: increase (decrease) in percent of the whole earlier profile,
+    relative to the unchanged part. `ratio`: of the shares; `relative`: of the shares relative to the unchanged part;
+    None if the function was not there.
     """
 
     name: str
@@ -91,8 +92,8 @@ class ChangeRow(Model):
 
 
 class CheckRow(Model):
-    """Whether the profiles can be compared. `what`: source, event, period, kinds, weight, interrupts. `code`: one of
-    `CHECKS`, empty when the same."""
+    """A compared condition of the profiles. `what`: source, event, period, kinds, weight, interrupts. `code`: one of
+    `CHECKS`, empty if equal."""
 
     what: str
     before: str
@@ -102,10 +103,10 @@ class CheckRow(Model):
 
 
 class DiffData(Model):
-    """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without instants.
-    `unchanged_pct`: of the earlier profile, what all else is measured against; its share is `scale` times as large
-    later; None when that could not be told. `blocks`: how samples were grouped that depend on each other: steps, time
-    or counts. `common_pct`: of the profiles, functions that both have.
+    """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without times.
+    `unchanged_pct`: the unchanged part of the earlier profile (None if not found), whose share is `scale` times as
+    large later. `blocks`: how dependent samples were grouped: steps, time or counts. `common_pct`: share of the
+    functions that both profiles have.
     """
 
     verdict: Verdict = "cannot_tell"

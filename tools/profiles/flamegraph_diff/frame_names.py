@@ -1,7 +1,7 @@
-"""Names of frames so that two runs of a program, or two versions of it, are found to do the same.
+"""Normalize the names of frames, to compare two runs or two versions of a program.
 
-Line numbers move between versions, addresses between runs, numbers of steps and threads with every start, and a
-compiler's clones of a function with its mood: none of them is a difference of the program.
+Line numbers, addresses, numbers of steps and threads, and a compiler's clones of a function differ without a difference
+of the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import polars as pl
 from whystall.tools.stacks.model import FRAMES, StackProfile
 from whystall.tools.stacks.tree import labels_of
 
-# An address nobody could name. Words like ``facade`` are hexadecimal as well: without 0x it takes a digit and length.
+# An address without a symbol. Words like ``facade`` are hexadecimal too: without 0x a digit and 8 characters needed.
 _ADDRESS = r"^(?:0x[0-9a-fA-F]+|[0-9a-fA-F]*[0-9][0-9a-fA-F]*)$"
 _BARE = 8
 # gcc and clang: parts and specialised copies of one function
@@ -24,16 +24,16 @@ _STEP = r"^ProfilerStep#\d+$"
 
 
 def comparable(profile: StackProfile) -> StackProfile:
-    """`profile` with frames named alike in every run; its samples and stacks are as they were."""
+    """Return `profile` with normalized frame names; samples and stacks are unchanged."""
     name, kind, file = pl.col("name"), pl.col("kind"), pl.col("file")
     module = file.str.extract(r"([^/\\]*)$").fill_null("")
     unnamed = name.str.contains(_ADDRESS) & (name.str.starts_with("0x") | (name.str.len_chars() >= _BARE))
     code = kind.is_in(["native", "kernel", "other"])
-    whose = pl.when(module == "").then(pl.lit("[unknown]")).otherwise("[" + module + "]")
+    owner = pl.when(module == "").then(pl.lit("[unknown]")).otherwise("[" + module + "]")
     numbered = (kind == "thread") | name.str.contains(_STEP)
     alike = (
         pl.when(code & unnamed)
-        .then(whose)
+        .then(owner)
         .when(code)
         .then(name.str.replace(_CLONE, ""))
         .when(numbered)
@@ -44,15 +44,15 @@ def comparable(profile: StackProfile) -> StackProfile:
 
 
 def renamed(profile: StackProfile, new: Mapping[str, Mapping[str, object]]) -> StackProfile:
-    """`profile` with each frame whose label is in `new` called as told there: name, file, kind."""
+    """Return `profile` with the frames whose label is in `new` renamed to its name, file and kind."""
     if not new:
         return profile
     frames = profile.frames.with_columns(labels_of(profile.frames, lines=False).alias("label"))
-    told = pl.DataFrame(
+    names = pl.DataFrame(
         [{"label": label, **{f"new_{part}": row[part] for part in _PARTS}} for label, row in new.items()],
         schema={"label": pl.String, **{f"new_{part}": pl.String for part in _PARTS}},
     )
-    joined = frames.join(told, on="label", how="left", maintain_order="left")
+    joined = frames.join(names, on="label", how="left", maintain_order="left")
     columns = [pl.coalesce(f"new_{part}", part).alias(part) for part in _PARTS]
     changed = joined.with_columns(columns).select(FRAMES.names())
     return replace(profile, tables={**profile.tables, "frames": changed})

@@ -1,8 +1,7 @@
-"""What may have changed as one thing: a function's own code, a function with all it calls, what one function calls in
-another, and a single place in the tree.
+"""Groups of samples that may change together: a function's own code, a function with its callees, one function's calls
+of another, and one place in the tree.
 
-Nodes of the tree that belong to the same groups are one *atom*, so that everything after this works on a few hundred
-columns whatever the size of the tree.
+Nodes of the tree in the same groups form one *atom*; later steps work on a few hundred atoms, whatever the tree's size.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from whystall.tools.stacks.tree import NO_NODE, CallTree
 What = Literal["own", "total", "calls", "place"]
 _Ints = NDArray[np.int64]
 _MOST = 3000
-"""Groups looked at, the heaviest: with more, chance has more to choose from, for ever less weight."""
+"""Maximum number of groups, the heaviest: more groups of little weight only widen the bounds of all."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """`what`: ``own`` code of `frame`; ``total``, with all it calls; ``calls``: what `caller` calls in `frame`;
-    ``place``: `frame` and below at one node. `caller`: a frame, -1 none. `tops`: the nodes that are in it, with all
-    below them unless it is ``own``.
+    """`what`: ``own``: code of `frame`; ``total``: with its callees; ``calls``: calls of `frame` by `caller`;
+    ``place``: `frame` and below at one node. `caller`: a frame, -1 none. `tops`: the group's topmost nodes (for ``own``
+    all its nodes); all nodes below belong to it.
     """
 
     what: What
@@ -37,9 +36,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """`member`: a row a group, a column an atom. `atom`: the atom of each node; -1 where nobody was seen.
-
-    `function`: the frame whose own code an atom is, where that is a group; else -1.
+    """`member`: groups (rows) by atoms (columns). `atom`: of each node; -1 without samples. `function`: the frame whose
+    own code an atom is, if that is a group; else -1.
     """
 
     groups: tuple[Group, ...]
@@ -48,7 +46,7 @@ class Groups:
     function: _Ints
 
     def nodes(self, tree: CallTree, group: Group) -> NDArray[np.bool_]:
-        """Which nodes of `tree` are in `group`."""
+        """Mark the nodes of `tree` in `group`."""
         if group.what == "own":
             return np.asarray(tree.frame == group.frame)
         place, end = tree.preorder
@@ -59,7 +57,7 @@ class Groups:
 
 
 def groups_of(tree: CallTree, min_share: float) -> Groups:
-    """The groups of `tree` that have at least `min_share` of the weight on one of its two sides, each set once."""
+    """Return the distinct groups with at least `min_share` of the weight on one of the two sides."""
     sums = np.maximum(tree.sums, np.finfo(float).tiny)[:, None]
     place, end = tree.preorder
     order = np.argsort(place)
@@ -74,7 +72,7 @@ def groups_of(tree: CallTree, min_share: float) -> Groups:
             sign = int(mark[group.tops].sum(dtype=np.uint64))
         else:
             sign = int((running[end[group.tops]] - running[place[group.tops]]).sum(dtype=np.uint64))
-        if sign not in known:  # the same samples: the simplest way to say it came first
+        if sign not in known:  # of groups with the same samples the simplest comes first
             known.add(sign)
             kept.append((share, group))
     heaviest = sorted(range(len(kept)), key=lambda at: -kept[at][0])[:_MOST]
@@ -92,7 +90,7 @@ def groups_of(tree: CallTree, min_share: float) -> Groups:
 def _all(
     tree: CallTree, sums: NDArray[Any], place: _Ints, end: _Ints, min_share: float
 ) -> Iterator[tuple[Group, float]]:
-    """Every group that weighs enough, the simpler to say first."""
+    """Yield every group that is heavy enough, simpler ones first."""
 
     def heavy(weights: NDArray[Any]) -> NDArray[Any]:
         return (weights / sums).max(axis=0) if weights.size else np.zeros(0)
@@ -130,7 +128,7 @@ def _calls(tree: CallTree, heavy: Any, place: _Ints, end: _Ints, min_share: floa
 
 
 def _topmost(key: _Ints, place: _Ints, end: _Ints, size: int) -> NDArray[np.bool_]:
-    """Whether nothing with the same key lies above."""
+    """Mark the rows without a row of the same key above."""
     order = np.lexsort((place, key))
     base = key[order] * (size + 1)
     furthest = np.maximum.accumulate(end[order] + base)
@@ -140,7 +138,7 @@ def _topmost(key: _Ints, place: _Ints, end: _Ints, size: int) -> NDArray[np.bool
 
 
 def _by(key: _Ints) -> Any:
-    """A function that tells at which rows `key` has a value."""
+    """Return a function that finds the rows where `key` has a given value."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
 
@@ -152,8 +150,8 @@ def _by(key: _Ints) -> Any:
 
 
 def _atoms(tree: CallTree, groups: tuple[Group, ...], seen: NDArray[np.bool_]) -> tuple[_Ints, _Ints]:
-    """The atom of each node, and a node of each atom. A node's groups are told by a sum of random numbers, modulo
-    2^64: that two different sets of groups have the same is as likely as 1 in 10^19."""
+    """Return the atom of each node, and a node of each atom. A set of groups is identified by a sum of random numbers
+    modulo 2^64; two sets collide with a probability of 1 in 10^19."""
     place, end = tree.preorder
     marks = np.random.default_rng(2).integers(1, 1 << 63, len(groups), dtype=np.uint64)
     own = np.zeros(max(tree.frames.height, 1), np.uint64)

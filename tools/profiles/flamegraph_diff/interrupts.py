@@ -1,8 +1,8 @@
-"""Interrupts set aside: they take time from whoever runs, and how many come is the host's doing, not the program's.
+"""Exclude interrupts: their number depends on the host, not on the program.
 
-On a busy host the scheduler's own interrupts (reschedule IPIs, timers) came with 5 % of the samples of a program that
-had none of them on an idle one. What they interrupt they interrupt in proportion, so the other shares stay the same.
-Page faults and other exceptions are the program's own.
+On a busy host the scheduler's interrupts (reschedule IPIs, timers) were 5 % of the samples of a program that had none
+on an idle host. They hit all functions in proportion, so the other shares stay the same. Page faults and other
+exceptions belong to the program.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ENTRY = re.compile(
     r"(apic_timer|reschedule|call_function|call_function_single|irq_work)_interrupt|"
     r"el0t_(64|32)_irq(_handler)?|el1[ht]_64_irq(_handler)?|el[01]_irq(_naked)?|gic_handle_irq"
 )
-# The way back from one, when its entry is on the stack no more; within an exception it is the exception's.
+# The return from an interrupt, after its entry left the stack; within an exception it belongs to the exception.
 _EXIT = re.compile(r"irqentry_exit(_to_user_mode)?")
 
 
 def without_interrupts(part: Part) -> tuple[Part, float]:
-    """`part` without the samples that lie in interrupts, and the share they had of its event's weight, percent."""
+    """Return `part` without the samples in interrupts, and their share of the event's weight in percent."""
     profile = part.profile
     kernel = (profile.frames["kind"] == "kernel").to_numpy()
     entries, exits = (kernel & _matches(profile.frames["name"], what) for what in (_ENTRY, _EXIT))
@@ -37,7 +37,7 @@ def without_interrupts(part: Part) -> tuple[Part, float]:
     parent, frame = profile.stacks["parent"].to_numpy(), profile.stacks["frame"].to_numpy()
     outermost = (parent < 0) | ~kernel[frame[np.maximum(parent, 0)]]
     inside = entries[frame] | (exits[frame] & outermost)
-    while True:  # one round a level of what interrupts call
+    while True:  # one round per level of calls
         more = inside | (inside[np.maximum(parent, 0)] & (parent >= 0))
         if (more == inside).all():
             break
@@ -45,12 +45,12 @@ def without_interrupts(part: Part) -> tuple[Part, float]:
     samples = profile.samples
     stack = samples["stack"].to_numpy()
     away = (stack >= 0) & inside[np.maximum(stack, 0)] & (samples["event"].to_numpy() == part.event)
-    mine = float(samples.filter(pl.col("event") == part.event)["weight"].sum())
+    whole = float(samples.filter(pl.col("event") == part.event)["weight"].sum())
     taken = float(samples.filter(pl.Series(away))["weight"].sum())
-    if not taken or taken == mine:
-        return part, 100.0 * taken / mine if mine else 0.0
+    if not taken or taken == whole:
+        return part, 100.0 * taken / whole if whole else 0.0
     tables = {**profile.tables, "samples": samples.filter(pl.Series(~away))}
-    return replace(part, profile=replace(profile, tables=tables)), 100.0 * taken / mine
+    return replace(part, profile=replace(profile, tables=tables)), 100.0 * taken / whole
 
 
 def _matches(names: pl.Series, what: re.Pattern[str]) -> NDArray[np.bool_]:

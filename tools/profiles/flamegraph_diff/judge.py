@@ -1,4 +1,4 @@
-"""The judgement of flamegraph_diff: what can be compared, rows, findings, and both profiles folded in one file."""
+"""Judge flamegraph_diff: comparability, rows, findings, and both profiles folded in one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whystall.tools.stacks.recorded import BEFORE, NOW, stacks_of
 from whystall.tools.stacks.tree import CallTree, Part
 
 _CPU = frozenset({"cpu-clock", "task-clock", "cpu", "cycles", "cpu-cycles", "samples", ""})
-"""Events that all tell where CPUs spent their time: profiles of two of them have the same shares."""
+"""Events that measure CPU time: profiles of two of them have the same shares."""
 _IN_COMMON_PCT = 50.0
 _TOTAL_SAME = 0.05
 _INTERRUPTS_PCT = 1.0
@@ -33,7 +33,7 @@ _KINDS = ("python", "operator", "device")
 
 
 def judged(recording: Recording, params: Params) -> Judgement[DiffData]:
-    """What makes the profile ``samples`` differ from the profile ``samples_before``."""
+    """Compare the profile ``samples`` with the profile ``samples_before``."""
     profiles = stacks_of(recording, BEFORE), stacks_of(recording, NOW)
     empty = [profile.samples.is_empty() for profile in profiles]
     if all(empty):
@@ -74,7 +74,7 @@ def _event(profile: StackProfile, name: str, which: str) -> int:
 
 
 def _checks(before: Part, after: Part) -> list[CheckRow]:
-    """Whether the two can be compared. Raises `ToolError` (bad_argument): they measured different things."""
+    """Compare the conditions of both. Raises `ToolError` (bad_argument) if they measured different things."""
     names, units, periods = zip(*(_measure(part) for part in (before, after)), strict=True)
     kinds = ["time" if unit in DURATIONS else unit for unit in units]
     plain = [name.split(":")[0].strip("/") for name in names]
@@ -102,7 +102,7 @@ def _checks(before: Part, after: Part) -> list[CheckRow]:
 
 
 def _amount(weight: float, unit: str) -> str:
-    """A weight to be read: durations in seconds, or milliseconds where they are short, all without an exponent."""
+    """Format a weight without exponent; durations in seconds, short ones in milliseconds."""
     if unit != "ns":
         return f"{weight:.15g} {unit}"
     return f"{weight / 1e9:.4g} s" if weight >= 1e9 else f"{weight / 1e6:.4g} ms"
@@ -116,7 +116,7 @@ def _check(what: str, found: Sequence[str], code: str, effect: Effect) -> CheckR
 
 
 def _interrupts(before: float, after: float) -> CheckRow:
-    """What was set aside of either."""
+    """Compare the shares of the excluded interrupts."""
     other = abs(after - before) >= _INTERRUPTS_PCT
     return CheckRow(
         what="interrupts",
@@ -137,8 +137,8 @@ def _samples(part: Part) -> pl.DataFrame:
 
 
 def _kinds(part: Part) -> list[str]:
-    held = set(part.profile.frames["kind"].unique())
-    return [kind for kind in _KINDS if kind in held]
+    kinds = set(part.profile.frames["kind"].unique())
+    return [kind for kind in _KINDS if kind in kinds]
 
 
 def _data(found: Difference, rows: list[ChangeRow], checks: list[CheckRow], before: Part, after: Part) -> DiffData:
@@ -159,7 +159,7 @@ def _data(found: Difference, rows: list[ChangeRow], checks: list[CheckRow], befo
         blocks=found.after.how if found.after.how == found.before.how else f"{found.before.how}, {found.after.how}",
         bound_pct=found.bound,
         scale=found.scale.ratio,
-        unchanged_pct=100 * found.scale.share if found.scale.told else None,
+        unchanged_pct=100 * found.scale.share if found.scale.found else None,
         common_pct=common,
         rows=rows,
         checks=checks,
@@ -175,7 +175,7 @@ def _span_s(part: Part) -> float | None:
 
 
 def _finding(row: ChangeRow, event: str, window_ns: int) -> Finding:
-    told = {
+    metrics = {
         "before_pct": row.before_pct,
         "after_pct": row.after_pct,
         "change_pct": row.change_pct,
@@ -198,7 +198,7 @@ def _finding(row: ChangeRow, event: str, window_ns: int) -> Finding:
         kind="profile.change",
         subject=Subject(type="profile"),
         interval=Interval(start_ns=0, end_ns=window_ns),
-        metrics={name: value for name, value in told.items() if value is not None},
+        metrics={name: value for name, value in metrics.items() if value is not None},
         attributes={name: value for name, value in words.items() if value},
         severity=size if worse and row.cost_pct >= _MINOR_PCT else Severity.INFO,
         polarity=Polarity.ABNORMAL if worse else Polarity.NORMAL,
@@ -221,8 +221,8 @@ def _alike(data: DiffData, bound_pct: float, min_pct: float, window_ns: int) -> 
 
 
 def _folded(tree: CallTree) -> ArtifactContent:
-    """Both profiles in one folded file, ``main;step;save BEFORE AFTER``, as flamegraph.pl draws it: the earlier one
-    scaled to the later one's weight, with its fractions. At most the heaviest `_FOLDED` stacks."""
+    """Return both profiles as lines ``main;step;save BEFORE AFTER`` for flamegraph.pl, the earlier one scaled to the
+    later one's weight; at most the heaviest `_FOLDED` stacks."""
     before = tree.own[0] * (tree.sums[1] / tree.sums[0])
     after = tree.own[1]
     here = np.nonzero((before > 0) | (after > 0))[0]

@@ -1,4 +1,4 @@
-"""How far each group of two sides lies apart, and how far chance alone takes the furthest of all groups."""
+"""The change of each group between two sides, and the largest change of any group by chance alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LEVEL = 0.01
 _DRAWS = 4000
 _ROUNDING = 1e-9
 _SMALL = 1e-4
-"""Of the share: a change that every block shows to the same nanosecond is still no more certain than this."""
+"""Least standard error, relative to the share, even if all blocks agree to the nanosecond."""
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Of each group: `change`, ratio to the base after less that before, its `error`, and weights of both sides."""
+    """Per group: `change` of the ratio to the base, its standard `error`, and the weights of both sides."""
 
     change: Floats
     error: Floats
@@ -28,77 +28,75 @@ class Apart:
 
     @property
     def score(self) -> Floats:
-        """The change in standard errors."""
+        """Return the change in standard errors."""
         return self.change / self.error
 
 
 def pooled(before: Side, after: Side) -> tuple[Side, Side]:
-    """The sides, what is counted in one of them being possible in the other: seen never does not mean certain."""
+    """Return the sides with counting variance also for what only the other side has: zero samples are not certain."""
     shares = [side.weights / side.sum for side in (before, after)]
     made = []
-    for side, mine, other in ((before, 0, 1), (after, 1, 0)):
+    common = (before.samples * shares[0] + after.samples * shares[1]) / max(before.samples + after.samples, 1)
+    for side in (before, after):
         mean = side.counting.sum() / side.sum
-        counts = ((before, after)[mine].samples, (before, after)[other].samples)
-        common = (counts[0] * shares[mine] + counts[1] * shares[other]) / max(sum(counts), 1)
         made.append(replace(side, counting=np.maximum(side.counting, common * side.sum * mean)))
     return made[0], made[1]
 
 
 def variances(before: Side, after: Side, member: Floats, base: Floats) -> tuple[Floats, Floats]:
-    """Of the ratios of the groups' weights to that of the atoms `base`, on each side.
+    """Return the variances of the groups' ratios to the weight of the atoms `base`, on each side.
 
-    Bursts that one side shows are possible on the other, which may have seen none of them: how many times its variance
-    is that of counting is taken from the side where that is more. A burst has more samples where more are taken: of
-    its thread, or of all threads when they do the same at once.
+    Bursts on one side are possible on the other, which may have missed them: the factor between variance and counting
+    variance is that of the side where it is larger. It grows with the number of samples per burst: with the sampling
+    rate, and with the number of threads that do the same at once.
     """
     sides = (before, after)
-    told = [side.variance(member, base) for side in sides]
+    found = [side.variance(member, base) for side in sides]
     made = []
-    for mine, other in ((0, 1), (1, 0)):
-        counted, spread = told[mine]
-        theirs = told[other][1]
+    for one, other in ((0, 1), (1, 0)):
+        counted, spread = found[one]
+        theirs = found[other][1]
         if spread is None:
             made.append(counted)
             continue
-        if sides[mine].traced:  # it shows all that happened
+        if sides[one].traced:  # all events are recorded
             made.append(spread)
             continue
         variance = np.maximum(spread, counted)
         if theirs is not None and not sides[other].traced:
-            counts = told[other][0]
-            # of what is all there is, counting has no variance, and what is left of it is rounding
+            counts = found[other][0]
+            # counting variance near zero is only rounding
             some = counts > _ROUNDING * counts.max(initial=0.0)
             times = np.where(some, theirs / np.where(some, counts, 1.0), 1.0)
-            bursts = np.maximum(times - 1, 0.0) * _more_often(sides[mine], sides[other])
+            bursts = np.maximum(times - 1, 0.0) * _more_often(sides[one], sides[other])
             variance = np.maximum(variance, (1 + bursts) * counted)
         made.append(variance)
     return made[0], made[1]
 
 
-def _more_often(mine: Side, other: Side) -> float:
-    """How many times as many samples a burst has on the side `mine`."""
-    rates = [max(side.samples, 1) / max(side.span_ns, 1.0) for side in (mine, other)]
-    return rates[0] / rates[1] * max(1.0, other.threads / mine.threads)
+def _more_often(one: Side, other: Side) -> float:
+    """Return how many times as many samples a burst has on side `one`."""
+    rates = [max(side.samples, 1) / max(side.span_ns, 1.0) for side in (one, other)]
+    return rates[0] / rates[1] * max(1.0, other.threads / one.threads)
 
 
 def apart(before: Side, after: Side, member: Floats, base: Floats) -> Apart:
-    """The groups `member` (rows) of both sides, each relative to the atoms `base` of its side."""
+    """Return the change of the groups `member` (rows), relative to the atoms `base` of each side."""
     sides = (before, after)
     sums = [member @ side.weights for side in sides]
-    ratios = [mine / float(base @ side.weights) for mine, side in zip(sums, sides, strict=True)]
+    ratios = [weight / float(base @ side.weights) for weight, side in zip(sums, sides, strict=True)]
     variance = variances(before, after, member, base)
     error = np.sqrt(variance[0] + variance[1]) + _SMALL * np.maximum(ratios[0], ratios[1]) + 1e-12
-    known = [(float(mine.sum()), side.free) for mine, side in zip(variance, sides, strict=True)]
+    known = [(float(each.sum()), side.free) for each, side in zip(variance, sides, strict=True)]
     parts = sum(own**2 / free for own, free in known)
     free = sum(own for own, _ in known) ** 2 / parts if parts > 0 else np.inf
     return Apart(ratios[1] - ratios[0], error, sums[0], sums[1], max(free, 1.0))
 
 
 def furthest(before: Side, after: Side, member: Floats, base: Floats, free: float) -> Floats:
-    """Draws of the largest absolute score of all groups when nothing changed, ascending.
+    """Draw the largest absolute score of all groups if nothing changed; ascending.
 
-    Groups that share samples move together: their correlation is that of counting. Scores have the tails of Student's
-    t with `free` degrees of freedom.
+    Groups with common samples are correlated as by counting. Scores follow Student's t with `free` degrees of freedom.
     """
     rng = np.random.default_rng(3)
     wholes = [float(base @ side.weights) for side in (before, after)]
@@ -122,11 +120,11 @@ def furthest(before: Side, after: Side, member: Floats, base: Floats, free: floa
 
 
 def critical(draws: Floats, level: float) -> float:
-    """The score that chance exceeds with the probability `level`."""
+    """Return the score that chance exceeds with probability `level`."""
     return float(np.quantile(draws, 1 - level))
 
 
 def by_chance(draws: Floats, score: float) -> float:
-    """The probability that chance takes any group as far as `score`; no less than the draws can tell."""
+    """Return the probability that any group reaches `score` by chance; at least one draw's share."""
     above = len(draws) - int(np.searchsorted(draws, abs(score)))
     return max(above, 1) / len(draws)

@@ -1,5 +1,5 @@
-"""Functions that have another name in the later profile: found before anything is compared, since all they call would
-seem to have vanished and appeared with them.
+"""Find functions with another name in the later profile before the comparison: otherwise they and their callees would
+seem to have vanished and appeared.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, call_tree
 
 _PASSES = 6
 _SAME_CALLEES = 0.5
-"""What two functions call is the same when at least this share of it is."""
+"""Least common share of their callees for two functions to be the same."""
 _SAME_WEIGHT = 1.25
-"""Two functions that call nothing may be one when their shares differ by no more than this factor."""
+"""Largest ratio of the shares for two functions without callees to be the same."""
 
 
 def laid_over(before: Part, after: Part, min_share: float) -> tuple[Part, Part, CallTree, list[tuple[str, str]]]:
-    """The two parts with comparable names, their tree (side 0: before), and (old, new) labels of what was renamed.
+    """Return both parts with comparable names, their tree (side 0: before), and (old, new) labels of renamed functions.
 
-    `min_share`: what weighs less is not looked for.
+    `min_share`: smaller functions are not searched for.
     """
     before = replace(before, profile=comparable(before.profile))
     after = replace(after, profile=comparable(after.profile))
@@ -40,14 +40,14 @@ def laid_over(before: Part, after: Part, min_share: float) -> tuple[Part, Part, 
 
 
 def _pairs(tree: CallTree, min_share: float) -> list[tuple[int, int]]:
-    """(old, new) frames: in one profile each, called by the same function, and alike in what they call and weigh."""
+    """Return (old, new) frames of one profile each with the same caller and similar callees and weights."""
     shares = tree.frame_total / np.maximum(tree.sums, np.finfo(float).tiny)[:, None]
     gone = np.nonzero((shares[0] >= min_share) & (shares[1] == 0))[0]
     come = np.nonzero((shares[1] >= min_share) & (shares[0] == 0))[0]
     if not len(gone) or not len(come):
         return []
-    old = {int(frame): _seat(tree, int(frame), 0) for frame in gone}
-    new = {int(frame): _seat(tree, int(frame), 1) for frame in come}
+    old = {int(frame): _neighbours(tree, int(frame), 0) for frame in gone}
+    new = {int(frame): _neighbours(tree, int(frame), 1) for frame in come}
     likely = [
         (alike, one, other)
         for one, (above, calls) in old.items()
@@ -62,8 +62,8 @@ def _pairs(tree: CallTree, min_share: float) -> list[tuple[int, int]]:
     return pairs
 
 
-def _seat(tree: CallTree, frame: int, side: int) -> tuple[int, dict[int, float]]:
-    """The function that calls `frame` most, and what shares of its time `frame` spends in those it calls."""
+def _neighbours(tree: CallTree, frame: int, side: int) -> tuple[int, dict[int, float]]:
+    """Return the heaviest caller of `frame`, and the shares of its time that `frame` spends in its callees."""
     nodes = np.nonzero(tree.frame == frame)[0]
     top = int(nodes[np.argmax(tree.total[side][nodes])])
     up = int(tree.parent[top])
@@ -77,7 +77,7 @@ def _seat(tree: CallTree, frame: int, side: int) -> tuple[int, dict[int, float]]
 
 
 def _alike(one: dict[int, float], other: dict[int, float], share: float, share_other: float) -> float:
-    """How alike two functions are, 0 for not at all: by what they call, else by what they weigh."""
+    """Return the similarity of two functions, 0 for none: by their callees, else by their weight."""
     called = [sum(calls.values()) for calls in (one, other)]
     if min(called) > _SAME_CALLEES:
         common = sum(min(part, other.get(callee, 0.0)) for callee, part in one.items())

@@ -1,4 +1,4 @@
-"""The rows of a difference as they are shown: named, placed, and put together where two are one change."""
+"""Build the result rows of a difference; an increase and a decrease that are one change become one row."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, Direction, W
 from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, call_tree
 
 _CANCEL = 0.2
-"""What one function lost and another gained is one move when the sum is at most this share of either."""
+"""A loss and a gain are one move if their sum is at most this share of the larger."""
 _CODE = frozenset({"python", "native", "kernel", "other"})
-"""Kinds of which one can be written into another; an operator that comes where another shrinks is another operator."""
+"""Kinds whose code can move into each other; operators cannot."""
 _LISTED = 64
 _ITS_OWN = 0.9
 
 
 def rows_of(found: Difference, before: Part, after: Part) -> list[ChangeRow]:
-    """The rows of `found`, of the parts that were compared, most important first."""
+    """Return the rows of `found`, most important first; `before` and `after` are the compared parts."""
     lines = [_lines(part) for part in (before, after)]
     moves = _moves(found)
     rows: list[ChangeRow] = []
@@ -38,8 +38,8 @@ def rows_of(found: Difference, before: Part, after: Part) -> list[ChangeRow]:
 
 
 def _moves(found: Difference) -> dict[int, int]:
-    """Rows that gained, by which rows lost the same: the same callee with another caller, or code that a caller took
-    over from what it called."""
+    """Return, per row that gained, the row that lost as much: the same callee with another caller, or code that moved
+    between caller and callee."""
     gains = [at for at, row in enumerate(found.rows) if row.role == "proven" and row.cost > 0]
     losses = [at for at, row in enumerate(found.rows) if row.role == "proven" and row.cost < 0]
     pairs: dict[int, int] = {}
@@ -77,7 +77,7 @@ def _row(found: Difference, change: Change, lines: Sequence[dict[str, str]]) -> 
     side = 0 if change.after == 0 else 1
     top = int(group.tops[np.argmax(tree.total[side][group.tops])])
     if what != "calls" and (outer := _new_above(tree, change, top, side)) != top:
-        # a function that is new, or gone, with all it calls: it is what was added, whoever in it does the work
+        # a function that is new or gone with all its callees: report the outermost one
         top, what, shown = outer, "total", int(tree.frame[outer])
     label = tree.labels[shown]
     return ChangeRow(
@@ -102,7 +102,7 @@ def _row(found: Difference, change: Change, lines: Sequence[dict[str, str]]) -> 
 
 
 def _new_above(tree: CallTree, change: Change, node: int, side: int) -> int:
-    """The outermost function above `node` that only `side` has, as long as it has nothing else in it."""
+    """Return the outermost function above `node` that only `side` has and that contains almost nothing else."""
     share = (change.before, change.after)[side] / 100
     while (up := int(tree.parent[node])) != NO_NODE:
         here = tree.frame_total[:, int(tree.frame[up])] / tree.sums
@@ -126,7 +126,7 @@ def _direction(change: Change) -> Direction:
 
 
 def _moved(found: Difference, loss: Change, gain: Change, lines: Sequence[dict[str, str]]) -> ChangeRow:
-    """One row of a gain that is another's loss."""
+    """Return one row for a gain that is another's loss."""
     old, new = _row(found, loss, lines), _row(found, gain, lines)
     error = math.hypot(loss.error, gain.error)
     before, after = loss.before + gain.before, loss.after + gain.after
@@ -142,7 +142,7 @@ def _moved(found: Difference, loss: Change, gain: Change, lines: Sequence[dict[s
             "high_pct": min(change + error, 100 - before),
             "cost_pct": loss.cost + gain.cost,
             "ratio": after / before,
-            "relative": after / before / found.scale.ratio if found.scale.told else None,
+            "relative": after / before / found.scale.ratio if found.scale.found else None,
         }
     )
 
@@ -169,13 +169,13 @@ def _renamed(found: Difference, old: str, new: str, lines: Sequence[dict[str, st
         high_pct=change,
         cost_pct=0.0,
         ratio=float(shares[1] / shares[0]),
-        relative=float(shares[1] / shares[0] / found.scale.ratio) if found.scale.told else None,
+        relative=float(shares[1] / shares[0] / found.scale.ratio) if found.scale.found else None,
         p_value=None,
     )
 
 
 def _lines(part: Part) -> dict[str, str]:
-    """Of each function (label without line) the file and line where most of its time is."""
+    """Return, per function label without line, the file and line with most of its time."""
     tree = call_tree(part)
     frames = tree.frames.with_columns(total=pl.Series(tree.frame_total[0])).filter(
         (pl.col("line") > 0) & (pl.col("file") != "")
@@ -193,7 +193,7 @@ def _module() -> pl.Expr:
 
 
 def share_of_common(tree: CallTree) -> float:
-    """The share of both profiles' weight in functions that are in both, percent."""
+    """Return the share of weight, in percent, of functions in both profiles (the smaller of both shares)."""
     shares = tree.frame_own / np.maximum(tree.sums, np.finfo(float).tiny)[:, None]
     both = (tree.frame_total > 0).all(axis=0)
     return float(100 * shares[:, both].sum(axis=1).min())

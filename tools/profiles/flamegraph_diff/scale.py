@@ -1,8 +1,8 @@
-"""Which part of two profiles did not change, and so is what everything else is measured against.
+"""Find the unchanged part of two profiles, the reference for all changes.
 
-When one function takes twice as long, the shares of all others shrink although nothing happened to them. As with size
-factors in Anders & Huber 2010, the common scale is what most functions agree on: each votes with the ratio of its
-shares, heavier ones more, but not in proportion, since the one that changed may be the heaviest.
+If one function takes twice as long, the shares of all others shrink although they did not change. As with size factors
+in Anders & Huber 2010, the common scale is the ratio of shares that most functions agree on, weighted by their size but
+less than in proportion, since the changed one may be the largest.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from whystall.tools.profiles.flamegraph_diff.noise import variances
 from whystall.tools.profiles.flamegraph_diff.side import Side
 
 ALIKE = 0.05
-"""Ratios that differ by less than this are one ratio: runs of one program on one machine differ by so much."""
+"""Ratios that differ by less are equal: runs of one program on one machine differ by this much."""
 _SURE = 2.5
-"""... or by less than so many standard errors."""
+"""... or by fewer standard errors than this."""
 _ENOUGH = 3
 _MOST = 0.6
 _ALL = 0.95
 _LEAST = 0.25
-"""What is less of either profile is no scale for the rest, unless its weight is the same in both."""
+"""Least share of the unchanged part in either profile, unless its weight is the same in both."""
 _KNOWN = 0.35
-"""Functions whose ratio is uncertain by more than this factor say nothing about it."""
+"""Functions whose ratio is more uncertain than this are ignored."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """`core`: the atoms that did not change; `ratio`: of their share after to that before; `share`: what they make of
-    the earlier profile. `told`: False when the functions do not agree on a ratio: then `core` is everything and the
-    ratio is 1, so that only shares are compared.
+    """`core`: the unchanged atoms; `ratio`: their share after to before; `share`: of the earlier profile.
+
+    `found`: False if the functions do not agree on a ratio: then `core` is everything and the ratio 1, so that only
+    shares are compared.
     """
 
     core: NDArray[np.bool_]
     ratio: float
     share: float
-    told: bool
+    found: bool
 
 
 def common_scale(before: Side, after: Side, function: NDArray[np.int64], hints: Sequence[float]) -> Scale:
-    """The common scale of two sides. `function`: of each atom, -1: of those that are too small to be looked at.
+    """Return the common scale of two sides. `function`: of each atom; -1: too small.
 
-    `hints`: ratios of shares that a function has when its weight is the same in both, as of two runs of the same work.
+    `hints`: ratios of shares of functions whose weight is the same in both, as in two runs of the same work.
     """
-    everything = Scale(np.ones(len(function), bool), 1.0, 1.0, told=False)
+    everything = Scale(np.ones(len(function), bool), 1.0, 1.0, found=False)
     ids, number = np.unique(function, return_inverse=True)
     member = np.zeros((len(ids), len(function)))
     member[number, np.arange(len(function))] = 1.0
@@ -73,19 +74,19 @@ def common_scale(before: Side, after: Side, function: NDArray[np.int64], hints: 
             best = row
             break
     middle = float(tried[best])
-    for _ in range(3):  # the middle of those who agree, not the one of them that had the most near it
+    for _ in range(3):  # refine to the mean of the functions that agree
         agree = np.abs(ratio - middle) <= np.maximum(ALIKE, 3 * error)
         if not agree.any():
             return everything
         sums = [float(safe[side][votes[agree]].sum()) for side in (0, 1)]
         middle = float(np.log(sums[1] / sums[0]))
     hinted_at = 1 <= best <= len(hinted)
-    told = (
+    enough = (
         sums[0] >= _ALL
         or hinted_at
         or (int((agree & (error < _KNOWN / 2)).sum()) >= _ENOUGH and weight[agree].sum() >= _MOST * weight.sum())
     )
-    if not told or (min(sums) < _LEAST and not hinted_at):
+    if not enough or (min(sums) < _LEAST and not hinted_at):
         return everything
     core = np.isin(number, votes[agree])
-    return Scale(core, float(np.exp(middle)), sums[0], told=True)
+    return Scale(core, float(np.exp(middle)), sums[0], found=True)

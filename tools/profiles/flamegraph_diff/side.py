@@ -1,10 +1,9 @@
-"""One of two profiles that are compared: what it weighs in each atom, and how far chance alone moves that.
+"""One of two compared profiles: the weight of each atom, and its variance.
 
-Samples are no independent draws: a function that runs for a second is sampled a hundred times. So where samples have
-instants, the time is cut into blocks and the spread between blocks is what counts (a block bootstrap in its normal
-approximation): of a record of all that
-happened the steps of training, where something recurs at even intervals, else equal times, long enough that longer ones
-would not give another answer (as in Flyvbjerg & Petersen 1989). The spread cannot be less than what counting makes.
+Samples are not independent: a function that runs for a second is sampled a hundred times. Where samples have times, the
+variance is that between blocks of time (a block bootstrap in its normal approximation). Blocks are the training steps
+of a trace with something recurring at even intervals, else equal times so long that longer ones give the same variance
+(as in Flyvbjerg & Petersen 1989). The variance is at least that of counting.
 """
 
 from __future__ import annotations
@@ -16,41 +15,41 @@ import polars as pl
 from numpy.typing import NDArray
 
 from whystall.tools.profiles.common.sample_weight import one_sample
-from whystall.tools.stacks.model import NO_STACK, NO_TIME, StackProfile
-from whystall.tools.stacks.tree import CallTree, Part, labels_of
+from whystall.tools.profiles.common.stack_nodes import stack_nodes
+from whystall.tools.stacks.model import NO_TIME
+from whystall.tools.stacks.tree import CallTree, Part
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 DURATIONS = frozenset({"ns", "us", "ms", "s", "nanoseconds", "microseconds", "milliseconds", "seconds"})
 BURST = 20.0
-"""Counts without instants do not tell their bursts: their variance is taken to be so many times that of independent
-samples, which is right for functions that stay for ten samples in a row on average, 100 ms at 99 Hz."""
+"""Variance of counts without times, whose bursts are unknown, relative to independent samples: right for functions that
+run for ten samples in a row on average, 100 ms at 99 Hz."""
 
 _BLOCKS = (64, 32, 16)
 _STEADY = 1.4
-"""Blocks are long enough when twice as long ones change the variance by no more than this factor: at 16 blocks the
-estimate is itself uncertain by about a third."""
+"""Blocks are long enough if twice as long ones change the variance by at most this factor: with 16 blocks its estimate
+is uncertain by about a third."""
 _COARSER = ((16, 2.3, 1.1), (8, 3.0, 1.35), (4, 4.2, 2.2))
-"""What drifts, or lasts longer than a block, has more spread between longer blocks. (blocks, times, error): so many
-longer ones are taken for a group when its variance between them is so many times that between the shorter ones, which
-chance makes in 1 % (the quantile of F with 63 degrees of freedom); being so few, they make the error so many times
-larger (Student's t at 1 %)."""
+"""(blocks, times, error): drifts and long bursts vary more between longer blocks. This many longer blocks are used for
+a group if its variance between them is `times` that of the shorter ones, which chance makes in 1 % (quantile of F with
+63 degrees of freedom); so few blocks make the error `error` times larger (Student's t at 1 %)."""
 _LEAST_STEPS, _MOST_STEPS = 4, 500
 _EVEN = 0.35
-"""Intervals are even when their standard deviation is at most this share of their mean."""
+"""Intervals are even if their standard deviation is at most this share of their mean."""
 _COVERED = 0.8
 _SMALLEST = 1e-60
 _LEAST_SAMPLES = 4
-"""Samples a block should have on average, so that its spread is one of shares and not of whether it has any."""
+"""Least average number of samples of a block, for a spread of shares rather than of presence."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """`weights`: by atom; `blocks`: the same by block (rows), None without instants. `counting`: by atom, the variance
-    of the weight if samples are independent of each other, times `BURST` without blocks. `known`: whether the samples
-    tell how many independent observations they are; `traced`: they are no samples, but all that happened. `how`:
-    steps, time or counts. `span_ns`: from the first sample to the end of the last. `threads`: how many were seen, each
-    by its share: 1 when one has nearly all. `steady`: blocks are long enough for most of it.
+    """`weights`: by atom; `blocks`: the same by block (rows), None without times. `counting`: by atom, the variance of
+    the weight for independent samples, times `BURST` without blocks. `known`: whether the number of independent
+    observations is known; `traced`: all events are recorded, not sampled. `how`: steps, time or counts. `span_ns`: from
+    the first sample to the end of the last. `threads`: effective number of threads; 1 if one has nearly all samples.
+    `steady`: blocks are long enough for most of the weight.
     """
 
     weights: Floats
@@ -66,17 +65,17 @@ class Side:
 
     @property
     def sum(self) -> float:
-        """All it weighs."""
+        """Return the total weight."""
         return float(self.weights.sum())
 
     @property
     def free(self) -> float:
-        """Degrees of freedom its variance is known with."""
+        """Return the degrees of freedom of the variance."""
         return np.inf if self.blocks is None else float(len(self.blocks) - 1)
 
     def variance(self, member: Floats, of: Floats) -> tuple[Floats, Floats | None]:
-        """Of the ratios of the groups' weights (`member`, a row each) to the weight of the atoms `of`: as counting
-        makes it, and as blocks show it, if there are any."""
+        """Return the variances of the groups' ratios (`member`, a row each) to the weight of the atoms `of`: by
+        counting, and between blocks if there are any."""
         whole = float(of @ self.weights)
         ratio = member @ self.weights / whole
         cross = (member * of) @ self.counting
@@ -105,8 +104,8 @@ def _spread(blocks: Floats, member: Floats, of: Floats, ratio: Floats, whole: fl
 
 
 def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats) -> Side:
-    """The side `row` of `tree`, which was made from `part`. `functions`: groups (rows) by atom, whose spread decides
-    how long blocks are."""
+    """Return the side `row` of `tree`, made from `part`. `functions`: groups (rows) by atom, whose spread determines
+    the length of blocks."""
     profile, count = part.profile, functions.shape[1]
     samples = profile.samples.filter((pl.col("event") == part.event) & (pl.col("weight") > 0))
     if part.threads is not None:
@@ -114,11 +113,11 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
     event = profile.events.row(part.event, named=True)
     unit = event["unit"]
     here = np.nonzero(atom >= 0)[0]
-    # their squares must be numbers
+    # scaled, so that squares do not overflow
     by = 1.0 if _SMALLEST < tree.sums[row] < 1 / _SMALLEST else min(1.0 / float(tree.sums[row]), 1e300)
     samples = samples.with_columns(pl.col("weight") * by)
     weights = _sums(atom[here], tree.own[row, here] * by, count)
-    of_stack = _nodes(tree, profile)
+    of_stack = stack_nodes(tree, profile, lines=False)
     timed = not samples.is_empty() and bool((samples["at_ns"] != NO_TIME).all())
     traced = timed and unit in DURATIONS and _lasting(samples)
     if not timed:
@@ -152,46 +151,14 @@ def _at_once(samples: pl.DataFrame) -> float:
 
 
 def _lasting(samples: pl.DataFrame) -> bool:
-    """Whether most of the weight is of things that were seen from start to end, and not at an instant."""
+    """Return whether most of the weight is of events with a duration, not of samples at an instant."""
     long = pl.col("weight").filter(pl.col("span_ns") > 0)
     lasting, whole = samples.select(long.sum(), whole=pl.col("weight").sum()).row(0)
     return bool(lasting > 0.5 * whole)
 
 
-def _nodes(tree: CallTree, profile: StackProfile) -> Ints:
-    """The node of each stack of `profile`, and last that of samples without one; -1 where it is not in the tree."""
-    height = max(tree.frames.height, 1)
-    labels = labels_of(profile.frames, lines=False).alias("label").to_frame()
-    rows = tree.frames.select("label", pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
-    known = labels.join(rows, on="label", how="left", maintain_order="left")["row"].fill_null(-1)
-    frame = known.to_numpy().astype(np.int64)[profile.stacks["frame"].to_numpy()]
-    parent = profile.stacks["parent"].to_numpy().astype(np.int64)
-    keys: Ints = (tree.parent + 1) * height + tree.frame  # ascending: breadth first, siblings by frame
-    nodes = np.full(len(parent) + 1, -1, np.int64)
-    level = np.nonzero(parent == NO_STACK)[0]
-    up = np.full(len(level), -1, np.int64)
-    below = np.argsort(parent, kind="stable")
-    starts = np.searchsorted(parent[below], np.arange(len(parent) + 1))
-    while len(level):
-        wanted = (up + 1) * height + frame[level]
-        place = np.searchsorted(keys, wanted).clip(max=max(len(keys) - 1, 0))
-        good = (keys[place] == wanted) & (frame[level] >= 0)
-        level, place = level[good], place[good]
-        nodes[level] = place
-        sizes = starts[level + 1] - starts[level]
-        first = np.repeat(starts[level] - np.cumsum(sizes) + sizes, sizes)
-        up = np.repeat(place, sizes)
-        level = below[first + np.arange(len(up))]
-    none = tree.frames["label"].index_of("[no stack]")
-    if none is not None:
-        place_of = int(np.searchsorted(keys, none))
-        if place_of < len(keys) and keys[place_of] == none:
-            nodes[-1] = place_of
-    return nodes
-
-
 def _clipped(samples: pl.DataFrame, part: Part) -> tuple[Floats, Floats, Floats, Ints]:
-    """(start, length, weight, stack) of what lies inside of the part's time, which begins at 0 and has no hole."""
+    """Return (start, length, weight, stack) within the part's time, shifted to begin at 0 without holes."""
     at = samples["at_ns"].to_numpy().astype(np.float64)
     span = samples["span_ns"].to_numpy().astype(np.float64)
     weight, stack = samples["weight"].to_numpy(), samples["stack"].to_numpy().astype(np.int64)
@@ -213,10 +180,10 @@ def _clipped(samples: pl.DataFrame, part: Part) -> tuple[Floats, Floats, Floats,
 
 
 def _recurring(at: Floats, span: Floats, stack: Ints) -> Floats:
-    """When something begins that comes again and again at even intervals, as a step of training does; empty: nothing.
+    """Return the start times of an event that recurs at even intervals, such as a training step; empty if none does.
 
-    Of a record of all that happened a stack that is entered once a step marks the steps. Of several, the one with the
-    longest interval that leaves enough blocks.
+    In a trace a stack that is entered once per step marks the steps; of several the one with the longest interval that
+    leaves enough blocks.
     """
     order = np.lexsort((at, stack))
     starts, of = at[order], stack[order]
@@ -224,11 +191,11 @@ def _recurring(at: Floats, span: Floats, stack: Ints) -> Floats:
     whole = float((at + span).max())
     found: dict[int, Floats] = {}
     for row in np.nonzero((counts >= _LEAST_STEPS) & (counts <= _MOST_STEPS))[0]:
-        mine = starts[first[row] : first[row] + counts[row]]
-        gaps = np.diff(mine)
-        covers = (mine[-1] - mine[0] + gaps.mean()) >= _COVERED * whole
+        times = starts[first[row] : first[row] + counts[row]]
+        gaps = np.diff(times)
+        covers = (times[-1] - times[0] + gaps.mean()) >= _COVERED * whole
         if covers and float(gaps.std()) <= _EVEN * float(gaps.mean()):
-            found.setdefault(len(mine), mine)
+            found.setdefault(len(times), times)
     enough = [count for count in found if count >= _BLOCKS[-1]]
     return found[min(enough) if enough else max(found)] if found else np.empty(0, np.float64)
 
@@ -236,7 +203,7 @@ def _recurring(at: Floats, span: Floats, stack: Ints) -> Floats:
 def _by_time(
     at: Floats, span: Floats, weight: Floats, where: Ints, count: int, functions: Floats
 ) -> tuple[Floats | None, bool]:
-    """Blocks of equal time, and whether longer ones would tell the same; None for fewer samples than make any."""
+    """Return blocks of equal time (None with too few samples), and whether longer ones give the same variance."""
     last = float((at + span).max()) + 1 if len(at) else 0.0
     most = [blocks for blocks in _BLOCKS if blocks * _LEAST_SAMPLES <= len(at)] or [_BLOCKS[-1]]
     if len(at) < 2 * _LEAST_SAMPLES:
@@ -257,8 +224,8 @@ def _by_time(
 
 
 def _blocks(at: Floats, span: Floats, weight: Floats, where: Ints, count: int, edges: Floats) -> Floats:
-    """Weights by block and atom. What lasts over an edge counts on both sides, in proportion; what lies before the
-    first edge or after the last, with the nearest block."""
+    """Return weights by block and atom. A span across an edge is divided in proportion; anything outside the edges
+    belongs to the nearest block."""
     blocks = len(edges) - 1
     first = (np.searchsorted(edges, at, "right") - 1).clip(0, blocks - 1)
     last = (np.searchsorted(edges, at + span, "left") - 1).clip(0, blocks - 1)

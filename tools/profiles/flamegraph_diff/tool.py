@@ -10,9 +10,9 @@ from whystall.tools.stacks.recorded import BEFORE, NOW
 
 
 def judge(recording: Recording, params: Params) -> Judgement[DiffData]:
-    """What makes the profile ``samples`` differ from the profile ``samples_before``.
+    """Compare the profile ``samples`` with the profile ``samples_before``.
 
-    Raises `ToolError`: bad_trace when one of them is empty, bad_argument when they measured different things.
+    Raises `ToolError`: bad_trace if one of them is empty, bad_argument if they measured different things.
     """
     from whystall.tools.profiles.flamegraph_diff.judge import judged
 

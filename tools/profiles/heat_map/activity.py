@@ -1,7 +1,7 @@
-"""When something was busy and when it was quiet, from samples or spans: intervals that alternate.
+"""Divide time into busy and quiet intervals, from samples or spans.
 
-A sample says that its thread ran at one instant. It stands for the time up to the next one before and after it, so a
-spell is quiet only where samples that were due are missing. A span says what it says.
+A sample stands for the time up to the neighbouring sampling instants: an interval is quiet only if due samples are
+missing. A span is busy from its start to its end.
 """
 
 from __future__ import annotations
@@ -17,34 +17,32 @@ if TYPE_CHECKING:
     Instants = NDArray[np.int64]
 
 QUIET_LEVEL = 0.25
-"""Quiet: no more than this share of what is usual while anything goes on (`_usual`) is going on."""
+"""Quiet: the level is at most this share of the usual one (`_usual`)."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Spells in the order of time, none touching another; `starts` and `ends` in ns."""
+    """Disjoint intervals in time order; `starts` and `ends` in ns."""
 
     starts: Instants
     ends: Instants
 
     @property
     def lengths(self) -> Instants:
-        """How long each is, ns."""
+        """Return the length of each interval, ns."""
         return self.ends - self.starts
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def where(self, chosen: NDArray[np.bool_]) -> Runs:
-        """Those that are `chosen`."""
+        """Return the intervals that are `chosen`."""
         return Runs(self.starts[chosen], self.ends[chosen])
 
 
 @dataclass(frozen=True)
 class Activity:
-    """Quiet spells between `first` and `last`. `resolution`: shorter ones cannot be told, ns. `holes`: spells during
-    which nothing was observed.
-    """
+    """Quiet intervals between `first` and `last`. `resolution`: the shortest detectable, ns. `holes`: not observed."""
 
     quiet: Runs
     first: int
@@ -54,24 +52,24 @@ class Activity:
 
     @property
     def busy(self) -> Runs:
-        """The spells between the quiet ones."""
+        """Return the intervals between the quiet ones."""
         return between(self.quiet, self.first, self.last)
 
 
 def activity_of(
     at: Instants, span: Instants, first: int, last: int, *, interval: int, holes: Sequence[tuple[int, int]] = ()
 ) -> Activity:
-    """The activity that samples at `at` show between `first` and `last`.
+    """Return the activity of samples at `at` between `first` and `last`.
 
-    `interval`: ns between samples of something that runs; used for those without a span. Quiet spells at an edge of
-    the window or of a hole have no known beginning or end; they are kept, so that nobody counts on `quiet` for them.
+    `interval`: ns between samples of a running thread, used for samples without a span. Quiet intervals at the edge of
+    the window or of a hole are kept, although their true ends are unknown.
     """
     import numpy as np
 
     points = span <= 0
     reach = np.where(points, interval, 0)
     starts, ends = at - reach, at + np.where(points, interval, span)
-    # half of the reach is given back: what ran at a sample stopped, on average, half an interval later
+    # a thread that ran at a sample stopped, on average, half an interval later
     back = interval // 2 if bool(points.any()) else 0
     levels, edges = _levels(np.clip(starts, first, last), np.clip(ends, first, last), first, last)
     quiet = levels <= QUIET_LEVEL * _usual(levels, np.diff(edges))
@@ -84,7 +82,7 @@ def activity_of(
 
 
 def between(runs: Runs, first: int, last: int) -> Runs:
-    """The spells that `runs` leave free between `first` and `last`."""
+    """Return the intervals between `runs`, from `first` to `last`."""
     import numpy as np
 
     starts = np.concatenate([np.array([first], dtype=np.int64), runs.ends])
@@ -93,7 +91,7 @@ def between(runs: Runs, first: int, last: int) -> Runs:
 
 
 def closed(runs: Runs, gap: int) -> tuple[Runs, Instants]:
-    """`runs`, those that are less than `gap` apart as one; and how much of each really is of `runs`, ns."""
+    """Join `runs` less than `gap` apart; return them and the time of the original runs in each, ns."""
     import numpy as np
 
     if not len(runs):
@@ -105,7 +103,7 @@ def closed(runs: Runs, gap: int) -> tuple[Runs, Instants]:
 
 
 def _levels(starts: Instants, ends: Instants, first: int, last: int) -> tuple[NDArray[np.int64], Instants]:
-    """How many spells are open in each piece, and the edges of the pieces (one more)."""
+    """Return the number of open intervals in each piece of time, and the edges of the pieces (one more)."""
     import numpy as np
 
     edges, inverse = np.unique(np.concatenate([starts, ends, np.array([first, last])]), return_inverse=True)
@@ -117,7 +115,7 @@ def _levels(starts: Instants, ends: Instants, first: int, last: int) -> tuple[ND
 
 
 def _usual(levels: NDArray[np.int64], lengths: Instants) -> float:
-    """The level that is not exceeded for three quarters of the time in which anything goes on."""
+    """Return the upper quartile, over time, of the levels above zero."""
     import numpy as np
 
     on = levels > 0
@@ -129,7 +127,7 @@ def _usual(levels: NDArray[np.int64], lengths: Instants) -> float:
 
 
 def _runs(edges: Instants, chosen: NDArray[np.bool_]) -> Runs:
-    """Neighbouring pieces that are `chosen`, as one."""
+    """Join neighbouring pieces that are `chosen`."""
     import numpy as np
 
     padded = np.concatenate([[False], chosen, [False]]).astype(np.int8)

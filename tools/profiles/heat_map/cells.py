@@ -1,7 +1,7 @@
-"""Samples over time as cells: a column per second, 50 cells of 20 ms in it; long profiles have longer columns.
+"""Samples over time as cells: a column per second with 50 cells of 20 ms; long profiles have longer columns.
 
-A cell's value is the share of what it could hold: 1 when everything that is ever busy at once is busy all the time.
-Where nothing was observed (beyond the edges, in holes) it is NaN and not zero: darkness must mean quiet.
+A cell's value is its busy time relative to the maximum: 1 if all lanes (threads ever busy at once) are busy all the
+time. It is NaN, not zero, where nothing was observed (beyond the edges, in holes).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 ROWS = 50
 CELL_NS = 20_000_000
 MOST_COLUMNS = 2000
-"""Of longer profiles a column is 2, 5, 10 ... seconds."""
+"""In longer profiles a column is 2, 5, 10 ... seconds."""
 _LONGER: tuple[int, ...] = tuple(m * 10**p for p in range(8) for m in (1, 2, 5))
-# Of a file without a known window: columns without anything, from which on they are cut out; and what stands alone
-# beyond such a gap and is at most this share of all, and at most so many, is an outlier (a broken clock, a stray line).
+# In a file without a known window, longer gaps (in columns) are cut out; samples isolated by such gaps are outliers (a
+# broken clock, a stray line) if they are at most this share and this many.
 _GAP_COLUMNS = 30
 _OUTLIER_SHARE, _OUTLIERS = 0.01, 10
-# A cell that was observed for less than this share says nothing.
+# A cell needs at least this share of observed time.
 _LEAST_OBSERVED = 0.5
-# What is busy at once is looked for over so many cells: one alone holds too few samples.
+# Lanes are counted over this many cells: one cell holds too few samples.
 _LANE_CELLS = 10
 
 
 @dataclass(frozen=True)
 class Presence:
-    """When something was busy: spells [`starts`, `ends`), ns. A sample is a spell as long as samples are apart."""
+    """Busy intervals [`starts`, `ends`), ns. A sample is an interval of one sampling period."""
 
     starts: Instants
     ends: Instants
@@ -42,11 +42,10 @@ class Presence:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells of `cell_ns`, `ROWS` in a column. `columns`: the start of each, ns, ascending; where two are further apart
-    than a column, time without anything was cut out.
+    """Cells of `cell_ns`, `ROWS` in a column. `columns`: their starts, ns, ascending; gaps are cut out.
 
-    `value`: columns x rows, see the module. `first`, `last`: the observed time. `lanes`: how many are ever busy at
-    once. `outliers`: samples so far from all others that they were left out.
+    `value`: columns x rows, see the module. `first`, `last`: the observed time. `lanes`: most threads busy at once.
+    `outliers`: samples left out.
     """
 
     cell_ns: int
@@ -59,18 +58,18 @@ class Grid:
 
     @property
     def column_ns(self) -> int:
-        """How long a column is."""
+        """Return the length of a column."""
         return self.cell_ns * ROWS
 
     @property
     def gaps(self) -> int:
-        """How many times time was cut out."""
+        """Return how many gaps were cut out."""
         import numpy as np
 
         return int((np.diff(self.columns) > self.column_ns).sum())
 
     def cell_of(self, at: Instants) -> Instants:
-        """The number of the cell (column by column) in which each instant is; -1 where it is in none."""
+        """Return the cell number (column by column) of each time; -1 outside all cells."""
         import numpy as np
 
         if not len(self.columns):
@@ -84,16 +83,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Extent:
-    """The pieces of time that are shown, each (first, last), and how many samples are in none."""
+    """The displayed pieces of time, each (first, last), and the number of samples outside them."""
 
     pieces: tuple[tuple[int, int], ...]
     outliers: int
 
 
 def extent_of(presence: Presence, window: tuple[int, int] | None) -> Extent:
-    """What to show of `presence`: the `window` where it is known, else where something is, without long gaps and
-    without outliers. Instants need no order, and the end is the latest end.
-    """
+    """Return the `window` if known, else the extent of `presence` (in any order) without long gaps and outliers."""
     import numpy as np
 
     starts, ends = presence.starts, presence.ends
@@ -113,13 +110,13 @@ def extent_of(presence: Presence, window: tuple[int, int] | None) -> Extent:
 
 
 def grid_of(presence: Presence, extent: Extent, holes: Sequence[tuple[int, int]] = ()) -> Grid:
-    """The cells of `presence`; `holes`: spells during which nothing was observed."""
+    """Return the cells of `presence`; `holes`: intervals that were not observed."""
     import numpy as np
 
     cell = _cell_ns(extent)
     column = cell * ROWS
     origin = extent.pieces[0][0] if extent.pieces else 0
-    # what is left of a cell at the end is no reason for a column
+    # an incomplete cell at the end gets no column of its own
     reach = [(a - origin, b - origin - int(_LEAST_OBSERVED * cell)) for a, b in extent.pieces]
     numbers = [np.arange(a // column, max(-(-b // column), a // column + 1)) for a, b in reach]
     starts = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *numbers])) * column + origin
@@ -138,7 +135,7 @@ def grid_of(presence: Presence, extent: Extent, holes: Sequence[tuple[int, int]]
 
 
 def _cell_ns(extent: Extent) -> int:
-    """The shortest cell with which the columns do not become too many."""
+    """Return the shortest cell that gives at most `MOST_COLUMNS` columns."""
     for times in _LONGER:
         column = CELL_NS * ROWS * times
         if sum(-(-(b - a) // column) + 1 for a, b in extent.pieces) <= MOST_COLUMNS:
@@ -147,13 +144,13 @@ def _cell_ns(extent: Extent) -> int:
 
 
 def _spread(grid: Grid, starts: Instants, ends: Instants) -> Floats:
-    """How long the spells [starts, ends) are in each cell, ns; what is in no cell is left out."""
+    """Return the time of the intervals [starts, ends) in each cell, ns."""
     import numpy as np
 
     count = len(grid.columns) * ROWS
     out = np.zeros(count + 1)
     column = np.maximum(np.searchsorted(grid.columns, ends - 1, side="right") - 1, 0)
-    ends = np.minimum(ends, grid.columns[column] + grid.column_ns)  # what is left of a cell may have no column
+    ends = np.minimum(ends, grid.columns[column] + grid.column_ns)  # an incomplete last cell may have no column
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     first, last = grid.cell_of(starts), grid.cell_of(ends - 1)
@@ -173,30 +170,30 @@ def _spread(grid: Grid, starts: Instants, ends: Instants) -> Floats:
 
 
 def _lanes(busy: Floats, seen: Floats) -> int:
-    """How many were ever busy at once: the most over a few cells, as a whole number."""
+    """Return the largest number of threads busy at once, averaged over a few cells and rounded."""
     import numpy as np
 
     blocks = np.arange(0, len(busy), _LANE_CELLS)
     room = np.add.reduceat(seen, blocks)
     share = np.divide(np.add.reduceat(busy, blocks), room, out=np.zeros(len(blocks)), where=room > 0)
-    # a block that was hardly observed says nothing about how many there are
+    # ignore blocks that were hardly observed
     share = share[room >= _LEAST_OBSERVED * room.max()] if len(room) and room.max() > 0 else share
     return max(int(np.rint(share.max(initial=1.0))), 1)
 
 
-def merged(who: Instants, starts: Instants, ends: Instants) -> tuple[Instants, Presence]:
-    """Overlapping spells of the same `who` as one, so that nested work counts once; and whose each is."""
+def merged(owner: Instants, starts: Instants, ends: Instants) -> tuple[Instants, Presence]:
+    """Join overlapping intervals of the same `owner`, so that nested work counts once; return owners and intervals."""
     import numpy as np
 
-    order = np.lexsort((starts, who))
-    who, starts, ends = who[order], starts[order], ends[order]
-    edges = np.flatnonzero(np.diff(who)) + 1
-    owners, begins, stops = [who[:0]], [starts[:0]], [ends[:0]]
-    for mine, begin, end in zip(np.split(who, edges), np.split(starts, edges), np.split(ends, edges), strict=True):
+    order = np.lexsort((starts, owner))
+    owner, starts, ends = owner[order], starts[order], ends[order]
+    edges = np.flatnonzero(np.diff(owner)) + 1
+    owners, begins, stops = [owner[:0]], [starts[:0]], [ends[:0]]
+    for of, begin, end in zip(np.split(owner, edges), np.split(starts, edges), np.split(ends, edges), strict=True):
         reached = np.maximum.accumulate(end)
         first = np.concatenate([[True], begin[1:] > reached[:-1]])[: len(begin)]
         last = np.concatenate([first[1:], [True]])[: len(begin)]
-        owners.append(mine[first])
+        owners.append(of[first])
         begins.append(begin[first])
         stops.append(reached[last])
     return np.concatenate(owners), Presence(np.concatenate(begins), np.concatenate(stops))

@@ -1,9 +1,8 @@
-"""How likely chance alone makes intervals as even as these.
+"""The probability that chance makes intervals as even as observed.
 
-Evenness is judged by neighbouring intervals only (Shinomoto's local variation, Neural Computation 15, 2003): a slow
-drift of the period does not make it uneven. Chance means pauses that begin at random instants: an interval is then as
-long as the pause plus an exponential wait, and it is the pause's share of the interval that decides how even random
-pauses look. Drawn with a fixed seed, so that one profile is always judged alike.
+Evenness compares neighbouring intervals (Shinomoto's local variation, Neural Computation 15, 2003): a slow drift of the
+period does not matter. By chance, pauses begin at random: an interval is the pause plus an exponential wait, and the
+evenness depends on the pause's share of the interval. Draws have a fixed seed, so that results are reproducible.
 """
 
 from __future__ import annotations
@@ -17,38 +16,37 @@ if TYPE_CHECKING:
 
 _DRAWS = 4000
 _SEED = 20
-# Lengths of series for which chance is drawn; a longer series counts as the next shorter one, which is conservative.
+# Drawn lengths of series; other lengths use the next shorter one, which is conservative.
 _LENGTHS = (3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 24, 32, 48, 64)
-_PARTS = 20  # steps of the share that pauses take, from none to nine tenths
-# A pause that was missed, or one too many, spoils two neighbours: of eight and more the most uneven fifth is left out.
+_PARTS = 20  # steps of the pauses' share, from none to nine tenths
+# A missed or additional pause spoils two neighbours: from eight terms on, the most uneven fifth is left out.
 _TRIM_FROM, _KEEP = 8, 0.8
-# Mean of what is kept of squared normal deviations, as a share of the mean of all: 1 - 2 z pdf(z) / 0.8 at z = 1.2816.
+# Trimmed mean of squared normal deviations relative to the full mean: 1 - 2 z pdf(z) / 0.8 at z = 1.2816.
 _KEPT = 0.4377
 
 
 def unevenness(intervals: NDArray[np.float64]) -> float:
-    """Mean squared relative difference of neighbours, the most uneven left out; at least two intervals."""
+    """Return the trimmed mean squared relative difference of neighbours; at least two intervals."""
     import numpy as np
 
     return float(_trimmed(_differences(np.asarray(intervals, dtype=np.float64)[None, :]))[0])
 
 
 def jitter(uneven: float, intervals: int) -> float:
-    """The scatter of a single interval, as a share of the interval, that makes for this unevenness."""
+    """Return the scatter of single intervals, as a share of the interval, that corresponds to `uneven`."""
     kept = _KEPT if intervals - 1 >= _TRIM_FROM else 1.0
     return float((2 * uneven / kept) ** 0.5)
 
 
 def p_value(uneven: float, intervals: int, pause_share: float) -> float:
-    """Probability that random pauses are as even as this or more; `pause_share`: how much of an interval is
-    the pause.
+    """Return the probability that random pauses are at least this even; `pause_share`: of the interval.
 
-    Below 1 % it is extrapolated with the slope between 10 % and 1 %, which is too flat: never too small a value.
+    Below 1 % it is extrapolated with the slope between 10 % and 1 %, which gives no too small value.
     """
     import numpy as np
 
     terms = max(length for length in _LENGTHS if length <= max(intervals - 1, _LENGTHS[0]))
-    # rounded up: random pauses look the evener, the larger the share they take
+    # rounded up: random pauses are more even, the larger their share
     drawn = _by_chance(terms, min(int(np.ceil(pause_share * _PARTS)), 18))
     one, ten = drawn[_DRAWS // 100], drawn[_DRAWS // 10]
     if uneven >= one:
@@ -61,7 +59,7 @@ def p_value(uneven: float, intervals: int, pause_share: float) -> float:
 
 @lru_cache(maxsize=256)
 def _by_chance(terms: int, parts: int) -> NDArray[np.float64]:
-    """Unevenness of random pauses, ascending."""
+    """Return the unevenness of random pauses, ascending."""
     import numpy as np
 
     share = parts / _PARTS
@@ -74,7 +72,7 @@ def _differences(intervals: NDArray[np.float64]) -> NDArray[np.float64]:
 
     before, after = intervals[:, :-1], intervals[:, 1:]
     both = before + after
-    # two that last nothing tell nothing: not even
+    # two empty intervals are not even
     found: NDArray[np.float64] = np.divide(before - after, both, out=np.ones_like(both), where=both > 0) ** 2
     return found
 

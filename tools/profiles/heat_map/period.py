@@ -1,9 +1,8 @@
-"""What comes and goes with a period: quiet bands or busy bursts that recur evenly.
+"""Find periods: quiet bands or busy bursts that recur evenly.
 
-The bands themselves are looked at and not a spectrum: a period is then the time between bands, which has no harmonics,
-and a band has a length and a place. Bands are taken by length, the longest first, so that a rare long stall is found
-although short pauses come between; pauses are then looked for between the stalls. What is found must be longer than
-chance would have it (`heat_chance`), after as many looks as were taken.
+The search uses the bands, not a spectrum: the time between bands has no harmonics, and a band has a length and a place.
+Longest bands come first, so that a rare long stall is found although short pauses come between; pauses are then
+searched for between the stalls. Results must be unlikely by chance (`chance`), corrected for the number of searches.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ if TYPE_CHECKING:
 What = Literal["quiet", "busy"]
 LEAST_PERIODS = 4
 REGULAR = 0.2
-"""Scatter of single intervals up to which they are a period, as a share of it."""
+"""Largest scatter of single intervals of a period, as a share of it."""
 MOST_P = 0.005
-"""After correction for the number of looks."""
-# Up to so much quiet the quiet spells are the bands; beyond it, what is busy is the exception.
+"""After correction for the number of searches."""
+# Up to this share of quiet time, quiet intervals can be bands; beyond it, only busy ones.
 _MOSTLY_QUIET = 0.8
-# A band takes at least this share of the window altogether, and a period lasts some sampling intervals.
+# Least share of the window of all bands, and least period in sampling intervals.
 _LEAST_SHARE = 0.01
 _LEAST_PERIOD = 4
 _SAME = 0.12
 _MOST_FOUND = 3
 _MOST_RUNS = 20_000
-_FINER = 0.85  # from one length of bands to the next shorter one that is tried
-# Bands of one kind differ in length by no more than this factor; what is shorter is another kind.
+_FINER = 0.85  # ratio of successive minimum lengths of bands
+# Shorter bands than this share of the longest are of another kind.
 _ALIKE = 0.5
-# A band is interrupted by no more than this share of it.
+# Largest interrupted share of a band.
 _INTERRUPTED = 0.25
 _BLIPS_NS = tuple(int(ms * 1e6) for ms in (0, 0.1, 0.3, 1, 3, 10, 30, 100, 300))
 
@@ -45,9 +44,8 @@ _BLIPS_NS = tuple(int(ms * 1e6) for ms in (0, 0.1, 0.3, 1, 3, 10, 30, 100, 300))
 class Period:
     """Bands that recur.
 
-    `bands`: where they are. `period_ns`: the median of the time from the start of one to the start of the next.
-    `band_ns`: the median of their lengths. `jitter`: scatter of single periods, as a share. `share`: of the observed
-    time. `p_value`: that chance does as much, after all looks that were taken.
+    `period_ns`: median time from start to start. `band_ns`: median length. `jitter`: scatter of single periods, as a
+    share. `share`: of the observed time. `p_value`: corrected for the number of searches.
     """
 
     what: What
@@ -60,20 +58,20 @@ class Period:
 
     @property
     def total_ns(self) -> int:
-        """All bands together."""
+        """Return the total length of the bands."""
         return int(self.bands.lengths.sum())
 
 
-def periods(activity: Activity, looks: int = 1) -> list[Period]:
-    """The periods in `activity`, the one with the longest bands first; empty when nothing recurs evenly.
+def periods(activity: Activity, searches: int = 1) -> list[Period]:
+    """Return the periods in `activity`, longest bands first; empty if nothing recurs evenly.
 
-    `looks`: how many activities the caller looks at in all, for the correction of `p_value`.
+    `searches`: the number of activities the caller searches in all, for the correction of `p_value`.
     """
     found: list[Period] = []
     taken: list[Runs] = []
     while len(found) < _MOST_FOUND:
         candidates = [
-            one for one in _candidates(activity, taken, looks) if not any(_same(one, other) for other in found)
+            one for one in _candidates(activity, taken, searches) if not any(_same(one, other) for other in found)
         ]
         if not candidates:
             break
@@ -84,7 +82,7 @@ def periods(activity: Activity, looks: int = 1) -> list[Period]:
 
 
 def _preferred(candidates: Sequence[Period]) -> Period:
-    """The longest quiet bands, then the longest bursts; of those of one period the ones least likely by chance."""
+    """Return the longest quiet bands, else the longest bursts; of one period the least likely by chance."""
     longest = max(candidates, key=lambda one: (one.what == "quiet", one.band_ns))
     alike = [one for one in candidates if one.what == longest.what and _same(one, longest)]
     return min(alike, key=lambda one: (one.p_value, -one.total_ns))
@@ -94,8 +92,8 @@ def _same(one: Period, other: Period) -> bool:
     return abs(one.period_ns - other.period_ns) <= _SAME * max(one.period_ns, other.period_ns)
 
 
-def _candidates(activity: Activity, taken: Sequence[Runs], looks: int) -> Iterator[Period]:
-    """The first period from the longest bands downward, for quiet and busy spells, with small interruptions ignored."""
+def _candidates(activity: Activity, taken: Sequence[Runs], searches: int) -> Iterator[Period]:
+    """Yield the first period from the longest bands downward, for quiet and busy ones, ignoring short interruptions."""
     quiet = float(activity.quiet.lengths.sum()) / max(activity.last - activity.first, 1)
     kinds: tuple[tuple[What, Runs, bool], ...] = (
         ("quiet", activity.quiet, quiet <= _MOSTLY_QUIET),
@@ -113,7 +111,7 @@ def _candidates(activity: Activity, taken: Sequence[Runs], looks: int) -> Iterat
                 continue
             before = len(whole)
             whole = whole.where(own >= (1 - _INTERRUPTED) * whole.lengths)
-            if one := _from_longest(what, whole, activity, taken, looks):
+            if one := _from_longest(what, whole, activity, taken, searches):
                 yield one
 
 
@@ -128,13 +126,13 @@ class _Try:
 
     @property
     def typical_total(self) -> float:
-        """All bands together, were they all as long as the median."""
+        """Return the number of bands times their median length."""
         import numpy as np
 
         return float(np.median(self.bands.lengths)) * len(self.bands)
 
 
-def _from_longest(what: What, runs: Runs, activity: Activity, taken: Sequence[Runs], looks: int) -> Period | None:
+def _from_longest(what: What, runs: Runs, activity: Activity, taken: Sequence[Runs], searches: int) -> Period | None:
     import numpy as np
 
     observed = activity.last - activity.first - int(activity.holes.lengths.sum())
@@ -146,8 +144,8 @@ def _from_longest(what: What, runs: Runs, activity: Activity, taken: Sequence[Ru
         return None
     barriers = np.sort(np.concatenate([activity.holes.starts, *(one.starts for one in taken)]))
     tries = list(_tries(what, runs, barriers, activity.resolution, _LEAST_SHARE * observed))
-    # The longest bands have the most of what chance may spend: 1/2, 1/6, 1/12 ... of it, in all one.
-    spent = {one.least: (at + 1) * (at + 2) * looks for at, one in enumerate(tries)}
+    # Alpha spending: the tries get 1/2, 1/6, 1/12 ... of the error probability, in all one.
+    spent = {one.least: (at + 1) * (at + 2) * searches for at, one in enumerate(tries)}
     good = [
         one
         for one in tries
@@ -171,13 +169,13 @@ def _from_longest(what: What, runs: Runs, activity: Activity, taken: Sequence[Ru
 
 
 def _multiple(longer: float, shorter: float) -> bool:
-    """Whether the bands of `shorter` are those of `longer` and ones between them that were too short before."""
+    """Return whether `longer` is a small multiple of `shorter`: shorter bands lie between the longer ones."""
     times = longer / shorter
     return any(abs(times - whole) <= _SAME * whole for whole in (1, 2, 3, 4))
 
 
 def _tries(what: What, runs: Runs, barriers: NDArray[np.int64], resolution: int, least_total: float) -> Iterator[_Try]:
-    """Every distinct set of bands that are at least so long, from the longest downward."""
+    """Yield every distinct set of bands of a minimum length, from the longest downward."""
     import numpy as np
 
     lengths = np.sort(runs.lengths)[::-1][:_MOST_RUNS]
@@ -190,7 +188,7 @@ def _tries(what: What, runs: Runs, barriers: NDArray[np.int64], resolution: int,
         if len(bands) != before:
             before = len(bands)
             one = _try(what, least, bands, barriers)
-            # by the typical band: one that is long by chance makes no rhythm that matters
+            # by the median band: a single long one is no rhythm
             if one is not None and one.typical_total >= least_total and one.period >= _LEAST_PERIOD * resolution:
                 yield one
         if least <= floor:
@@ -202,7 +200,7 @@ def _try(what: What, least: float, bands: Runs, barriers: NDArray[np.int64]) -> 
     import numpy as np
 
     one_period = np.ones(len(bands) - 1, dtype=bool)
-    if len(barriers):  # what lies between two bands is of another kind: not one period
+    if len(barriers):  # bands with another kind between them are not one period apart
         one_period = np.diff(np.searchsorted(barriers, bands.starts)) == 0
     intervals = np.diff(bands.starts).astype(np.float64)[one_period]
     if len(intervals) < LEAST_PERIODS:
@@ -212,16 +210,16 @@ def _try(what: What, least: float, bands: Runs, barriers: NDArray[np.int64]) -> 
     bands = bands.where(np.concatenate([one_period, [False]]) | np.concatenate([[False], one_period]))
     uneven = unevenness(intervals)
     share = min(float(bands.lengths.mean() / intervals.mean()), 1.0)
-    # pauses are what comes at random; all busy spells between them may be what one calls a band
+    # pauses come at random; busy bands are the time between them
     chance = p_value(uneven, len(intervals), share if what == "quiet" else 1 - share)
     if what == "quiet":
-        # A loop that works and then waits works equally long, however long it waits: the better of two looks
+        # a loop of work and waiting may have even work but uneven waits: the better of two searches
         chance = 2 * min(chance, p_value(unevenness(work), len(work), 0.0))
     return _Try(least, bands, float(np.median(intervals)), uneven, len(intervals), chance)
 
 
 def _touch(runs: Runs, others: Runs) -> NDArray[np.bool_]:
-    """Which of `runs` share time with one of `others` (in the order of time, none touching another)."""
+    """Mark the `runs` that overlap one of `others` (disjoint, in time order)."""
     import numpy as np
 
     if not len(others):

@@ -1,4 +1,4 @@
-"""What a profile says about when something was busy: one event of it as spells, by thread."""
+"""Convert one event of a profile to busy intervals per thread."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Instants = NDArray[np.int64]
 
 LOST = "lost"
-"""Unit of the event whose samples say where others were lost."""
+"""Unit of the event that marks lost samples."""
 _DEFAULT_INTERVAL = 10_101_010
-# Distances between samples are put together that differ by less than this share.
+# Distances between samples that differ by less than this share are equal.
 _ALIKE = 0.05
 Holes = tuple[tuple[int, int], ...]
 
@@ -31,15 +31,15 @@ Holes = tuple[tuple[int, int], ...]
 class Series:
     """One event of `profile`.
 
-    `samples`: those with an instant. `who`, `presence`: when each thread (row of the profile's) was busy. `points`:
-    they are samples at instants, `interval` ns apart while something runs, and not spans. `untimed`: samples without
-    an instant. `holes`: when samples were lost.
+    `samples`: those with a time. `owner`, `presence`: threads (rows of the profile's table) and their busy intervals.
+    `points`: samples, `interval` ns apart while a thread runs, not spans. `untimed`: number of samples without a time.
+    `holes`: when samples were lost.
     """
 
     profile: StackProfile
     event: int
     samples: pl.DataFrame
-    who: Instants
+    owner: Instants
     presence: Presence
     points: bool
     interval: int
@@ -48,30 +48,30 @@ class Series:
 
     @property
     def name(self) -> str:
-        """The event's."""
+        """Return the event's name."""
         return str(self.profile.events["name"][self.event]) if self.profile.events.height else ""
 
     @property
     def unit(self) -> str:
-        """Of the weights."""
+        """Return the unit of the weights."""
         return str(self.profile.events["unit"][self.event]) if self.profile.events.height else ""
 
     def busiest(self, most: int, least_share: float) -> list[int]:
-        """Threads with at least so much of all presence, the busiest first."""
+        """Return at most `most` threads with at least `least_share` of all busy time, busiest first."""
         import numpy as np
 
-        if not len(self.who):
+        if not len(self.owner):
             return []
-        numbers, place = np.unique(self.who, return_inverse=True)
+        numbers, place = np.unique(self.owner, return_inverse=True)
         total = np.bincount(place, (self.presence.ends - self.presence.starts).astype(np.float64))
         order = np.argsort(-total, kind="stable")[:most]
         return [int(numbers[at]) for at in order if total[at] >= least_share * total.sum()]
 
     def activity(self, first: int, last: int, thread: int | None = None) -> Activity:
-        """Quiet spells of all, or of one `thread`, between `first` and `last`."""
+        """Return the activity of all threads, or of one, between `first` and `last`."""
         import numpy as np
 
-        chosen = slice(None) if thread is None else self.who == thread
+        chosen = slice(None) if thread is None else self.owner == thread
         starts, ends = self.presence.starts[chosen], self.presence.ends[chosen]
         if self.points:
             middle = (starts + ends) // 2
@@ -80,10 +80,9 @@ class Series:
 
 
 def series_of(profile: StackProfile, event: str, period_ns: int) -> Series:
-    """The event called `event` (see `choose_event`) of `profile`. `period_ns`: between samples as they were asked for;
-    0 where that is not known.
+    """Return the series of `event` (see `choose_event`). `period_ns`: the requested sampling period, 0 if unknown.
 
-    Raises `ToolError`: bad_argument when there is no such event, bad_trace when its samples have no instants.
+    Raises `ToolError`: bad_argument without that event, bad_trace if its samples have no times.
     """
     import numpy as np
 
@@ -96,10 +95,10 @@ def series_of(profile: StackProfile, event: str, period_ns: int) -> Series:
             profile, 0, rest, nothing, Presence(nothing, nothing), True, period_ns or _DEFAULT_INTERVAL, 0, ()
         )
     chosen = choose_event(StackProfile({**profile.tables, "samples": rest}, profile.source), event)
-    mine = rest.filter(pl.col("event") == chosen)
-    timed = mine.filter(pl.col("at_ns") != NO_TIME)
+    chosen_samples = rest.filter(pl.col("event") == chosen)
+    timed = chosen_samples.filter(pl.col("at_ns") != NO_TIME)
     if timed.is_empty():
-        message = f"the profile ({profile.source}) does not say when its samples were taken"
+        message = f"the profile ({profile.source}) has no times of its samples"
         raise ToolError(ErrorCode.BAD_TRACE, message, "give the output of perf script, a trace, or observe live")
     working = _working(profile, timed)
     at, span = working["at_ns"].to_numpy(), working["span_ns"].to_numpy()
@@ -107,17 +106,19 @@ def series_of(profile: StackProfile, event: str, period_ns: int) -> Series:
     points = not bool((span > 0).any())
     if points:
         interval = period_ns or _interval(profile, chosen, thread, at)
-        begin = np.maximum(at - interval // 2, at.min())  # nothing is known of what was before the first
-        presence, who = Presence(begin, at - interval // 2 + interval), thread
+        begin = np.maximum(at - interval // 2, at.min())  # nothing is known before the first sample
+        presence, owner = Presence(begin, at - interval // 2 + interval), thread
     else:
         interval = 1000
-        who, presence = merged(thread, at, at + np.maximum(span, 1))
+        owner, presence = merged(thread, at, at + np.maximum(span, 1))
     holes = tuple((at, at + max(length, 1)) for at, length in lost.select("at_ns", "span_ns").iter_rows())
-    return Series(profile, chosen, timed, who, presence, points, interval, mine.height - timed.height, holes)
+    return Series(
+        profile, chosen, timed, owner, presence, points, interval, chosen_samples.height - timed.height, holes
+    )
 
 
 def _working(profile: StackProfile, samples: pl.DataFrame) -> pl.DataFrame:
-    """Without those whose innermost frame says that nothing was done."""
+    """Return `samples` without those whose innermost frame is idle."""
     idle = profile.frames.filter(pl.col("kind") == "idle")
     if idle.is_empty():
         return samples
@@ -126,8 +127,7 @@ def _working(profile: StackProfile, samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def _interval(profile: StackProfile, event: int, thread: Instants, at: Instants) -> int:
-    """Between samples of something that runs, ns: told by the event, else the most frequent distance of two samples of
-    a thread."""
+    """Return the ns between samples of a running thread: the event's period, else the most frequent distance."""
     import numpy as np
 
     _, _, unit, period = profile.events.row(event)

@@ -1,4 +1,4 @@
-"""heat_map: activity within each second, so that what recurs can be seen; and the periods in it."""
+"""heat_map: activity within each second, and the periods in it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ALL = -1
-"""In place of a thread: everything together."""
-# Threads are looked at one by one where they have such a share of all activity, and so many of them.
+"""In place of a thread: all threads together."""
+# Least share of all activity of a thread that is searched singly, and most such threads.
 _LEAST_SHARE, _MOST_THREADS = 0.02, 12
 _ABNORMAL_PCT = 5.0
 _MAJOR_PCT, _CRITICAL_PCT = 10.0, 40.0
 _LISTED_BANDS = 50
-# A rhythm faster than the samples shows as a slower one, and only a very even one as one much slower.
+# A rhythm faster than the sampling appears slower (alias); shorter periods, in sampling intervals, may be aliases.
 _ALIAS_INTERVALS = 200
 _SWITCHES_NS = 1_000_000
 _SAME = 0.12
-# Switches know more than the map shows: what recurs within so many cells is taking turns on a CPU, and no stall.
+# Periods of switches below this many cells are threads taking turns on a CPU, not stalls.
 _LEAST_CELLS = 2
 
 
@@ -50,9 +50,9 @@ class Params(LiveParams):
 
 
 class PeriodRow(Model):
-    """Bands that recur. `what`: quiet or busy. `tid`, `comm`: whose, -1 and empty for all together. `basis`: samples,
-    spans, or switches, which know it exactly. `band_ms`: median length, `jitter_pct`: scatter of single periods.
-    `starts_ms`: of the first bands. `waits`: what is waited for in quiet bands, where switches were recorded.
+    """Bands that recur. `what`: quiet or busy. `tid`, `comm`: the thread; -1 and empty for all together. `basis`:
+    samples, spans, or switches (exact). `band_ms`: median length; `jitter_pct`: scatter of single periods. `starts_ms`:
+    of the first bands. `waits`: what threads waited for in quiet bands, where switches were recorded.
     """
 
     what: What
@@ -72,10 +72,10 @@ class PeriodRow(Model):
 
 
 class Data(Model):
-    """`verdict`: stall (quiet bands recur and take a share that matters), rhythm (something recurs), none.
+    """`verdict`: stall (recurring quiet bands with a relevant share), rhythm (something recurs), none.
 
-    `columns` of `column_s` seconds with cells of `cell_ms`, which show `span_s`; `lanes`: how many are busy at once at
-    most; `busy_pct`: mean of all observed cells. Periods with the longest bands first.
+    `columns` of `column_s` seconds with cells of `cell_ms` show `span_s`; `lanes`: most threads busy at once;
+    `busy_pct`: mean of all observed cells. Periods with the longest bands first.
     """
 
     verdict: Literal["stall", "rhythm", "none"] = "none"
@@ -91,7 +91,7 @@ class Data(Model):
 
 @dataclass(frozen=True)
 class Found:
-    """A period: whose (row of threads, or `ALL`), and how it is known."""
+    """A period of a thread (row of threads, or `ALL`), and its source."""
 
     thread: int
     basis: Literal["samples", "spans", "switches"]
@@ -99,8 +99,8 @@ class Found:
 
 
 @dataclass(frozen=True)
-class HeatLook:
-    """What was worked out, for the page: the series, its cells, and the periods."""
+class HeatMap:
+    """The series, its cells and its periods, as the page draws them."""
 
     series: Series
     grid: Grid
@@ -114,24 +114,24 @@ def _needs(params: Params) -> list[Need]:
     ]
 
 
-def look(recording: Recording, event: str = "") -> HeatLook:
-    """The heat map of the samples in `recording`; pure. Raises `ToolError` as `series_of` does."""
+def heat_map_of(recording: Recording, event: str = "") -> HeatMap:
+    """Return the heat map of the samples in `recording`. Raises `ToolError` as `series_of` does."""
     entry = recording.manifest.collectors.get(NOW)
     options = entry.options if entry is not None else {}
     series = series_of(stacks_of(recording), event, options.get("period_ns", 0))
-    # a file says when its samples were, not for how long it was watched
+    # a file has the times of samples, but no window
     window = (0, recording.manifest.window_ns) if recording.manifest.host else None
     extent = extent_of(series.presence, window)
     grid = grid_of(series.presence, extent, series.holes)
     found = tuple(_search(series, grid, recording)) if grid.last > grid.first else ()
-    return HeatLook(series, grid, found)
+    return HeatMap(series, grid, found)
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Cells and periods of the samples in `recording`."""
+    """Return cells and periods of the samples in `recording`."""
     import numpy as np
 
-    seen = look(recording, params.event)
+    seen = heat_map_of(recording, params.event)
     series, grid = seen.series, seen.grid
     rows = period_rows(seen, recording, params.top)
     findings = [_finding(row, series) for row in rows]
@@ -164,20 +164,20 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def period_rows(seen: HeatLook, recording: Recording, top: int) -> list[PeriodRow]:
-    """The periods that were found, a row each; at most `top` waits in each."""
+def period_rows(seen: HeatMap, recording: Recording, top: int) -> list[PeriodRow]:
+    """Return a row per period, each with at most `top` waits."""
     return [_row(one, seen.series, seen.grid, recording, top) for one in seen.found]
 
 
 def _search(series: Series, grid: Grid, recording: Recording) -> Iterator[Found]:
-    """Periods of everything together, then those that only single threads have."""
+    """Yield the periods of all threads together, then those that only single threads have."""
     threads = series.busiest(_MOST_THREADS, _LEAST_SHARE)
-    looks = 1 + len(threads)
+    searches = 1 + len(threads)
     exact = usable(recording)
     kept: list[Found] = []
     for thread in [ALL, *threads] if len(threads) != 1 else threads:
         activity, basis = _activity(series, grid, recording if exact else None, thread)
-        for period in periods(activity, looks):
+        for period in periods(activity, searches):
             if basis == "switches" and period.period_ns < _LEAST_CELLS * grid.cell_ns:
                 continue
             found = Found(thread, basis, period)
@@ -190,7 +190,7 @@ def _search(series: Series, grid: Grid, recording: Recording) -> Iterator[Found]
 def _activity(
     series: Series, grid: Grid, recording: Recording | None, thread: int
 ) -> tuple[Activity, Literal["samples", "spans", "switches"]]:
-    """Of a thread by its switches, where they are told: they know quiet to the nanosecond, and no rhythm deceives."""
+    """Return the activity of a thread by its switches if recorded (exact, without aliases), else by its samples."""
     if thread == ALL:
         return series.activity(grid.first, grid.last), "samples" if series.points else "spans"
     if recording is not None and series.points and thread >= 0:
@@ -243,8 +243,8 @@ def _row(found: Found, series: Series, grid: Grid, recording: Recording, top: in
 def _finding(row: PeriodRow, series: Series) -> Finding:
     bad = row.what == "quiet" and row.window_pct >= _ABNORMAL_PCT
     threads = series.profile.threads
-    mine = threads.filter(threads["tid"] == row.tid) if row.tid >= 0 else threads.clear()
-    pid = int(mine["pid"][0]) if mine.height and mine["pid"][0] >= 0 else None
+    rows = threads.filter(threads["tid"] == row.tid) if row.tid >= 0 else threads.clear()
+    pid = int(rows["pid"][0]) if rows.height and rows["pid"][0] >= 0 else None
     first = max(int(row.starts_ms[0] * 1e6), 0)
     return Finding(
         kind="profile.period",

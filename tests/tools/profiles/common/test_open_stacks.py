@@ -203,4 +203,4 @@ def test_dumps_that_tell_only_collectives(tmp_path: Path) -> None:
     flight_dumps.write(tmp_path, flight_dumps.Rank(0, {"0": ("default_pg", (0, 1))}).does("0"))
     error = refused(tmp_path, rank=0)
     assert error.code is ErrorCode.BAD_TRACE
-    assert "how ranks communicate" in error.message
+    assert "communication of ranks" in error.message
