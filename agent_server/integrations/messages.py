@@ -1,4 +1,4 @@
-"""What passes between the chats of vendors and the conversation: one shape for all of them."""
+"""The message types and the interface that all chat vendors share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from whystall.agent_server.outbound.request import Request, Response
 
 TEXT_LIMIT = 4000
-"""Characters of what somebody says that are read."""
+"""Maximum characters of a person's message."""
 BODY_LIMIT = 256 * 1024
-"""Bytes of a callback; the longest text of a vendor, encrypted and packed in JSON twice, is below."""
+"""Maximum bytes of a callback; the longest text of any vendor, encrypted and in JSON twice, is smaller."""
 
 
 class _Model(BaseModel):
@@ -21,9 +21,10 @@ class _Model(BaseModel):
 
 
 class Place(_Model):
-    """Where an answer goes. `channel`: the chat's name in the settings; `conversation`: the vendor's id of the group or
-    person; `thread`: of the message that is answered; `hook`: an address the vendor gave for answers, which is used
-    only where it lies at the vendor's own hosts, and `hook_until` (seconds since the epoch).
+    """Where a message goes.
+
+    `channel`: the chat's name in the settings; `conversation`: the vendor's id of the group or person; `thread`: id of
+    the answered message; `hook`: the vendor's address for answers, used only on its own hosts, until `hook_until`.
     """
 
     channel: str
@@ -34,10 +35,11 @@ class Place(_Model):
 
 
 class Incoming(_Model):
-    """One message of a person, whose sender was proven. `event`: the vendor's id, the same when it is sent again.
-    `sender` identifies, `sender_name` is what people see. `text`: without our own mention, at most `TEXT_LIMIT`
-    characters, made inert. `direct`: said to us alone, not in a group. `proof`: of a signature that does not cover the
-    body, and so proves no second message; empty where it does.
+    """One message of a verified sender.
+
+    `event`: the vendor's id, unchanged if repeated; `sender`: id, `sender_name`: shown to people; `text`: cleaned,
+    without our mention, at most `TEXT_LIMIT` characters; `direct`: not in a group; `proof`: a signature that does not
+    cover the body and is therefore valid for one message only, else empty.
     """
 
     event: str
@@ -50,8 +52,8 @@ class Incoming(_Model):
 
 
 class Outgoing(_Model):
-    """One message of ours. `text`: Markdown of our own making, in which all that is strangers' is escaped or in code
-    spans; what a vendor cannot show, its sender turns into what it can. `picture`: uri of an artifact (PNG or SVG).
+    """One message to send. `text`: Markdown with all foreign text escaped or in code spans; `picture`: uri of an
+    artifact (PNG or SVG).
     """
 
     title: str = Field(max_length=200)
@@ -62,8 +64,8 @@ class Outgoing(_Model):
 
 @dataclass(frozen=True)
 class Answered:
-    """A callback that is answered and nothing else: a challenge, or what concerns nobody (`why`: a code). `proof`: as
-    `Incoming` has it, which is then used up.
+    """A callback without a message for us: a challenge, or an event to ignore (`why`: a code). `proof`: as in
+    `Incoming`, used up by it.
     """
 
     body: bytes = b"{}"
@@ -73,8 +75,8 @@ class Answered:
 
 
 class Refused(Exception):
-    """A callback that is not believed. `status` of HTTP; `code`: ``signature``, ``too_old``, ``malformed``,
-    ``too_large``, ``unknown_sender``; the caller says no more than these to whom it refuses.
+    """A callback that failed verification. `status`: of HTTP; `code`: ``signature``, ``too_old``, ``malformed``,
+    ``too_large``, ``unknown_sender``; the response contains no more than these.
     """
 
     def __init__(self, status: int, code: str, detail: str = "") -> None:
@@ -86,9 +88,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture beside a message. `alt`: what it shows, in a sentence; `url`: where the vendor can fetch it, None where
-    nobody outside reaches us.
-    """
+    """A picture of a message. `alt`: its description; `url`: where vendors can fetch it, None without public url."""
 
     png: bytes = field(repr=False)
     name: str
@@ -97,8 +97,8 @@ class Picture:
 
 
 class SendError(Exception):
-    """A vendor's answer that is no yes. The message is one line for people. `code`: the vendor's. `again`: it may pass,
-    after `wait` seconds where that is known.
+    """The vendor did not accept a message. `code`: the vendor's; `again`: a retry may succeed, after `wait` seconds if
+    known.
     """
 
     def __init__(self, code: str, message: str = "", *, again: bool = False, wait: float | None = None) -> None:
@@ -110,32 +110,32 @@ class SendError(Exception):
 
 
 SendSteps = Generator[Request, Response, None]
-"""Says one message: what it yields is sent, what comes back is sent into it. Of its requests the last one alone is
-visible to people: begun again from the start, it shows nothing twice that was not shown. Raises `SendError`."""
+"""Sends one message: yields requests and receives their responses. Only the last request is visible to people, so the
+sequence can be restarted without showing anything twice. Raises `SendError`."""
 
 
 class Vendor(Protocol):
-    """One chat of the settings. Pure: it neither sends nor stores; secrets are read when they are used, and a
-    `ToolError` (bad_argument) says where one cannot be.
+    """One chat of the settings. It neither sends nor stores. Secrets are read when used; raises `ToolError`
+    (bad_argument) if one cannot be read.
     """
 
     name: str
     kind: str
     accepted: Answered
-    """What a callback is answered with when its message was taken."""
+    """The response to a callback whose message was stored."""
     pace: tuple[int, float]
-    """So many messages within so many seconds, by the vendor's limits."""
+    """The vendor's rate limit: number of messages, and seconds."""
 
     def home(self) -> Place | None:
-        """Where it is told what nobody asked for; None: nowhere."""
+        """Return where unrequested messages go, or None."""
         ...
 
     def receive(
         self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
     ) -> Incoming | Answered:
-        """What a callback says. `headers` in lower case; `body` as it came. Raises `Refused`."""
+        """Verify and parse a callback. `headers`: by lower-case name; `body`: raw. Raises `Refused`."""
         ...
 
     def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
-        """Say `message` at `to`. `key`: the message's own, for vendors that take one so as to show it once."""
+        """Send `message` to `to`. `key`: deduplication key of the message, for vendors that accept one."""
         ...

@@ -1,4 +1,4 @@
-"""The chats that are known, each by its vendor's documents."""
+"""The supported chat vendors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whystall.tools.contract.extras import extra
 
 
 def vendor(name: str, settings: ChannelSettings) -> Vendor:
-    """The chat ``[chat.NAME]`` of the settings."""
+    """Return the vendor of ``[chat.NAME]`` in the settings."""
     if isinstance(settings, DingTalkSettings):
         from whystall.agent_server.integrations.chat_vendors.dingtalk import DingTalk
 
@@ -35,5 +35,5 @@ def vendor(name: str, settings: ChannelSettings) -> Vendor:
 
 
 def vendors(chats: Mapping[str, ChannelSettings]) -> dict[str, Vendor]:
-    """All chats of the settings, by name."""
+    """Return the vendors of all chats in the settings by name."""
     return {name: vendor(name, settings) for name, settings in chats.items()}

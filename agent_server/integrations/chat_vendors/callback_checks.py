@@ -1,4 +1,4 @@
-"""What the callbacks of all vendors are held against. What is wrong raises `Refused`."""
+"""Checks of vendors' callbacks; all raise `Refused`."""
 
 from __future__ import annotations
 
@@ -15,51 +15,48 @@ from whystall.tools.contract.text import clean
 
 ID_LIMIT = 500
 _NUMBER = re.compile(r"\d{1,16}", re.ASCII)
-# A header that came twice is joined by the server with a comma: two signatures are none.
+# Without commas: the server joins repeated headers with one, and two signatures are invalid.
 _SIGNATURE = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,500}")
 
 
-def bounded(body: bytes) -> bytes:
-    """`body`, where it is not too large."""
+def check_size(body: bytes) -> bytes:
+    """Return `body` if it is at most `BODY_LIMIT` bytes."""
     if len(body) > BODY_LIMIT:
         raise Refused(413, "too_large", f"more than {BODY_LIMIT} bytes")
     return body
 
 
 def signature(headers: Mapping[str, str], name: str) -> str:
-    """The header `name`, which holds a signature; there once, and printable."""
+    """Return the signature in the header `name`, which must occur once and be printable."""
     value = headers.get(name, "")
     if not _SIGNATURE.fullmatch(value):
         raise Refused(401, "signature", f"no usable header {name}")
     return value
 
 
-def stamp(headers: Mapping[str, str], name: str, now: float, window: float, unit: float = 1.0) -> str:
-    """The header `name`, a time in `unit` seconds, at most `window` seconds before or after `now`, as it came: what is
-    signed is its text.
-    """
+def check_timestamp(headers: Mapping[str, str], name: str, now: float, window: float, unit: float = 1.0) -> str:
+    """Return the header `name` as text, a time in `unit` seconds that is at most `window` seconds from `now`."""
     value = headers.get(name, "")
     if not _NUMBER.fullmatch(value):
         raise Refused(401, "signature", f"no usable header {name}")
-    recent(int(value) * unit, now, window)
+    check_recent(int(value) * unit, now, window)
     return value
 
 
-def recent(moment: float, now: float, window: float) -> None:
-    """Refuse a `moment` that is further from `now` than `window`, on either side."""
+def check_recent(moment: float, now: float, window: float) -> None:
+    """Refuse a `moment` more than `window` seconds before or after `now`."""
     if abs(now - moment) > window:
         side = "past" if moment < now else "future"
         raise Refused(401, "too_old", f"{abs(now - moment):.0f} s in the {side}, or the clock of this host is wrong")
 
 
-def same(given: str, expected: str) -> None:
-    """Refuse what is not `expected`, in a time that does not tell how far it agrees."""
+def check_equal(given: str, expected: str) -> None:
+    """Refuse a value other than `expected`; the comparison takes constant time."""
     if not hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode()):
         raise Refused(401, "signature", "it does not match")
 
 
 def json_object(text: bytes | str) -> dict[str, Any]:
-    """The JSON object in `text`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -69,20 +66,20 @@ def json_object(text: bytes | str) -> dict[str, Any]:
     return value
 
 
-def inner(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The object `name` in `value`; empty where there is none."""
+def inner_object(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the object `name` in `value`, or an empty one."""
     found = value.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects in the list `name` in `value`."""
+    """Return the objects in the list `name` in `value`."""
     found = value.get(name)
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def word(value: Mapping[str, Any], name: str, limit: int = ID_LIMIT) -> str:
-    """The text `name` in `value`, made inert; empty where it is none. A longer one is no id of a vendor's."""
+def text_of(value: Mapping[str, Any], name: str, limit: int = ID_LIMIT) -> str:
+    """Return the cleaned text `name` in `value`, or an empty one; longer ones than `limit` are refused."""
     found = value.get(name)
     if not isinstance(found, str) or not found:
         return ""
@@ -91,23 +88,21 @@ def word(value: Mapping[str, Any], name: str, limit: int = ID_LIMIT) -> str:
     return clean(found, 10 * limit)
 
 
-def needed(value: Mapping[str, Any], name: str) -> str:
-    """`word`, which has to be there."""
-    found = word(value, name)
+def required(value: Mapping[str, Any], name: str) -> str:
+    """Return `text_of`, refusing an empty one."""
+    found = text_of(value, name)
     if not found:
         raise Refused(400, "malformed", f"no {name}")
     return found
 
 
-def spoken(text: str) -> str:
-    """What somebody said, in one line, made inert and cut."""
+def message_text(text: str) -> str:
+    """Return a person's message as one cleaned line, cut to `TEXT_LIMIT`."""
     return clean(" ".join(text[: 4 * TEXT_LIMIT].split()), TEXT_LIMIT)
 
 
-def lies_at(url: str, hosts: frozenset[str]) -> bool:
-    """Whether `url` is an address at one of `hosts` (``host`` or ``host:port``) that may be sent to: by https, or by
-    http on this machine; nothing else may be hidden in it.
-    """
+def is_vendor_url(url: str, hosts: frozenset[str]) -> bool:
+    """Return whether `url` is an https address (http on this host) at one of `hosts`, without credentials."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -1,7 +1,8 @@
-"""The Markdown of our own messages, read into blocks and spans, from which each vendor's form is made.
+"""Parse the Markdown of our messages into blocks and spans, from which each vendor's format is made.
 
-Nothing is passed on as Markdown: what a vendor would take for markup, a mention or a link is only what we made one.
-Line breaks stay, as people in a chat expect; a name in a code span stays a name.
+Markdown is never passed on, so only our own markup, mentions and links take effect. Line breaks are kept.
+
+    **Likely**: the page cache evicts `data.bin` ([ticket 12](https://t.example/12))
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
+
+from whystall.agent_server.integrations.messages import Outgoing
+from whystall.prompts.render import words
 
 Kind = Literal["heading", "line", "item", "number", "quote", "code"]
 Form = TypeVar("Form")
@@ -30,12 +34,12 @@ _WEB = re.compile(r"https?://[^\s<>\"]+", re.IGNORECASE)
 _LEVELS = 4
 _TEXT_LIMIT = 40_000
 LINE_LIMIT = 6_000
-_REACH = 1_000  # characters within which a mark is closed
+_REACH = 1_000  # maximum characters between a mark and its end
 
 
 @dataclass(frozen=True)
 class Span:
-    """A run of text in one style. `code`: a name, to be shown as it is; `href`: an address on the web, else empty."""
+    """A run of text in one style. `code`: a name, shown verbatim; `href`: a web address, else empty."""
 
     text: str
     bold: bool = False
@@ -46,8 +50,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Block:
-    """One line of a message. `level`: how deep an item stands, from 0; `number` of a numbered one. `gap`: an empty line
-    came before it.
+    """One line of a message. `level`: depth of a list item, from 0; `number`: of a numbered item; `gap`: whether an
+    empty line precedes it.
     """
 
     kind: Kind
@@ -58,13 +62,12 @@ class Block:
 
     @property
     def text(self) -> str:
-        """Its text, without styles."""
         return "".join(span.text for span in self.spans)
 
 
 @dataclass
 class _Reader:
-    """Reads the lines of `text`; `fence` is what ends the code block that it is in."""
+    """Collects blocks line by line; `fence`: the end mark of the current code block."""
 
     blocks: list[Block] = field(default_factory=list)
     fence: str = ""
@@ -100,7 +103,7 @@ class _Reader:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of the Markdown `text`."""
+    """Parse the Markdown `text` into blocks."""
     reader = _Reader()
     for line in text[:_TEXT_LIMIT].split("\n"):
         reader.line(line[:LINE_LIMIT].rstrip())
@@ -108,7 +111,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def spans(text: str, style: Span | None = None) -> Iterator[Span]:
-    """The spans of one line of Markdown, in `style`; marks without a partner are text."""
+    """Yield the spans of one line of Markdown in `style`; unpaired marks are text."""
     style = style or Span("")
     plain: list[str] = []
     at = 0
@@ -131,7 +134,7 @@ def spans(text: str, style: Span | None = None) -> Iterator[Span]:
 
 
 def _mark(text: str, at: int, style: Span) -> tuple[list[Span], int] | None:
-    """What the mark at `at` makes of what follows, and where that ends; None: there is none."""
+    """Return the spans of the markup at `at` and its end, or None if there is none."""
     if ticks := _TICKS.match(text, at):
         end = _closing_ticks(text, ticks.end(), len(ticks[0]))
         if end is None:
@@ -157,7 +160,7 @@ def _closing_ticks(text: str, start: int, length: int) -> int | None:
 
 
 def _closing(text: str, start: int, mark: str) -> int | None:
-    """Where `mark` ends what it began before `start`: not at once, not in a name, not after a blank."""
+    """Return the position of the closing `mark`: not in a code span, and not next to blanks."""
     at = start
     while at < min(len(text), start + _REACH):
         if text[at] == "\\":
@@ -174,15 +177,15 @@ def _closing(text: str, start: int, mark: str) -> int | None:
     return None
 
 
-# --- what no vendor is to take for a link or a mention ----------------------------------------------------------------
+# --- links and mentions -----------------------------------------------------------------------------------------------
 
 JOINER = "\u2060"
-"""Word joiner: it shows nothing, and ends what programs recognise by its letters."""
+"""Word joiner: invisible, and prevents programs from recognising a link or mention."""
 _LIVE = re.compile(r"<(?=[\w/!@?])|\](?=\()|!(?=\[)|:(?=//)|@(?=\w)|\bwww(?=\.)", re.IGNORECASE)
 
 
 def defused(text: str) -> str:
-    """`text`, in which nothing is a tag, a link or a mention by its letters; it looks the same."""
+    """Return `text`, visually unchanged, with tags, links and mentions disabled."""
     return _LIVE.sub(lambda found: found[0] + JOINER, text)
 
 
@@ -192,8 +195,9 @@ def defused(text: str) -> str:
 def fitted(
     content: Sequence[Block], fits: Callable[[Sequence[Block]], bool], rest: Callable[[int], Block]
 ) -> Sequence[Block]:
-    """As many blocks of `content`, from its beginning, as `fits` holds good of together with the line that says how
-    many more there are, which `rest` makes. One that alone is too long is cut.
+    """Return the longest start of `content` that `fits` with the line from `rest` about the omitted blocks.
+
+    If the first block alone is too long, it is cut.
     """
     if fits(content):
         return content
@@ -219,3 +223,20 @@ def _shortened(block: Block, fits: Callable[[Block], bool]) -> Block:
         else:
             high = middle
     return replace(block, spans=(Span(text[:low] + "…"),))
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def message_blocks(message: Outgoing) -> list[Block]:
+    """Return the blocks of the text without a first line that repeats the title, which is shown above."""
+    found = blocks(message.text)
+    if len(found) < 2 or found[0].text != message.title:
+        return found
+    return [replace(found[1], gap=False), *found[2:]]
+
+
+def omitted_line(lang: str) -> Callable[[int], Block]:
+    """Return a function that makes the line about n omitted lines."""
+    text = words(lang)["vendors"]["cut"]
+    return lambda n: Block("line", (Span(text.format(n=n), italic=True),), gap=True)

@@ -1,18 +1,21 @@
 """Slack: the Events API, slash commands, the Web API and incoming webhooks.
 
 Receiving (https://docs.slack.dev/authentication/verifying-requests-from-slack): ``X-Slack-Signature`` is ``v0=`` and
-the HMAC-SHA256, in hexadecimal, of ``v0:timestamp:raw body``, at most five minutes old. What is not answered within
-three seconds is sent again (``X-Slack-Retry-Num``) with the same ``event_id``. A slash command is a form; it brings an
-address for at most five answers within half an hour (https://docs.slack.dev/interactivity/handling-user-interaction).
+the hexadecimal HMAC-SHA256 of ``v0:timestamp:raw body``, at most five minutes old. A callback not answered within three
+seconds is repeated (``X-Slack-Retry-Num``) with the same ``event_id``. A slash command is a form with an address for at
+most five answers within half an hour (https://docs.slack.dev/interactivity/handling-user-interaction).
 
-Sending: ``chat.postMessage`` with a bot token; a picture goes by ``files.getUploadURLExternal``, its bytes, and
+Sending: ``chat.postMessage`` with a bot token; a picture with ``files.getUploadURLExternal``, its bytes, and
 ``files.completeUploadExternal``, which shares it together with the message. (A file that is not shared in a channel
-cannot stand in a block: https://github.com/slackapi/python-slack-sdk/issues/1797.) Or an incoming webhook, which
-answers ``ok`` in plain text. One message a second and channel; ``Retry-After`` says how long to wait.
+cannot be in a block: https://github.com/slackapi/python-slack-sdk/issues/1797.) Or an incoming webhook, which answers
+``ok`` in plain text. One message a second and channel; ``Retry-After`` says how long to wait.
 
-A message is a ``rich_text`` block: typed elements in which text is text, whatever it holds. The `text` beside it is for
-notifications; there ``&``, ``<`` and ``>`` are escaped, which leaves no mention
-(https://docs.slack.dev/messaging/formatting-message-text).
+A message is a ``rich_text`` block: typed elements without markup. The `text` beside it is for notifications; escaping
+``&``, ``<`` and ``>`` disables mentions there (https://docs.slack.dev/messaging/formatting-message-text).
+
+    {"type": "event_callback", "event_id": "Ev1", "authorizations": [{"user_id": "UBOT"}], "event": {"type":
+     "app_mention", "user": "U1", "text": "<@UBOT> who is on call", "channel": "C1", "ts": "1790000000.000100"}}
+    command=%2Fwhystall&text=who+is+on+call&user_id=U1&user_name=ann&channel_id=C1&trigger_id=1.2.3&response_url=...
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from whystall.agent_server.integrations.chat_vendors import callback_checks as checks
-from whystall.agent_server.integrations.chat_vendors import markup, wording
+from whystall.agent_server.integrations.chat_vendors import markup
 from whystall.agent_server.integrations.chat_vendors.markup import Block, Span
-from whystall.agent_server.integrations.chat_vendors.responses import json_object, words
+from whystall.agent_server.integrations.chat_vendors.vendor_requests import json_answer, one_line, webhook_url
 from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
@@ -40,51 +43,48 @@ from whystall.agent_server.integrations.messages import (
     SendSteps,
 )
 from whystall.agent_server.outbound.request import Request, Response, as_json
-from whystall.agent_server.settings.sections.chat import SlackSettings, safe_url
+from whystall.agent_server.settings.sections.chat import SlackSettings
 from whystall.prompts.escape import short
-from whystall.tools.contract.errors import ErrorCode, ToolError
 
 WINDOW_S = 300.0
-"""https://docs.slack.dev/authentication/verifying-requests-from-slack"""
+"""Maximum age of a callback."""
 HOOK_HOST = "hooks.slack.com"
 FILE_HOST = "files.slack.com"
-_HOOK_S = 1800.0  # how long the address of a slash command holds
+_HOOK_S = 1800.0  # validity of a slash command's address
 _MARGIN_S = 30.0
-_ROOM = 6_000  # characters; all blocks of a message together may have about twice as many in JSON
+_TEXT_LIMIT = 6_000  # characters; all blocks of a message may have about twice as many in JSON
 _NOTICE_LIMIT = 300
 _TITLE_LIMIT = 150
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-# May pass: https://docs.slack.dev/reference/methods/chat.postMessage
+# Seconds to wait by temporary error: https://docs.slack.dev/reference/methods/chat.postMessage
 _BUSY = {"ratelimited": 30.0, "rate_limited": 30.0, "message_limit_exceeded": 60.0, "service_unavailable": 30.0}
 _BUSY |= {"internal_error": 10.0, "fatal_error": 10.0, "request_timeout": 10.0, "team_added_to_org": 60.0}
-# The app is not where it was asked, but may answer the command there.
+# The app is not in the channel, but may answer a slash command there.
 _OUTSIDE = {"not_in_channel", "channel_not_found"}
 _TOKEN = re.compile(r"<([^<>|]{1,2000})(?:\|([^<>]{0,2000}))?>")
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """The signature of a request of Slack's."""
+    """Return the signature of a request from Slack."""
     return "v0=" + hmac.new(secret.encode(), f"v0:{timestamp}:".encode() + body, hashlib.sha256).hexdigest()
 
 
 class Slack:
-    """See the module."""
-
     kind = "slack"
-    accepted = Answered(b"", "text/plain")  # a body would be shown to whoever gave a slash command
+    accepted = Answered(b"", "text/plain")  # Slack would show a body to the user of a slash command
     pace = (1, 1.0)
 
     def __init__(self, name: str, settings: SlackSettings) -> None:
         self.name = name
         self._settings = settings
         host = urlsplit(settings.api).netloc
-        # A stand-in of Slack answers at its own address.
+        # a test server uses its own address
         self._hooks = frozenset({HOOK_HOST} | ({host} if host != "slack.com" else set()))
         self._files = frozenset({FILE_HOST} | ({host} if host != "slack.com" else set()))
 
     def home(self) -> Place | None:
-        """The channel that is set up as `to`, or that of the incoming webhook."""
+        """Return the channel in the setting `to`, or that of the incoming webhook."""
         if self._settings.webhook is None and not (self._settings.to and self._settings.bot_token):
             return None
         return Place(channel=self.name, conversation=self._settings.to)
@@ -94,50 +94,44 @@ class Slack:
     def receive(
         self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
     ) -> Incoming | Answered:
-        """See `Vendor.receive`."""
         if self._settings.signing_secret is None:
             raise Refused(404, "not_set_up", "no signing_secret")
-        checks.bounded(body)
-        timestamp = checks.stamp(headers, "x-slack-request-timestamp", now, WINDOW_S)
+        checks.check_size(body)
+        timestamp = checks.check_timestamp(headers, "x-slack-request-timestamp", now, WINDOW_S)
         given = checks.signature(headers, "x-slack-signature")
         secret = self._settings.signing_secret.read(f"chat.{self.name}.signing_secret")
-        checks.same(given, signature(secret, timestamp, body))
+        checks.check_equal(given, signature(secret, timestamp, body))
         if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
             return self._command(body, now)
-        said = checks.json_object(body)
-        if said.get("type") == "url_verification":
-            return Answered(as_json({"challenge": checks.needed(said, "challenge")}), why="challenge")
-        if said.get("type") != "event_callback":
+        callback = checks.json_object(body)
+        if callback.get("type") == "url_verification":
+            return Answered(as_json({"challenge": checks.required(callback, "challenge")}), why="challenge")
+        if callback.get("type") != "event_callback":
             return Answered(why="other_event")
-        return self._event(said)
+        return self._event(callback)
 
-    def _event(self, said: Mapping[str, Any]) -> Incoming | Answered:
-        event = checks.inner(said, "event")
+    def _event(self, callback: Mapping[str, Any]) -> Incoming | Answered:
+        event = checks.inner_object(callback, "event")
         direct = event.get("channel_type") == "im"
-        # In a channel we are named; what is said there besides comes as `message` too, where the app asks for it.
+        # In a channel only mentions count; an app may be subscribed to its other messages too.
         if not (event.get("type") == "app_mention" or (event.get("type") == "message" and direct)):
             return Answered(why="other_event")
-        ours = {checks.word(one, "user_id") for one in checks.objects(said, "authorizations")}
-        who = event.get("user")
-        if (
-            event.get("bot_id")
-            or event.get("subtype")
-            or event.get("app_id")
-            or not isinstance(who, str)
-            or who in ours
-        ):
-            return Answered(why="own_message")  # of a robot, ours or another: two of them would never end
-        if self._settings.senders and who not in self._settings.senders:
+        ours = {checks.text_of(one, "user_id") for one in checks.objects(callback, "authorizations")}
+        user = event.get("user")
+        robot = event.get("bot_id") or event.get("subtype") or event.get("app_id")
+        if robot or not isinstance(user, str) or user in ours:
+            return Answered(why="own_message")  # two robots would answer each other for ever
+        if self._settings.senders and user not in self._settings.senders:
             return Answered(why="unknown_sender")
         text = event.get("text")
         text = _read(text if isinstance(text, str) else "", ours)
         if not text:
             return Answered(why="no_text")
-        thread = checks.word(event, "thread_ts") or ("" if direct else checks.word(event, "ts"))
+        thread = checks.text_of(event, "thread_ts") or ("" if direct else checks.text_of(event, "ts"))
         return Incoming(
-            event=checks.needed(said, "event_id"),
-            place=Place(channel=self.name, conversation=checks.needed(event, "channel"), thread=thread),
-            sender=checks.needed(event, "user"),
+            event=checks.required(callback, "event_id"),
+            place=Place(channel=self.name, conversation=checks.required(event, "channel"), thread=thread),
+            sender=checks.required(event, "user"),
             text=text,
             direct=direct,
         )
@@ -149,21 +143,21 @@ class Slack:
             raise Refused(400, "malformed", "no form") from None
         if not form.get("command", "").startswith("/"):
             return Answered(why="other_event")
-        who = checks.needed(form, "user_id")
-        if self._settings.senders and who not in self._settings.senders:
+        user = checks.required(form, "user_id")
+        if self._settings.senders and user not in self._settings.senders:
             return Answered(why="unknown_sender")
         hook = form.get("response_url", "")
-        believed = len(hook) <= 2000 and checks.lies_at(hook, self._hooks)
+        valid = len(hook) <= 2000 and checks.is_vendor_url(hook, self._hooks)
         return Incoming(
-            event=checks.needed(form, "trigger_id"),
+            event=checks.required(form, "trigger_id"),
             place=Place(
                 channel=self.name,
-                conversation=checks.needed(form, "channel_id"),
-                hook=hook if believed else "",
-                hook_until=now + _HOOK_S if believed else 0.0,
+                conversation=checks.required(form, "channel_id"),
+                hook=hook if valid else "",
+                hook_until=now + _HOOK_S if valid else 0.0,
             ),
-            sender=who,
-            sender_name=checks.word(form, "user_name"),
+            sender=user,
+            sender_name=checks.text_of(form, "user_name"),
             text=_read(form.get("text", ""), set()) or "help",
             direct=form.get("channel_name") == "directmessage",
         )
@@ -171,18 +165,18 @@ class Slack:
     # --- sending --------------------------------------------------------------------------------------------------
 
     def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
-        """See `Vendor.send`."""
         settings = self._settings
-        hook = to.hook if to.hook and now < to.hook_until - _MARGIN_S and checks.lies_at(to.hook, self._hooks) else ""
+        open_hook = to.hook and now < to.hook_until - _MARGIN_S and checks.is_vendor_url(to.hook, self._hooks)
+        hook = to.hook if open_hook else ""
         if settings.bot_token is not None and to.conversation:
             token = settings.bot_token.read(f"chat.{self.name}.bot_token")
-            if picture is not None and (yield from self._share(to, message, picture, token)):
+            if picture is not None and (yield from self._send_with_picture(to, message, picture, token)):
                 return
             where = {"channel": to.conversation, **({"thread_ts": to.thread} if to.thread else {})}
             body = {**where, **_form(message, None), "unfurl_links": False, "unfurl_media": False}
-            answer = json_object((yield self._request("chat.postMessage", as_json(body), token, _JSON)))
+            answer = json_answer((yield self._request("chat.postMessage", as_json(body), token, _JSON)))
             if _error(answer) not in _OUTSIDE or not hook:
-                _judged(answer)
+                _check(answer)
                 return
         elif not hook:
             hook = self._webhook(to)
@@ -190,22 +184,24 @@ class Slack:
         if hook == to.hook:
             form["response_type"] = "in_channel"
         response = yield Request("POST", hook, _JSON, as_json(form), (urlsplit(hook).path,))
-        said = words(response.body.decode("utf-8", "replace"))
-        if "invalid_blocks" in said and picture is not None:  # it could not fetch the picture
+        text = one_line(response.body.decode("utf-8", "replace"))
+        if "invalid_blocks" in text and picture is not None:  # it could not fetch the picture
             form |= _form(message, None)
             response = yield Request("POST", hook, _JSON, as_json(form), (urlsplit(hook).path,))
-            said = words(response.body.decode("utf-8", "replace"))
+            text = one_line(response.body.decode("utf-8", "replace"))
         if response.status >= 300:
-            raise SendError(f"http_{response.status}", said)
+            raise SendError(f"http_{response.status}", text)
 
-    def _share(self, to: Place, message: Outgoing, picture: Picture, token: str) -> Generator[Request, Response, bool]:
-        """Say it with its picture; False where Slack does not take the picture (the app may lack the right)."""
+    def _send_with_picture(
+        self, to: Place, message: Outgoing, picture: Picture, token: str
+    ) -> Generator[Request, Response, bool]:
+        """Send with the picture; return False if Slack refuses the picture (the app may lack the permission)."""
         asked = urlencode({"filename": picture.name, "length": len(picture.png), "alt_txt": picture.alt}).encode()
-        answer = json_object((yield self._request("files.getUploadURLExternal", asked, token, _FORM)))
+        answer = json_answer((yield self._request("files.getUploadURLExternal", asked, token, _FORM)))
         url, file = answer.get("upload_url"), answer.get("file_id")
         if not (answer.get("ok") is True and isinstance(url, str) and isinstance(file, str)):
             return False
-        if not checks.lies_at(url, self._files):
+        if not checks.is_vendor_url(url, self._files):
             return False
         sent = yield Request("POST", url, {"Content-Type": "application/octet-stream"}, picture.png, (url,))
         if sent.status >= 300:
@@ -217,9 +213,9 @@ class Slack:
             **({"thread_ts": to.thread} if to.thread else {}),
         }
         done = self._request("files.completeUploadExternal", urlencode(fields).encode(), token, _FORM)
-        answer = json_object((yield done))
+        answer = json_answer((yield done))
         if answer.get("ok") is not True and _error(answer) in _BUSY:
-            _judged(answer)
+            _check(answer)
         return answer.get("ok") is True
 
     def _request(self, method: str, body: bytes, token: str, headers: Mapping[str, str]) -> Request:
@@ -228,47 +224,47 @@ class Slack:
 
     def _webhook(self, to: Place) -> str:
         if self._settings.webhook is None or to.conversation != self._settings.to:
-            # An incoming webhook speaks to one channel: what was asked elsewhere is not told there.
+            # An incoming webhook posts into its own channel only.
             raise SendError("no_way", "neither a bot_token nor a webhook is set up for this conversation")
-        where = f"chat.{self.name}.webhook"
-        try:
-            return safe_url(self._settings.webhook.read(where))
-        except ValueError as error:
-            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{where}: {error}", "copy the webhook's address") from None
+        return webhook_url(self._settings.webhook, f"chat.{self.name}.webhook")
 
 
 def _error(answer: Mapping[str, Any]) -> str:
-    return words(answer.get("error", "no ok"))
+    return one_line(answer.get("error", "no ok"))
 
 
-def _judged(answer: Mapping[str, Any]) -> None:
+def _check(answer: Mapping[str, Any]) -> None:
     if answer.get("ok") is True:
         return
     code = _error(answer)
     more = answer.get("needed")
     wait = _BUSY.get(code)
-    raise SendError(code, f"the app lacks {words(more)}" if more else "", again=wait is not None, wait=wait)
+    raise SendError(code, f"the app lacks {one_line(more)}" if more else "", again=wait is not None, wait=wait)
 
 
 def _read(text: str, ours: set[str]) -> str:
-    """What somebody said: our own name left out, other tokens by what people see of them."""
+    """Return a message's text without our own mention, with other tokens as people see them."""
 
-    def seen(found: re.Match[str]) -> str:
+    def visible(found: re.Match[str]) -> str:
         what, label = found[1], found[2]
         if what[:1] == "@":
             return "" if what[1:] in ours else f"@{label or what[1:]}"
         return label or (what if what[:1] not in "#!" else what[1:])
 
-    return checks.spoken(unescape(_TOKEN.sub(seen, text[: 8 * markup.LINE_LIMIT])))
+    return checks.message_text(unescape(_TOKEN.sub(visible, text[: 8 * markup.LINE_LIMIT])))
 
 
 # --- the form of a message --------------------------------------------------------------------------------------------
 
 
 def _form(message: Outgoing, picture: Picture | None) -> dict[str, Any]:
-    """`text` for notifications and `blocks`; `picture`, where Slack can fetch it."""
-    content = wording.content(message)
-    kept = markup.fitted(content, lambda some: sum(len(b.text) + 10 for b in some) <= _ROOM, wording.rest(message.lang))
+    """Return `text` for notifications and `blocks`, with the `picture` if Slack can fetch it."""
+    content = markup.message_blocks(message)
+
+    def fits(some: Sequence[Block]) -> bool:
+        return sum(len(block.text) + 10 for block in some) <= _TEXT_LIMIT
+
+    kept = markup.fitted(content, fits, markup.omitted_line(message.lang))
     title = short(message.title, _TITLE_LIMIT)
     blocks: list[dict[str, Any]] = [{"type": "rich_text", "elements": _rich(title, kept)}]
     if picture is not None and picture.url:

@@ -1,17 +1,17 @@
-"""A chat of anybody's own: JSON in and out, signed in both directions as Standard Webhooks say (https://
+"""A chat of one's own: JSON in and out, signed in both directions as Standard Webhooks (https://
 www.standardwebhooks.com): ``webhook-id``, ``webhook-timestamp``, ``webhook-signature``; at most five minutes old.
 
-In; the same ``webhook-id`` is taken once::
+In; a ``webhook-id`` is accepted once::
 
     {"conversation": "ops", "sender": "alice", "sender_name": "Alice", "text": "who is on call",
      "thread": "", "direct": false}
 
-Out; ``webhook-id`` is the same when a message is sent again, `text` is Markdown, and a picture comes with it::
+Out; a repeated message has the same ``webhook-id``, and `text` is Markdown::
 
     {"channel": "NAME", "conversation": "ops", "thread": "", "title": "...", "text": "...", "lang": "en",
      "picture": {"name": "x.png", "alt": "...", "url": null, "png": "base64"}}
 
-Any status 2xx says that it was taken.
+Any status 2xx means accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Mapping
 
 from whystall.agent_server.integrations.chat_vendors import callback_checks as checks
-from whystall.agent_server.integrations.chat_vendors.responses import words
+from whystall.agent_server.integrations.chat_vendors.vendor_requests import one_line
 from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
@@ -38,8 +38,6 @@ from whystall.agent_server.settings.sections.chat import WebhookSettings
 
 
 class Webhook:
-    """See the module."""
-
     kind = "webhook"
     accepted = Answered()
     pace = (50, 1.0)
@@ -49,7 +47,6 @@ class Webhook:
         self._settings = settings
 
     def home(self) -> Place | None:
-        """The conversation that is set up as `to`."""
         if self._settings.url is None:
             return None
         return Place(channel=self.name, conversation=self._settings.to)
@@ -57,34 +54,32 @@ class Webhook:
     def receive(
         self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
     ) -> Incoming | Answered:
-        """See `Vendor.receive`."""
-        checks.bounded(body)
-        timestamp = checks.stamp(headers, "webhook-timestamp", now, standard_webhooks.WINDOW_S)
+        checks.check_size(body)
+        timestamp = checks.check_timestamp(headers, "webhook-timestamp", now, standard_webhooks.WINDOW_S)
         id = checks.signature(headers, "webhook-id")
         if not standard_webhooks.matches(headers.get("webhook-signature", ""), self._secret(), id, timestamp, body):
             raise Refused(401, "signature", "it does not match")
-        said = checks.json_object(body)
-        sender, text = checks.needed(said, "sender"), said.get("text")
+        callback = checks.json_object(body)
+        sender, text = checks.required(callback, "sender"), callback.get("text")
         if self._settings.senders and sender not in self._settings.senders:
             return Answered(why="unknown_sender")
-        text = checks.spoken(text if isinstance(text, str) else "")
+        text = checks.message_text(text if isinstance(text, str) else "")
         if not text:
             return Answered(why="no_text")
         return Incoming(
             event=id,
             place=Place(
                 channel=self.name,
-                conversation=checks.needed(said, "conversation"),
-                thread=checks.word(said, "thread"),
+                conversation=checks.required(callback, "conversation"),
+                thread=checks.text_of(callback, "thread"),
             ),
             sender=sender,
-            sender_name=checks.word(said, "sender_name"),
+            sender_name=checks.text_of(callback, "sender_name"),
             text=text,
-            direct=said.get("direct") is True,
+            direct=callback.get("direct") is True,
         )
 
     def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
-        """See `Vendor.send`."""
         if self._settings.url is None:
             raise SendError("no_way", "no url is set up")
         shown = None
@@ -108,7 +103,7 @@ class Webhook:
         headers["Content-Type"] = "application/json; charset=utf-8"
         response = yield Request("POST", self._settings.url, headers, body, secrets, repeatable=True)
         if response.status >= 300:
-            raise SendError(f"http_{response.status}", words(response.body.decode("utf-8", "replace")))
+            raise SendError(f"http_{response.status}", one_line(response.body.decode("utf-8", "replace")))
 
     def _secret(self) -> str:
         return self._settings.secret.read(f"chat.{self.name}.secret")

@@ -1,7 +1,7 @@
-"""SVG into PNG, by resvg (the extra ``pictures``): no browser, no system library.
+"""Render SVG to PNG with resvg (the extra ``pictures``), which needs no browser and no system library.
 
-It draws with the fonts of this host, and what none of them has it leaves out. So it is tried first whether two letters,
-or two Chinese characters, look different: a picture without words is none.
+It uses the fonts of this host and omits characters that none has. So a probe first checks whether two letters, or two
+Chinese characters, are rendered differently.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from functools import cache
 from whystall.knowledge_base.models import Lang
 
 ZOOM = 2
-"""Pixels per unit: text stays sharp on a telephone."""
+"""Pixels per unit, for sharp text on a phone."""
 _PROBES: dict[Lang, tuple[str, str]] = {"en": ("a", "k"), "zh": ("诊", "断")}
 
 
 def available() -> bool:
-    """Whether pictures can be made here at all."""
+    """Return whether pictures can be rendered here."""
     return can_write("en")
 
 
 @cache
 def can_write(lang: Lang) -> bool:
-    """Whether resvg is there and a font of this host has the letters of `lang`."""
+    """Return whether resvg is installed and a font has the letters of `lang`."""
     try:
         import resvg_py  # noqa: F401
     except ImportError:
@@ -32,13 +32,13 @@ def can_write(lang: Lang) -> bool:
 
 
 def readable(lang: Lang) -> Lang | None:
-    """The language in which words of `lang` can be drawn here: itself, else English, else None."""
+    """Return `lang` if it can be rendered here, else English, else None."""
     wanted: tuple[Lang, ...] = (lang, "en")
     return next((one for one in wanted if can_write(one)), None)
 
 
 def png(svg: str) -> bytes:
-    """`svg` as PNG on white; a ValueError where it is none. Takes a tenth of a second; the lock of Python is held."""
+    """Render `svg` on white; raises `ValueError`. Takes 0.1 s with the GIL held."""
     import resvg_py
 
     return bytes(

@@ -1,4 +1,4 @@
-"""Pictures of diagnoses among the artifacts of this host, and who may see them from outside."""
+"""Store pictures of diagnoses among the artifacts of this host, and serve them by signed addresses."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ from whystall.tools.recording.home import home
 from whystall.tools.recording.judging import ARTIFACT_SCHEME, artifact_path
 
 PNG_LIMIT = 5 << 20
-"""Bytes of a picture; Feishu takes 10 MB, and ours have a tenth of one."""
+"""Maximum bytes of a picture; Feishu accepts 10 MB, and ours have about 0.1 MB."""
 _KEY = "pictures.key"
 _KEY_BYTES = 32
 
 
 class Pictures:
-    """`public_url`: where vendors reach this server (``https://host``); None: pictures are only sent, never fetched."""
+    """`public_url`: where vendors reach this server (``https://host``); None: pictures are only uploaded."""
 
     def __init__(self, public_url: str | None = None) -> None:
         self._public = public_url
 
     def make(self, diagnosis: Diagnosis, lang: Lang) -> str | None:
-        """Draw `diagnosis` and keep it; its uri. None where nothing can be drawn here (the extra ``pictures`` or every
-        font is missing). In English where no font of this host has Chinese characters. The same diagnosis in the same
-        language is the same picture.
+        """Draw and store `diagnosis`; return its uri, or None if nothing can be rendered here (no resvg or no font).
 
-        Takes a tenth of a second, more at first. Raises `ToolError`: disk_full, io_error.
+        It is in English if no font has Chinese characters. The same diagnosis and language give the same uri. Takes
+        0.1 s, more the first time. Raises `ToolError`: disk_full, io_error.
         """
-        said = raster.readable(lang)
-        if said is None:
+        drawn_lang = raster.readable(lang)
+        if drawn_lang is None:
             return None
         from whystall.agent_server.integrations.pictures.verdict import svg
 
-        drawn = svg(diagnosis, said)
-        name = f"{links.digest(drawn)}-verdict-{said}.png"
+        drawn = svg(diagnosis, drawn_lang)
+        name = f"{links.digest(drawn)}-verdict-{drawn_lang}.png"
         path = _directory() / name
         if not path.is_file():
             _write(path, raster.png(drawn))
@@ -54,15 +53,15 @@ class Pictures:
             with path.open("rb") as file:
                 data = file.read(PNG_LIMIT + 1)
         except (ToolError, OSError):
-            return None  # artifacts may be cleared away: the message is told without
+            return None  # artifacts may be deleted; the message is sent without
         if len(data) > PNG_LIMIT or not links.NAME.fullmatch(path.name):
             return None
         url = links.link(self._public, path.name, self._key, now) if self._public else None
         return Picture(data, path.name.partition("-")[2], alt, url)
 
     def open(self, name: str, query: Mapping[str, str], now: float) -> Path | None:
-        """The file that an address (`links`) asks for; None where it is not ours, has ended, or the file is gone."""
-        if self._public is None or not links.holds(name, query, self._key, now):
+        """Return the file of a signed address (`links`); None if it is invalid, has expired, or the file is gone."""
+        if self._public is None or not links.is_valid(name, query, self._key, now):
             return None
         try:
             return artifact_path(ARTIFACT_SCHEME + name)
@@ -71,7 +70,7 @@ class Pictures:
 
     @cached_property
     def _key(self) -> bytes:
-        """What addresses are signed with: made once, kept beside the knowledge base (mode 0600)."""
+        """Return the signing key, created once beside the knowledge base (mode 0600)."""
         path = home() / _KEY
         made = secrets.token_bytes(_KEY_BYTES)
         try:
@@ -81,7 +80,7 @@ class Pictures:
                 key = path.read_bytes()
                 if len(key) == _KEY_BYTES:
                     return key
-                descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # its writing was cut off
+                descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # its writing was interrupted
             with open(descriptor, "wb") as file:
                 file.write(made)
         except OSError as error:
@@ -99,14 +98,14 @@ def _directory() -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """`data` to `path`, whole or not at all."""
-    beside = path.with_name(f".{secrets.token_hex(8)}.part")
+    """Write `data` to `path` atomically."""
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        with beside.open("wb") as file:
+        with part.open("wb") as file:
             file.write(data)
-        beside.replace(path)
+        part.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise _failed(path, error) from None
 
 

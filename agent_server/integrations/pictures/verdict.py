@@ -1,4 +1,4 @@
-"""A diagnosis as one picture, in the words that its text has too."""
+"""Draw a diagnosis as one picture, in the same words as its text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from whystall.tools.views.verdict_drawing import Card, Fact, Line, Proof, Run, S
 
 _PROOFS = 3
 _DETAILS = 3
-_NAME = 64  # characters of a name; the middle of a longer path says least
-# Which part of the time a finding is about, by the beginning of its kind; others are about waiting.
-_LOOKS = (
+_NAME = 64  # characters of a name; longer ones lose their middle
+# Share of time by prefix of the finding's kind; others are "blocked".
+_STATES = (
     ("sched.", "runnable"),
     ("offcpu.preempted", "runnable"),
     ("cgroup.cpu_throttled", "runnable"),
@@ -27,7 +27,7 @@ _LOOKS = (
     ("irq.", "system"),
     ("profile.", "user"),
 )
-# Metrics of an operation that say how its own time went.
+# Metrics that split the time of an operation.
 _WITHIN = (
     ("system", ("oncpu_pct",)),
     ("runnable", ("runnable_pct",)),
@@ -37,20 +37,18 @@ _SHARES = ("user", "system", "runnable", "blocked", "idle")
 
 
 def svg(diagnosis: Diagnosis, lang: Lang) -> str:
-    """The picture of `diagnosis` as SVG. Pure but for the catalogue of causes."""
+    """Return the picture of `diagnosis` as SVG."""
     return draw(card(diagnosis, lang))
 
 
 def card(d: Diagnosis, lang: Lang) -> Card:
-    """What the picture shows: the verdict, where the victim's time went, what accounts for it, where, how long, and
-    what to try first.
-    """
+    """Return the picture's content: verdict, the victim's time, evidence, place, duration and first remedy."""
     known, view = words(lang), brief(d, load_causes(), lang)
     picture, cause = known["picture"], view["cause"]
     verdict = d.verdict.value
     title = cause.title.get(lang) if cause else known["verdict_lines"][verdict]
     window = view["window_s"]
-    host = next((look.host for look in d.coverage if look.host), "")
+    host = next((window.host for window in d.coverage if window.host), "")
     about = _formatted(
         picture["about" if window and host else "about_read"],
         target=markdown_code(short(d.target, _NAME)),
@@ -78,7 +76,6 @@ def card(d: Diagnosis, lang: Lang) -> Card:
 
 
 def _formatted(text: str, **values: str) -> str:
-    """Words of ours with Markdown of ours put in."""
     return str(text).format(**values)
 
 
@@ -87,7 +84,7 @@ def _who(victim: Victim) -> str:
 
 
 def _shares(victim: Victim, names: dict[str, str]) -> list[Share]:
-    """Of a thread; of a rank that only its traces tell of, shares are not known."""
+    """Return the victim's shares of time; empty for a rank known only from traces."""
     parts = [(name, float(getattr(victim, f"{name}_pct"))) for name in _SHARES]
     if sum(pct for _, pct in parts) <= 0:
         return []
@@ -105,17 +102,17 @@ def _proofs(chain: Sequence[Finding], lang: Lang) -> list[Proof]:
 
 
 def _parts(finding: Finding) -> list[tuple[float, str]]:
-    """The time that a finding covers, by what it is a part of: an operation on a file may wait for the CPU as well."""
+    """Split the finding's time by state: a file operation may also wait for the CPU."""
     whole = finding.window_pct
-    split = [(sum(finding.metrics.get(name, 0.0) for name in names), look) for look, names in _WITHIN]
+    split = [(sum(finding.metrics.get(name, 0.0) for name in names), state) for state, names in _WITHIN]
     known = sum(pct for pct, _ in split)
     if known > 0:
-        return [(whole * pct / known, look) for pct, look in split if pct > 0]
-    return [(whole, next((look for start, look in _LOOKS if finding.kind.startswith(start)), "blocked"))]
+        return [(whole * pct / known, state) for pct, state in split if pct > 0]
+    return [(whole, next((state for start, state in _STATES if finding.kind.startswith(start)), "blocked"))]
 
 
 def _brief(finding: Finding) -> Finding:
-    """With a path that fits, and without its share, which stands beside it."""
+    """Return `finding` with a shortened path and without its share, which is shown beside it."""
     metrics = {name: value for name, value in finding.metrics.items() if name != finding.spec.share}
     path = finding.subject.path
     subject = finding.subject if path is None else finding.subject.model_copy(update={"path": short(path, _NAME)})
@@ -143,7 +140,7 @@ def _facts(d: Diagnosis, lang: Lang, view: dict[str, object]) -> list[Fact]:
 
 
 def _line(text: str, bold: bool = False) -> Line:
-    """One line of our Markdown as runs of text and names."""
+    """Parse one line of Markdown into runs of text and names."""
     return [
         Run(short(span.text, 2 * _NAME) if span.code else span.text, name=span.code, bold=bold or span.bold)
         for span in spans(text)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from whystall.agent_server.integrations.chat_vendors.feishu import Feishu, decrypted, event_signature, sign
+from whystall.agent_server.integrations.chat_vendors.feishu import Feishu, decrypt, event_signature, sign
 from whystall.agent_server.integrations.messages import (
     Answered,
     Incoming,
@@ -103,7 +103,7 @@ def _take(said: object, feishu: Feishu | None = None, at: float = NOW) -> Incomi
 
 def test_vectors_of_the_documents() -> None:
     assert sign("test", "1700000000") == "eSJQnOl8XqPTMPHWz9e5IzeHS/tqoc68g2967ekIPmg="
-    assert decrypted("P37w+VZImNgPEO1RBhJ6RtKl7n6zymIbEG1pReEzghk=", "test key") == b"hello world"
+    assert decrypt("P37w+VZImNgPEO1RBhJ6RtKl7n6zymIbEG1pReEzghk=", "test key") == b"hello world"
 
 
 def test_an_event_is_read() -> None:
@@ -305,12 +305,12 @@ def test_a_person_is_written_to_by_what_the_id_is(to: str, kind: str) -> None:
     assert _answer(saying, TOKEN).url.endswith(f"receive_id_type={kind}")
 
 
-def _robot(**more: Any) -> Feishu:
+def _send_to_robot(**more: Any) -> Feishu:
     return _made(webhook={"env": "FS_URL"}, sign={"env": "FS_SIGN"}, **more)
 
 
 def test_a_robot_signs_in_the_body() -> None:
-    feishu = _robot()
+    feishu = _send_to_robot()
     home = feishu.home()
     assert home is not None
     saying = feishu.send(home, MESSAGE, PICTURE, "key", 1_700_000_000.7)
@@ -325,12 +325,12 @@ def test_a_robot_signs_in_the_body() -> None:
 
 def test_a_robot_speaks_to_no_other_group() -> None:
     with pytest.raises(SendError, match="no_way"):
-        next(_robot().send(GROUP, MESSAGE, None, "key", NOW))
-    assert next(_robot(to="oc_1").send(GROUP, MESSAGE, None, "key", NOW)).url.endswith("h00k-id")
+        next(_send_to_robot().send(GROUP, MESSAGE, None, "key", NOW))
+    assert next(_send_to_robot(to="oc_1").send(GROUP, MESSAGE, None, "key", NOW)).url.endswith("h00k-id")
 
 
 def _elements(text: str) -> list[list[dict[str, Any]]]:
-    feishu = _robot()
+    feishu = _send_to_robot()
     home = feishu.home()
     assert home is not None
     body = json.loads(next(feishu.send(home, Outgoing(title="t", text=text), None, "k", NOW)).body)
@@ -374,7 +374,7 @@ def test_text_of_strangers_is_inert_and_cannot_pass_for_ours() -> None:
 
 @pytest.mark.parametrize("text", ["字" * 30_000, "行\n" * 9000, '"' * 20_000], ids=["one", "many", "escaped"])
 def test_what_is_too_long_is_cut_and_says_so(text: str) -> None:
-    feishu = _robot()
+    feishu = _send_to_robot()
     home = feishu.home()
     assert home is not None
     request = next(feishu.send(home, Outgoing(title="t", text=text, lang="zh"), None, "k", NOW))

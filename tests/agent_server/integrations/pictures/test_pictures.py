@@ -128,10 +128,10 @@ def test_an_address_of_ours_holds_until_it_ends() -> None:
     url = links.link("https://w.example/", NAME, KEY, NOW, 60.0)
     assert url.startswith(f"https://w.example/pictures/{NAME}?")
     name, query = _asked(url)
-    assert links.holds(name, query, KEY, NOW)
-    assert links.holds(name, query, KEY, NOW + 59)
-    assert not links.holds(name, query, KEY, NOW + 60)
-    assert links.holds(name, query, KEY, NOW - 86_400)  # the clock was set back
+    assert links.is_valid(name, query, KEY, NOW)
+    assert links.is_valid(name, query, KEY, NOW + 59)
+    assert not links.is_valid(name, query, KEY, NOW + 60)
+    assert links.is_valid(name, query, KEY, NOW - 86_400)  # the clock was set back
 
 
 def test_no_other_address_holds() -> None:
@@ -147,14 +147,14 @@ def test_no_other_address_holds() -> None:
         (name, {**query, "expires": "9" * 400}, KEY),
         (name, query, b"x" * 32),
     ):
-        assert not links.holds(other, asked, key, NOW)
+        assert not links.is_valid(other, asked, key, NOW)
 
 
 @pytest.mark.parametrize(
     "name", ["../knowledge.db", "x.png", "0123456789-a/b.png", "0123456789-.folded", "0123456789-x.svg"]
 )
 def test_nothing_but_a_picture_is_ever_signed_for(name: str) -> None:
-    assert not links.holds(name, _asked(links.link("https://w.example", name, KEY, NOW))[1], KEY, NOW)
+    assert not links.is_valid(name, _asked(links.link("https://w.example", name, KEY, NOW))[1], KEY, NOW)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
