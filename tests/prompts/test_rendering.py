@@ -240,7 +240,7 @@ def test_a_ticket_says_it_all() -> None:
         "at least two checkpoints",
         "whystall verify 3",
         "`file.slow_sync`: 40 % of the time before; after: no longer delays anything",
-        "could not tell",
+        "could not be determined",
         "[`sync-checkpoint-gemini`]; shared: same cause",
         "12,345 events seen, 12 kept, 0 lost; verified to work",
         "File access through a mapping",

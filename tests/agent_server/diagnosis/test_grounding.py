@@ -119,7 +119,7 @@ def test_every_code_has_words(lang: Lang) -> None:
     known = words(lang)["struck"].keys()
     assert codes >= {"number", "name", "contradicted", "unknown_cause", "advice", "no_finding"}
     assert codes <= known
-    assert known == words(lang)["told"]["codes"].keys()
+    assert known == words(lang)["objections"]["codes"].keys()
 
 
 def test_the_shape_is_what_models_send() -> None:

@@ -439,7 +439,14 @@ def test_cancelled_while_a_slow_model_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("lang", "said"),
     [
-        ("en", ["step 1: host_snapshot (first look)", "waiting for answer 1 of example", "(the model asked for it)"]),
+        (
+            "en",
+            [
+                "step 1: host_snapshot (first observation)",
+                "waiting for answer 1 of example",
+                "(the model asked for it)",
+            ],
+        ),
         ("zh", ["第 1 步：host_snapshot（初步观测）", "等待第 1 次回答，模型 example", "（模型要求观测）"]),
     ],
 )

@@ -67,7 +67,7 @@ def test_those_that_work(files: dict[str, str], found: str, host: MakeHost) -> N
     ("files", "means", "fix"),
     [
         (NVIDIA_CARD, "1 accelerator(s) on the bus without a driver", "install NVIDIA's driver"),
-        ({**NVIDIA_CARD, **NVIDIA_VERSION}, "the driver is loaded and no device node is here", "give the container"),
+        ({**NVIDIA_CARD, **NVIDIA_VERSION}, "the driver is loaded, but there is no device node", "give the container"),
         ({**NVIDIA_NODES, **NVIDIA_VERSION}, "nvidia-smi is missing", "install nvidia-smi"),
     ],
 )

@@ -73,7 +73,7 @@ def test_lockdown(files: dict[str, str], state: State, found: str, host: MakeHos
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        ({"/sys/kernel/debug/kprobes/enabled": "1\n"}, "built in and armed"),
+        ({"/sys/kernel/debug/kprobes/enabled": "1\n"}, "built in and enabled"),
         ({"/proc/sys/debug/kprobes-optimization": "1\n"}, "built in"),
         ({"/proc/config.gz": gzip.compress(b"CONFIG_KPROBES=y\n")}, "built in"),
         ({"/proc/config.gz": gzip.compress(b"# CONFIG_KPROBES is not set\n")}, "not built"),

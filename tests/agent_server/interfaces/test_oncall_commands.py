@@ -77,7 +77,7 @@ def test_who_in_both_languages(run: Run) -> None:
     at = ("--schedule", "main", "--at", "2026-03-29T02:30")  # which is left out: half past three
     assert run("who", *at)[:2] == (
         0,
-        "main: bo; turn of rotation week; until 2026-03-30 09:00+02:00\ntimes by the clocks of Europe/Berlin\n",
+        "main: bo; turn of rotation week; until 2026-03-30 09:00+02:00\ntimes in Europe/Berlin\n",
     )
     assert run("who", "--at", "2026-03-30T00:00Z", "--schedule", "nights", "--lang", "zh")[1] == (
         "nights：无人值班；这段时间没有任何安排；到 2026-03-29 22:00-04:00 为止\n时间按 America/New_York 的当地时间\n"
@@ -123,7 +123,7 @@ def test_who_tells_all_schedules_and_why(answer: Callable[..., Any]) -> None:
 
 def test_the_coming_shifts(run: Run) -> None:
     assert run("schedule", "main", "--from", "2026-03-28T00:00", "--days", "9")[1] == (
-        "schedule main, times by the clocks of Europe/Berlin\n"
+        "schedule main, times in Europe/Berlin\n"
         "2026-03-28 00:00+01:00  2026-03-30 09:00+02:00  bo  turn of rotation week\n"
         "2026-03-30 09:00+02:00  2026-04-06 01:00+02:00  安 娜 (ann)  turn of rotation week\n"
     )

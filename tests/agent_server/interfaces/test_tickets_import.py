@@ -118,4 +118,4 @@ def test_rows_left_out_are_named(whystall: Whystall, tmp_path: Path) -> None:
     assert "line 2" in err
     status, out, _ = whystall(str(file), "--skip")
     assert status == 0
-    assert "line 2: it has not as many cells as the header (3/2)" in out
+    assert "line 2: it has another number of cells than the header (3/2)" in out

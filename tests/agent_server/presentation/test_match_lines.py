@@ -29,8 +29,8 @@ def text(suffix: str = "txt", lang: Lang = "en", **changes: Any) -> str:
     [
         ({"known": True}, "known incident: "),
         ({}, "similar, not proven the same: "),
-        ({"state": "draft"}, "similar, and a draft that nobody has reviewed: "),
-        ({"state": "draft", "known": True}, "similar, and a draft that nobody has reviewed: "),
+        ({"state": "draft"}, "similar, and an unreviewed draft: "),
+        ({"state": "draft", "known": True}, "similar, and an unreviewed draft: "),
         ({"weak": True, "how": "text"}, "nearest, but it shares too little to be an answer: "),
     ],
 )
@@ -49,7 +49,7 @@ def test_a_known_match_says_how_often_when_and_what_solved_it() -> None:
 
 def test_feedback_is_told_and_a_flag_warns() -> None:
     assert "helped in 3 of 4 cases" in text(record=Record(helped=3, wrong=1))
-    assert "said to be wrong in 4 of 5 cases" in text(record=Record(helped=1, wrong=4, flagged=True))
+    assert "rated wrong in 4 of 5 cases" in text(record=Record(helped=1, wrong=4, flagged=True))
 
 
 def test_checks_that_are_left_come_with_their_commands() -> None:

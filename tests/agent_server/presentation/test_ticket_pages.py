@@ -238,7 +238,7 @@ def test_a_look_that_found_no_cause_leaves_the_guess_and_says_so(verdict: Verdic
 
 def test_trackers_are_not_told_what_they_hold_themselves() -> None:
     shown = ticket_markdown(ticket("nccl"), "en", load_causes())
-    assert "## What people said" not in shown
+    assert "## Comments" not in shown
     assert "## History" not in shown
     assert "## As reported" in shown
 

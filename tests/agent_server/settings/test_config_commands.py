@@ -97,7 +97,7 @@ def test_alerts_that_are_routed_and_not_let_in_are_warned_of(run: Run, example: 
     example.write_text(text.replace('token = {env = "WHYSTALL_ALERTS"}', ""), "utf-8")
     status, out, _ = run("config", "check")
     assert status == 0
-    assert "to look at: [alerts] token" in out
+    assert "warning: [alerts] token" in out
     assert "off: alerts" in out
 
 
@@ -107,7 +107,7 @@ def test_the_example_says_who_is_on_call(run: Run, example: Path) -> None:
         0,
         "platform: Jana Müller (mueller); layer 1; until 2026-03-31 00:00+08:00\n"
         "training: 王伟 (wang); turn of rotation training-week; until 2026-04-06 09:00+08:00\n"
-        "times by the clocks of Asia/Shanghai\n",
+        "times in Asia/Shanghai\n",
     )
     at = ("--at", "2026-03-30T09:00:00+02:00")
     assert run("oncall", "who", "training", *at) == run("oncall", "who", "--schedule", "training", *at)
@@ -216,7 +216,7 @@ def test_a_schedule_that_nothing_goes_to_is_warned_of(run: Run, example: Path) -
     )
     status, out, _ = run("config", "check")
     assert status == 0
-    assert "to look at: [oncall] schedule: no ticket goes to any schedule" in out
+    assert "warning: [oncall] schedule: no ticket goes to any schedule" in out
 
 
 def test_without_a_settings_file_nothing_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

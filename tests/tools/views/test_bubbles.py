@@ -83,7 +83,7 @@ def test_the_thread_shows_why_it_waited_and_who_woke_it() -> None:
     assert slices[0]["more"] == ["left CPU 1", "began before the recording"]
     assert slices[1]["more"] == ["in the queue of CPU 1", "woken by python3 (40)"]
     assert slices[5]["more"] == ["left CPU 0", "woken by an interrupt"]
-    assert slices[3]["more"] == ["in the queue of CPU 1", f"put off the CPU by {HOSTILE} (30)"]
+    assert slices[3]["more"] == ["in the queue of CPU 1", f"preempted by {HOSTILE} (30)"]
     assert slices[4]["more"] == ["on CPU 0", "came from CPU 1"]
     (panel,) = data(drawn(bubble(12, 13)))["panels"]
     assert [one["more"] for one in lane(panel, "dispatch (10)") if one["look"] == "unknown"] == [

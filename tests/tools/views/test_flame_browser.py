@@ -293,7 +293,7 @@ def test_fifty_thousand_nodes_are_drawn_as_far_as_they_are_visible(show: Open) -
 
 def test_a_page_without_samples_reports_it(show: Open) -> None:
     page = show(drawn(None), "page.html")
-    assert "Nothing was sampled" in texts(page, ".nothing")[0]
+    assert "There are no samples" in texts(page, ".nothing")[0]
     page.press("?")
     assert page.run('document.getElementById("keys").open')
 

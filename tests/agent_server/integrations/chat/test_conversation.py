@@ -40,7 +40,7 @@ async def test_who_asks_for_the_same_meanwhile_gets_the_same_answer(chat: Any) -
         second = await chat.says(f"诊断 pid {pid}", "U7", group="other")
         again = await chat.says(f"diagnose pid {pid}", "U1")
         assert "已有人问过" in second
-        assert "asked that already" in again
+        assert "already requested" in again
         await chat.look()
     assert len(chat.app.looked) == 1
     assert [message.lang for message in chat.told(group="g")] == ["en", "en", "en"]
@@ -73,7 +73,7 @@ async def test_a_look_that_nobody_wants_any_more_is_stopped(chat: Any) -> None:
                 tasks.start_soon(investigations.run_task, task, chat.app, chat.settings)
                 assert "Stopped" in await chat.says("cancel", "U1")
                 assert f"{pid}" in await chat.says("progress", "U2")
-                assert "not looking" in await chat.says("progress", "U1")
+                assert "Nothing is being observed" in await chat.says("progress", "U1")
                 assert "已停止" in await chat.says("取消", "U2")
     assert chat.app.cancelled == 1
     assert chat.kb.tasks.get(task.id).state == "done"
@@ -115,7 +115,7 @@ async def test_an_inquiry_whose_task_was_given_up_does_not_hold_others_up(chat: 
     with job(**named()) as pid:
         await chat.says(f"diagnose pid {pid}")
         chat.kb.tasks.failed(chat.kb.tasks.by_key("look:1").id, "again and again")
-        assert "I am looking" in await chat.says(f"diagnose pid {pid}")
+        assert "Observing" in await chat.says(f"diagnose pid {pid}")
         assert chat.kb.tasks.by_key("look:2").state == "queued"
 
 
@@ -124,7 +124,7 @@ async def test_too_many_looks_are_refused(chat: Any, monkeypatch: pytest.MonkeyP
     with job(**named(1)) as one, job(**named(2)) as other:
         await chat.says(f"diagnose pid {one}")
         assert "queued already" in await chat.says(f"diagnose pid {other}")
-        assert "asked that already" in await chat.says(f"diagnose pid {one}")
+        assert "already requested" in await chat.says(f"diagnose pid {one}")
 
 
 async def test_several_jobs_are_asked_about_and_one_is_chosen(chat: Any) -> None:
@@ -136,7 +136,7 @@ async def test_several_jobs_are_asked_about_and_one_is_chosen(chat: Any) -> None
         assert str(other) in asked
         assert chat.kb.observation_requests.running() == []
         assert "did not understand" in await chat.says("2", "U2")  # another person chooses nothing
-        assert "looking at" in await chat.says("2")
+        assert "Observing" in await chat.says("2")
         (inquiry,) = chat.kb.observation_requests.running()
         assert inquiry.pid in (one, other)
         assert inquiry.symptom == f"why is {name} slow"
@@ -177,14 +177,14 @@ async def test_without_a_name_the_machine_is_looked_at(chat: Any, monkeypatch: p
         ("open tickets", ("1", "GPU idle")),
         ("有哪些未处理的工单", ("GPU idle",)),
         ("closed tickets", ("no such",)),
-        ("ticket 1", ("GPU idle", "nobody looked yet")),
+        ("ticket 1", ("GPU idle", "not examined yet")),
         ("ticket 77", ("no ticket",)),
         ("similar: nccl timeout after checkpoint", ("nccl",)),
         ("similar incidents", ("Similar to what",)),
         ("help", ("acknowledge 12",)),
         ("thanks", ("welcome",)),
         ("the weather is nice", ("did not understand",)),
-        ("progress", ("not looking",)),
+        ("progress", ("Nothing is being observed",)),
     ],
 )
 async def test_what_is_looked_up(chat: Any, question: str, words: tuple[str, ...]) -> None:
@@ -211,7 +211,7 @@ async def test_an_unforeseen_fault_is_told_and_not_explained(chat: Any, monkeypa
     monkeypatch.setattr(conversation, "understand", broken)
     answer = await chat.says("help")
     assert "secret" not in answer
-    assert "failed" in answer
+    assert "internal error" in answer
 
 
 @pytest.mark.parametrize(
