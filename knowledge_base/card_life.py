@@ -92,7 +92,6 @@ def done(card: Incident, what: Act, by: str, at: str, because: str = "", **updat
 
 
 def accepted(card: Incident, by: str, at: str) -> Incident:
-    """Return `card` as reviewed, including its notes."""
     notes = [note.model_copy(update={"reviewed": True}) for note in card.notes]
     return done(card, "reviewed", by, at, state="reviewed", notes=notes)
 

@@ -35,8 +35,6 @@ class CardStore:
     def __init__(self, file: Database) -> None:
         self._file = file
 
-    # --- reading --------------------------------------------------------------------------------------------------
-
     def get(self, id: str) -> Incident:
         """Return the card `id`; raise `ToolError` (not_found) if there is none."""
         with self._file.read() as db:
@@ -85,8 +83,6 @@ class CardStore:
     def stats(self) -> Stats:
         with self._file.read() as db:
             return counting.stats(db)
-
-    # --- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, incident: Incident, by: str = "") -> Incident:
         """Store `incident` as a new card of the user, with an empty history, and return it.
@@ -151,8 +147,7 @@ class CardStore:
         return card
 
     def retire(self, id: str, because: str, by: str = "") -> Incident:
-        """Retire the card `id`: it is kept but no longer matched. Raises `ToolError` (bad_argument) without a reason.
-        """
+        """Retire the card `id`: keep it, but match it no more. Raises `ToolError` (bad_argument) without a reason."""
         reason = clean(" ".join(because.split()), card_life.TEXT)
         if not reason:
             raise ToolError(ErrorCode.BAD_ARGUMENT, "no reason given", "state why it must not be used")
@@ -201,8 +196,6 @@ class CardStore:
             feedback.give(db, given)
             return feedback.records(db, [card.id])[card.id]
 
-    # --- exchange -------------------------------------------------------------------------------------------------
-
     def export(self, write: Callable[[str], object]) -> int:
         """Write every card as a line of JSON with `write`; return their number. See `exchange`."""
         return exchange.export(self._file, write)
@@ -211,8 +204,6 @@ class CardStore:
         """Import the cards of `stream`, all or none; see `exchange.read` and `exchange.take_in`."""
         with exchange.read(stream, skip=skip) as lines, self._file.write() as db:
             return exchange.take_in(db, lines, put_card, reviewed=reviewed, by=by)
-
-    # --- internal -----------------------------------------------------------------------------------------------------
 
     def learn(self, db: SqliteDatabase, ticket: Ticket, by: str) -> Incident:
         """Update the card of the fault of the resolved `ticket` with what solved it, or draft one, within the open

@@ -17,7 +17,6 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def catalog(name: str) -> Path:
-    """Return the path of `name` in the catalogue."""
     return Path(__file__).parent / "catalog" / name
 
 
@@ -26,11 +25,8 @@ def read_yaml(file: Path) -> Any:
     try:
         return yaml.load(file.read_text("utf-8"), Loader=_Loader)  # noqa: S506 - both loaders are safe
     except (OSError, UnicodeDecodeError) as error:
-        raise ToolError(
-            ErrorCode.IO_ERROR,
-            f"cannot read {file}: {error}",
-            "reinstall whystall, or check the file's permissions",
-        ) from None
+        remedy = "reinstall whystall, or check the file's permissions"
+        raise ToolError(ErrorCode.IO_ERROR, f"cannot read {file}: {error}", remedy) from None
     except yaml.YAMLError as error:
         raise data_fault(file, " ".join(str(error).split())) from None
 

@@ -96,7 +96,6 @@ class Evaluation(Model):
 
 @dataclass
 class _Tally:
-
     answerable: int = 0
     hit1: int = 0
     hit3: int = 0
@@ -131,9 +130,6 @@ def evaluate(path: Path, sets: Sequence[Set] = get_args(Set), most: int = MOST) 
     rows = [_row(*key, tallies[key]) for key in order]
     misses = [miss for key in order if key[3] == "ours" for miss in tallies[key].misses]
     return Evaluation(cards=len(known), sampled=sampled, rows=rows, misses=misses)
-
-
-# --- answering --------------------------------------------------------------------------------------------------------
 
 
 def _ask(
@@ -211,9 +207,6 @@ def share(hits: int, of: int) -> Share | None:
         return None
     low, high = wilson(hits, of)
     return Share(hits=hits, of=of, value=round(hits / of, 4), low=round(low, 4), high=round(high, 4))
-
-
-# --- copy of the base -------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from whystall.knowledge_base import card_life
 from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.indexing import stored_cards
 from whystall.knowledge_base.models import Deed, Incident, Model
 from whystall.knowledge_base.tickets.models import LESSON
 from whystall.knowledge_base.times import moment, now
@@ -32,7 +33,6 @@ _LINES = 1_000_000
 _BYTES = 4 << 30
 _SHOWN = 20  # refused lines listed
 _IN_MEMORY = 8 << 20
-_AT_ONCE = 200  # cards held in memory
 _OWN = "card-"
 
 
@@ -44,8 +44,7 @@ class Refused(Model):
 
 
 class Imported(Model):
-    """Result of an import: cards added, cards already known (by content), lines refused; the first of those are listed.
-    """
+    """Numbers of cards added, of cards already known (by content), and of refused lines, with the first of those."""
 
     added: int = 0
     duplicates: int = 0
@@ -75,17 +74,11 @@ def export(file: Database, write: Callable[[str], object]) -> int:
 
     No lock is held during `write`: a card changed meanwhile is written in either version.
     """
-    last, count = -1, 0
-    while True:
-        with file.read() as db:
-            rows = db.execute(
-                "SELECT n, body FROM incidents WHERE n > ? ORDER BY n LIMIT ?", [last, _AT_ONCE]
-            ).fetchall()
-        if not rows:
-            return count
-        for n, body in rows:
-            write(file.record(Incident, body).model_dump_json(exclude={"history"}) + "\n")
-            last, count = n, count + 1
+    count = 0
+    for card in stored_cards(file):
+        write(card.model_dump_json(exclude={"history"}) + "\n")
+        count += 1
+    return count
 
 
 @contextmanager

@@ -81,8 +81,7 @@ _LONGEST = 80
 
 
 def of_diagnosis(diagnosis: Diagnosis) -> list[str]:
-    """Return the features of the evidence of `diagnosis`, in the order of its chain, without `cause:` and duplicates.
-    """
+    """Return the features of the evidence of `diagnosis`, in the order of its chain, without `cause:`."""
     found = [feature for finding in keys.evidence(diagnosis) for feature in of_finding(finding)]
     found += [f"op:{_op(name)}" for name in keys.operations(diagnosis)]
     culprit, victim = diagnosis.culprit, diagnosis.victim

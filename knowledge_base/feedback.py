@@ -33,8 +33,7 @@ def give(db: SqliteDatabase, given: Feedback) -> None:
 
 
 def records(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Record]:
-    """Return the record of each card of `ids`. Feedback before a review counts for the precision but not for the flag.
-    """
+    """Return the record of each card of `ids`. Feedback before a review does not count for the flag."""
     wanted = list(ids)
     rows = db.execute(
         "SELECT incident, sum(verdict = 'helped'), sum(verdict = 'wrong'), sum(verdict = 'helped' AND NOT settled),"

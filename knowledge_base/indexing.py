@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from whystall.knowledge_base import features
@@ -81,13 +82,20 @@ def index_hash() -> str:
     return hashlib.sha256(tables).hexdigest()[:32] + f".{_INDEX_VERSION}"
 
 
-def reindex(file: Database, db: SqliteDatabase) -> None:
-    """Index every card again, within the open transaction; raise `ToolError` (database) for a card that cannot be read.
-    """
+def stored_cards(file: Database) -> Iterator[Incident]:
+    """Yield every card in order of creation, holding no lock between batches."""
     last = -1
-    while rows := db.execute(
-        "SELECT n, body FROM incidents WHERE n > ? ORDER BY n LIMIT ?", [last, _AT_ONCE]
-    ).fetchall():
-        for n, body in rows:
-            put_incident(db, file.record(Incident, body))
-            last = n
+    while True:
+        with file.read() as db:
+            asked = "SELECT n, body FROM incidents WHERE n > ? ORDER BY n LIMIT ?"
+            rows = db.execute(asked, [last, _AT_ONCE]).fetchall()
+        if not rows:
+            return
+        last = rows[-1][0]
+        yield from (file.record(Incident, body) for _, body in rows)
+
+
+def reindex(file: Database, db: SqliteDatabase) -> None:
+    """Index every card again, within the open transaction; raise `ToolError` (database) for an unreadable one."""
+    for card in stored_cards(file):
+        put_incident(db, card)

@@ -156,7 +156,7 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
     return _numbered(found)
 
 
-# --- the query --------------------------------------------------------------------------------------------------
+# --- the query --------------------------------------------------------------------------------------------------------
 
 
 def _features(evidence: Evidence) -> list[str]:
@@ -190,8 +190,7 @@ def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]
 
 
 def _overlap(cards: Collection[_Card], features: Sequence[str], weights: Weights) -> dict[int, float]:
-    """Set the weighted Jaccard index of the features of the case and of each card that shares any, and `_Card.alike`.
-    """
+    """Return the weighted Jaccard index of the features of the case and of each card; set `_Card.alike`."""
     everything = {*features, *(f for card in cards for f in card.features)}
     weights.known(everything)
     distinctive = {f for f in everything if facts.distinctive(f)}
@@ -279,9 +278,6 @@ def _order(card: _Card) -> tuple[int, bool, bool, float, int]:
     exact = max((keys.weight(signature) for signature in card.exact), default=0)
     unreviewed = card.state == "draft" and card.origin == "user"
     return -exact, card.record.flagged, unreviewed, -card.score, -card.n
-
-
-# --- cards --------------------------------------------------------------------------------------------------------
 
 
 def _cards(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, _Card]:

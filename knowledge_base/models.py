@@ -28,9 +28,6 @@ class Words(Model):
         return self.en if lang == "en" else self.zh
 
 
-# --- causes -----------------------------------------------------------------------------------------------
-
-
 class Pattern(Model):
     """Conditions on a finding, all of which must hold.
 
@@ -101,9 +98,6 @@ class Cause(Model):
     specificity: int = Field(default=1, ge=1, le=5)
     remedies: list[Remedy] = Field(min_length=1)
     verify: Words
-
-
-# --- incidents --------------------------------------------------------------------------------------------
 
 
 class Note(Model):
@@ -199,9 +193,6 @@ class Match(Model):
     record: Record = Field(default_factory=Record)
 
 
-# --- diagnoses --------------------------------------------------------------------------------------------
-
-
 class Verdict(str, Enum):
     """`CONFIRMED`: two mechanisms agree, rivals ruled out. `LIKELY`: one of these is missing. `HEALTHY`: examined,
     nothing abnormal.
@@ -238,7 +229,6 @@ class Victim(Model):
 
 
 class CauseState(str, Enum):
-
     SUPPORTED = "supported"
     UNSUPPORTED = "unsupported"
     RULED_OUT = "ruled_out"

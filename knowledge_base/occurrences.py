@@ -86,8 +86,7 @@ def recur(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
 
 
 def record_sighting(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket: int | None) -> bool:
-    """Store that `diagnosis`, with its `ticket` if any, is of the fault of `card`; return whether that is a new outage.
-    """
+    """Store that `diagnosis`, with its `ticket` if any, is of the fault of `card`; return whether the outage is new."""
     at = observed(diagnosis)
     own_key = f"{_DIAGNOSIS}{diagnosis.id}" if ticket is None else f"{_TICKET}{ticket}"
     rows = {key: moment(when) or at for key, when in _rows(db, card)}

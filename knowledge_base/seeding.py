@@ -34,13 +34,13 @@ def seed(file: Database) -> None:
     with file.write() as db:
         if had.get("cards") != _CARDS:
             _renew(file, db)
-        lived = _take_out(file, db)
+        changed = _delete_curated(file, db)
         if had.get("index") != wanted["index"]:
             reindex(file, db)
         taken = {id for (id,) in db.execute("SELECT id FROM incidents")}
         for incident in curated():
             if incident.id not in taken:
-                before = lived.get(incident.id)
+                before = changed.get(incident.id)
                 kept = ("state", "updated", "notes", "history")
                 update = {name: getattr(before, name) for name in kept} if before is not None else {}
                 put_card(db, incident.model_copy(update=update))
@@ -48,10 +48,10 @@ def seed(file: Database) -> None:
             db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", [key, value])
 
 
-def _take_out(file: Database, db: SqliteDatabase) -> dict[str, Incident]:
+def _delete_curated(file: Database, db: SqliteDatabase) -> dict[str, Incident]:
     """Delete the curated cards; return those changed here."""
-    lived = "SELECT body FROM incidents WHERE origin = 'curated' AND body LIKE '%\"history\":[{%'"
-    cards = [file.record(Incident, body) for (body,) in db.execute(lived).fetchall()]
+    changed = "SELECT body FROM incidents WHERE origin = 'curated' AND body LIKE '%\"history\":[{%'"
+    cards = [file.record(Incident, body) for (body,) in db.execute(changed).fetchall()]
     db.execute("DELETE FROM incidents WHERE origin = 'curated'")
     return {card.id: card for card in cards}
 

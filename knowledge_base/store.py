@@ -74,7 +74,6 @@ class KnowledgeBase:
         return self._file.after_commit(callback)
 
     def version(self) -> int:
-        """Return a number that changes when another process commits."""
         return self._file.version()
 
     @property
@@ -93,8 +92,6 @@ class KnowledgeBase:
 
         return TextIndex(self._file)
 
-    # --- incidents ------------------------------------------------------------------------------------------------
-
     @cached_property
     def cards(self) -> CardStore:
         return CardStore(self._file)
@@ -111,13 +108,9 @@ class KnowledgeBase:
         """Return past incidents similar to the case described by `evidence`; see `matching.similar`."""
         return matching.similar(self._file, evidence, limit)
 
-    # --- tickets --------------------------------------------------------------------------------------------------
-
     @cached_property
     def tickets(self) -> TicketStore:
         return TicketStore(self._file, self.cards)
-
-    # --- diagnoses ------------------------------------------------------------------------------------------------
 
     def remember(self, diagnosis: Diagnosis, ticket: bool) -> Diagnosis:
         """Store `diagnosis` with its similar incidents, and with a drafted ticket if `ticket`; return it completed.
@@ -141,11 +134,9 @@ class KnowledgeBase:
         return diagnosis
 
     def save_diagnosis(self, diagnosis: Diagnosis) -> None:
-        """Store `diagnosis`, replacing an earlier one with its id."""
         with self._file.write() as db:
             put_diagnosis(db, diagnosis)
 
     def get_diagnosis(self, id: str) -> Diagnosis:
-        """Return the diagnosis `id`; raise `ToolError` (not_found) if there is none."""
         with self._file.read() as db:
             return get_diagnosis(self._file, db, id)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 
 from whystall.knowledge_base.models import Cause, Incident
 
@@ -47,8 +46,8 @@ def _english(incident: Incident, cause: Cause | None) -> Iterator[str]:
     symptom = _words(incident.symptom.en)
     yield from (word for word in symptom if word in _EXPLAINING_EN)
     if cause is not None:
-        title = _pairs([word for word in _words(cause.title.en) if word not in _STOP])
-        yield from (f"{a} {b}" for a, b in _pairs([w for w in symptom if w not in _STOP]) if (a, b) in title)
+        title = set(_runs([word for word in _words(cause.title.en) if word not in _STOP], 2))
+        yield from (" ".join(pair) for pair in _runs([w for w in symptom if w not in _STOP], 2) if pair in title)
     for later in (incident.root_cause.en, incident.fix.en):
         runs = set(_runs(_words(later), _COPIED_EN))
         yield from (" ".join(run) for run in _runs(symptom, _COPIED_EN) if run in runs)
@@ -65,10 +64,6 @@ def _chinese(incident: Incident, cause: Cause | None) -> Iterator[str]:
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
-
-
-def _pairs(words: list[str]) -> list[tuple[str, str]]:
-    return list(pairwise(words))
 
 
 def _runs(words: list[str], length: int) -> Iterator[tuple[str, ...]]:

@@ -35,8 +35,7 @@ _CONCEPT = "c_"
 
 
 class Terms(NamedTuple):
-    """Search terms of a text. `words`: Latin words and concepts (``c_`` + name); `grams`: pairs of Chinese characters.
-    """
+    """Search terms. `words`: Latin words and concepts (``c_`` + name); `grams`: pairs of Chinese characters."""
 
     words: list[str]
     grams: list[str]

@@ -121,9 +121,7 @@ def _category(scores: Sequence[RuleScore], cast: Sequence[Vote], words: Any) -> 
             rivals=rivals,
         )
     # If rules tie, the later stages choose among their categories.
-    even = {
-        s.category for s in scores if best is not None and s.weight > best.weight - _LEAD and s.weight >= _ENOUGH
-    }
+    even = {s.category for s in scores if best is not None and s.weight > best.weight - _LEAD and s.weight >= _ENOUGH}
     sums = {name: weight for name, weight in counted(cast).items() if not even or name in even}
     all_votes = sum(counted(cast).values())
     if sums:

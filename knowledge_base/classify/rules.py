@@ -79,8 +79,7 @@ def judge(text: str) -> list[RuleScore]:
 
 
 def _weight(hits: list[Hit]) -> float:
-    """Weight of `hits`: words already counted by another rule do not count again, and hits after the first weigh half.
-    """
+    """Weight of `hits`: words counted by an earlier rule do not count, and hits after the first weigh half."""
     counted: set[str] = set()
     total = 0.0
     for hit in hits:

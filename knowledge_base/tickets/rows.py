@@ -53,7 +53,6 @@ class Wanted:
 
 
 def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
-    """Store the new `ticket` and return it with its number."""
     number = db.execute(_INSERT, _columns(ticket)).lastrowid
     numbered = ticket.model_copy(update={"id": str(number)})
     db.execute("UPDATE tickets SET body = ? WHERE id = ?", [numbered.model_dump_json(), number])
@@ -61,7 +60,6 @@ def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
 
 
 def update(db: SqliteDatabase, ticket: Ticket) -> None:
-    """Replace the stored ticket with the id of `ticket`."""
     db.execute(_UPDATE, {**_columns(ticket), "id": int(ticket.id), "body": ticket.model_dump_json()})
 
 
@@ -103,12 +101,10 @@ def live_of_fault(db: SqliteDatabase, fault: str) -> list[str]:
 
 
 def bodies(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[str]:
-    """Return the records matching `wanted`, last changed first."""
     return [str(found) for (found,) in db.execute(_BODIES, _bound(wanted, limit)).fetchall()]
 
 
 def listed(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[Line]:
-    """Return summary lines of `wanted`, last changed first, without reading records."""
     rows = db.execute(_LINES, _bound(wanted, limit)).fetchall()
     return [Line.model_validate({**dict(zip(_LINE, row, strict=True)), "id": str(row[0])}) for row in rows]
 
@@ -118,7 +114,6 @@ def count(db: SqliteDatabase, wanted: Wanted) -> int:
 
 
 def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
-    """Return ids that start with `prefix`, latest first."""
     begin = clean(prefix, human.NAME)
     rows = db.execute(
         "SELECT id FROM tickets WHERE substr(id, 1, ?) = ? ORDER BY id DESC LIMIT ?",
@@ -135,7 +130,6 @@ def add_event(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, 
 
 
 def events(db: SqliteDatabase, id: str, after: int, limit: int) -> list[Event]:
-    """Return the newest `limit` history entries of ticket `id` numbered above `after`, oldest first."""
     rows = db.execute(
         "SELECT n, ticket, revision, what, by, at, detail FROM ticket_events WHERE ticket = ? AND n > ?"
         " ORDER BY n DESC LIMIT ?",

@@ -106,8 +106,6 @@ class TicketStore:
         with self._file.read() as db:
             return rows.events(db, self._get(db, id).id, after, limit)
 
-    # --- creation and recurrence --------------------------------------------------------------------------------------
-
     def create(self, fresh: Ticket, by: str, detail: str = "") -> Ticket:
         """Store `fresh` (its `id` is empty) and return it with its number.
 
@@ -124,14 +122,10 @@ class TicketStore:
 
     def seen_again(self, id: str, by: str, at: str = "", detail: str = "", *, times: int = 1, **fields: Any) -> Ticket:
         """Add `times` occurrences to ticket `id` and set `fields`."""
-        return self._change(
-            id,
-            lambda t: _with(t, {**fields, "occurrences": t.occurrences + max(0, times)}),
-            "seen_again",
-            by,
-            at,
-            detail,
-        )
+        with self._file.write() as db:
+            before = self._get(db, id)
+            after = _with(before, {**fields, "occurrences": before.occurrences + max(0, times)})
+            return self._put(db, before, after, "seen_again", by, at, detail)
 
     def draft(self, diagnosis: Diagnosis | str, by: str = "engine") -> Ticket:
         """Return the ticket for `diagnosis` (an object or the id of a stored one).
@@ -156,8 +150,6 @@ class TicketStore:
                 ticket = self._put(db, before, after, "seen_again", by, fresh.created, diagnosis.id)
             self._count(db, diagnosis.model_copy(update={"ticket": ticket.id}))
         return ticket
-
-    # --- results ------------------------------------------------------------------------------------------------------
 
     def attach(self, id: str, diagnosis: Diagnosis, by: str, at: str = "", **fields: Any) -> Ticket:
         """Replace the diagnosis of ticket `id`, and set the `fields` that follow from it; the same diagnosis again
@@ -320,8 +312,6 @@ class TicketStore:
             original = self._put(db, original, kept, "seen_again", by, at, f"duplicated_by:{one.id}")
             self._hand_over(db, one.id, original.id)
         return original
-
-    # --- other fields -------------------------------------------------------------------------------------------------
 
     def change(self, id: str, what: What, by: str, at: str = "", detail: str = "", **fields: Any) -> Ticket:
         """Set `fields` of ticket `id`, recorded as `what`. The state changes only by the methods for it."""
