@@ -80,20 +80,20 @@ def capture(
     """
     mapping = output.with_name(MAPPING) if namespaces else None
     _check_free(output, mapping, overwrite)
-    seen = NamespacePids()
+    namespace_pids = NamespacePids()
 
-    def look(step: Progress) -> None:
+    def report(step: Progress) -> None:
         if namespaces:
-            seen.look()
+            namespace_pids.update()
         if progress is not None:
             progress(step)
 
     if namespaces:
-        seen.look()
-    done = record(options, output, stop=stop, progress=look)
+        namespace_pids.update()
+    done = record(options, output, stop=stop, progress=report)
     if mapping is not None:
-        seen.look()
-        _write(mapping, seen.text())
+        namespace_pids.update()
+        _write(mapping, namespace_pids.text())
     return _summary(done, mapping)
 
 

@@ -29,7 +29,7 @@ def check_source(params: Params) -> None:
 class Calibration:
     """What is to be tried: what `named` says, or, where that is None, where the files are that a recording knows."""
 
-    named: calibration.Asked | None
+    named: calibration.Request | None
 
     @classmethod
     def asked(cls, params: Params) -> Calibration | None:
@@ -38,9 +38,9 @@ class Calibration:
             return None
         directory, operation = getattr(params, "directory", None), getattr(params, "operation", None)
         operations = [operation] if operation else ["read", "write"]
-        return cls(calibration.named(directory, operations) if directory else None)
+        return cls(calibration.in_directory(directory, operations) if directory else None)
 
     async def joined(self, recording: Recording, progress: Progress | None) -> Recording:
         """A copy of `recording` that holds the trials too; they take some seconds, and their file is gone then."""
-        asked = self.named or calibration.observed(recording, worth_trying(recording))
-        return calibration.joined(recording, await calibration.calibrate(asked, progress))
+        request = self.named or calibration.for_recording(recording, worth_trying(recording))
+        return calibration.joined(recording, await calibration.calibrate(request, progress))

@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 
 from whystall.tools.collect import calibration
-from whystall.tools.collect.calibration import WRITTEN, calibrate, named, place_of, refused
+from whystall.tools.collect.calibration import WRITTEN, calibrate, in_directory, place_of, refused
 from whystall.tools.collect.calibration_child import READ_ROUNDS, SIZES, Plan, Refused, Trials
 from whystall.tools.host.hybrid_io_advise.trials import compare
 from whystall.tools.recording.collector import Capture
@@ -79,7 +79,7 @@ def _block(place: Path) -> Path:
 
 
 def tried(place: Path, operations: list[str], seconds: float = PATIENT_S) -> Capture:
-    return anyio.run(lambda: calibrate(named(str(place), operations), seconds=seconds))
+    return anyio.run(lambda: calibrate(in_directory(str(place), operations), seconds=seconds))
 
 
 @pytest.mark.parametrize("fstype", DISKS)
@@ -206,9 +206,9 @@ def test_memory_is_no_disk(tmp_path: Path) -> None:
 
 _CALIBRATES = """
 import anyio, sys
-from whystall.tools.collect.calibration import calibrate, named
+from whystall.tools.collect.calibration import calibrate, in_directory
 print("ready", flush=True)
-anyio.run(lambda: calibrate(named(sys.argv[1], ["read", "write"]), seconds=600.0))
+anyio.run(lambda: calibrate(in_directory(sys.argv[1], ["read", "write"]), seconds=600.0))
 """
 
 
@@ -236,7 +236,7 @@ def test_cancelled_it_stops_at_once(disk: Disks) -> None:
         async with anyio.create_task_group() as tasks:
 
             async def go() -> None:
-                await calibrate(named(str(place), ["read", "write"]), seconds=600.0)
+                await calibrate(in_directory(str(place), ["read", "write"]), seconds=600.0)
 
             tasks.start_soon(go)
             while not _holders(place):

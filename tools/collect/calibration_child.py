@@ -1,14 +1,14 @@
-"""The trials of one calibration: buffered beside direct I/O on a temporary file of our own, in a process of its own.
+"""The trials of one calibration: buffered and direct I/O on a temporary file, in a process of its own.
 
-Run as ``python -m whystall.tools.collect.calibration_child PLAN`` with the plan as JSON; prints one JSON object per
-line: a trial, a refusal, and what proves them. A process of its own: its CPU time is that of the trials alone, it can
-be left behind where a disk never answers, and whatever ends it (a kill too) ends the file, which has no name.
+Run with the plan as JSON and the parent's PID as arguments; prints one JSON object per line: trials, a refusal, and the
+proofs. It is a separate process so that its CPU time is that of the trials alone, that it can be abandoned if a disk
+never answers, and that the file, which has no name, is gone however it ends.
 
 The ways, each from the same buffer, sequentially, in requests of one size:
 
 * read: ``buffered`` (the file's pages dropped before), ``warm`` (the same pages at once again), ``direct`` (O_DIRECT),
-  ``uncached`` (RWF_DONTCACHE, Linux 6.14, commit 8026e49bff9b), ``readahead`` (announced by POSIX_FADV_WILLNEED),
-  ``dontneed`` (buffered, and every 8 MiB given back by POSIX_FADV_DONTNEED).
+  ``uncached`` (RWF_DONTCACHE, Linux 6.14, commit 8026e49bff9b), ``readahead`` (requested by POSIX_FADV_WILLNEED),
+  ``dontneed`` (buffered, and dropped every 8 MiB by POSIX_FADV_DONTNEED).
 * write, of a new file: ``buffered`` (until the last write returned), ``synced`` (the same, until fdatasync returned),
   ``direct`` (O_DIRECT, until fdatasync returned).
 """
@@ -33,30 +33,30 @@ from whystall.tools.collect.residency import residency
 
 MIB = 1 << 20
 SIZES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB)
-"""Sizes of requests: a step of four tells where the ways cross, and few enough to try each often."""
+"""Request sizes in steps of four: they show where one way becomes faster, and are few enough to repeat each often."""
 READ_ROUNDS = 16
-"""How often each size is tried. Of sixteen, the fifth and the twelfth bound the median with 92 %."""
+"""Trials per size. Ranks 5 and 12 of 16 samples bound the median with 92 % confidence."""
 _WRITE_ROUNDS = 8
-"""Writes wear a disk: of eight, the second and the seventh bound it with 93 %."""
+"""Fewer, as writes wear a disk. Ranks 2 and 7 of 8 samples bound the median with 93 % confidence."""
 _LARGE = 4 * MIB
 _LARGE_ROUNDS = 5
-"""Those from `_LARGE` on cost the most; five bound it from the least to the most, with 94 %."""
+"""For sizes from `_LARGE`, which cost most. The extremes of 5 samples bound the median with 94 % confidence."""
 FILE = 16 * MIB
-"""Of the file that is read; what is written is as much at most. A smaller one where there is little room."""
+"""Size of the file for reads, and limit of the one for writes; less if there is little free space."""
 LEAST_FILE = 2 * MIB
-_GIVE_BACK = 8 * MIB
-"""So much at a time is given back: single pages of large folios stay."""
+_DROP_BYTES = 8 * MIB
+"""Bytes dropped at a time, since single pages of large folios would stay."""
 _READAHEAD = 256 << 10
-"""Up to this size, reads are tried with readahead announced: larger ones keep a device busy by themselves."""
+"""Limit of request sizes with readahead: larger requests keep a device busy without it."""
 _DONTCACHE = 0x80  # RWF_DONTCACHE of linux/fs.h
 _QUIET_S = 0.5
-"""What readahead may still be under way after a read: the largest windows are some MiB."""
+"""Time for readahead still in progress after a read: the largest windows are some MiB."""
 _TRIAL_SHARE = 0.04
-"""Of the time in all, what one trial may take: then every size is tried twice at least, however slow the disk."""
+"""Limit of one trial as a share of all time, so that every size has at least two trials on a slow disk."""
 
 
 class Refused(Exception):
-    """Nothing, or no more, can be tried here: `code` and `detail`."""
+    """No trials, or no more, are possible here: `code` and `detail`."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(code, detail)
@@ -65,7 +65,7 @@ class Refused(Exception):
 
 @dataclass
 class Plan:
-    """What to try: `operations` (read, write) in `directory`, for so many `seconds` and bytes `written` at most."""
+    """Trials of `operations` (read, write) in `directory`, for at most `seconds` and `written` bytes."""
 
     directory: str
     operations: list[str]
@@ -85,14 +85,14 @@ def _rounds(operation: str, size: int) -> int:
 
 
 def _region(operation: str, size: int) -> int:
-    """Bytes that one trial moves: enough requests to time, and no more of a disk than it takes."""
+    """Return the bytes of one trial: enough requests to measure, and few writes."""
     if operation == "write":
         return max(size, min(32 * size, 512 << 10))
     return max(4 * size, MIB)
 
 
 class Trials:
-    """The trials of one plan. `run` yields rows; at its end, or when it raises `Refused`, nothing is left."""
+    """The trials of one plan. `run` yields rows; at its end, or when it raises `Refused`, no file is left."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -100,14 +100,14 @@ class Trials:
         self._end = time.monotonic() + plan.seconds
         self._uncached = True
         self._unaligned: set[int] = set()
-        # What the file's residency showed: None where the kernel does not tell it for this file system.
+        # Results of `_prove`; None if the kernel has no residency for this file system.
         self.proof: dict[str, bool | None] = {"cold": None, "direct": None}
-        self._buffer = mmap.mmap(-1, max(plan.sizes))  # its start is that of a page: direct I/O takes it as it is
-        self._buffer.write(os.urandom(len(self._buffer)))  # nothing that a file system could compress
+        self._buffer = mmap.mmap(-1, max(plan.sizes))  # page-aligned, as direct I/O requires
+        self._buffer.write(os.urandom(len(self._buffer)))  # not compressible by a file system
         self._view = memoryview(self._buffer)
 
     def run(self) -> Iterator[dict[str, Any]]:
-        """Every trial as a row; interleaved, so that what changes meanwhile changes all ways alike."""
+        """Yield every trial as a row; the ways are interleaved, so that changes of the load affect all of them."""
         with Unnamed(self._plan.directory) as old, Unnamed(self._plan.directory) as new:
             if "read" in self._plan.operations:
                 self._fill(old)
@@ -123,13 +123,13 @@ class Trials:
 
     def _try(self, file: Unnamed, operation: str, size: int, trial: int) -> Iterator[dict[str, Any]]:
         ways = self._read_ways(size) if operation == "read" else ["synced", "direct"]
-        turn = trial % len(ways)
-        for way in ways[turn:] + ways[:turn]:
+        first = trial % len(ways)
+        for way in ways[first:] + ways[:first]:
             try:
                 done = self._read(file, way, size, trial) if operation == "read" else self._write(file, way, size)
             except OSError as error:
                 if way == "direct" and error.errno == errno.EINVAL and size < max(self._plan.sizes):
-                    self._unaligned.add(size)  # smaller than what this file system takes as a unit
+                    self._unaligned.add(size)  # smaller than a block of this file system
                     return
                 if way == "uncached" and error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
                     self._uncached = False
@@ -164,19 +164,19 @@ class Trials:
         return done
 
     def _pass(self, descriptor: int, size: int, start: int, length: int, flags: int, way: str) -> int:
-        """Read the region once; how many bytes came before the time was up, one request at least."""
+        """Read the region once, at least one request; return the bytes read before the time was up."""
         if way == "readahead":
             os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
-        until, moved, given, into = self._until(), 0, 0, [self._view[:size]]
+        until, moved, dropped, into = self._until(), 0, 0, [self._view[:size]]
         while moved < length:
             got = os.preadv(descriptor, into, start + moved, flags)
             if got != size:
                 raise Refused("short_read", f"{got} of {size}")
             moved += got
             late = time.monotonic() > until
-            if way == "dontneed" and (moved - given >= _GIVE_BACK or moved >= length or late):
-                os.posix_fadvise(descriptor, start + given, moved - given, os.POSIX_FADV_DONTNEED)
-                given = moved
+            if way == "dontneed" and (moved - dropped >= _DROP_BYTES or moved >= length or late):
+                os.posix_fadvise(descriptor, start + dropped, moved - dropped, os.POSIX_FADV_DONTNEED)
+                dropped = moved
             if late:
                 break
         return moved
@@ -226,27 +226,26 @@ class Trials:
         self._written += self._plan.file
 
     def _prove(self, file: Unnamed) -> None:
-        """That pages can be dropped, and that direct reads leave none: else neither way is what it is called."""
+        """Check that pages can be dropped, and that direct reads leave none in the cache."""
         size = MIB
         os.preadv(file.fd, [self._view[:size]], 0)
         if not file.resident():
-            return  # not told here (overlayfs shows none of the pages of the file beneath)
+            return  # unknown here (overlayfs does not show the pages of the lower file)
         file.drop()
         self.proof["cold"] = file.resident() == 0
         if not self.proof["cold"]:
-            raise Refused("not_cold", "pages stay when they are advised away")
+            raise Refused("not_cold", "pages stay after POSIX_FADV_DONTNEED")
         try:
             os.preadv(file.direct, [self._view[:size]], 0)
         except OSError as error:
             raise refusal(error) from error
         self.proof["direct"] = file.resident() == 0
         if not self.proof["direct"]:
-            raise Refused("not_direct", "O_DIRECT is taken, but goes through the page cache")
+            raise Refused("not_direct", "O_DIRECT is accepted, but reads go through the page cache")
 
 
 class Unnamed:
-    """A file without a name that nobody else can open, twice: `fd` buffered, `direct` with O_DIRECT. `Refused` where
-    there can be none."""
+    """A file without a name, opened twice: `fd` buffered, `direct` with O_DIRECT. Raises `Refused` if impossible."""
 
     def __init__(self, directory: str) -> None:
         self.fd = _create(directory)
@@ -257,9 +256,8 @@ class Unnamed:
             raise Refused("no_direct", os.strerror(error.errno or 0)) from error
 
     def drop(self) -> None:
-        """Drop all of its pages from the cache, also those that are dirty, and those that readahead still brings in:
-        they would be found there by the next trial, or keep the disk busy while it runs.
-        """
+        """Drop all its pages from the cache, also dirty ones and those of readahead in progress, which would speed up
+        or slow down the next trial."""
         os.fdatasync(self.fd)
         until = time.monotonic() + _QUIET_S
         while True:
@@ -269,7 +267,7 @@ class Unnamed:
             time.sleep(0.0005)
 
     def resident(self) -> int:
-        """Bytes of it in the page cache; 0 also where the kernel does not tell."""
+        """Return its bytes in the page cache; 0 also if unknown."""
         try:
             return residency(self.fd, FILE).cached
         except OSError:
@@ -287,13 +285,13 @@ def _create(directory: str) -> int:
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        # Without O_TMPFILE: EOPNOTSUPP; kernels before 3.11 see a directory opened for writing.
+        # Without O_TMPFILE: EOPNOTSUPP; EISDIR on kernels before 3.11.
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOSYS):
             raise refusal(error) from error
     path = os.path.join(directory, f".whystall-{secrets.token_hex(8)}")
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        os.unlink(path)  # while it is empty: whatever happens from here on, no bytes of it stay
+        os.unlink(path)  # while it is empty, so that nothing is left however we end
     except OSError as error:
         raise refusal(error) from error
     return descriptor
@@ -314,13 +312,13 @@ _CODES = {
 
 
 def refusal(error: OSError) -> Refused:
-    """`error` as the reason why nothing more is tried."""
+    """Return `error` as the reason to end the trials."""
     number = error.errno or 0
     return Refused(_CODES.get(number, "io_error"), os.strerror(number) if number else str(error))
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent ends, however it does."""
+    """Be killed when the parent ends."""
     set_death_signal = 1  # PR_SET_PDEATHSIG
     ctypes.CDLL(None, use_errno=True).prctl(set_death_signal, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -332,20 +330,20 @@ def main() -> None:
     plan, parent = Plan(**json.loads(sys.argv[1])), int(sys.argv[2])
     _die_with(parent)
 
-    def say(row: dict[str, Any]) -> None:
+    def send(row: dict[str, Any]) -> None:
         os.write(1, json.dumps(row).encode() + b"\n")
 
     trials = Trials(plan)
     with suppress(BrokenPipeError):
         try:
             for row in trials.run():
-                say({"trial": row})
+                send({"trial": row})
         except Refused as why:
-            say({"refusal": [why.code, why.detail]})
+            send({"refusal": [why.code, why.detail]})
         except OSError as error:
             refused = refusal(error)
-            say({"refusal": [refused.code, refused.detail]})
-        say({"proof": trials.proof})
+            send({"refusal": [refused.code, refused.detail]})
+        send({"proof": trials.proof})
 
 
 if __name__ == "__main__":

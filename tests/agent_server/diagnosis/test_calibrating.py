@@ -22,7 +22,7 @@ from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs import calibration as calibrating
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.collect import calibration
-from whystall.tools.collect.calibration import Asked, Place
+from whystall.tools.collect.calibration import Place, Request
 from whystall.tools.collect.tables import CALIBRATION
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.collector import Capture
@@ -71,7 +71,7 @@ def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Recor
         async def observe(*_: object, **__: object) -> Recording:
             return found
 
-        async def calibrate(asked: Asked, *_: object) -> Capture:
+        async def calibrate(asked: Request, *_: object) -> Capture:
             tried.append(asked)
             return capture or trials()
 
@@ -80,7 +80,7 @@ def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Recor
         monkeypatch.setattr(calibrating.calibration, "calibrate", calibrate)
         return found
 
-    tried: list[Asked] = []
+    tried: list[Request] = []
     recorded.tried = tried  # type: ignore[attr-defined]
     return recorded
 

@@ -14,7 +14,16 @@ from page_cache_scenes import OTHER, Cache
 from recordings import PID
 
 from whystall.tools.collect import calibration, calibration_child
-from whystall.tools.collect.calibration import Asked, Place, Refusal, calibrate, joined, named, observed, refused
+from whystall.tools.collect.calibration import (
+    Place,
+    Refusal,
+    Request,
+    calibrate,
+    for_recording,
+    in_directory,
+    joined,
+    refused,
+)
 from whystall.tools.collect.calibration_child import Refused, Unnamed, refusal
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.redact import redact
@@ -67,7 +76,7 @@ def test_it_is_tried_beside_the_files_that_most_was_moved_of(places: dict[str, P
     sized(cache, "/data/b.bin", 10, operation="write")
     elsewhere(sized(cache, "/scratch/c.bin", 900), "/scratch/c.bin", "8:1")
     elsewhere(sized(cache, "/archive/d.bin", 5), "/archive/d.bin", "9:1")
-    asked = observed(recorded(cache))
+    asked = for_recording(recorded(cache))
     expected = [(places["/scratch"], ["read"]), (places["/data"], ["read", "write"]), (places["/archive"], ["read"])]
     assert list(asked.places) == expected
     assert list(asked.refusals) == []
@@ -78,7 +87,7 @@ def test_what_is_to_be_changed_comes_before_what_most_was_moved_of(places: dict[
     for number in range(2):
         path = f"/scratch/stream_{number}.bin"
         elsewhere(sized(cache, path, 10, pid=OTHER), path, "8:1")
-    found = observed(recorded(cache), [cache.file("/scratch/stream_1.bin")])
+    found = for_recording(recorded(cache), [cache.file("/scratch/stream_1.bin")])
     assert [place for place, _ in found.places] == [places["/scratch"], places["/data"]]
     assert found.most == 1  # the other one only where that refuses
 
@@ -96,7 +105,7 @@ def test_where_one_place_refuses_the_next_is_tried(tmp_path: Path, monkeypatch: 
         return [{**row, "trial": 0}], None, {}
 
     monkeypatch.setattr(calibration, "_run", run)
-    capture = anyio.run(calibrate, Asked(asked))
+    capture = anyio.run(calibrate, Request(asked))
     assert [Path(plan.directory).name for plan in plans] == ["one", "two"]
     assert sum(plan.written for plan in plans) <= calibration.WRITTEN
     assert capture.tables["refusals"]["code"].to_list() == ["in_memory", "no_room"]
@@ -117,7 +126,7 @@ def test_our_files_are_a_small_part_of_what_is_free(
         return [], None, {}
 
     monkeypatch.setattr(calibration, "_run", run)
-    anyio.run(calibrate, Asked([(Place(str(tmp_path), "8:1", "ext4"), ["read"])]))
+    anyio.run(calibrate, Request([(Place(str(tmp_path), "8:1", "ext4"), ["read"])]))
     assert [plan.file for plan in plans] == ([] if file_mib is None else [file_mib * MIB])
     assert all(max(plan.sizes) <= plan.file for plan in plans)
 
@@ -125,24 +134,24 @@ def test_our_files_are_a_small_part_of_what_is_free(
 def test_the_targets_own_files_come_first(places: dict[str, Place]) -> None:
     cache = sized(Cache(), "/data/a.bin", 10)
     elsewhere(sized(cache, "/scratch/c.bin", 900, pid=OTHER), "/scratch/c.bin", "8:1")
-    assert [place for place, _ in observed(recorded(cache)).places] == [places["/data"]], "and nobody else's"
+    assert [place for place, _ in for_recording(recorded(cache)).places] == [places["/data"]]
 
 
 def test_where_its_directory_is_gone_or_has_no_plain_name_the_one_above_will_do(places: dict[str, Place]) -> None:
-    asked = observed(recorded(sized(Cache(), "/data/a\\x1bb\\x0ac/gone/a.bin", 10)))
+    asked = for_recording(recorded(sized(Cache(), "/data/a\\x1bb\\x0ac/gone/a.bin", 10)))
     assert [place for place, _ in asked.places] == [places["/data"]]
 
 
 def test_what_is_above_on_another_file_system_will_not(places: dict[str, Place]) -> None:
     places["/data"] = Place("/data", "0:99", "btrfs")
     cache = elsewhere(sized(Cache(), "/data/gone/a.bin", 10), "/data/gone/a.bin", "0:42", "btrfs")
-    assert observed(recorded(cache)).places == []
+    assert for_recording(recorded(cache)).places == []
 
 
 def test_a_directory_of_the_same_name_on_another_disk_is_not_taken(places: dict[str, Place]) -> None:
     """The process was in another mount namespace, or something was mounted over it since."""
     places["/data"] = Place("/data", "99:9", "ext4")
-    asked = observed(recorded(sized(Cache(), "/data/a.bin", 10)))
+    asked = for_recording(recorded(sized(Cache(), "/data/a.bin", 10)))
     assert list(asked.places) == []
     assert [(r.code, r.place.dev) for r in asked.refusals] == [("not_reachable", "7:0")]
 
@@ -150,7 +159,7 @@ def test_a_directory_of_the_same_name_on_another_disk_is_not_taken(places: dict[
 def test_what_a_process_sees_is_reached_through_it(places: dict[str, Place]) -> None:
     del places["/data"]
     places[f"/proc/{PID}/root/data"] = Place(f"/proc/{PID}/root/data", "7:0", "ext4")
-    asked = observed(recorded(sized(Cache(), "/data/a.bin", 10)))
+    asked = for_recording(recorded(sized(Cache(), "/data/a.bin", 10)))
     assert [place.directory for place, _ in asked.places] == [f"/proc/{PID}/root/data"]
 
 
@@ -158,24 +167,24 @@ def test_file_systems_whose_numbers_differ_are_known_by_their_type(places: dict[
     """stat(2) on btrfs and overlayfs gives another device than the kernel's own for the same file."""
     places["/data"] = Place("/data", "0:99", "btrfs")
     cache = elsewhere(sized(Cache(), "/data/a.bin", 10), "/data/a.bin", "0:42", "btrfs")
-    assert [place.dev for place, _ in observed(recorded(cache)).places] == ["0:42"]  # as the recording's files have it
+    assert [place.dev for place, _ in for_recording(recorded(cache)).places] == ["0:42"]
 
 
 def test_nothing_read_or_written_is_nothing_to_try(places: dict[str, Place]) -> None:
-    assert observed(recorded(Cache())) == Asked([], [])
+    assert for_recording(recorded(Cache())) == Request([], [])
 
 
 @pytest.mark.parametrize("path", ["/no/such/place", "/dev/null", "a\0b", ""])
 def test_what_is_no_directory_is_refused_before_anything_else(path: str) -> None:
     with pytest.raises(ToolError) as error:
-        named(path, ["read"])
+        in_directory(path, ["read"])
     assert error.value.code is ErrorCode.BAD_ARGUMENT
 
 
 def test_a_link_leads_to_what_it_names(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    ((place, operations),) = named(str(tmp_path / "link"), ["write"]).places
+    ((place, operations),) = in_directory(str(tmp_path / "link"), ["write"]).places
     assert place.directory == str(tmp_path / "real")
     assert operations == ["write"]
     status = os.stat(tmp_path)
@@ -211,7 +220,7 @@ def test_a_memory_cgroup_that_would_evict_the_trials_is_said(tmp_path: Path, mon
 def test_what_is_refused_is_told_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_run", None)
     place = Place(str(tmp_path), "0:9", "tmpfs")
-    capture = anyio.run(lambda: calibrate(Asked([(place, ["read"])], [Refusal(place, "not_reachable", "x\x1b[0m")])))
+    capture = anyio.run(lambda: calibrate(Request([(place, ["read"])], [Refusal(place, "not_reachable", "x\x1b[0m")])))
     assert capture.seen == 0
     assert capture.tables["refusals"]["code"].to_list() == ["not_reachable", "in_memory"]
     assert "\x1b" not in capture.tables["refusals"]["detail"][0]
@@ -226,7 +235,7 @@ def test_what_is_refused_is_told_and_starts_nothing(tmp_path: Path, monkeypatch:
 def test_a_recording_with_trials_is_stored_and_read(tmp_path: Path) -> None:
     from whystall.agent_server.inputs.recordings import open_source
 
-    capture = anyio.run(lambda: calibrate(Asked([])))
+    capture = anyio.run(lambda: calibrate(Request([])))
     row = {"directory": "/d", "dev": "8:1", "fstype": "ext4", "operation": "read", "way": "direct"}
     numbers = {"request_bytes": 4096, "bytes": 4096, "wall_ns": 5, "cpu_ns": 3, "trial": 0}
     schema = capture.tables["trials"].schema

@@ -1,6 +1,6 @@
-"""Capture of the kernel's scheduling events in a tracefs instance of our own.
+"""Record the kernel's scheduling events in a tracefs instance of our own.
 
-What this package's front offers runs inside a training process: it takes the standard library and nothing else.
+The functions exported here run inside a training process, so they need only the standard library.
 """
 
 from whystall.tools.collect.ftrace.in_process import ftrace_record, ftrace_record_start, ftrace_record_stop

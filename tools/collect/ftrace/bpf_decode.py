@@ -1,4 +1,4 @@
-"""From the records of a BPF trace to the tables of `whystall.tools.timeline.sched`, column by column."""
+"""Convert the records of a BPF trace to the tables of `whystall.tools.timeline.sched`, column by column."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "
 """Names of the softirqs by number (include/linux/interrupt.h)."""
 _LETTERS = "RSDTtXZPI"
 _PIECE = 1 << 24  # bytes of records
-_SAID = TABLES["names"]
+_NAMES = TABLES["names"]
 _REPORTED, _IDLE, _UNINTERRUPTIBLE_TOO = 0x7F, 0x402, 0x9000
 
 
 class Named(NamedTuple):
-    """A thread's name at an instant; `pid` is its process."""
+    """A thread's name at an instant; `pid`: its process."""
 
     at_ns: int
     tid: int
@@ -35,8 +35,8 @@ class Named(NamedTuple):
 
 
 def state_letter(state: int, preempted: bool) -> str:
-    """The letter of a thread's state as the kernel prints it (`__task_state_index`, include/linux/sched.h): the highest
-    of the reported bits. Waiting for a lock of PREEMPT_RT, or frozen, counts as D.
+    """Return the letter of a thread's state as the kernel prints it (`__task_state_index`, include/linux/sched.h): by
+    the highest of the reported bits. Waiting for a lock of PREEMPT_RT, or frozen, counts as D.
     """
     if preempted:
         return "R"
@@ -53,21 +53,21 @@ def tables(
     disk: Callable[[int], str],
     cpus: Collection[int] | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """Every table of a trace but ``clocks``, sorted by instant; of the holes those that the tracer knows of.
+    """Return every table of a trace except ``clocks``, sorted by time; holes only as far as the tracer knows them.
 
-    `chunks` and `losses` as a `whystall.bpf.trace.Trace` has them; `known`: threads named at its start and end; `disk`
-    names a device number; `cpus`: only tasks that began or ended there (their records come from all).
+    `chunks`, `losses`: of `whystall.bpf.trace.Trace`; `known`: names of threads at its start and end; `disk` names a
+    device number; `cpus`: only tasks that began or ended there (their records come from all CPUs).
     """
     pieces = [_piece(_events(piece), disk, cpus) for piece in _gathered(chunks)]
     out = {name: pl.concat([schema.to_frame(), *(piece[name] for piece in pieces)]) for name, schema in TABLES.items()}
-    out["names"] = _names(pl.concat([_said(known), *(piece["said"] for piece in pieces)]))
+    out["names"] = _names(pl.concat([_named_threads(known), *(piece["new_names"] for piece in pieces)]))
     rest = [(loss.start, loss.end, loss.cpu, loss.events, "lost") for loss in losses]
     out["holes"] = pl.concat([out["holes"], pl.DataFrame(rest, schema=TABLES["holes"], orient="row")])
     return {name: frame.sort(_instant(frame), maintain_order=True) for name, frame in out.items()}
 
 
 def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks in pieces of about `_PIECE`: bigger ones take memory, smaller ones time."""
+    """Join chunks to pieces of about `_PIECE`: larger ones need more memory, smaller ones more time."""
     waiting: list[bytes] = []
     for chunk in chunks:
         waiting.append(chunk)
@@ -83,7 +83,7 @@ def _instant(frame: pl.DataFrame) -> str:
 
 
 def _piece(events: pl.DataFrame, disk: Callable[[int], str], cpus: Collection[int] | None) -> dict[str, pl.DataFrame]:
-    """The rows of every table that some records make, and what they say of names."""
+    """Return the rows of every table from some records, and the names in them."""
     found = {
         "switches": _switches(_of(events, "switch")),
         "wakeups": _wakeups(_of(events, "waking", "wakeup", "new")),
@@ -98,18 +98,19 @@ def _piece(events: pl.DataFrame, disk: Callable[[int], str], cpus: Collection[in
         "holes": _of(events, "lost").select(start_ns="a", end_ns="at_ns", cpu="cpu", lost="b", why=pl.lit("lost")),
     }
     narrow = {name: frame.select(TABLES[name].names()).cast(TABLES[name]) for name, frame in found.items()}
-    return {**empty_tables(), **narrow, "said": _saying(events)}
+    return {**empty_tables(), **narrow, "new_names": _new_names(events)}
 
 
 def _events(records: bytes) -> pl.DataFrame:
-    """All records as columns; see `trace_records.h` for what a, b, c, other and value mean."""
+    """Return all records as columns; `trace_records.h` explains a, b, c, other and value."""
     words = pl.Series(memoryview(records).cast("q"), dtype=pl.Int64)
     step = RECORD_BYTES // 8
-    column = {name: words.gather_every(step, at) for at, name in enumerate(("at_ns", "a", "b", "c", "who", "what"), 1)}
-    who, what = pl.col("who"), pl.col("what")
+    names = ("at_ns", "a", "b", "c", "threads", "details")
+    column = {name: words.gather_every(step, at) for at, name in enumerate(names, 1)}
+    threads, details = pl.col("threads"), pl.col("details")
 
     def part(column: pl.Expr, low: int, bits: int) -> pl.Expr:
-        return (column // (1 << low)) & ((1 << bits) - 1)  # // rounds down, so the sign does no harm
+        return (column // (1 << low)) & ((1 << bits) - 1)  # // rounds down, also for negative numbers
 
     def signed(number: pl.Expr) -> pl.Expr:
         return pl.when(number >= 1 << 31).then(number - (1 << 32)).otherwise(number)
@@ -122,14 +123,14 @@ def _events(records: bytes) -> pl.DataFrame:
         "a",
         "b",
         "c",
-        tid=signed(part(who, 0, 32)),
-        other=signed(part(who, 32, 32)),
-        cpu=part(what, 0, 16),
-        value=part(what, 16, 16),
-        type=part(what, 32, 8),
-        flags=part(what, 40, 8),
-        prio=priority(part(what, 48, 8)),
-        prio2=priority(part(what, 56, 8)),
+        tid=signed(part(threads, 0, 32)),
+        other=signed(part(threads, 32, 32)),
+        cpu=part(details, 0, 16),
+        value=part(details, 16, 16),
+        type=part(details, 32, 8),
+        flags=part(details, 40, 8),
+        prio=priority(part(details, 48, 8)),
+        prio2=priority(part(details, 56, 8)),
     )
 
 
@@ -138,13 +139,13 @@ def _of(events: pl.DataFrame, *types: str) -> pl.DataFrame:
 
 
 def _named(column: pl.Expr, types: Iterable[str], names: Iterable[str] | None = None) -> pl.Expr:
-    """The names of `types`, or what to call each instead."""
+    """Return a column of types as text: `names`, by default those of `types`."""
     called = dict(zip(types, names or types, strict=True))
     return column.replace_strict({_NUMBER[name]: call for name, call in called.items()}, return_dtype=pl.String)
 
 
 def _mapped(frame: pl.DataFrame, column: str, call: Callable[[int], str]) -> pl.Expr:
-    """`call` of each value of a column that has few different ones."""
+    """Apply `call` to each value of a column that has few different ones."""
     values = frame.get_column(column).unique().to_list()
     if not values:
         return pl.lit("", pl.String)
@@ -246,7 +247,7 @@ def _block(frame: pl.DataFrame, disk: Callable[[int], str]) -> pl.DataFrame:
 
 
 def _texts(frame: pl.DataFrame, words: tuple[str, ...]) -> pl.DataFrame:
-    """The different texts in `words`, 8 bytes each, made inert, as column ``text``."""
+    """Return the distinct texts in the columns `words`, 8 bytes each, with their inert text as column ``text``."""
     different = frame.select(words).unique()
     packer = struct.Struct(f"<{len(words)}q")
     return different.with_columns(
@@ -254,29 +255,29 @@ def _texts(frame: pl.DataFrame, words: tuple[str, ...]) -> pl.DataFrame:
     )
 
 
-def _said(known: Collection[Named]) -> pl.DataFrame:
-    return pl.DataFrame(list(known), schema=_SAID, orient="row")
+def _named_threads(known: Collection[Named]) -> pl.DataFrame:
+    return pl.DataFrame(list(known), schema=_NAMES, orient="row")
 
 
-def _saying(events: pl.DataFrame) -> pl.DataFrame:
-    """What the events say of names: a row whenever one says another than the one before of the same thread."""
-    said = [
-        # a switch names who is next, all others the process too
+def _new_names(events: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each event that names a thread differently than the previous event with this thread."""
+    sources = [
+        # a switch names only the next thread, all others its process too
         _of(events, "switch").select("at_ns", "b", "c", tid="other", pid=pl.lit(-1, pl.Int64)),
         _of(events, "waking", "wakeup", "new", "fork", "rename").select("at_ns", "b", "c", tid="other", pid="a"),
         _of(events, "exec", "exit").select("at_ns", "b", "c", tid="tid", pid="a"),
     ]
-    told = pl.concat(said).filter(pl.col("tid") != 0).sort("tid", "at_ns", maintain_order=True)
-    told = told.filter(_differs("tid", "b", "c", "pid"))
-    told = told.join(_texts(told, ("b", "c")), on=["b", "c"], how="left", maintain_order="left")
-    return told.select("at_ns", "tid", "pid", comm="text").cast(_SAID)
+    found = pl.concat(sources).filter(pl.col("tid") != 0).sort("tid", "at_ns", maintain_order=True)
+    found = found.filter(_differs("tid", "b", "c", "pid"))
+    found = found.join(_texts(found, ("b", "c")), on=["b", "c"], how="left", maintain_order="left")
+    return found.select("at_ns", "tid", "pid", comm="text").cast(_NAMES)
 
 
-def _names(said: pl.DataFrame) -> pl.DataFrame:
-    """What every thread was called and which process it was of, from when on."""
+def _names(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the name and process of every thread, with a row per change."""
     process = pl.col("pid").replace(-1, None)
     return (
-        said.sort("tid", "at_ns", maintain_order=True)
+        found.sort("tid", "at_ns", maintain_order=True)
         .with_columns(pid=process.forward_fill().over("tid"))
         .with_columns(pid=pl.col("pid").backward_fill().over("tid").fill_null(-1))
         .filter(_differs("tid", "comm", "pid"))
@@ -284,5 +285,5 @@ def _names(said: pl.DataFrame) -> pl.DataFrame:
 
 
 def _differs(*columns: str) -> pl.Expr:
-    """Whether a row is not like the one before in all of `columns`."""
+    """Return whether a row differs from the previous one in any of `columns`."""
     return pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in columns)

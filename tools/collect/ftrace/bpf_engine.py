@@ -1,7 +1,7 @@
 """The ``ebpf`` engine of the collector ``ftrace``: the scheduler's events through BTF tracepoints and a ring buffer.
 
-Beside what tracefs tells it has `prev_arrived_ns`, so that a switch which the kernel does not tell leaves no unknown
-start; and it needs no tracefs.
+Besides the fields of tracefs it records `prev_arrived_ns`, so that a missing switch event leaves no unknown start.
+It needs no tracefs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ from whystall.tools.timeline.ftrace.holes import unseen_holes
 from whystall.tools.timeline.sched import TABLES
 
 EVENT_TABLES = frozenset(TABLES) - {"holes", "names", "clocks"}
-# Bytes of the ring buffer: per CPU, and bounds of all. 16 MiB hold 300,000 events, until it is emptied next.
+# Bytes of the ring buffer: per CPU, and limits of the total. 16 MiB hold 300,000 events.
 _RING_CPU, _RING_LEAST, _RING_MOST = 1 << 21, 1 << 24, 1 << 27
 
 
 class FtraceBpfEngine(Engine):
-    """See the module; one instance serves one window.
-
-    Options of the collector: a group of events by its name (1: wanted; ``sched`` always is), ``cpus`` as bits (0: all),
-    ``only_target`` (1: only events of the target's threads and about them), ``buffer_kb`` per CPU (0: our choice).
-    """
+    """See the module; options: `FtraceOptions`."""
 
     name = "ebpf"
     serves = frozenset({"ftrace"})
@@ -48,11 +44,11 @@ class FtraceBpfEngine(Engine):
         self._clock: clocks.ClockPoint | None = None
 
     def unavailable(self) -> str | None:
-        """Why BPF cannot work here, without trying."""
+        """Return why BPF cannot work here, without trying."""
         return why_unavailable("trace")
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Load and attach; then sleep once, to be trace."""
+        """Load and attach; then sleep once, to prove the hooks."""
         options = FtraceOptions.of(wanted, "ftrace")
         bits = options.cpus
         if not 0 <= bits < 1 << MAX_CPUS:
@@ -75,16 +71,16 @@ class FtraceBpfEngine(Engine):
         time.sleep(0.002)
 
     def fileno(self) -> int | None:
-        """None: it would be readable with every event; the ring buffer holds more than a period's worth."""
+        """Return None: it would be readable at every event, and the ring buffer is large enough for a period."""
         return None
 
     def poll(self) -> None:
-        """Take in records."""
+        """Read records."""
         if self._session is not None:
             self._session.poll()
 
     def read(self) -> dict[str, Capture]:
-        """Detach; the capture."""
+        """Detach; return the capture."""
         session, self._session = self._session, None
         if session is None or self._clock is None:
             return {}
@@ -120,7 +116,7 @@ class FtraceBpfEngine(Engine):
         known = [Named(at, tid, pid, clean(comm)) for at, tid, pid, comm in trace.threads]
         found = tables(trace.records, trace.losses, known, disk_name, self._config.cpus)
         holes = [found["holes"]]
-        if self._config.targets is None:  # else other threads' switches are missing on purpose
+        if self._config.targets is None:  # else other threads' switches are left out on purpose
             holes.append(unseen_holes(found["switches"]))
         if trace.stopped:
             stopped = [(trace.stopped, trace.end, -1, -1, "stopped")]
@@ -142,7 +138,7 @@ class FtraceBpfEngine(Engine):
 
 
 def _ring_bytes(per_cpu: int) -> int:
-    """A size for the ring buffer, a power of two: for as many bytes per CPU as wanted, 0 for a size of our choice."""
+    """Return the size of the ring buffer, a power of two, for `per_cpu` bytes per CPU; 0: the default."""
     total = (per_cpu or _RING_CPU) * (os.cpu_count() or 1)
     least = 1 << 12 if per_cpu else _RING_LEAST
     return 1 << (min(max(total, least), _RING_MOST) - 1).bit_length()

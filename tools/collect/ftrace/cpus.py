@@ -1,4 +1,4 @@
-"""Lists of CPUs as people write them (``0,1,4``, ``0-3,8``) and as the kernel wants them (hexadecimal masks)."""
+"""Parse and format lists of CPUs (``0,1,4``, ``0-3,8``) and the kernel's hexadecimal masks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 MAX_CPU = 8191
-"""The largest number a kernel can be built for (NR_CPUS) is 8192 CPUs."""
+"""Kernels can be built for at most 8192 CPUs (NR_CPUS)."""
 _PART = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """The CPUs of a list like ``0,1,4`` or ``0-3,8``, sorted, each once; empty for ``all`` or no text at all.
+    """Parse a list like ``0,1,4`` or ``0-3,8``: sorted, each CPU once; empty for ``all`` or empty text.
 
-    Raises `ToolError` (bad_argument) for anything else, and for a range that runs backwards.
+    Raises `ToolError` (bad_argument) for anything else, and for a descending range.
     """
     if text.strip() in ("", "all"):
         return ()
@@ -32,7 +32,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """The shortest list of `cpus`: ``0-3,8``."""
+    """Return the shortest list of `cpus`: ``0-3,8``."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and runs[-1][1] == cpu - 1:
@@ -43,7 +43,7 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def online_cpus() -> tuple[int, ...]:
-    """The CPUs of this host that run."""
+    """Return the online CPUs of this host."""
     try:
         return parse_cpus(Path("/sys/devices/system/cpu/online").read_text())
     except OSError:
@@ -51,7 +51,7 @@ def online_cpus() -> tuple[int, ...]:
 
 
 def chosen_cpus(asked: Iterable[int]) -> tuple[int, ...]:
-    """`asked`, checked against the host; all that run when nothing is asked. `ToolError` (bad_argument)."""
+    """Return `asked`, or all online CPUs if empty; raise `ToolError` (bad_argument) for CPUs that are not online."""
     online, wanted = online_cpus(), tuple(sorted(set(asked)))
     if absent := sorted(set(wanted) - set(online)):
         raise _bad(f"this host runs no CPU {format_cpus(absent)}, it has {format_cpus(online)}")
@@ -59,7 +59,7 @@ def chosen_cpus(asked: Iterable[int]) -> tuple[int, ...]:
 
 
 def mask_of(cpus: Iterable[int]) -> str:
-    """`cpus` as the kernel's files take a mask: hexadecimal words of 32 bits, the highest first."""
+    """Return `cpus` as a mask for the kernel's files: hexadecimal words of 32 bits, the highest first."""
     bits = sum(1 << cpu for cpu in set(cpus))
     words: list[str] = []
     while bits or not words:

@@ -1,4 +1,4 @@
-"""Groups of events: what is in each, and what of it this host has. Standard library only."""
+"""Groups of events, and which of them this host has. Standard library only."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ EVENTS: dict[str, tuple[str, ...]] = {
     ),
     "irq": ("irq/irq_handler_entry", "irq/irq_handler_exit"),
     "softirq": ("irq/softirq_entry", "irq/softirq_exit", "irq/softirq_raise"),
-    "futex": tuple(f"syscalls/sys_{way}_{call}" for call in _FUTEX for way in ("enter", "exit")),
+    "futex": tuple(f"syscalls/sys_{side}_{call}" for call in _FUTEX for side in ("enter", "exit")),
     "syscalls": _CALLS,
     "block": ("block/block_rq_insert", "block/block_rq_issue", "block/block_rq_complete"),
     "power": ("power/cpu_idle", "power/cpu_frequency"),
 }
-# Calls that not every kernel has, and that are no loss where they are not: nothing can call them.
-_NEWER = frozenset(f"syscalls/sys_{way}_{call}" for call in _FUTEX[1:] for way in ("enter", "exit"))
-# Numbers of the futex calls, for kernels without events per system call: the first is the architecture's own.
+# Calls that older kernels lack; they are not reported as missing, since no program can make them.
+_NEWER = frozenset(f"syscalls/sys_{side}_{call}" for call in _FUTEX[1:] for side in ("enter", "exit"))
+# Number of futex per architecture, for kernels without events per system call. The newer calls have equal numbers.
 _FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98}
 _NEWER_NUMBERS = (449, 454, 455, 456)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Events to enable, as ``system/event``, each with a filter of the kernel's own or empty. `missing`: asked for,
-    but not on this host."""
+    """Events to enable, as ``system/event``, each with a kernel filter or "". `missing`: not on this host."""
 
     events: dict[str, str]
     missing: tuple[str, ...]
 
 
 def check_groups(groups: Collection[str]) -> None:
-    """Raise `ToolError` (bad_argument) for a group that there is not."""
+    """Raise `ToolError` (bad_argument) for an unknown group."""
     for group in groups:
         if group not in GROUPS:
             raise ToolError(
@@ -56,9 +55,9 @@ def check_groups(groups: Collection[str]) -> None:
 
 
 def choose(groups: Collection[str], has: Callable[[str], bool], machine: str | None = None) -> Chosen:
-    """The events of `groups` on a host that has the events `has` says; ``sched`` is always among them.
+    """Return the events of `groups` and ``sched``; `has` returns whether the host has an event.
 
-    Raises `ToolError`: bad_argument for an unknown group, probe_failed where the kernel does not tell switches.
+    Raises `ToolError`: bad_argument for an unknown group, probe_failed if the kernel has no event for switches.
     """
     check_groups(groups)
     events: dict[str, str] = {}
@@ -70,7 +69,7 @@ def choose(groups: Collection[str], has: Callable[[str], bool], machine: str | N
             _add(EVENTS[group], has, events, missing)
     if "sched/sched_switch" not in events:
         raise ToolError(
-            ErrorCode.PROBE_FAILED, "this kernel does not tell context switches", "use a kernel with event tracing"
+            ErrorCode.PROBE_FAILED, "this kernel does not report context switches", "use a kernel with event tracing"
         )
     return Chosen(events, tuple(missing))
 
@@ -78,7 +77,7 @@ def choose(groups: Collection[str], has: Callable[[str], bool], machine: str | N
 def _choose_futex(
     has: Callable[[str], bool], all_calls: bool, machine: str, events: dict[str, str], missing: list[str]
 ) -> None:
-    if all_calls and has(_CALLS[0]):  # they are among all the calls
+    if all_calls and has(_CALLS[0]):  # already recorded
         return
     number = _FUTEX_NUMBER.get(machine)
     if not has(EVENTS["futex"][0]) and has(_CALLS[0]) and number is not None:

@@ -1,7 +1,7 @@
-"""Capture around any code, from within the program itself. Standard library only, and no thread is started.
+"""Record around any code, from within the program itself. Standard library only; no thread is started.
 
-The events stay in the kernel until the end, so that the program is not disturbed while it runs; a buffer that is too
-small keeps the newest, and the result says how many were lost.
+The events stay in the kernel until the end, to disturb the program as little as possible; a buffer that is too small
+keeps the newest, and the result contains the number of lost events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
 class _Captures:
-    """The capture that `ftrace_record_start` began in this process, if any."""
+    """The capture of `ftrace_record_start` in this process, if any."""
 
     running: Session | None = None
     process = -1
@@ -34,29 +34,29 @@ def ftrace_record_start(
     buffer_kb: int = 0,
     only_self: bool = False,
 ) -> None:
-    """Begin to record what the kernel schedules, until `ftrace_record_stop`.
+    """Start to record the kernel's scheduling, until `ftrace_record_stop`.
 
     `cpu`: a CPU, several, or a list as text (``"0-3,8"``); all when None. `groups`, `clock`, `buffer_kb` (per CPU): see
-    `whystall.tools.collect.ftrace.options.RecordOptions`. `only_self`: only this process and what it starts. Raises
-    `ToolError`: busy when this process records already, bad_argument, no_privilege, no_tracefs, probe_failed; nothing
+    `whystall.tools.collect.ftrace.options.RecordOptions`. `only_self`: only this process and its children. Raises
+    `ToolError`: busy if this process records already, bad_argument, no_privilege, no_tracefs, probe_failed; nothing
     is left then.
     """
     if _Captures.running is not None and _Captures.process == os.getpid():
         raise ToolError(ErrorCode.BUSY, "this process records already", "call ftrace_record_stop first")
-    session = _begin(cpu, groups, clock=clock, buffer_kb=buffer_kb, only_self=only_self)
+    session = _start(cpu, groups, clock=clock, buffer_kb=buffer_kb, only_self=only_self)
     _Captures.running, _Captures.process = session, os.getpid()
 
 
 def ftrace_record_stop(output: str | os.PathLike[str] = "ftrace.txt") -> Recorded:
-    """End what `ftrace_record_start` began and write it to the file `output`; what was recorded. A file that is there
-    is replaced: refusing now would lose the recording.
+    """Stop the capture of `ftrace_record_start`, write it to `output` and return its summary. An existing file is
+    replaced, since an error would lose the recording.
 
-    Raises `ToolError`: not_found when nothing records, io_error, disk_full, busy; the capture is over all the same.
+    Raises `ToolError`: not_found if nothing records, io_error, disk_full, busy; the capture has ended even then.
     """
     session, _Captures.running = _Captures.running, None
     if session is None or _Captures.process != os.getpid():
         raise ToolError(ErrorCode.NOT_FOUND, "this process records nothing", "call ftrace_record_start first")
-    return _end(session, Path(output))
+    return _stop(session, Path(output))
 
 
 @contextmanager
@@ -69,21 +69,21 @@ def ftrace_record(
     buffer_kb: int = 0,
     only_self: bool = False,
 ) -> Iterator[None]:
-    """Record while the block runs and write it to `output` at its end, also when it ends by an exception.
+    """Record while the block runs and write it to `output` at its end, also after an exception.
 
-    Arguments and errors as of `ftrace_record_start` and `ftrace_record_stop`. Blocks may be nested: each records on
-    its own.
+    Arguments and errors as of `ftrace_record_start` and `ftrace_record_stop`. Blocks may be nested; each records on its
+    own.
     """
-    session = _begin(cpu, groups, clock=clock, buffer_kb=buffer_kb, only_self=only_self)
-    maker = os.getpid()
+    session = _start(cpu, groups, clock=clock, buffer_kb=buffer_kb, only_self=only_self)
+    owner = os.getpid()
     try:
         yield
     finally:
-        if os.getpid() == maker:  # not in a child that was forked inside the block
-            _end(session, Path(output))
+        if os.getpid() == owner:  # not in a child that was forked inside the block
+            _stop(session, Path(output))
 
 
-def _begin(
+def _start(
     cpu: int | str | Sequence[int] | None,
     groups: Sequence[str],
     *,
@@ -105,11 +105,11 @@ def _begin(
     except BaseException:
         session.close()
         raise
-    atexit.register(session.close)  # a capture that nobody ends is removed, not written: nobody said where to
+    atexit.register(session.close)  # without a stop it has no output file, and is dropped
     return session
 
 
-def _end(session: Session, output: Path) -> Recorded:
+def _stop(session: Session, output: Path) -> Recorded:
     atexit.unregister(session.close)
     try:
         session.halt()

@@ -1,8 +1,8 @@
-"""A tracefs instance of our own: made, set up, and removed on every way out. Standard library only.
+"""Create, configure and remove a tracefs instance of our own. Standard library only.
 
-An instance outlives its maker. So its name says who made it, ``whystall-<pid>-<start time>-<n>``, and while the maker
-lives it holds the instance's `free_buffer` open: as long as it does, the kernel refuses to remove the instance, and
-when it dies, however, the kernel stops recording and frees the buffer. What is left is removed at the next start.
+An instance outlives its process. So its name identifies its owner, ``whystall-<pid>-<start time>-<n>``, and the owner
+keeps the instance's `free_buffer` open: until it closes, the kernel refuses to remove the instance; when the owner
+dies, the kernel stops recording and frees the buffer. The empty instance is removed at the next start.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _NAME = re.compile(r"whystall-([1-9][0-9]*)-([0-9]+)-([0-9]+)", re.ASCII)
 _ATTEMPTS = 1000
-_held: set[Instance] = set()
+_open: set[Instance] = set()
 
 
 class Instance:
-    """An own instance; `Instance.make` makes one, `remove` removes it."""
+    """An instance of our own, from `Instance.make` to `remove`."""
 
     def __init__(self, path: Path, hold: int) -> None:
         self.path = path
         self.name = path.name
         self._hold: int | None = hold
         self._pipe: int | None = None
-        _held.add(self)
+        _open.add(self)
 
     @classmethod
     def make(cls, tracefs: Tracefs) -> Instance:
-        """A new instance that does not record yet, with tracing of the whole host's instances untouched.
+        """Create an instance that does not record yet; other instances do not change.
 
         Raises `ToolError`: no_privilege, probe_failed.
         """
@@ -49,7 +49,7 @@ class Instance:
                 raise denied(error, "make a tracefs instance") from None
             try:
                 hold = os.open(path / "free_buffer", os.O_WRONLY | os.O_CLOEXEC)
-            except FileNotFoundError:  # removed between the two by one who cannot see our process; make another
+            except FileNotFoundError:  # removed meanwhile by a process that cannot see ours: try the next name
                 continue
             except OSError as error:
                 path.rmdir()
@@ -65,7 +65,7 @@ class Instance:
         raise ToolError(ErrorCode.BUSY, f"{_ATTEMPTS} captures of this process run already", "stop them")
 
     def write(self, name: str, text: str) -> None:
-        """Write `text` to the instance's file `name`, adding where that is a list; `ToolError` when it is refused."""
+        """Write `text` to the instance's file `name`, or append if that is a list; raise `ToolError` on failure."""
         try:
             descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CLOEXEC)  # O_TRUNC would empty a list
             try:
@@ -78,16 +78,16 @@ class Instance:
             raise denied(error, f"set {name} to {text.strip()[:80]!r}") from None
 
     def read(self, name: str) -> str:
-        """The text of the instance's file `name`; `ToolError` when it cannot be read."""
+        """Return the text of the instance's file `name`; raise `ToolError` on failure."""
         try:
             return (self.path / name).read_text(errors="replace")
         except OSError as error:
             raise denied(error, f"read {name}") from None
 
     def option(self, name: str, wanted: bool) -> bool:
-        """Set a trace option of this instance; False where this kernel has no such option or will not have it so.
+        """Set a trace option of this instance; return False if this kernel does not have it or refuses the value.
 
-        It is written only when it differs: some options reach beyond the instance when they are written.
+        It is written only if it differs, since writing some options affects other instances.
         """
         try:
             if (self.read(f"options/{name}").strip() == "1") != wanted:
@@ -97,7 +97,7 @@ class Instance:
         return True
 
     def pipe(self) -> int:
-        """A descriptor of the events as text, read as they are taken out; it never blocks. Opened at the first call."""
+        """Return a non-blocking descriptor of trace_pipe: reading consumes the events. Opened at the first call."""
         if self._pipe is None:
             try:
                 self._pipe = os.open(self.path / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -105,21 +105,21 @@ class Instance:
                 raise denied(error, "open trace_pipe") from None
         return self._pipe
 
-    def let_go(self) -> None:
-        """Close what is held open, and no more: the part of a child made by fork(2)."""
+    def close_files(self) -> None:
+        """Close our descriptors without removing the instance, in a child made by fork(2)."""
         descriptors, self._hold, self._pipe = (self._hold, self._pipe), None, None
-        _held.discard(self)
+        _open.discard(self)
         for descriptor in descriptors:
             if descriptor is not None:
                 os.close(descriptor)
 
     def remove(self) -> None:
-        """Remove it; idempotent. `ToolError` (probe_failed) when somebody else has its files open: it then records
-        nothing and holds no memory, and the next start removes it.
+        """Remove it; idempotent. Raises `ToolError` (probe_failed) if another process has its files open: it then
+        records nothing, has no buffer, and is removed at the next start.
         """
         if self._hold is None:
             return
-        self.let_go()  # the kernel stops recording and frees the buffer
+        self.close_files()  # the kernel then stops recording and frees the buffer
         try:
             self.path.rmdir()
         except OSError as error:
@@ -127,31 +127,31 @@ class Instance:
                 raise ToolError(
                     ErrorCode.PROBE_FAILED,
                     f"cannot remove the tracefs instance {self.name}: {error.strerror}",
-                    "it goes at the next start, when nothing has its files open",
+                    "the next start removes it, when no process has its files open",
                 ) from None
 
 
 def _forked() -> None:
-    # A child that held our descriptors would keep the instances from being removed while it lives.
-    for instance in list(_held):
-        instance.let_go()
+    # A child with copies of our descriptors would prevent the removal of the instances.
+    for instance in list(_open):
+        instance.close_files()
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
 def reap(tracefs: Tracefs) -> list[str]:
-    """Remove our instances whose maker is dead; their names. One that somebody holds open is left alone."""
+    """Remove our instances whose owner is dead, except those that are open; return their names."""
     removed = []
     for name in orphans(tracefs.instances()):
-        with suppress(OSError):  # held by a maker in another PID namespace, or already removed by another
+        with suppress(OSError):  # in use by an owner in another PID namespace, or already removed
             (tracefs.root / "instances" / name).rmdir()
             removed.append(name)
     return removed
 
 
 def orphans(names: Iterable[str]) -> list[str]:
-    """Those of `names` that are ours and whose maker is dead, or its number now another process's."""
+    """Return the `names` of our instances whose owner is dead, or whose PID now belongs to another process."""
     found = []
     for name in names:
         match = _NAME.fullmatch(name)
@@ -161,7 +161,7 @@ def orphans(names: Iterable[str]) -> list[str]:
 
 
 def start_ticks(pid: int) -> int:
-    """When the process `pid` began, in clock ticks since boot (proc(5), stat field 22); -1 when there is none."""
+    """Return the start of process `pid` in clock ticks since boot (proc(5), stat field 22); -1 if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         return int(stat.rpartition(b")")[2].split()[19])

@@ -1,4 +1,4 @@
-"""Which PIDs the threads of containers have inside, for profiles that were written in there. Standard library only."""
+"""Map the host's thread ids to those inside containers, for profiles written there. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _FIELDS = {b"NSpid": "NSpid", b"Name": "name", b"Tgid": "Tgid", b"PPid": "PPid"}
 
 
 class NamespacePids:
-    """Threads of other PID namespaces than ours, gathered by `look` as often as one likes: threads come and go.
+    """Threads of other PID namespaces than ours; call `update` repeatedly, since threads come and go.
 
-    `rows`: by the PID the host (strictly: our own namespace) knows, what the status file says: ``NSpid`` (inside the
-    innermost namespace), ``name``, ``Tgid``, ``PPid``. A number that was used again keeps its first thread.
+    `rows`: by the PID in our own namespace, fields of its status file: ``NSpid`` (in the innermost namespace),
+    ``name``, ``Tgid``, ``PPid``. A reused PID keeps its first thread.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self._known: set[str] = set()
 
-    def look(self) -> None:
-        """Take in the threads that are new since the last look."""
+    def update(self) -> None:
+        """Add the threads that are new since the last call."""
         threads = {thread: pid for pid in _numbers("/proc") for thread in _numbers(f"/proc/{pid}/task")}
         for thread in threads.keys() - self._known:
             row = _row(Path("/proc", threads[thread], "task", thread, "status"))
@@ -33,7 +33,7 @@ class NamespacePids:
         self._known = set(threads)
 
     def text(self) -> str:
-        """`rows` as a JSON object."""
+        """Return `rows` as a JSON object."""
         return json.dumps(dict(sorted(self.rows.items(), key=lambda item: int(item[0]))), indent=1) + "\n"
 
 
@@ -41,11 +41,11 @@ def _numbers(directory: str) -> list[str]:
     try:
         return [name for name in os.listdir(directory) if name.isdigit()]
     except OSError:
-        return []  # the process ended while we looked
+        return []  # exited
 
 
 def _row(status: Path) -> Row | None:
-    """None for a thread of our own namespace, and for one that is gone."""
+    """Return None for a thread of our own namespace, and for one that has exited."""
     row: Row = {}
     try:
         for line in status.read_bytes().splitlines():

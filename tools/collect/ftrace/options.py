@@ -1,4 +1,4 @@
-"""What a capture is asked for, and what it says of itself when it is done. Standard library only."""
+"""The options and the summary of a capture. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 ENGINES = ("auto", "tracefs", "trace-cmd")
 MODES = ("auto", "ring", "stream")
 GROUPS = ("sched", "irq", "softirq", "futex", "syscalls", "block", "power")
-"""Groups of events; `whystall.tools.collect.ftrace.events` says what is in each."""
+"""Groups of events (`whystall.tools.collect.ftrace.events`)."""
 DEFAULT_GROUPS = ("sched", "irq", "softirq")
 DEFAULT_BUFFER_KB = 16 << 10
-"""Per CPU, where memory is plenty."""
-# Longer than this a ring may forget its beginning: "auto" writes while it records.
+"""Per CPU, if there is enough memory."""
+# A longer capture may overwrite its first events: "auto" then writes while it records.
 RING_S = 10.0
 
 
@@ -21,15 +21,15 @@ class RecordOptions:
     """A capture. Every field has a default that is safe in production.
 
     `cpus`: empty means all (see `cpus.parse_cpus`). `duration_s` <= 0: until stopped. `mode`: ``ring`` keeps the newest
-    events in the kernel and writes them once, at the end, without disturbing the run; ``stream`` writes all the time
-    and needs no end; ``auto``: ring up to 10 s, else stream. `clock`: a name the host's `trace_clock` lists.
-    `buffer_kb`: of the kernel, per CPU; 0: 16 MiB, less where all CPUs together would take more than 1/16 of the memory
-    available. `pids`: threads or processes to follow, empty means all, `children`:
-    and all that descend from them now. Whatever they start later is followed too (the kernel tells no thread from a
-    process there). `in_namespace`: the `pids` are as seen inside a container;
-    `namespace_of`: a process of that container (a PID of the host), needed only where several have such a PID.
-    `rotate_bytes` > 0: begin a new file after that many bytes (stream only); `keep` > 0: remove the oldest beyond so
-    many. `min_free_bytes`: recording ends before the file system has less room than this.
+    events in the kernel and writes them once at the end, which disturbs least; ``stream`` writes continuously;
+    ``auto``: ring up to 10 s, else stream. `clock`: a name in the host's `trace_clock`.
+    `buffer_kb`: of the kernel, per CPU; 0: 16 MiB, less if all CPUs together would take more than 1/16 of the available
+    memory. `pids`: threads or processes to follow, empty means all; `children`: also their present descendants. Threads
+    and processes that they start later are always followed, as the kernel does not distinguish them.
+    `in_namespace`: the `pids` are those inside a container; `namespace_of`: a process of that container (a PID of the
+    host), needed only if several containers have such a PID. `rotate_bytes` > 0: start a new file after that many bytes
+    (stream only); `keep` > 0: remove the oldest files beyond that number. `min_free_bytes`: recording ends before the
+    file system has less space than this.
     """
 
     cpus: tuple[int, ...] = ()
@@ -50,7 +50,8 @@ class RecordOptions:
 
 @dataclass(frozen=True)
 class CpuLoss:
-    """Events of one CPU that are not in the capture: `overrun` overwritten by newer ones, `dropped` not taken."""
+    """Events of one CPU that are not in the capture: `overrun`: overwritten by newer ones; `dropped`: not
+    recorded."""
 
     cpu: int
     overrun: int
@@ -59,8 +60,8 @@ class CpuLoss:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a capture is: `phase` is ``recording`` or ``writing`` (what the ring still holds), each with the seconds
-    since it began; `written` bytes in all files so far; `lost` events, as far as it is known yet.
+    """Progress of a capture. `phase`: ``recording`` or ``writing`` (the rest of the ring); `elapsed_s`: since the phase
+    began; `written`: bytes in all files; `lost`: events lost so far, as far as known.
     """
 
     phase: str
@@ -71,14 +72,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A capture that is done.
+    """The summary of a finished capture.
 
-    `files`: oldest first; several with rotation. `events` written, in those files and in removed ones; -1: not counted.
-    `start_ns`, `end_ns`: the span, CLOCK_MONOTONIC. `stopped_by`: ``duration``, ``asked``, ``disk_guard`` (the room ran
-    short; the file ends early but whole) or ``target_exited``. `engine`: who recorded, and `why` not the one asked for,
-    or what it took. `notes`: (blind spot code, detail) for what the capture cannot show. `stop_s`: from the wish to
-    stop until the kernel recorded no more and the instance was gone, without `write_s`, the time spent writing the
-    ring out.
+    `files`: oldest first; several with rotation. `events`: written, including removed files; -1: unknown.
+    `start_ns`, `end_ns`: the span, CLOCK_MONOTONIC. `stopped_by`: ``duration``, ``asked``, ``disk_guard`` (too little
+    space; the file ends early but complete) or ``target_exited``. `engine`: that recorded; `why`: the reason if it is
+    not the requested one, or if it needed a private mount. `notes`: (blind spot code, detail). `stop_s`: from the
+    request to stop until recording had ended and the instance was removed, without `write_s`, the time to write the
+    ring.
     """
 
     files: tuple[Path, ...]
@@ -98,5 +99,5 @@ class Recorded:
 
     @property
     def lost(self) -> int:
-        """Events lost on all CPUs."""
+        """Return the events lost on all CPUs."""
         return sum(loss.overrun + loss.dropped for loss in self.losses)

@@ -1,4 +1,4 @@
-"""Which threads a PID filter means: threads of processes, children, and PIDs as a container sees them.
+"""Resolve a PID filter to threads: of processes, of their children, and of PIDs inside a container.
 
 Standard library only. The kernel's filter takes numbers of the initial PID namespace.
 """
@@ -19,8 +19,8 @@ _LIST = "list processes with `ps -e`"
 
 @dataclass(frozen=True)
 class Followed:
-    """Whom to follow, as the host numbers them: `asked` for by the caller, `processes` as a whole, all `threads` now.
-    `inside`: the container's numbers by the host's.
+    """What to follow, by the host's PIDs: `asked` for by the caller, whole `processes`, and all their `threads` now.
+    `inside`: the container's PIDs by the host's.
     """
 
     asked: tuple[int, ...] = ()
@@ -30,18 +30,18 @@ class Followed:
 
 
 def in_initial_namespace() -> bool:
-    """Whether our PIDs are the host's. Outside of it the kernel's numbers cannot be known."""
+    """Return whether our PIDs are the host's; in another namespace the kernel's numbers are unknown."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_NAMESPACE
     except OSError:
-        return True  # a kernel without PID namespaces has but one
+        return True  # a kernel without PID namespaces
 
 
 def followed(options: RecordOptions) -> Followed:
-    """Whom `options` mean now; everything empty when they name nobody.
+    """Return the processes and threads of `options` now; all empty if they name none.
 
-    Raises `ToolError`: no_such_process; bad_argument when a container's PID is not unique; no_privilege inside a
-    container, where the host's PIDs cannot be known.
+    Raises `ToolError`: no_such_process; bad_argument if a container's PID is not unique; no_privilege inside a
+    container, where the host's PIDs are unknown.
     """
     if not options.pids:
         return Followed()
@@ -66,12 +66,12 @@ def followed(options: RecordOptions) -> Followed:
 
 
 def threads_of(processes: Iterable[int]) -> list[int]:
-    """All threads that `processes` have now."""
+    """Return all threads that `processes` have now."""
     return [thread for pid in processes for thread in _numbers(f"/proc/{pid}/task")]
 
 
 def lives(pid: int) -> bool:
-    """False for a process that is gone or a zombie."""
+    """Return False for a process that has exited or is a zombie."""
     return _status(pid, "State")[:1] not in ([], ["Z"], ["X"])
 
 
@@ -89,7 +89,7 @@ def _with_children(pids: list[int]) -> list[int]:
 
 
 def _on_host(pid: int, of: int | None) -> int:
-    """The host's number of what a container calls `pid`: the container of process `of`, or the only one that fits."""
+    """Return the host's PID of `pid` inside the container of process `of`, or inside the only one that has it."""
     wanted = _namespace(of) if of is not None else None
     if of is not None and wanted is None:
         raise ToolError(ErrorCode.NO_SUCH_PROCESS, f"no process has PID {of}", _LIST)
@@ -114,7 +114,7 @@ def _on_host(pid: int, of: int | None) -> int:
 
 
 def _all_threads() -> Iterator[int]:
-    """Every thread of the host, processes first: they are what is asked for."""
+    """Yield every thread of the host, main threads first, as those are usually meant."""
     processes = _numbers("/proc")
     yield from processes
     for pid in processes:
@@ -132,11 +132,11 @@ def _numbers(directory: str) -> list[int]:
     try:
         return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
     except OSError:
-        return []  # the process ended while we looked
+        return []  # exited
 
 
 def _status(pid: int, name: str) -> list[str]:
-    """The words of one line of /proc/PID/status; empty when the process or the line is not there."""
+    """Return the words of one line of /proc/PID/status; empty if the process or the line does not exist."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except OSError:

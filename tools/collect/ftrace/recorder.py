@@ -18,8 +18,8 @@ from whystall.tools.collect.ftrace.trace_file import TraceFile
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 TICK_S = 0.05
-_BUDGET_S = 0.2  # of draining, before looking again whether to stop
-_TELL_S = 0.5
+_BUDGET_S = 0.2  # of draining, before `stop` is checked again
+_PROGRESS_S = 0.5
 _MOST_PIDS = 1024
 
 
@@ -30,22 +30,22 @@ def record(
     stop: Callable[[], bool] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Recorded:
-    """Record into `output` until the duration is over, `stop` says True (asked some 20 times a second), those followed
-    have ended, or the disk runs short; block until then. Without `stop`, SIGINT or SIGTERM do it (in the main thread).
-    `progress` is called about twice a second.
+    """Record into `output` until the duration is over, `stop` returns True (called some 20 times per second), all
+    followed processes have exited, or disk space runs short; block until then. Without `stop`, SIGINT or SIGTERM end it
+    (in the main thread). `progress` is called about twice per second.
 
-    With rotation, full files are renamed ``NAME.0001.EXT``, ``NAME.0002.EXT`` ... Whatever ends it, an exception too,
-    the file is whole up to then, and the tracefs instance is removed. Several captures may run at the same time, each
-    in its own instance and file. The engine ``trace-cmd`` writes its own format, and what it cannot do falls to
-    ``tracefs``, with the reason in `Recorded.why`. Raises `ToolError`: bad_argument, no_privilege, no_tracefs,
-    no_such_process, busy (another capture writes that file), disk_full, io_error, probe_failed.
+    With rotation, full files are renamed ``NAME.0001.EXT``, ``NAME.0002.EXT`` ... However it ends, also by an
+    exception, the file is complete up to a whole line, and the tracefs instance is removed. Several captures may run at
+    the same time, each in its own instance and file. If the engine ``trace-cmd``, which writes its own format, cannot
+    do it, ``tracefs`` does, with the reason in `Recorded.why`. Raises `ToolError`: bad_argument, no_privilege,
+    no_tracefs, no_such_process, busy (another capture writes that file), disk_full, io_error, probe_failed.
     """
     check(options)
     with ExitStack() as stack:
         asked = stop if stop is not None else stack.enter_context(stopping_on_signals())
         why = ""
         if options.engine == "trace-cmd":
-            from whystall.tools.collect.ftrace import trace_cmd  # runs programs, which takes much of the library
+            from whystall.tools.collect.ftrace import trace_cmd  # late, as it imports much of the library
 
             why = trace_cmd.unavailable(options) or ""
             if not why:
@@ -55,8 +55,8 @@ def record(
 
 @contextmanager
 def stopping_on_signals() -> Iterator[Callable[[], bool]]:
-    """While the block runs, the first SIGINT or SIGTERM only makes the function it yields say True; the next one raises
-    KeyboardInterrupt. In a thread other than the main one signals stay as they are.
+    """Yield a function that returns True after the first SIGINT or SIGTERM; the next one raises KeyboardInterrupt.
+    In a thread other than the main one signals are not handled.
     """
     received: list[int] = []
     before = {}
@@ -77,7 +77,7 @@ def stopping_on_signals() -> Iterator[Callable[[], bool]]:
 
 
 def check(options: RecordOptions) -> None:
-    """What can be wrong with `options` on any host; `ToolError` (bad_argument)."""
+    """Raise `ToolError` (bad_argument) if `options` are invalid."""
     for what, value, valid in (("engine", options.engine, ENGINES), ("mode", options.mode, MODES)):
         if value not in valid:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"no {what} is called {value!r}", f"valid: {', '.join(valid)}")
@@ -87,9 +87,9 @@ def check(options: RecordOptions) -> None:
     if any(not 0 < pid <= 4194304 for pid in numbers) or len(options.pids) > _MOST_PIDS:
         raise _bad("a PID is out of bounds", f"give up to {_MOST_PIDS} PIDs from 1 to 4194304")
     if (options.children or options.in_namespace) and not options.pids:
-        raise _bad("children and PIDs of a container need PIDs", "name whom to follow")
+        raise _bad("children and PIDs of a container need PIDs", "name the processes to follow")
     if options.namespace_of is not None and not options.in_namespace:
-        raise _bad("a process of a container is named, but no PID is said to be one of it", "say that the PIDs are")
+        raise _bad("a process of a container is named, but the PIDs are not those of a container", "say that they are")
     if min(options.rotate_bytes, options.keep, options.min_free_bytes) < 0 or options.duration_s != options.duration_s:
         raise _bad("a size or time is no such number", "give 0 or more")
     if options.keep and not options.rotate_bytes:
@@ -99,14 +99,14 @@ def check(options: RecordOptions) -> None:
 
 
 def streams(options: RecordOptions) -> bool:
-    """Whether events are written while they come (see `RecordOptions`)."""
+    """Return whether events are written continuously (see `RecordOptions`)."""
     if options.mode != "auto":
         return options.mode == "stream"
     return bool(options.rotate_bytes) or not 0 < options.duration_s <= RING_S
 
 
 class Writing:
-    """A running session and the file it is written to; `finish` or `abandon` ends both."""
+    """A running session and its output file; `finish` or `abandon` ends both."""
 
     def __init__(self, session: Session, output: Path) -> None:
         options = session.options
@@ -122,19 +122,19 @@ class Writing:
         )
 
     def finish(self, ended: str, why: str = "", progress: Callable[[Progress], None] | None = None) -> Recorded:
-        """Stop recording, write what is left, and remove the instance. `ended`, `why`: see `Recorded`."""
+        """Stop recording, write the rest, and remove the instance. `ended`: `Recorded.stopped_by`; `why`: see there."""
         session, file = self._session, self.file
         asked = time.monotonic()
         session.halt()
         halted = time.monotonic()
-        while not session.drain(file.write, _TELL_S) and not file.short:
+        while not session.drain(file.write, _PROGRESS_S) and not file.short:
             if progress is not None:
                 progress(Progress("writing", time.monotonic() - asked, file.written, 0))
         self._ended = "disk_guard" if file.short else ended
         file.close()
         written = time.monotonic()
         losses, events, notes = session.losses(), session.taken(), session.notes()
-        if not events:  # a host that switches nothing does not exist
+        if not events:  # every host has context switches
             notes.append(("not_proven", ""))
         why = "; ".join(filter(None, (why, session.mounted)))
         session.close()
@@ -156,7 +156,7 @@ class Writing:
         )
 
     def abandon(self) -> None:
-        """On the way out of a failure: leave a file that is whole up to now. What the kernel still holds is lost."""
+        """After a failure: leave a file that ends with a whole line. Events still in the kernel are lost."""
         self._ended = "error"
         self.file.abandon()
 
@@ -186,8 +186,8 @@ def _wait(
     stop: Callable[[], bool],
     progress: Callable[[Progress], None] | None,
 ) -> str:
-    """Until the capture is to end; why."""
-    began = told = time.monotonic()
+    """Wait until the capture is to end; return the reason."""
+    began = reported = time.monotonic()
     streaming = streams(options)
     while True:
         now = time.monotonic()
@@ -198,8 +198,8 @@ def _wait(
         behind = streaming and not session.drain(file.write, _BUDGET_S)
         if file.short:
             return "disk_guard"
-        if now - told >= _TELL_S:
-            told = now
+        if now - reported >= _PROGRESS_S:
+            reported = now
             if not session.alive():
                 return "target_exited"
             if progress is not None:

@@ -1,6 +1,6 @@
-"""The engine ``trace-cmd``: the same capture in trace-cmd's own format, where trace-cmd works. Standard library only.
+"""The engine ``trace-cmd``: the same capture in trace-cmd's own format. Standard library only.
 
-It runs in an instance that we make, so that nothing of it stays behind either; trace-cmd leaves its own when it fails.
+trace-cmd runs in an instance of ours, which we remove; it leaves its own behind when it fails.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 _PROGRAM = "trace-cmd"
-_PROBE_S, _FINISH_S, _TICK_S, _TELL_S = 20, 600, 0.05, 0.5
+_PROBE_S, _FINISH_S, _TICK_S, _PROGRESS_S = 20, 600, 0.05, 0.5
 
 
 def unavailable(options: RecordOptions) -> str | None:
-    """Why trace-cmd cannot record this here, in a few words; None if it can. It is tried for an instant."""
+    """Return why trace-cmd cannot record this here; None if it can. Runs it once."""
     if program("trace-cmd.record") is None:
         return "trace-cmd: not installed"
     if options.rotate_bytes or options.mode == "ring":
-        return "trace-cmd: writes one file, all the time"
+        return "trace-cmd: writes one file continuously"
     with tempfile.TemporaryDirectory(prefix="whystall-") as directory, Session(RecordOptions()) as session:
         words = _argv(session, RecordOptions(), Path(directory, "probe.dat"), "true")
         try:
@@ -39,8 +39,8 @@ def unavailable(options: RecordOptions) -> str | None:
             return clean(f"trace-cmd: {error}", 200)
     if done.returncode == 0:
         return None
-    said = " ".join(done.stderr.decode("utf-8", "replace").split())
-    return clean(f"trace-cmd: {said or f'ended with status {done.returncode}'}", 200)
+    text = " ".join(done.stderr.decode("utf-8", "replace").split())
+    return clean(f"trace-cmd: {text or f'ended with status {done.returncode}'}", 200)
 
 
 def record(
@@ -50,23 +50,23 @@ def record(
     stop: Callable[[], bool],
     progress: Callable[[Progress], None] | None = None,
 ) -> Recorded:
-    """As `recorder.record`, into a trace-cmd file. `ToolError` (probe_failed) when trace-cmd fails."""
-    with Session(options) as session, tempfile.TemporaryFile() as said:
+    """Record as `recorder.record`, into a trace-cmd file; raise `ToolError` (probe_failed) if trace-cmd fails."""
+    with Session(options) as session, tempfile.TemporaryFile() as log:
         words = _argv(session, options, output)
         try:
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,  # Ctrl-C at the terminal is for us to pass on
-                cwd=output.absolute().parent,  # where it puts pieces on the way, some without being told
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # it shall not get the terminal's Ctrl-C, which we pass on
+                cwd=output.absolute().parent,  # where it puts its temporary files
             )
         except OSError as error:
             raise _failed(error.strerror or "") from None
         try:
             while not session.recording() and process.poll() is None and not stop():
-                time.sleep(_TICK_S)  # before that, it would not take a signal for the wish to stop
+                time.sleep(_TICK_S)  # a signal before that would not end it cleanly
             start_ns = time.monotonic_ns()
             ended = _wait(process, session, options, output, stop, progress)
             asked, end_ns = time.monotonic(), time.monotonic_ns()
@@ -79,8 +79,8 @@ def record(
             for piece in output.absolute().parent.glob(f"{glob.escape(output.name)}.{session.instance_name}.cpu*"):
                 piece.unlink(missing_ok=True)
         losses, notes, cpus = session.losses(), session.notes(), session.cpus
-        said.seek(0)
-        text = " ".join(said.read(4096).decode("utf-8", "replace").split())
+        log.seek(0)
+        text = " ".join(log.read(4096).decode("utf-8", "replace").split())
     if status != 0 or not output.exists():
         raise _failed(text or f"status {status}")
     return Recorded(
@@ -104,7 +104,7 @@ def _failed(why: str) -> ToolError:
 
 
 def _argv(session: Session, options: RecordOptions, output: Path, probe: str | None = None) -> list[str]:
-    """The command line; `probe`: a program to record the run of."""
+    """Return the command line; `probe`: a program to run and record."""
     return argv(
         "trace-cmd.record",
         instance=session.instance_name,
@@ -127,15 +127,15 @@ def _wait(
     stop: Callable[[], bool],
     progress: Callable[[Progress], None] | None,
 ) -> str:
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     while process.poll() is None:
         now = time.monotonic()
         if stop():
             return "asked"
         if 0 < options.duration_s <= now - began:
             return "duration"
-        if now - told >= _TELL_S:
-            told = now
+        if now - reported >= _PROGRESS_S:
+            reported = now
             room = os.statvfs(output.absolute().parent)
             if room.f_bavail * room.f_frsize < options.min_free_bytes:
                 return "disk_guard"

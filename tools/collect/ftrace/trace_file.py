@@ -1,4 +1,4 @@
-"""Where a capture's text goes: one file or a row of them, whole at any end. Standard library only."""
+"""Write a capture's text to one file or to rotated ones, complete up to a whole line. Standard library only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _TAIL = 1 << 16
 class TraceFile:
     """The text of one capture in `path`.
 
-    With `rotate_bytes` a full file is renamed ``NAME.0001.EXT``, ``NAME.0002.EXT`` ... (numbers that are free), and
-    `path` begins anew; only the newest `keep` stay, `path` among them. `head` gives the first lines of every file by
-    its number (1, 2 ...), `foot` the last. Text is written in whole lines. When the file system has less than
-    `min_free_bytes` left, `short` becomes True and nothing more is taken; when it is full all the same, the file is cut
-    after a whole line, gets its foot, and `ToolError` (disk_full) is raised. Other failures of the system end the same
-    way (io_error). Raises `ToolError` at once: busy when another capture writes `path`, bad_argument when it is no
-    plain file, disk_full when there is too little room to begin.
+    `head` returns the first lines of every file by its number (1, 2 ...), `foot` the last. With `rotate_bytes` a full
+    file is renamed to the next free ``NAME.0001.EXT``, ``NAME.0002.EXT`` ..., and `path` starts again; the newest
+    `keep` files remain, `path` included. When the file system has less than `min_free_bytes` left, `short` becomes True
+    and nothing more is written. If a write fails, the file is cut after a whole line and gets its foot, and `ToolError`
+    (disk_full or io_error) is raised. Creation raises `ToolError`: busy if another capture writes `path`, bad_argument
+    if it is no regular file, disk_full if there is too little space.
     """
 
     def __init__(
@@ -64,16 +63,16 @@ class TraceFile:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files there are, oldest first."""
+        """Return the existing files, oldest first."""
         return (*self._older, self._path)
 
     @property
     def written(self) -> int:
-        """Bytes written in all, to removed files too."""
+        """Return the bytes written in total, including removed files."""
         return self._before + self._size
 
     def write(self, text: bytes) -> bool:
-        """Append whole lines; whether there is room for more. What is given after that is not taken."""
+        """Append whole lines; return whether there is space for more. Once there is none, nothing is written."""
         if self.short:
             return False
         if self._rotate and self._size and self._size + len(text) > self._rotate:
@@ -88,14 +87,14 @@ class TraceFile:
             self._release()
 
     def abandon(self) -> None:
-        """Close with a foot if that is possible; for the way out of another failure. Idempotent."""
+        """Close after another failure, with a foot if possible; idempotent."""
         if self._descriptor is not None:
             with suppress(ToolError):
                 self.close()
             self._release()
 
     def discard(self) -> None:
-        """Close and remove the newest file: it holds nothing."""
+        """Close and remove the newest file, which is empty."""
         if self._descriptor is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -126,7 +125,7 @@ class TraceFile:
         self._append(self._head(self._part))
 
     def _next(self) -> None:
-        """Give the full file its number and begin another."""
+        """Rename the full file and start the next one."""
         self._append(self._foot())
         numbered = self._numbered()
         try:
@@ -163,7 +162,7 @@ class TraceFile:
             raise self._failed(error) from None
 
     def _failed(self, error: OSError) -> ToolError:
-        """Make the file end with a whole line and its foot; the failure to tell."""
+        """End the file with a whole line and its foot; return the error to raise."""
         shown, descriptor = clean_path(str(self._path)), self._descriptor
         if descriptor is not None:
             with suppress(OSError, ToolError):
@@ -171,7 +170,7 @@ class TraceFile:
                 self._cut(descriptor, len(foot) + _BLOCK)
                 os.write(descriptor, foot)
             with suppress(OSError):
-                self._cut(descriptor, 0)  # when even the foot had no room
+                self._cut(descriptor, 0)  # if there is no space for the foot
             self._release()
         if error.errno in _FULL:
             return ToolError(
@@ -180,11 +179,11 @@ class TraceFile:
                 "free space, write elsewhere, or rotate and keep fewer files",
             )
         return ToolError(
-            ErrorCode.IO_ERROR, f"cannot write {shown}: {error.strerror}", "see what the kernel's log (dmesg) says"
+            ErrorCode.IO_ERROR, f"cannot write {shown}: {error.strerror}", "read the kernel's log (dmesg)"
         )
 
     def _cut(self, descriptor: int, room: int) -> None:
-        """Make at least `room` bytes of room by dropping lines at the end; a line begun is always dropped."""
+        """Free at least `room` bytes by dropping lines at the end, an incomplete one included."""
         end = max(os.fstat(descriptor).st_size - room, 0)
         while end:
             start = max(end - _TAIL, 0)

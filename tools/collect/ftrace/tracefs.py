@@ -1,7 +1,7 @@
-"""Where the kernel's trace files are, and what they offer. Standard library only.
+"""Find the kernel's trace files, or mount them. Standard library only.
 
-Where nothing has mounted them, they are mounted for this process alone: a mount that is attached nowhere, is reached
-through its descriptor, and ends with the process (fsopen(2), fsmount(2), Linux 5.2).
+If tracefs is not mounted, it is mounted for this process alone: a detached mount, used through its descriptor, which
+ends with the process (fsopen(2), fsmount(2), Linux 5.2).
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ _MOUNT = f"run `mount -t tracefs nodev {USUAL}` as root"
 
 
 class Tracefs:
-    """The kernel's trace files below `root`. `mount`: the descriptor of our private mount, where that is how they are
-    reached; `close` ends it.
-    """
+    """The kernel's trace files below `root`. `mount`: the descriptor of our private mount, if any."""
 
     def __init__(self, root: Path, mount: int | None = None) -> None:
         self.root = root
@@ -34,25 +32,25 @@ class Tracefs:
 
     @property
     def private(self) -> bool:
-        """Whether they were not mounted and are so for us alone."""
+        """Whether they are mounted for this process alone."""
         return self._mount is not None
 
     def close(self) -> None:
-        """Give up a private mount; idempotent."""
+        """End a private mount; idempotent."""
         mount, self._mount = self._mount, None
         if mount is not None:
             os.close(mount)
 
     def clocks(self) -> tuple[str, ...]:
-        """The trace clocks of this kernel, by name."""
+        """Return the names of this kernel's trace clocks: ``[local] global counter mono``."""
         return tuple(word.strip("[]") for word in _read(self.root / "trace_clock").split())
 
     def has_event(self, name: str) -> bool:
-        """Whether the kernel has the event `name`, written ``system/event``."""
+        """Return whether the kernel has the event `name`, written ``system/event``."""
         return os.path.exists(self.root / "events" / name / "enable")
 
     def instances(self) -> list[str]:
-        """Names of the instances there are now, sorted."""
+        """Return the names of all instances, sorted."""
         try:
             return sorted(os.listdir(self.root / "instances"))
         except OSError as error:
@@ -60,17 +58,17 @@ class Tracefs:
 
 
 def find() -> Tracefs:
-    """The trace files of this kernel.
+    """Find the trace files of this kernel, or mount them.
 
-    Raises `ToolError`: no_tracefs when they are not mounted and cannot be, no_privilege when we may not read them.
+    Raises `ToolError`: no_tracefs if they are not mounted and cannot be, no_privilege if we may not read them.
     """
     mounted = _mounted()
-    # looking at OLDER makes debugfs mount it, where there is debugfs; a sidecar has the node's
+    # accessing OLDER makes debugfs mount it; a sidecar uses the node's
     for root in (*mounted, OLDER, *((node_path(USUAL), node_path(OLDER)) if in_sidecar() else ())):
         if os.path.exists(root / "trace_clock"):
             return Tracefs(root)
     if mounted:
-        raise ToolError(ErrorCode.NO_PRIVILEGE, f"no permission to look into {mounted[0]}", "run as root")
+        raise ToolError(ErrorCode.NO_PRIVILEGE, f"no permission to read {mounted[0]}", "run as root")
     if not _may_mount():
         raise _not_mountable()
     mount = _mount_privately()
@@ -78,7 +76,7 @@ def find() -> Tracefs:
 
 
 def denied(error: OSError, doing: str) -> ToolError:
-    """What a failure to use a trace file means."""
+    """Return the error for a failure to use a trace file."""
     if error.errno in (errno.EACCES, errno.EPERM):
         lockdown = _read_or_empty(Path("/sys/kernel/security/lockdown"))
         why = " (the kernel is locked down: confidentiality)" if "[confidentiality]" in lockdown else ""
@@ -88,12 +86,12 @@ def denied(error: OSError, doing: str) -> ToolError:
     if error.errno == errno.EROFS:
         return ToolError(ErrorCode.NO_PRIVILEGE, f"cannot {doing}: tracefs is read-only here", "run on the host")
     return ToolError(
-        ErrorCode.PROBE_FAILED, f"cannot {doing}: {error.strerror}", "see what the kernel's log (dmesg) says of it"
+        ErrorCode.PROBE_FAILED, f"cannot {doing}: {error.strerror}", "read the kernel's log (dmesg)"
     )
 
 
 def _mounted() -> list[Path]:
-    """Mount points of tracefs, the usual one first."""
+    """Return the mount points of tracefs, the usual one first."""
     found = []
     for line in _read_or_empty(Path("/proc/self/mounts")).splitlines():
         fields = line.split()
@@ -103,8 +101,8 @@ def _mounted() -> list[Path]:
 
 
 def _may_mount() -> bool:
-    """Whether this thread has CAP_SYS_ADMIN. Asked of /proc here: ``bpf.privileges`` imports more than a training
-    process, or a user to whom the interpreter's library is closed, should need for an error."""
+    """Return whether this thread has CAP_SYS_ADMIN, by /proc: ``bpf.privileges`` imports too much for a training
+    process."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", _read_or_empty(Path("/proc/thread-self/status")), re.MULTILINE)
     return found is None or bool(int(found[1], 16) >> _CAP_SYS_ADMIN & 1)
 
@@ -114,7 +112,7 @@ def _not_mountable() -> ToolError:
 
 
 def _mount_privately() -> int:
-    import ctypes  # only here: it takes longer than all the rest
+    import ctypes  # late, as its import takes longer than all others
 
     libc = ctypes.CDLL(None, use_errno=True)
 
