@@ -1,10 +1,9 @@
-"""How long until the hooks are in place, and until they are gone again with everything read."""
+"""Measure the time to attach the hooks, and to detach them and read all results."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import ours, peers
-from benchmarks.common import PYTHON, ROOT, Report, Row, Spread, Workload, cpu_ns, mortal, spread
+from benchmarks.common import PYTHON, ROOT, Report, Row, Spread, Workload, child_command, cpu_ns, spread
 from whystall.bpf.session import kernel_variants
 
 _GOAL_MS = 50
@@ -43,8 +42,8 @@ def _ours(kind: str) -> Taken:
 
 
 def _printed(command: list[str]) -> Taken:
-    """What a program measured of itself and printed."""
-    done = subprocess.run(mortal(command), capture_output=True, text=True, timeout=60, cwd=ROOT)
+    """Return what a program measured and printed."""
+    done = subprocess.run(child_command(command), capture_output=True, text=True, timeout=60, cwd=ROOT)
     if done.returncode:
         raise peers.PeerError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
     wall, cpu = (float(word) for word in done.stdout.split())
@@ -58,11 +57,11 @@ def _until_attached(arguments: list[str]) -> Taken:
 
 
 def _until_header(command: list[str]) -> Taken:
-    """Until a tool says that it traces."""
+    """Measure until a tool reports that it traces."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     begin = time.perf_counter()
     process = subprocess.Popen(
-        mortal(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd="/"
+        child_command(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd="/"
     )
     assert process.stdout is not None
     try:
@@ -79,7 +78,7 @@ Case = Callable[[], Taken]
 
 
 def _sampled(cases: dict[str, Case], rounds: int) -> tuple[dict[str, tuple[Spread, Spread]], list[str]]:
-    """(wall, CPU) of every case, each once per round. Cases that cannot run become notes."""
+    """Return (wall, CPU) of every case, each once per round, and notes on cases that cannot run."""
     found: dict[str, list[Taken]] = {name: [] for name in cases}
     notes: list[str] = []
     for _ in range(rounds):
@@ -99,7 +98,7 @@ def _both(taken: tuple[Spread, Spread]) -> str:
 
 
 def _finish_with_files(count: int, directory: Path) -> float:
-    """Seconds to finish when this process read `count` files, each told with its path."""
+    """Return the seconds to finish after this process read `count` files, each reported with its path."""
     paths = [directory / f"{number:06}" for number in range(count)]
     for path in paths:
         path.write_bytes(b"x")
@@ -116,7 +115,7 @@ def _finish_with_files(count: int, directory: Path) -> float:
 
 
 def _finish_with_stacks(count: int, workload: Workload) -> float:
-    """Seconds to finish after a thread slept under `count` different stacks."""
+    """Return the seconds to finish after a thread slept in `count` different stacks."""
     session = ours.session_of("offcputime", [workload.pid])
     with session:
         workload.run(f"stacks {count}")
@@ -126,7 +125,7 @@ def _finish_with_stacks(count: int, workload: Workload) -> float:
 
 
 def run(rounds: int) -> Report:
-    """At least 15 rounds for medians worth their name."""
+    """Measure; at least 15 `rounds` are needed for stable medians."""
     report = Report("Attach and detach")
     kernel_variants()
     cases: dict[str, Case] = {kind: partial(_ours, kind) for kind in ours.KINDS}
@@ -143,20 +142,20 @@ def run(rounds: int) -> Report:
     report.notes += notes
 
     def row(what: str, case: str, peer: str, goal: bool) -> Row:
-        mine, other = found[case], found.get(peer)
+        taken, other = found[case], found.get(peer)
         return Row(
             what,
-            _both(mine),
+            _both(taken),
             f"{peer}: {_both(other)}" if other else "",
-            f"{mine[0].median / other[0].median:.2f}" if other else "",
+            f"{taken[0].median / other[0].median:.2f}" if other else "",
             f"< {_GOAL_MS} ms" if goal else "",
-            mine[0].median * 1e3 < _GOAL_MS if goal else None,
+            taken[0].median * 1e3 < _GOAL_MS if goal else None,
         )
 
     report.rows += [row(f"load and attach: {kind}", kind, "BCC", True) for kind in ours.KINDS]
     report.rows.append(row("everything, first in its process", "first", "libbpf-tools offcputime", False))
     report.rows.append(row("everything, first in its process", "first", "softirqs-bpfcc", False))
-    report.notes.append("wall time, and CPU time beside it; ours within a running Python with the kernel's types read")
+    report.notes.append("wall and CPU time; ours in a running Python that has read the kernel's types")
     report.notes.append("BCC: one empty raw tracepoint, without its import; the two tools: from exec until they trace")
     report.rows += _finishing(max(3, rounds // 5))
     return report
@@ -169,15 +168,9 @@ def _finishing(rounds: int) -> list[Row]:
         (directory / "file").write_bytes(bytes(4096))
         for files in (0, 1000, 5000):
             taken = spread(_finish_with_files(files, directory) for _ in range(rounds))
-            rows.append(Row(f"detach and read everything: {files} files, each told", taken.text("ms", 1, 1e3)))
+            rows.append(Row(f"detach and read everything: {files} files, each reported", taken.text("ms", 1, 1e3)))
         with Workload("calls.c", str(directory / "file")) as workload:
             for stacks in (1, 1000, 4000):
                 taken = spread(_finish_with_stacks(stacks, workload) for _ in range(rounds))
                 rows.append(Row(f"detach and read everything: {stacks} user stacks", taken.text("ms", 1, 1e3)))
     return rows
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["attach"]))

@@ -1,4 +1,4 @@
-"""Interleaved rounds, medians with their spread, and the table."""
+"""Interleaved rounds, medians with quartiles, and the report's tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from benchmarks import kernel
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = Path(__file__).resolve().parent / "src"
 PYTHON = sys.executable
-_PATIENCE_S = 20.0  # wait at most so long for others' programs to go
+_PATIENCE_S = 20.0  # how long to wait until BPF programs of others are detached
 _RETRIES = 3
 
 
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass
 class Report:
-    """What one benchmark found."""
+    """The results of one benchmark."""
 
     title: str
     rows: list[Row] = field(default_factory=list)
@@ -53,14 +53,14 @@ class Spread:
     high: float
 
     def text(self, unit: str = "", digits: int = 0, scale: float = 1.0, sign: bool = False) -> str:
-        """``median unit (low to high)``, each multiplied by `scale`; `sign` shows a plus too."""
+        """Return ``median unit (low to high)``, multiplied by `scale`; `sign`: with a plus sign."""
         form = f"{'+' if sign else ''}.{digits}f"
         median, low, high = (f"{value * scale:{form}}" for value in (self.median, self.low, self.high))
         return f"{median} {unit}".rstrip() + f" ({low} to {high})"
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Raises ``StatisticsError`` for none at all."""
+    """Return median and quartiles; raise ``StatisticsError`` without values."""
     ordered = sorted(values)
     if len(ordered) == 1:
         return Spread(ordered[0], ordered[0], ordered[0])
@@ -69,67 +69,75 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 Metrics = dict[str, float]
-# Entering puts a tracer in place; the processes that belong to it come out.
+# The context runs a tracer and yields its processes.
 Condition = Callable[[], AbstractContextManager[Sequence[int]]]
 
 
 @dataclass
 class Samples:
-    """Metrics by condition, one list entry per round; ``disturbed`` counts those taken beside others' BPF programs."""
+    """Metrics by condition, one per round; ``disturbed``: samples taken while others had BPF programs attached."""
 
     by_condition: dict[str, list[Metrics]]
     disturbed: int = 0
 
     def of(self, condition: str, metric: str) -> list[float]:
-        """One metric of one condition, by round."""
+        """Return one metric of one condition, by round."""
         return [sample[metric] for sample in self.by_condition[condition]]
 
     def spread(self, condition: str, metric: str) -> Spread:
-        """Its median and quartiles."""
+        """Return median and quartiles of a metric."""
         return spread(self.of(condition, metric))
 
     def added(self, condition: str, metric: str, base: str) -> Spread:
-        """What a condition adds to `base`, compared within each round."""
+        """Return how much a condition adds to `base`, compared within each round."""
         pairs = zip(self.of(condition, metric), self.of(base, metric), strict=True)
         return spread(here - there for here, there in pairs)
 
     def ratio(self, condition: str, metric: str, base: str) -> Spread:
-        """How many times `base` it is, compared within each round."""
+        """Return the ratio to `base`, compared within each round."""
         pairs = zip(self.of(condition, metric), self.of(base, metric), strict=True)
         return spread(here / there for here, there in pairs)
 
     def notes(self) -> list[str]:
-        """What is to be said about the samples as a whole."""
+        """Return notes on all samples."""
         return [f"{self.disturbed} samples were taken beside BPF programs of others"] if self.disturbed else []
+
+
+@contextmanager
+def no_tracer() -> Iterator[list[int]]:
+    """Run no tracer."""
+    yield []
+
+
+def rotated(names: Iterable[str], rounds: int) -> Iterator[str]:
+    """Yield every name once per round, in rotated order, so that drift affects all alike."""
+    order = list(names)
+    for turn in range(rounds):
+        shift = turn % len(order)
+        yield from order[shift:] + order[:shift]
 
 
 def interleave(
     conditions: Mapping[str, Condition], rounds: int, measure: Callable[[str, Sequence[int]], Metrics]
 ) -> Samples:
-    """Every condition once per round, in rotated order, so that what drifts meets all of them alike.
-
-    A sample beside somebody else's BPF programs is taken again, at most three times.
-    """
+    """Measure every condition once per round; repeat a sample beside others' BPF programs, at most three times."""
     samples = Samples({name: [] for name in conditions})
-    names = list(conditions)
-    for turn in range(rounds):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            for attempt in range(_RETRIES + 1):
-                wait_until(lambda: not kernel.foreign_links(()), _PATIENCE_S)
-                with conditions[name]() as tracers:
-                    before = kernel.foreign_links(tracers)
-                    metrics = measure(name, tracers)
-                    disturbed = bool(before or kernel.foreign_links(tracers))
-                if not disturbed:
-                    break
-                samples.disturbed += attempt == _RETRIES
-            samples.by_condition[name].append(metrics)
+    for name in rotated(conditions, rounds):
+        for attempt in range(_RETRIES + 1):
+            wait_until(lambda: not kernel.foreign_links(()), _PATIENCE_S)
+            with conditions[name]() as tracers:
+                before = kernel.foreign_links(tracers)
+                metrics = measure(name, tracers)
+                disturbed = bool(before or kernel.foreign_links(tracers))
+            if not disturbed:
+                break
+            samples.disturbed += attempt == _RETRIES
+        samples.by_condition[name].append(metrics)
     return samples
 
 
 def wait_until(true: Callable[[], object], patience_s: float, step_s: float = 0.01) -> bool:
-    """Wait for `true`; False when patience ran out."""
+    """Wait for `true`; return False after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while not true():
         if time.monotonic() > deadline:
@@ -139,7 +147,7 @@ def wait_until(true: Callable[[], object], patience_s: float, step_s: float = 0.
 
 
 def cpu_ns(pids: Iterable[int]) -> int:
-    """CPU time of all living threads of some processes, in ns; what has exited counts 0."""
+    """Return the CPU time of all running threads of some processes, ns; ended ones count 0."""
     total = 0
     for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -150,13 +158,13 @@ def cpu_ns(pids: Iterable[int]) -> int:
     return total
 
 
-def mortal(command: Sequence[str]) -> list[str]:
-    """The command as a child that dies with this process, however that ends."""
+def child_command(command: Sequence[str]) -> list[str]:
+    """Return the command for a child that is killed when this process ends, in whatever way."""
     return ["setpriv", "--pdeathsig", "KILL", "--", *command]
 
 
 class Workload:
-    """A compiled C workload that does as told, line by line (see its source)."""
+    """A compiled C workload that executes commands line by line (see its source)."""
 
     def __init__(self, source: str, *arguments: str) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="whystall-bench-")
@@ -164,28 +172,28 @@ class Workload:
         flags = ["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wall"]
         subprocess.run(["cc", *flags, "-o", str(program), str(SOURCES / source)], check=True)
         self._process = subprocess.Popen(
-            mortal([str(program), *arguments]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            child_command([str(program), *arguments]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     @property
     def pid(self) -> int:
-        """Of the process that obeys."""
+        """Return the workload's process id."""
         return self._process.pid
 
     def begin(self, command: str) -> None:
-        """Tell it; ``end`` gets the answer."""
+        """Send a command; ``end`` reads the result."""
         assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
 
     def end(self) -> tuple[float, float]:
-        """(CPU ns, wall ns) per call of the command begun."""
+        """Return (CPU ns, wall ns) per call of the command begun."""
         assert self._process.stdout is not None
         calls, cpu, wall = (int(word) for word in self._process.stdout.readline().split())
         return cpu / calls, wall / calls
 
     def run(self, command: str) -> tuple[float, float]:
-        """Both."""
+        """Send a command and return its result, as ``end`` does."""
         self.begin(command)
         return self.end()
 
@@ -200,7 +208,7 @@ class Workload:
 
 
 def first_line(command: Sequence[str]) -> str:
-    """What a program says of its version; "missing" when it is not there."""
+    """Return the first line that a program prints about its version; "missing" if it is not installed."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
     except OSError:
@@ -210,7 +218,7 @@ def first_line(command: Sequence[str]) -> str:
 
 
 def machine() -> list[str]:
-    """The machine and the programs compared, for the head of the report."""
+    """Return lines about the machine and the programs compared."""
     from whystall.bpf import libbpf
 
     model = ""
@@ -229,13 +237,21 @@ def machine() -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Rows as a Markdown table."""
+    """Return rows as a Markdown table."""
     verdict = {True: "yes", False: "**no**", None: "unclear"}
     lines = ["| what | ours | peer | ratio | goal | met |", "|---|---|---|---|---|---|"]
     for row in rows:
         cells = (row.what, row.ours, row.peer, row.ratio, row.goal, verdict[row.met] if row.goal else "")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines
+
+
+def publish(report: Report, out: Path | None) -> int:
+    """Print `report`, and replace its section in the file `out` if given; return 1 if it missed a goal, else 0."""
+    print("\n".join([*table(report.rows), *report.notes]), flush=True)
+    if out:
+        replace_section(report, out)
+    return 0 if all(row.met is not False for row in report.rows) else 1
 
 
 def replace_section(report: Report, path: Path) -> None:

@@ -1,8 +1,8 @@
-"""What sampling at 99 Hz costs a machine that is busy on every CPU: cpu_profile beside ``perf record -g`` and py-spy.
+"""Measure the cost of sampling at 99 Hz on a fully busy machine: cpu_profile, ``perf record -g`` and py-spy.
 
-Ours is counted whole: the kernel's own statistics of our BPF programs, and our process's CPU time while it observes.
-perf's share in the kernel is in nobody's account; only the work that the program looked at does would show it.
-py-spy (PyPI) is taken from PATH or from PY_SPY.
+Ours is counted completely: the kernel's statistics of our BPF programs, and our process's CPU time while it observes.
+perf's time in the kernel is not accounted; it can show only in the work of the sampled program. py-spy (PyPI) is taken
+from PATH or from PY_SPY.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import kernel
-from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, Samples, cpu_ns, mortal, wait_until
+from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, Samples, child_command, cpu_ns, rotated, wait_until
 
 _WINDOW_S, _MARGIN_S, _PATIENCE_S = 6.0, 0.4, 60.0
 _GOAL_PCT = 1.0
 _HZ = "99"
 _MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
-# Thirty calls deep, and how often it came round: at its own place in a file that all share.
+# A loop of calls, 30 deep, that counts its rounds in a shared file.
 _BUSY = """
 import mmap, sys
 with open(sys.argv[1], "r+b") as file: shared = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
@@ -43,7 +42,7 @@ while True:
 
 
 def _commands(pid: int, out: Path) -> dict[str, list[str]]:
-    """The samplers of process `pid`, each of which ends by itself after the window."""
+    """Return the commands of the samplers of process `pid`, which end after the window."""
     seconds = str(_WINDOW_S)
     ours = [PYTHON, "-c", _MAIN, "run", "cpu_profile", "--hz", _HZ, "--duration", seconds]
     found = {"ours": [*ours, "--pid", str(pid)], "ours, whole host": ours}
@@ -58,12 +57,12 @@ def _commands(pid: int, out: Path) -> dict[str, list[str]]:
 
 
 def _attached(name: str, pid: int) -> Callable[[], object]:
-    """Tells whether a sampler has begun."""
+    """Return a function that returns whether a sampler has begun."""
     if name.startswith("ours"):
         return lambda: kernel.links_of(pid)
     if name.startswith("perf"):
         return lambda: _has_events(pid)
-    begun = time.monotonic() + 0.5  # py-spy shows nothing; half a second is plenty for it
+    begun = time.monotonic() + 0.5  # py-spy gives no sign; half a second is enough
     return lambda: time.monotonic() > begun
 
 
@@ -76,11 +75,11 @@ def _has_events(pid: int) -> bool:
 
 @contextmanager
 def _busy(directory: Path) -> Iterator[tuple[list[int], memoryview]]:
-    """As many busy processes as CPUs, and how often each came round."""
+    """Run one busy process per CPU; yield their pids and their counts of rounds."""
     cpus = len(os.sched_getaffinity(0))
     file = directory / "rounds"
     file.write_bytes(bytes(8 * cpus))
-    processes = [subprocess.Popen(mortal([PYTHON, "-c", _BUSY, str(file), str(place)])) for place in range(cpus)]
+    processes = [subprocess.Popen(child_command([PYTHON, "-c", _BUSY, str(file), str(place)])) for place in range(cpus)]
     try:
         with file.open("r+b") as stream, mmap.mmap(stream.fileno(), 0) as shared:
             rounds = memoryview(shared).cast("Q")
@@ -96,13 +95,13 @@ def _busy(directory: Path) -> Iterator[tuple[list[int], memoryview]]:
 
 
 def _measure(name: str, command: Sequence[str] | None, busy: list[int], rounds: memoryview, home: str) -> Metrics:
-    """Per cent of one CPU, CPU seconds from start to exit, and rounds per CPU time of the process that is looked at."""
+    """Return percent of one CPU, CPU seconds from start to exit, and rounds per CPU time of the sampled process."""
     if command is None:
         begin, before = cpu_ns(busy[:1]), rounds[0]
         time.sleep(_WINDOW_S - 3 * _MARGIN_S)
         return {"speed": (rounds[0] - before) / (cpu_ns(busy[:1]) - begin)}
     process = subprocess.Popen(
-        mortal(command),
+        child_command(command),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "WHYSTALL_HOME": home},
@@ -137,8 +136,8 @@ def _measure(name: str, command: Sequence[str] | None, busy: list[int], rounds: 
 
 def _rows(samples: Samples) -> Iterator[Row]:
     for where in ("", ", whole host"):
-        mine, perf = f"ours{where}", f"perf{where}"
-        cost = samples.spread(mine, "cost")
+        own, perf = f"ours{where}", f"perf{where}"
+        cost = samples.spread(own, "cost")
         title = "whole host" if where else "one process"
         yield Row(
             f"{title}: % of one CPU while observing, our BPF programs and process",
@@ -146,49 +145,39 @@ def _rows(samples: Samples) -> Iterator[Row]:
             goal=f"< {_GOAL_PCT:g} %",
             met=cost.median < _GOAL_PCT,
         )
-        yield Row(f"{title}: of these the BPF programs", samples.spread(mine, "kernel").text("%", 3))
+        yield Row(f"{title}: of these the BPF programs", samples.spread(own, "kernel").text("%", 3))
         peers = [perf] if where else [perf, "py-spy"]
         for peer in (one for one in peers if one in samples.by_condition):
-            beside = samples.ratio(mine, "own", peer).text("", 2)
+            beside = samples.ratio(own, "own", peer).text("", 2)
             theirs = samples.spread(peer, "own").text("%", 2)
             what = f"{title}: the process alone, beside {peer.removesuffix(where)}"
-            yield Row(what, samples.spread(mine, "own").text("%", 2), theirs, beside)
-            ours_whole, whole = samples.spread(mine, "whole"), samples.spread(peer, "whole")
+            yield Row(what, samples.spread(own, "own").text("%", 2), theirs, beside)
+            ours_whole, whole = samples.spread(own, "whole"), samples.spread(peer, "whole")
             what = f"{title}: CPU time from start to exit, beside {peer.removesuffix(where)}"
-            yield Row(what, ours_whole.text("s", 2), whole.text("s", 2), samples.ratio(mine, "whole", peer).text("", 1))
+            yield Row(what, ours_whole.text("s", 2), whole.text("s", 2), samples.ratio(own, "whole", peer).text("", 1))
     for name in samples.by_condition:
         if name != "none":
             speed = samples.ratio(name, "speed", "none")
-            yield Row(f"work per CPU time of the process looked at, {name} : nobody looks", speed.text("x", 3))
+            yield Row(f"work per CPU time of the sampled process, {name} : no sampler", speed.text("x", 3))
 
 
 def run(rounds: int) -> Report:
-    """Leaves nothing attached, whatever happens. Raises ``RuntimeError`` when a sampler does not begin."""
+    """Measure; nothing stays attached, whatever happens. Raises ``RuntimeError`` when a sampler does not begin."""
     report = Report(f"Sampling at {_HZ} Hz on a machine that is busy on every CPU: cpu_profile, perf record -g, py-spy")
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as made, kernel.run_statistics():
         directory = Path(made)
         with _busy(directory) as (busy, counts):
             commands: dict[str, list[str] | None] = {"none": None, **_commands(busy[0], directory)}
             samples = Samples({name: [] for name in commands})
-            names = list(commands)
-            for turn in range(rounds):
-                shift = turn % len(names)
-                for name in names[shift:] + names[:shift]:
-                    metrics = _measure(name, commands[name], busy, counts, made)
-                    samples.by_condition[name].append(metrics)
+            for name in rotated(commands, rounds):
+                samples.by_condition[name].append(_measure(name, commands[name], busy, counts, made))
     report.rows += _rows(samples)
     report.notes += [
         f"{_WINDOW_S:.0f} s windows; ours with kernel, native and Python frames, names and the answer with its pages;"
         " perf (software cpu-clock) with kernel and native frames, unread in a file; py-spy with Python frames",
-        "what perf does in the kernel is in no account but the work of who is looked at, done per CPU time; the stops"
-        " by which py-spy takes its samples are in none",
+        "perf's time in the kernel shows only in the work per CPU time of the sampled process; py-spy's pauses of the"
+        " process are not accounted",
     ]
     missing = [name for name in ("perf", "py-spy") if name not in commands]
     report.notes += [f"not here: {', '.join(missing)}"] if missing else []
     return report
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["cpu_sampling"]))

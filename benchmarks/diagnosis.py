@@ -1,11 +1,10 @@
-"""What a typical observation costs the machine: time in our BPF programs, and our own CPU time."""
+"""Measure the cost of a typical observation: time in our BPF programs, and our own CPU time."""
 
 from __future__ import annotations
 
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import kernel, ours
-from benchmarks.common import PYTHON, ROOT, Report, Row, Workload, cpu_ns, mortal, wait_until
+from benchmarks.common import PYTHON, ROOT, Report, Row, Workload, child_command, cpu_ns, wait_until
 from whystall.bpf.collectors.syscalls import SyscallRows
 
 _WINDOW_S = 10
 _MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
 _RATES = (1_000, 10_000, 100_000)
 _RATE_MS = 3_000
-# as tools.recording.window drains the ring
+# How tools.recording.window drains the ring.
 _PERIOD_S, _DRAIN_S = 0.5, 0.02
 
 
@@ -28,7 +27,7 @@ _PERIOD_S, _DRAIN_S = 0.5, 0.02
 def _simulator(directory: Path) -> Iterator[int]:
     log = directory / "log"
     command = [PYTHON, str(ROOT / "examples/slow_ai_simulator.py"), "--directory", str(directory), "--log", str(log)]
-    process = subprocess.Popen(mortal([*command, "--duration", "120"]))
+    process = subprocess.Popen(child_command([*command, "--duration", "120"]))
     try:
         if not wait_until(lambda: log.exists() and b'"checkpoint"' in log.read_bytes(), 30):
             raise RuntimeError("the simulator writes no checkpoints")
@@ -39,28 +38,31 @@ def _simulator(directory: Path) -> Iterator[int]:
 
 
 def _observed(pid: int, home: Path) -> tuple[list[Row], list[str]]:
-    """A whole ``whystall record`` watched from outside."""
+    """Measure a whole ``whystall record`` from outside."""
     command = ["record", "--duration", str(_WINDOW_S), "--pid", str(pid), "--out", str(home / "recording")]
     environment = {**os.environ, "WHYSTALL_HOME": str(home)}
     with kernel.run_statistics():
         process = subprocess.Popen(
-            mortal([PYTHON, "-c", _MAIN, *command]), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            child_command([PYTHON, "-c", _MAIN, *command]),
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         assert process.stderr is not None
         wait_until(lambda: len(kernel.links_of(process.pid)) >= 3, 20, 0.002)
         programs, before, begin = kernel.programs_of(process.pid), cpu_ns([process.pid]), time.monotonic()
         used: dict[int, kernel.Run] = {}
         own = end = 0.0
-        while kernel.links_of(process.pid):  # the last look is at most a step before they go
+        while kernel.links_of(process.pid):  # the last reading is at most a step before they are detached
             programs |= kernel.programs_of(process.pid)
             used.update(kernel.runs(programs))
             own, end = cpu_ns([process.pid]) - before, time.monotonic()
             time.sleep(0.05)
-        complaint = process.stderr.read()
+        errors = process.stderr.read()
         _, status, total = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode or end == 0:
-        raise RuntimeError(f"whystall failed: {complaint.decode(errors='replace').strip()}")
+        raise RuntimeError(f"whystall failed: {errors.decode(errors='replace').strip()}")
     window = end - begin
     kernel_ns = sum(run.ns for run in used.values())
     runs = sum(run.count for run in used.values())
@@ -72,12 +74,12 @@ def _observed(pid: int, home: Path) -> tuple[list[Row], list[str]]:
         Row("our process outside it: start, judge, write", f"{total.ru_utime + total.ru_stime - own / 1e9:.2f} s"),
     ]
     by_program = sorted(used.values(), key=lambda run: run.ns, reverse=True)
-    told = ", ".join(f"{r.name} {r.ns / 1e6:.1f} ms in {r.count:,}" for r in by_program if r.count)
-    return rows, [f"by program: {told}"]
+    times = ", ".join(f"{r.name} {r.ns / 1e6:.1f} ms in {r.count:,}" for r in by_program if r.count)
+    return rows, [f"by program: {times}"]
 
 
 def _at_rate(workload: Workload, rate: int) -> Row:
-    """A session that tells every single call (threshold 0), read as the window reads it."""
+    """Measure a session that reports every call (threshold 0), read as the window reads it."""
     session = ours.session_of("fileslower", [workload.pid], call_min_ns=0)
     with kernel.run_statistics(), session:
         programs = ours.programs()
@@ -99,12 +101,12 @@ def _at_rate(workload: Workload, rate: int) -> Row:
     return Row(
         f"{rate:,} slow calls per s",
         f"BPF {bpf / window * 100:.2f} % + reader {own / window * 100:.2f} % of one CPU; "
-        f"told {len(seen.of(SyscallRows).calls):,}, lost {lost:,}{why}; read in {reading:.2f} s",
+        f"reported {len(seen.of(SyscallRows).calls):,}, lost {lost:,}{why}; read in {reading:.2f} s",
     )
 
 
 def _counting_ns(workload: Workload, directory: Path) -> float:
-    """What an empty program is said to run: the cost of the counting itself."""
+    """Return the accounted run time of an empty program: the cost of the statistics."""
     calls = 100_000
     with kernel.run_statistics(), ours.attached(ours.compiled("empty.bpf.c", directory).read_bytes()):
         programs = ours.programs()
@@ -115,7 +117,7 @@ def _counting_ns(workload: Workload, directory: Path) -> float:
 
 
 def run(rounds: int) -> Report:
-    """One observation of ten seconds and one of three per rate, however many `rounds`."""
+    """Measure one observation of ten seconds and one of three per rate; `rounds` is ignored."""
     del rounds
     report = Report("Overhead of an observation: `whystall record --duration 10` on the simulator")
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as name:
@@ -131,11 +133,5 @@ def run(rounds: int) -> Report:
             report.rows += [_at_rate(workload, rate) for rate in _RATES]
             counting = _counting_ns(workload, home)
     report.notes.append(f"BPF time by the kernel's run-time statistics; an empty program counts as {counting:.0f} ns")
-    report.notes.append("slow calls: every call is told, the sleeps that pace the reads (1,000 per s) too")
+    report.notes.append("slow calls: every call is reported, including the sleeps that pace the reads (1,000 per s)")
     return report
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["diagnosis"]))

@@ -1,5 +1,6 @@
-"""Attach empty programs and wait: ``python -m benchmarks.empty_tracer OBJECT``. A tracer like any other peer, run
-in a process of its own because tracepoints by name need a tracefs that the machine may not have mounted."""
+"""Attach empty programs and wait: ``python -m benchmarks.empty_tracer OBJECT``.
+
+In a separate process, because tracepoints by name need tracefs, which may not be mounted on the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from benchmarks.ours import attached
 
 
 def main(arguments: list[str]) -> int:
-    """Until interrupted."""
+    """Run until interrupted."""
     with attached(Path(arguments[0]).read_bytes()), contextlib.suppress(KeyboardInterrupt):
         signal.pause()
     return 0

@@ -1,5 +1,5 @@
-"""A million folded lines to a picture, as a whole process, beside ``flamegraph.pl`` (Debian: libdevel-nytprof-perl) and
-``inferno-flamegraph`` where it is installed.
+"""Draw a million folded lines as a whole process, compared with ``flamegraph.pl`` (Debian: libdevel-nytprof-perl) and
+``inferno-flamegraph`` if installed.
 """
 
 from __future__ import annotations
@@ -8,19 +8,18 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, Samples, mortal
+from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, Samples, child_command, rotated
 
 _LINES = 1_000_000
 _GOAL = 10.0
 _PERL = Path("/usr/share/perl5/Devel/NYTProf/flamegraph.pl")
-# What a person gets who wants the picture alone.
+# The picture alone.
 _PICTURE = """
 import sys
 from pathlib import Path
@@ -30,17 +29,17 @@ from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.stacks.tree import Part, call_tree
 from whystall.tools.views.flame_layout import layout
 from whystall.tools.views.flame_svg import MOST_SVG_NODES, flame_svg
-said = words("en")["flame_page"]
+texts = words("en")["flame_page"]
 tree = call_tree(Part(open_stacks(Path(sys.argv[1]))))
-shown = layout(drawable(tree), root=said["all"], rest=said["rest"], most=MOST_SVG_NODES)
-Path(sys.argv[2]).write_text(flame_svg(shown, said, heading=said["heading"], unit="samples"), "utf-8")
+shown = layout(drawable(tree), root=texts["all"], rest=texts["rest"], most=MOST_SVG_NODES)
+Path(sys.argv[2]).write_text(flame_svg(shown, texts, heading=texts["heading"], unit="samples"), "utf-8")
 """
 _VERBS = ("read", "write", "open", "parse", "copy", "merge", "hash", "pack", "lock", "wait", "send", "load", "scan")
 _NOUNS = ("page", "tensor", "batch", "index", "block", "graph", "shard", "token", "queue", "frame", "cache", "inode")
 
 
 def _name(chance: random.Random) -> str:
-    """Of a function, as long as they are in C++ and kernels: 10 to 30 characters."""
+    """Return a function name as long as in C++ and kernels: 10 to 30 characters."""
     words = [
         chance.choice(_VERBS),
         chance.choice(_NOUNS),
@@ -50,7 +49,7 @@ def _name(chance: random.Random) -> str:
 
 
 def _stacks(chance: random.Random) -> Iterator[str]:
-    """Walks through a graph of calls, 20 to 40 deep: of what a function calls, the first takes most."""
+    """Yield walks through a call graph, 20 to 40 deep; a function's first callee is the most frequent."""
     names = sorted({_name(chance) for _ in range(6000)})
     weights = list(accumulate([88, 7, 3, 1, 1]))
     calls = [[chance.choice(names) for _ in weights] for _ in range(len(names) * 8)]
@@ -66,7 +65,7 @@ def _stacks(chance: random.Random) -> Iterator[str]:
 
 
 def write_distinct(path: Path, lines: int = _LINES) -> str:
-    """Lines as a day of samples of many threads gives them: most stacks seen a few times only."""
+    """Write lines as from a day of samples of many threads: most stacks occur only a few times."""
     chance = random.Random(1)
     stacks = _stacks(chance)
     with path.open("w") as file:
@@ -76,7 +75,7 @@ def write_distinct(path: Path, lines: int = _LINES) -> str:
 
 
 def write_repeated(path: Path, lines: int = _LINES) -> str:
-    """Lines as a sampler writes them that adds nothing up: a thousand stacks again and again."""
+    """Write lines as from a sampler that does not aggregate: a thousand stacks, repeated."""
     chance = random.Random(2)
     stacks = _stacks(chance)
     known = [next(stacks) for _ in range(1000)]
@@ -87,25 +86,23 @@ def write_repeated(path: Path, lines: int = _LINES) -> str:
 
 
 def _measure(command: Sequence[str], into: Path | None) -> Metrics:
-    """Wall and CPU seconds and the peak of memory of one process."""
-    with tempfile.TemporaryDirectory(prefix="whystall-bench-") as home, tempfile.TemporaryFile() as complaints:
+    """Return wall and CPU seconds and peak memory of one process."""
+    with tempfile.TemporaryDirectory(prefix="whystall-bench-") as home, tempfile.TemporaryFile() as errors:
         environment = {**os.environ, "WHYSTALL_HOME": home}
         begin = time.monotonic()
         with (into or Path(os.devnull)).open("wb") as output:
-            process = subprocess.Popen(mortal(command), stdout=output, stderr=complaints, env=environment, cwd=ROOT)
+            process = subprocess.Popen(child_command(command), stdout=output, stderr=errors, env=environment, cwd=ROOT)
             _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall = time.monotonic() - begin
         if process.returncode:
-            complaints.seek(0)
-            raise RuntimeError(
-                f"{command[0]}: {process.returncode}: {complaints.read()[-400:].decode(errors='replace')}"
-            )
+            errors.seek(0)
+            raise RuntimeError(f"{command[0]}: {process.returncode}: {errors.read()[-400:].decode(errors='replace')}")
     return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "memory": used.ru_maxrss / 1024}
 
 
 def _conditions(file: Path, directory: Path) -> dict[str, tuple[list[str], Path | None]]:
-    """By name: the command, and where its output goes."""
+    """Return by name the command, and the file for its output."""
     picture = directory / "ours.svg"
     found: dict[str, tuple[list[str], Path | None]] = {
         "ours": ([PYTHON, "-c", _PICTURE, str(file), str(picture)], None),
@@ -126,14 +123,14 @@ def _rows(shape: str, samples: Samples) -> list[Row]:
         ("cpu", "CPU time", "s", 1),
         ("memory", "peak of memory", "MB", 0),
     ):
-        for mine, what in (("ours", "picture"), ("answer", "whole answer of flame_graph")):
+        for own, what in (("ours", "picture"), ("answer", "whole answer of flame_graph")):
             for peer in peers:
-                ratio = samples.ratio(peer, metric, mine)
-                goal = metric == "cpu" and mine == "ours" and peer == "flamegraph.pl"
+                ratio = samples.ratio(peer, metric, own)
+                goal = metric == "cpu" and own == "ours" and peer == "flamegraph.pl"
                 rows.append(
                     Row(
                         f"{shape}: {what}, {label}, beside {peer}",
-                        samples.spread(mine, metric).text(unit, digits),
+                        samples.spread(own, metric).text(unit, digits),
                         samples.spread(peer, metric).text(unit, digits),
                         ratio.text("", 1),
                         f">= {_GOAL:g}" if goal else "",
@@ -144,7 +141,7 @@ def _rows(shape: str, samples: Samples) -> list[Row]:
 
 
 def run(rounds: int) -> Report:
-    """A fifth of the rounds: each takes minutes. Raises FileNotFoundError without flamegraph.pl."""
+    """Measure a fifth of the rounds, as each takes minutes. Raises FileNotFoundError without flamegraph.pl."""
     if not _PERL.exists():
         raise FileNotFoundError(f"{_PERL}: apt-get install libdevel-nytprof-perl")
     report = Report("A flame graph of 1,000,000 folded lines, file to picture, whole process")
@@ -155,11 +152,8 @@ def run(rounds: int) -> Report:
             shape = write(file)
             conditions = _conditions(file, Path(name))
             samples = Samples({one: [] for one in conditions})
-            for turn in range(max(rounds // 5, 2)):
-                names = list(conditions)
-                shift = turn % len(names)
-                for one in names[shift:] + names[:shift]:
-                    samples.by_condition[one].append(_measure(*conditions[one]))
+            for one in rotated(conditions, max(rounds // 5, 2)):
+                samples.by_condition[one].append(_measure(*conditions[one]))
             report.rows += _rows(shape, samples)
             report.notes.append(f"{shape}: {file.stat().st_size / 1e6:,.0f} MB; {_sizes(Path(name))}")
     report.notes.append("the ratio is the peer's figure divided by ours: larger is better for us")
@@ -167,15 +161,9 @@ def run(rounds: int) -> Report:
         "the whole answer is the tables, the page, the picture and the folded stacks, through the command"
     )
     if shutil.which("inferno-flamegraph") is None:
-        report.notes.append("inferno was not to be had on this machine; where it is installed it is measured too")
+        report.notes.append("inferno is not installed on this machine; it would be measured too")
     return report
 
 
 def _sizes(directory: Path) -> str:
     return ", ".join(f"{one.name} {one.stat().st_size / 1e6:.1f} MB" for one in sorted(directory.glob("*.svg")))
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["flame_render"]))

@@ -1,6 +1,6 @@
-"""The peer of `ftrace_read`: line by line, with compiled regular expressions, as one would write it in Python.
+"""The peer of `ftrace_read`: a straightforward parser with regular expressions, line by line.
 
-It makes the same tables and columns of the same events, but looks neither for holes nor for hostile text.
+It returns the same tables and columns, without detecting holes or hostile text.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _INTERRUPTS = {"softirq_entry", "softirq_exit", "irq_handler_entry", "irq_handle
 
 
 def read(path: Path) -> dict[str, pl.DataFrame]:
-    """The tables of a trace in the kernel's plain format, fractions of six digits."""
+    """Return the tables of a trace in the kernel's plain format, with times of six decimals."""
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
     switches, wakeups, interrupts, calls = (rows[n] for n in ("switches", "wakeups", "interrupts", "syscalls"))
-    names, called = rows["names"], dict[int, str]()
+    names, latest = rows["names"], dict[int, str]()
     with path.open(errors="backslashreplace") as file:
         for line in file:
             head = _HEAD.match(line)
@@ -49,14 +49,14 @@ def read(path: Path) -> dict[str, pl.DataFrame]:
                 prev_tid, next_tid = int(prev), int(following)
                 letter = state[0]
                 switches.append((at, cpu, prev_tid, int(prio), letter, letter == "R", 0, next_tid, int(next_prio)))
-                said = ((prev_tid, comm), (next_tid, next_comm))
+                named = ((prev_tid, comm), (next_tid, next_comm))
             elif event in _KINDS:
                 if (found := _WAKE.match(rest)) is None:
                     continue
                 comm, woken, prio, target = found.groups()
                 context = _CONTEXT.get(flags[2], "") if flags else ""
                 wakeups.append((at, cpu, _KINDS[event], tid, context, int(woken), int(prio), int(target)))
-                said = ((int(woken), comm),)
+                named = ((int(woken), comm),)
             elif event in _INTERRUPTS:
                 soft, entry = event.startswith("soft"), event.endswith("entry")
                 if (found := (_SOFTIRQ if soft else _IRQ).match(rest)) is None:
@@ -80,11 +80,11 @@ def read(path: Path) -> dict[str, pl.DataFrame]:
                     continue
                 comm, moved, _, source, target = found.groups()
                 rows["migrations"].append((at, cpu, int(moved), int(source), int(target)))
-                said = ((int(moved), comm),)
+                named = ((int(moved), comm),)
             else:
                 continue
-            for one, comm in said:
-                if called.get(one) != comm:
-                    called[one] = comm
+            for one, comm in named:
+                if latest.get(one) != comm:
+                    latest[one] = comm
                     names.append((at, one, int(group) if group and group.isdecimal() and one == tid else -1, comm))
     return {name: pl.DataFrame(rows[name], schema=schema, orient="row") for name, schema in TABLES.items()}

@@ -1,4 +1,4 @@
-"""Text as the kernel's tracer writes it, of a busy host that never was: as much as is asked for, in order of time."""
+"""Generate the kernel tracer's text of a simulated busy host, of any size, in order of time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _CPUS, _THREADS = 16, 400
-_PERIOD = 100_000  # lines after which the same happens again, later
+_PERIOD = 100_000  # lines after which the events repeat, later
 _NAMES = (
     "python3",
     "pt_autograd_0",
@@ -22,7 +22,7 @@ _START_NS = 40_000 * 10**9
 
 
 class _Host:
-    """CPUs that run, wake, migrate and interrupt threads; every chain of switches is whole."""
+    """CPUs that run, wake, migrate and interrupt threads, with complete chains of switches."""
 
     def __init__(self, seed: int, syscalls: bool) -> None:
         self._dice = random.Random(seed)
@@ -38,7 +38,7 @@ class _Host:
         return name % (tid % _CPUS) if "%" in name else name
 
     def lines(self, count: int) -> list[tuple[int, str, str]]:
-        """(ns since the line before, what stands before the time, and after it); all CPUs idle at both ends."""
+        """Return lines as (ns since the previous, text before the time, text after it); all CPUs idle at both ends."""
         found: list[tuple[int, str, str]] = []
         while len(found) < count:
             self._step(found, self._dice.randrange(_CPUS))
@@ -58,7 +58,7 @@ class _Host:
                 number, address = dice.choice((0, 1, 202, 232)), dice.getrandbits(20)
                 self._line(found, cpu, ".....", f"sys_enter: NR {number} (7f3a{address:08x}, 189, 0, 0, 0, ffffffff)")
                 self._line(found, cpu, ".....", f"sys_exit: NR {number} = {dice.choice((0, 1, 64, -11, -110))}")
-        # a few threads do most, and they stay where they were, mostly
+        # A few threads do most of the work, and rarely migrate.
         woken = self._waiting.pop(int(len(self._waiting) * dice.random() ** 4))
         name, old = self._names[woken], self._homes[woken]
         home = self._homes[woken] = dice.randrange(_CPUS) if dice.random() < 0.02 else old
@@ -94,7 +94,7 @@ class _Host:
 
 
 def write(path: Path, size: int, *, syscalls: bool = False, seed: int = 1) -> int:
-    """Write at least `size` bytes, whole lines; how many lines of events. `syscalls`: those of all threads, too."""
+    """Write at least `size` bytes of whole lines; return the number of events. `syscalls`: with system calls."""
     lines = 0
     with path.open("w") as file:
         file.write("# tracer: nop\n#\n")

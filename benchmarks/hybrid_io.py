@@ -1,13 +1,13 @@
-"""Buffered, direct and hybrid I/O beside a neighbour that re-reads a hot set, in one memory cgroup, interleaved.
+"""Compare buffered, direct and hybrid I/O, with a neighbour in the same memory cgroup that re-reads a hot set.
 
     python -m benchmarks.hybrid_io [--quick] [--rounds N] [--only CASE ...] [--host-pressure] [--place DIR] [--out FILE]
 
 Cases: ``mixed`` (a training job of many phases), ``streams`` (several GB read once and a checkpoint beside the
-neighbour), ``small`` (the same in blocks of 128 KiB), ``again`` (what is read more than once), ``sizes`` (a cold file
-read once and one written, 4 KiB to 16 MiB), ``requests`` (what one request costs). ``--quick`` takes about three
-minutes, all of it half an hour. ``--host-pressure`` adds ``kswapd``: it fills the memory of the host with clean cache,
-which is given back afterwards: not beside others' work. Root, 8 GB of disk and a memory cgroup are needed; fio joins
-where it is installed.
+neighbour), ``small`` (the same in blocks of 128 KiB), ``again`` (data read more than once), ``sizes`` (a cold file
+read once and one written, 4 KiB to 16 MiB), ``requests`` (the cost of one request). ``--quick`` takes about three
+minutes, all of it half an hour. ``--host-pressure`` adds ``kswapd``: it fills the host's memory with clean cache, which
+is dropped afterwards: not on a machine in use. Root, 8 GB of disk and a memory cgroup are needed; fio is compared if
+installed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from benchmarks.hybrid_io_setup import (
 
 TITLE = "Hybrid I/O: "
 _CASES = ("mixed", "streams", "small", "again", "sizes", "requests")
-# Of each hybrid way: what the same program does buffered. Direct there is one of, which Python has no form of.
+# For each hybrid method, the same program with buffered I/O. There is one direct method, without a form in Python.
 _BASE = {PRELOADED: BUFFERED, UNALIGNED: BUFFERED, OBJECT: PLAIN}
 _NO_WORSE = "no worse than the better, within the spread"
 _SHOWN = {"wall": "wall", "cpu": "CPU time"}
 
 
 def _no_worse(samples: Samples, way: str, metric: str, peer: str) -> bool:
-    """Within the measured spread: the quartiles of both overlap or ours lie below, or so do the rounds' ratios."""
+    """Return whether ours is lower or within the spread: by quartiles, or by the ratios within rounds."""
     return (
         samples.spread(way, metric).low <= samples.spread(peer, metric).high
         or samples.ratio(way, metric, peer).low <= 1.0
@@ -55,7 +55,7 @@ def _no_worse(samples: Samples, way: str, metric: str, peer: str) -> bool:
 
 
 def _faster(samples: Samples, way: str, metric: str, peer: str) -> bool:
-    """The same of what should be high."""
+    """Return the same for metrics that should be high."""
     return (
         samples.spread(way, metric).high >= samples.spread(peer, metric).low
         or samples.ratio(way, metric, peer).high >= 1.0
@@ -63,13 +63,12 @@ def _faster(samples: Samples, way: str, metric: str, peer: str) -> bool:
 
 
 def _better(ratio: Spread) -> bool | None:
-    """None: the median is, and the spread holds 1."""
+    """Return whether the ratio is below 1; None if the median is, but the spread contains 1."""
     return None if ratio.median < 1.0 <= ratio.high else ratio.median < 1.0
 
 
 def _peers(samples: Samples, way: str) -> tuple[str, ...]:
-    found = tuple(name for name in (_BASE[way], DIRECT) if name in samples.by_condition)
-    return found
+    return tuple(name for name in (_BASE[way], DIRECT) if name in samples.by_condition)
 
 
 def _better_peer(samples: Samples, way: str, metric: str) -> str:
@@ -81,7 +80,7 @@ def _hybrids(samples: Samples) -> Iterator[str]:
 
 
 def _beside(samples: Samples, way: str, metric: str, unit: str, digits: int, scale: float = 1.0) -> tuple[str, str]:
-    """Ours as text, and the peers'."""
+    """Return ours and the peers' as text."""
     texts = [f"{name}: {samples.spread(name, metric).text(unit, digits, scale)}" for name in _peers(samples, way)]
     return samples.spread(way, metric).text(unit, digits, scale), "; ".join(texts)
 
@@ -95,7 +94,7 @@ def _size(size: int) -> str:
 
 
 def sizes_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Sizes) -> Report:
-    """By block size: each way's wall and CPU time per MiB."""
+    """Report wall and CPU time per MiB of each method, by block size."""
     chosen = {name: way for name, way in all_ways.items() if name not in (PLAIN, OBJECT)}
     found = cases.block_sizes(chosen, place, rounds, sizes)
     report = Report(f"{TITLE}a cold file read once, and one written with fsync, by block size")
@@ -104,33 +103,33 @@ def sizes_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Size
             others = [name for name in samples.by_condition if name not in _BASE]
             peers = "; ".join(f"{name}: {samples.spread(name, metric).text()}" for name in others)
             for way in _hybrids(samples):
-                # CPU time saved by waiting for the device is no gain; what malloc gives cannot go direct as it is
+                # CPU time saved by waiting for the device is no gain; memory of malloc is not aligned for direct I/O.
                 both = metric == "wall" and way != UNALIGNED
                 peer = _better_peer(samples, way, metric) if both else BUFFERED
                 goal = _NO_WORSE if both else "no worse than buffered, within the spread"
                 ours = samples.spread(way, metric).text("us per MiB")
-                told = _ratio(samples.ratio(way, metric, peer), peer)
+                compared = _ratio(samples.ratio(way, metric, peer), peer)
                 met = _no_worse(samples, way, metric, peer)
-                report.rows.append(Row(f"{op}, {_size(block)}, {shown}: {way}", ours, peers, told, goal, met))
+                report.rows.append(Row(f"{op}, {_size(block)}, {shown}: {way}", ours, peers, compared, goal, met))
     report.notes += [_crossover(found, op, metric) for op in ("read", "write") for metric in _SHOWN]
     report.notes.append(
-        f"{_size(sizes.of_block)} at most, at least 512 blocks or 16 MiB; cgroup of {_size(sizes.limit)}, nobody "
-        f"beside; read-ahead of this disk {_read_ahead(place)}; ours with what a process pays once (the shim, its "
-        "cgroup found: 0.2 to 0.5 ms of CPU time, which shows where 16 MiB are moved in 10)"
+        f"{_size(sizes.of_block)} at most, at least 512 blocks or 16 MiB; cgroup of {_size(sizes.limit)}, without "
+        f"a neighbour; read-ahead of this disk {_read_ahead(place)}; ours with the cost per process (loading the "
+        "shim, finding its cgroup: 0.2 to 0.5 ms of CPU time, visible where 16 MiB are moved in 10)"
     )
     return report
 
 
 def _crossover(found: dict[tuple[str, int], Samples], op: str, metric: str) -> str:
-    """From which size on direct is cheaper at every size measured."""
+    """Report the size from which direct is cheaper at every measured size."""
     first = None
     for block in sorted((block for known, block in found if known == op), reverse=True):
         ratio = found[op, block].ratio(DIRECT, metric, BUFFERED)
         if ratio.median >= 1.0:
             break
         first = block
-    told = "at no size" if first is None else f"from {_size(first)} on"
-    return f"{op}, {_SHOWN[metric]}: direct is cheaper than buffered {told} (medians)"
+    compared = "at no size" if first is None else f"from {_size(first)} on"
+    return f"{op}, {_SHOWN[metric]}: direct is cheaper than buffered {compared} (medians)"
 
 
 def _read_ahead(place: Path) -> str:
@@ -145,7 +144,7 @@ def _read_ahead(place: Path) -> str:
 def streams_report(
     all_ways: dict[str, Way], program: Path, place: Path, rounds: int, sizes: Sizes, block: int = cases.BIG
 ) -> Report:
-    """The one-pass reader and the checkpoint in blocks of `block`, and what they do to the neighbour."""
+    """Report the one-pass reader and the checkpoint in blocks of `block`, and their effect on the neighbour."""
     samples = cases.streams(all_ways, program, place, rounds, sizes, block)
     report = Report(
         f"{TITLE}one pass and a checkpoint in blocks of {_size(block)} beside a neighbour that re-reads a hot set"
@@ -190,8 +189,8 @@ def streams_report(
         f"cgroup of {_size(sizes.limit)}, hot set of {_size(sizes.hot)} read at random, 4 KiB at a time, 4000 per s; "
         f"{_size(sizes.read)} read once, then a checkpoint of {_size(sizes.write)}; each way in a fresh cgroup",
         "a hit: preadv2 with RWF_NOWAIT gave the whole record; from the disk: read_bytes of /proc/PID/io",
-        "memory of a cgroup is reclaimed by the process that needs it: its CPU time shows it; kswapd has no part",
-        "the kernel's workers write back what is dirty, for whoever: beside an idle machine it is for these",
+        "memory of a cgroup is reclaimed by the allocating process, in its CPU time, not by kswapd",
+        "the kernel's workers write back dirty pages of all processes: on an idle machine, of these",
     ]
     return report
 
@@ -212,7 +211,7 @@ def _of_fio(samples: Samples, name: str) -> str:
 
 
 def mixed_report(all_ways: dict[str, Way], program: Path, place: Path, rounds: int, sizes: Sizes) -> Report:
-    """Each phase beside the better of both, and the sum beside both."""
+    """Report each phase compared with the better method, and the sum with both."""
     samples = cases.mixed(all_ways, program, place, rounds, sizes)
     report = Report(f"{TITLE}a training job of many phases beside a neighbour")
     phases = list(cases.job_of(place, sizes))
@@ -221,11 +220,11 @@ def mixed_report(all_ways: dict[str, Way], program: Path, place: Path, rounds: i
             for what in ("wall", "cpu"):
                 metric = f"{what} {phase}"
                 peer = _better_peer(samples, way, f"wall {phase}")
-                told = _ratio(samples.ratio(way, metric, peer), peer)
+                compared = _ratio(samples.ratio(way, metric, peer), peer)
                 ours, peers = _beside(samples, way, metric, "ms", 1, 1e3)
                 goal = _NO_WORSE if what == "wall" else ""
                 met = _no_worse(samples, way, metric, peer)
-                report.rows.append(Row(f"{phase}, {_SHOWN[what]}: {way}", ours, peers, told, goal, met))
+                report.rows.append(Row(f"{phase}, {_SHOWN[what]}: {way}", ours, peers, compared, goal, met))
         for metric, shown, unit, digits in (
             ("wall", "sum of all phases, wall", "s", 2),
             ("cpu", "sum of all phases, CPU time", "s", 2),
@@ -236,10 +235,10 @@ def mixed_report(all_ways: dict[str, Way], program: Path, place: Path, rounds: i
             ratios = {name: samples.ratio(way, metric, name) for name in _peers(samples, way)}
             verdicts = {_better(ratio) for ratio in ratios.values()}
             goal, met = "better than both", False if False in verdicts else (None if None in verdicts else True)
-            if metric in ("p99_us", "p999_us"):  # direct I/O does the neighbour no harm, so that nothing can be better
+            if metric in ("p99_us", "p999_us"):  # direct I/O does not affect the neighbour: nothing can be better
                 goal, met = _NO_WORSE, _no_worse(samples, way, metric, _better_peer(samples, way, metric))
-            told = "; ".join(_ratio(ratio, name) for name, ratio in ratios.items())
-            report.rows.append(Row(f"**{shown}: {way}**", ours, peers, told, goal, met))
+            compared = "; ".join(_ratio(ratio, name) for name, ratio in ratios.items())
+            report.rows.append(Row(f"**{shown}: {way}**", ours, peers, compared, goal, met))
         for metric, shown, unit, scale in (
             ("hit", "the neighbour's hit ratio over the job", "%", 100.0),
             ("workers_s", "CPU time of the kernel's workers meanwhile", "s", 1.0),
@@ -250,14 +249,14 @@ def mixed_report(all_ways: dict[str, Way], program: Path, place: Path, rounds: i
         f"in one process, in this order: {', '.join(phases)}; cgroup of {_size(sizes.job_limit)}, neighbour's hot set "
         f"{_size(sizes.job_hot)}, shards {_size(sizes.shards)}, checkpoint {_size(sizes.checkpoint)}, a small data set "
         f"of {_size(sizes.again)} read in four epochs",
-        "the sum is that of the phases' times, each from open to close, fsync included where something is written; the "
-        "better of both is that with the shorter phase (waiting for the device again and again saves CPU time, too)",
+        "the sum is that of the phases' times, each from open to close, including fsync for writes; the better of both "
+        "is the one with the shorter phase (waiting for the device repeatedly saves CPU time too)",
     ]
     return report
 
 
 def again_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Sizes) -> Report:
-    """Where a wrong choice costs most: what is read again."""
+    """Report data that is read again, where a wrong choice costs most."""
     report = Report(f"{TITLE}what is read again in large blocks")
     chosen = {name: way for name, way in all_ways.items() if name in (BUFFERED, DIRECT, PRELOADED)}
     for kind, samples in cases.again(chosen, place, rounds, sizes).items():
@@ -265,10 +264,10 @@ def again_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Size
             for metric, shown in _SHOWN.items():
                 ours, peers = _beside(samples, way, metric, "s", 3)
                 peer = _better_peer(samples, way, "wall")
-                told = _ratio(samples.ratio(way, metric, peer), peer)
+                compared = _ratio(samples.ratio(way, metric, peer), peer)
                 goal = _NO_WORSE if metric == "wall" else ""
                 met = _no_worse(samples, way, metric, peer)
-                report.rows.append(Row(f"{kind}, {shown}: {way}", ours, peers, told, goal, met))
+                report.rows.append(Row(f"{kind}, {shown}: {way}", ours, peers, compared, goal, met))
     report.notes.append(
         "that a file will be read again is not known the first time: one that is larger than what the policy keeps is "
         "read direct then, from the device once more the second time, and from the cache from the third on"
@@ -277,7 +276,7 @@ def again_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Size
 
 
 def requests_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Sizes) -> Report:
-    """What we add to a request that is served from the cache."""
+    """Report what we add to a request that is served from the cache."""
     report = Report(f"{TITLE}what one request costs")
     for kind, samples in cases.requests(all_ways, place, rounds, sizes).items():
         for way in _hybrids(samples):
@@ -296,7 +295,7 @@ def requests_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: S
 
 
 def kswapd_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Sizes) -> Report:
-    """The whole host full of cache."""
+    """Report one pass with the host's memory full of cache."""
     samples = cases.host_pressure(all_ways, place, rounds, sizes)
     report = Report(f"{TITLE}one pass where the host's memory is full of cache")
     shown = {"kswapd_s": "CPU time of kswapd", "cpu_s": "CPU time of the process", "wall_s": "wall"}
@@ -306,9 +305,9 @@ def kswapd_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Siz
             ours, peers = _beside(samples, way, metric, "s", 3)
             ratio = samples.ratio(way, metric, base) if min(samples.of(base, metric)) > 0 else None
             goal = "better than buffered" if ratio and metric != "wall_s" else ""
-            told = _ratio(ratio, base) if ratio else ""
+            compared = _ratio(ratio, base) if ratio else ""
             report.rows.append(
-                Row(f"{what}: {way}", ours, peers, told, goal, _better(ratio) if ratio and goal else None)
+                Row(f"{what}: {way}", ours, peers, compared, goal, _better(ratio) if ratio and goal else None)
             )
     report.notes.append(
         f"{_size(sizes.read)} in blocks of 4 MiB, no cgroup; before each, holes of a sparse file are read until kswapd "
@@ -318,7 +317,7 @@ def kswapd_report(all_ways: dict[str, Way], place: Path, rounds: int, sizes: Siz
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status: 0 when all was measured, 1 where it cannot be."""
+    """Run the command line; return 0 if all was measured, 1 if that is impossible."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller, fewer rounds: about three minutes")
     parser.add_argument("--rounds", type=int, help="of each case (default: 9, quick 3 to 5)")
@@ -331,7 +330,7 @@ def main(words: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("benchmarks: run as root: a memory cgroup is made", file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # cgroup and files go as after Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as after Ctrl-C
     sizes = QUICK if options.quick else Sizes()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="whystall-bench-", dir=options.place) as directory:

@@ -1,4 +1,4 @@
-"""What is measured of hybrid I/O: each case runs all ways once per round, and returns samples."""
+"""The cases of the hybrid I/O benchmark: each runs all methods once per round, and returns samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import Metrics, Samples
+from benchmarks.common import Metrics, Samples, rotated
 from benchmarks.hybrid_io_setup import (
     BUFFERED,
     DIRECT,
@@ -32,14 +32,14 @@ KIB = 1 << 10
 _RECORD = 4 * KIB
 _RATE = 4000  # reads per second of the neighbour: a loader's look-ups
 _SETTLE_S = 0.2
-BIG = 4 * MIB  # what a loader reads a shard by, and torch.save writes a tensor by
-SMALL = 128 * KIB  # what Python's buffered files, cp and tar read by
+BIG = 4 * MIB  # block size of data loaders, and of torch.save
+SMALL = 128 * KIB  # block size of Python's buffered files, cp and tar
 FIO = {"fio BIO": False, "fio DIO": True}
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is moved, in bytes. The hot set is what the kernel keeps with ease as long as nobody streams."""
+    """Sizes in bytes. Without streams, the kernel easily keeps the hot set cached."""
 
     limit: int = 1024 * MIB
     hot: int = 640 * MIB
@@ -49,12 +49,12 @@ class Sizes:
     checkpoint: int = 768 * MIB
     again: int = 64 * MIB  # a small data set, read in each epoch
     job_limit: int = 768 * MIB
-    job_hot: int = 320 * MIB  # the neighbour's there: with what the job reads again it fits
-    of_block: int = 256 * MIB  # the most that is moved to measure one block size
+    job_hot: int = 320 * MIB  # of the neighbour: fits together with what the job reads again
+    of_block: int = 256 * MIB  # most bytes moved per block size
     blocks: tuple[int, ...] = tuple(size * KIB for size in (4, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384))
     fio_blocks: tuple[int, ...] = tuple(size * KIB for size in (4, 64, 1024, 4096, 16384))
     epochs: int = 5
-    unaligned: int = 1024 * KIB  # from here on what malloc gives is measured, too
+    unaligned: int = 1024 * KIB  # least block size for which memory of malloc is measured too
     calls: int = 200_000
 
 
@@ -63,7 +63,7 @@ QUICK = Sizes(
     write=768 * MIB,
     shards=768 * MIB,
     checkpoint=256 * MIB,
-    of_block=96 * MIB,  # more than what the policy keeps of a small file
+    of_block=96 * MIB,  # more than the policy keeps cached of a small file
     blocks=tuple(size * KIB for size in (4, 64, 256, 512, 1024, 4096, 16384)),
     fio_blocks=(64 * KIB, 4 * MIB),
     epochs=4,
@@ -74,21 +74,17 @@ Condition = Callable[[], Metrics]
 
 
 def rounds(conditions: Mapping[str, Condition], count: int) -> Samples:
-    """Each condition once per round, in rotated order, so that what drifts meets all alike."""
+    """Measure each condition once per round."""
     samples = Samples({name: [] for name in conditions})
-    names = list(conditions)
-    for turn in range(count):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            samples.by_condition[name].append(conditions[name]())
+    for name in rotated(conditions, count):
+        samples.by_condition[name].append(conditions[name]())
     return samples
 
 
 def block_sizes(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> dict[tuple[str, int], Samples]:
-    """Reading a cold file once, and writing one with fsync, by (operation, block size); fio at some sizes.
+    """Measure reading a cold file once, and writing one with fsync, by (operation, block size); fio at some sizes.
 
-    Metrics, each in us per MiB moved: ``wall``, ``cpu`` (of the process), ``workers`` (of the kernel's workers, whoever
-    gave them work).
+    Metrics, each in us per MiB moved: ``wall``, ``cpu`` (of the process), ``workers`` (all kernel workers).
     """
     paths = {"read": place / "source", "write": place / "out"}
     make_file(paths["read"], sizes.of_block)
@@ -128,11 +124,11 @@ def _per_mib(path: Path, size: int, run: Condition) -> Metrics:
 
 
 def streams(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes: Sizes, block: int = BIG) -> Samples:
-    """A one-pass read and a checkpoint beside a neighbour in the same cgroup, each way in a fresh one.
+    """Measure a one-pass read and a checkpoint with a neighbour in the same cgroup, a new one for each method.
 
-    Metrics by ``read_`` and ``write_``: ``mb_s``, ``cpu_s``, ``workers_s``, ``both_s`` (the two); of the neighbour
+    Metrics with ``read_`` and ``write_``: ``mb_s``, ``cpu_s``, ``workers_s``, ``both_s`` (their sum); of the neighbour
     meanwhile ``hit`` (share of its reads), ``p99_us``, ``p999_us``, ``max_us``, ``done`` (reads per s), ``disk_mib``
-    (what it read from the disk), ``kept`` (share of the hot set that is cached afterwards).
+    (read from the disk), ``kept`` (share of the hot set cached afterwards).
     """
     source, out, hot = place / "source", place / "out", place / "hot"
     make_file(source, sizes.read)
@@ -189,7 +185,7 @@ def _of_neighbour(neighbour: Neighbour) -> Metrics:
 
 
 def job_of(place: Path, sizes: Sizes) -> dict[str, str]:
-    """The phases of a training job, as steps: what is better buffered, and what is better direct."""
+    """Return the phases of a training job as steps: some better buffered, some better direct."""
     index, text, again = place / "index", place / "text", place / "again"
     shards, checkpoint, log = place / "shards", place / "checkpoint", place / "log"
     lookups = f"random:{index}:{64 * MIB}:{16 * KIB}:4000"
@@ -210,7 +206,7 @@ def job_of(place: Path, sizes: Sizes) -> dict[str, str]:
 
 
 def mixed(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes: Sizes) -> Samples:
-    """All phases of a job in one process, beside a neighbour in the same cgroup.
+    """Measure all phases of a job in one process, with a neighbour in the same cgroup.
 
     Metrics: ``wall PHASE`` and ``cpu PHASE`` in s, ``wall`` and ``cpu`` of all phases, ``workers_s``, and of the
     neighbour as in `streams`.
@@ -244,7 +240,7 @@ def mixed(ways: Mapping[str, Way], program: Path, place: Path, count: int, sizes
 
 
 def again(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> dict[str, Samples]:
-    """What is read more than once in blocks of 4 MiB, where direct I/O costs most: by data set, nobody beside.
+    """Measure repeated reads in blocks of 4 MiB, where direct I/O costs most, by data set, without a neighbour.
 
     Metrics: ``wall`` and ``cpu`` in s, of all passes together.
     """
@@ -278,7 +274,7 @@ def _mib(size: int) -> str:
 
 
 def requests(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> dict[str, Samples]:
-    """What one request costs where the file is cached, by kind of request; metric: ``cpu`` in ns per request."""
+    """Measure one request to a cached file, by kind of request; metric: ``cpu`` in ns per request."""
     path = place / "source"
     make_file(path, 64 * MIB)
     small = f"{path}:{64 * MIB}:{4 * KIB}"
@@ -303,10 +299,10 @@ def requests(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> 
 
 
 def host_pressure(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes) -> Samples:
-    """A one-pass read where the memory of the whole host is full of clean cache: what kswapd does for each way.
+    """Measure a one-pass read, and kswapd meanwhile, with the host's memory full of clean cache.
 
-    It is filled by reading holes of a sparse file, which costs no disk and is given back the moment anybody needs
-    memory; all of it is dropped afterwards. Metrics: ``kswapd_s``, ``cpu_s``, ``wall_s``.
+    Reading holes of a sparse file fills it without a disk; the pages are freed as soon as memory is needed, and dropped
+    afterwards. Metrics: ``kswapd_s``, ``cpu_s``, ``wall_s``.
     """
     source, holes = place / "source", place / "holes"
     make_file(source, sizes.read)
@@ -331,7 +327,7 @@ def host_pressure(ways: Mapping[str, Way], place: Path, count: int, sizes: Sizes
 
 
 class _Filler:
-    """Reads holes, ever further on."""
+    """Fill the page cache by reading holes."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._fd = os.open(path, os.O_RDONLY)
@@ -339,7 +335,7 @@ class _Filler:
         self._buffer = mmap.mmap(-1, 4 * MIB)
 
     def until_kswapd_works(self, most: int) -> None:
-        """Until it scanned some, so that memory is at its low watermark; at most `most` bytes are read."""
+        """Read until kswapd scans, so that memory is at its low watermark; at most `most` bytes."""
         before, read = _scanned(), 0
         while _scanned() - before < 64 * MIB // mmap.PAGESIZE:
             if read >= most:
@@ -349,7 +345,7 @@ class _Filler:
                 self._at = (self._at + 4 * MIB) % (self._size - 4 * MIB)
 
     def close(self) -> None:
-        """Nothing of it stays cached."""
+        """Drop the pages from the cache."""
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(self._fd)
 

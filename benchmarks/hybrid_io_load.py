@@ -1,9 +1,9 @@
-"""The steps of ``src/page_cache_load.c`` through Python's own file object or ``hybrid_open``.
+"""Run the steps of ``src/page_cache_load.c`` with Python's file object or ``hybrid_open``.
 
     python -m benchmarks.hybrid_io_load plain|hybrid STEP...
 
-The steps and the lines told are those of the C program (see its head). ``plain`` is ``open(path, buffering=0)``: one
-system call for each request. What an object of ours costs is the difference of both.
+Steps and output are those of the C program (see its head). ``plain`` is ``open(path, buffering=0)``: one system call
+per request. The difference is the cost of our object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 _PAGE = 4096
-# As the generator of the C program: xorshift.
+# The generator of the C program: xorshift.
 _SEED = 88172645463325252
 _MASK = (1 << 64) - 1
 
@@ -38,7 +38,7 @@ def _taken() -> dict[str, int]:
 
 
 def _plain(path: str, mode: str) -> Any:
-    if mode == "r+b":  # as open(2) with O_CREAT does
+    if mode == "r+b":  # with O_CREAT
         return open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), mode, buffering=0)
     return open(path, mode, buffering=0)
 
@@ -47,7 +47,7 @@ def _hybrid() -> Callable[[str, str], Any]:
     from whystall.tools.hybrid_io import library
     from whystall.tools.hybrid_io.hybrid_file import hybrid_open
 
-    library.load()  # once in a process, and no part of a step
+    library.load()  # once per process, outside of the steps
     return hybrid_open
 
 
@@ -71,7 +71,7 @@ def _offsets(size: int, block: int, count: int) -> list[int]:
 def _step(step: str, opener: Callable[[str, str], Any]) -> dict[str, Any]:
     op, path, *numbers = step.split(":")
     size, block, count, first = [int(number) for number in numbers] + [0] * (4 - len(numbers))
-    buffer = memoryview(mmap.mmap(-1, max(block, first)))  # aligned to pages, and touched before the clock runs
+    buffer = memoryview(mmap.mmap(-1, max(block, first)))  # page-aligned, and touched before the measurement
     buffer[:] = b"\x5a" * len(buffer)
     data = buffer[:block]
     offsets = _offsets(size, block, count) if op == "random" else []
@@ -103,7 +103,7 @@ def _step(step: str, opener: Callable[[str, str], Any]) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> int:
-    """Exit status 2 for what is no way to open."""
+    """Run the steps; return 2 for an unknown method."""
     if len(words) < 2 or words[0] not in ("plain", "hybrid"):
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""What the hybrid I/O benchmark stands on: a memory cgroup, files of known state, programs and their accounts."""
+"""Memory cgroup, files in a known cache state, programs and their measurements for the hybrid I/O benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import PYTHON, ROOT, SOURCES, Metrics, mortal
+from benchmarks.common import PYTHON, ROOT, SOURCES, Metrics, child_command
 from whystall.tools.hybrid_io import build as hybrid_build
 from whystall.tools.hybrid_io.run import Options, environment, library
 
@@ -26,19 +26,19 @@ _V2 = Path("/sys/fs/cgroup")
 
 
 class Unmeasurable(RuntimeError):
-    """Something the benchmark needs is not to be had; one line for the report."""
+    """A requirement of the benchmark is missing; one line for the report."""
 
 
 @contextmanager
 def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
-    """A memory cgroup of its own with this limit, version 1 or 2; what is in it when it ends is killed."""
+    """Create a memory cgroup with this limit, version 1 or 2; kill its processes and remove it at the end."""
     name = f"whystall-bench-{os.getpid()}"
     if (_V1 / "memory.limit_in_bytes").exists():
         group, limit = _V1 / name, "memory.limit_in_bytes"
     elif "memory" in _text(_V2 / "cgroup.subtree_control").split():
         group, limit = _V2 / name, "memory.max"
     else:
-        raise Unmeasurable("no memory cgroup can be made: neither version 1 nor version 2's controller is on")
+        raise Unmeasurable("no memory cgroup can be made: neither version's controller is enabled")
     try:
         group.mkdir()
     except OSError as error:
@@ -66,15 +66,15 @@ def _text(path: Path) -> str:
 
 
 def in_cgroup(group: Path | None, command: Sequence[str]) -> list[str]:
-    """The command, mortal and within `group` from its first page on."""
+    """Return the command line of a child that is in `group` from its first page on."""
     if group is None:
-        return mortal(command)
+        return child_command(command)
     enter = 'echo $$ > "$0" && exec "$@"'
-    return mortal(["/bin/sh", "-c", enter, str(group / "cgroup.procs"), *command])
+    return child_command(["/bin/sh", "-c", enter, str(group / "cgroup.procs"), *command])
 
 
 def forget(*paths: Path) -> None:
-    """Nothing of these files is cached any more, and nothing of them is dirty."""
+    """Write these files back, and drop them from the page cache."""
     for path in paths:
         if path.exists():
             fd = os.open(path, os.O_RDONLY)
@@ -86,7 +86,7 @@ def forget(*paths: Path) -> None:
 
 
 def make_file(path: Path, size: int) -> None:
-    """Written, on the disk, and not cached: by direct writes of what does not compress away."""
+    """Write a file of incompressible data to the disk, and leave none of it cached."""
     buffer = mmap.mmap(-1, 8 * MIB)
     buffer.write(os.urandom(MIB) * 8)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -103,7 +103,7 @@ def make_file(path: Path, size: int) -> None:
 
 
 def resident(path: Path) -> int:
-    """Bytes of the file that are in the page cache, by mincore(2)."""
+    """Return the bytes of the file that are in the page cache, by mincore(2)."""
     size = path.stat().st_size
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -125,14 +125,14 @@ def resident(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Kernel:
-    """CPU seconds of kernel threads since boot: what buffered I/O has done for it by others."""
+    """CPU seconds of kernel threads since boot, which work for buffered I/O."""
 
     workers_s: float
     kswapd_s: float
 
     @classmethod
     def now(cls) -> Kernel:
-        """All workers of the kernel are counted, whoever gave them work: read it beside an idle machine's."""
+        """Read the time of all kernel workers, for whatever process: compare with an idle machine."""
         workers = kswapd = 0.0
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -147,12 +147,12 @@ class Kernel:
         return cls(workers, kswapd)
 
     def since(self, before: Kernel) -> Kernel:
-        """What was added."""
+        """Return the difference."""
         return Kernel(self.workers_s - before.workers_s, self.kswapd_s - before.kswapd_s)
 
 
 def build(source: str, directory: Path) -> Path:
-    """A C workload, compiled."""
+    """Compile a C workload; return the program."""
     program = directory / Path(source).stem
     flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["cc", *flags, "-o", str(program), str(SOURCES / source)], check=True)
@@ -160,22 +160,22 @@ def build(source: str, directory: Path) -> Path:
 
 
 def steps_of(output: str) -> list[Metrics]:
-    """The lines of a workload."""
+    """Return the lines of a workload."""
     return [{key: value for key, value in json.loads(line).items() if key != "step"} for line in output.splitlines()]
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do the same I/O: how the steps are run."""
+    """One method of I/O: the command that runs the steps."""
 
     name: str
     command: tuple[str, ...]
 
     def run(self, steps: Iterable[str], group: Path | None) -> list[Metrics]:
-        """The steps in one process within `group`; one account for each."""
+        """Run the steps in one process within `group`; return the measurements of each."""
         done = subprocess.run(in_cgroup(group, [*self.command, *steps]), capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
-            raise Unmeasurable(f"{self.name}: {(done.stderr.strip() or 'no word').splitlines()[-1]}")
+            raise Unmeasurable(f"{self.name}: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
         return steps_of(done.stdout)
 
 
@@ -184,9 +184,9 @@ PLAIN, OBJECT = "open()", "hybrid_open()"
 
 
 def ways(program: Path) -> dict[str, Way]:
-    """BIO and DIO as plain programs, the former beneath ``hybrid-run``, and the Python object beside plain ``open``.
+    """Return the methods: a C program with buffered and direct I/O and with ``hybrid-run``, and Python's file objects.
 
-    `UNALIGNED` has its data where malloc puts it, as most programs do, so that what goes direct is copied once more.
+    `UNALIGNED` has its data in memory of malloc, as most programs do, so that direct I/O needs a copy.
     """
     shim = ("env", *_preload(), str(program), "steps")
     python = (PYTHON, "-m", "benchmarks.hybrid_io_load")
@@ -201,7 +201,7 @@ def ways(program: Path) -> dict[str, Way]:
 
 
 def _preload() -> list[str]:
-    """What ``hybrid-run`` puts into the environment; the command itself would fill the cgroup with its own pages."""
+    """Return the variables that ``hybrid-run`` sets; the command itself would add its own pages to the cgroup."""
     for name in hybrid_build.LIBRARIES:
         hybrid_build.build(name)
     nowhere = Path(os.devnull)  # its counters stay in the process
@@ -224,7 +224,7 @@ class Neighbour:
         return self._process.stdout.readline().strip()
 
     def seen(self) -> Metrics:
-        """What it saw since it was asked before."""
+        """Return its measurements since the previous call."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -240,13 +240,13 @@ class Neighbour:
 
 
 def have_fio() -> bool:
-    """Whether the reference is installed."""
+    """Return whether fio is installed."""
     return shutil.which("fio") is not None
 
 
 def fio(group: Path | None, path: Path, op: str, size: int, block: int, direct: bool) -> Metrics:
-    """The same by fio: wall and CPU time in ns."""
-    with tempfile.TemporaryDirectory(prefix="whystall-fio-") as scratch:  # where it keeps its state
+    """Do the same I/O with fio; return wall and CPU time, ns."""
+    with tempfile.TemporaryDirectory(prefix="whystall-fio-") as scratch:  # for its state files
         done = subprocess.run(
             in_cgroup(group, ["fio", "--output-format=json", f"--section={op}", str(_FIO_JOB)]),
             capture_output=True,

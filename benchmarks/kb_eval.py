@@ -1,4 +1,4 @@
-"""How well past incidents are found: `whystall kb eval --curated` as a section of the report.
+"""Evaluate the search for past incidents: `whystall kb eval --curated` as a section of the report.
 
 python -m benchmarks.kb_eval [--out FILE]
 """
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common import Report, Row, replace_section, table
+from benchmarks.common import Report, Row, publish
 from whystall.knowledge_base import evaluation
 from whystall.knowledge_base.evaluation import Evaluation, Share, evaluate
 
@@ -33,17 +33,17 @@ _NOTES = (
     "where no card has any word of it",
     "peer: SQLite's FTS5 (unicode61, any word of the query, bm25) over the same texts / a card of each cause, the most "
     "frequent cause first, whatever is asked",
-    "symptoms are kept free of what was known later (a test says how), so that another card of the same cause is hard "
-    "to find by words alone; evidence is what tells. It is asked for without cause and signatures, and where what is "
-    "shared is too little the nearest are named as weak, which counts for the places and as abstaining",
-    "one person wrote cards, glossary and questions: the questions from the sources' accounts before the cards; those "
-    "of accounts that no card was written from are all held out. Matching was tuned on the first half of the "
-    "questions and on the cards (symptom, evidence, unseen), of which no half is held out",
+    "symptoms contain nothing that was known only later (enforced by a test), so that another card of the same cause "
+    "is hard to find by words alone; the evidence decides. It is queried without cause and signatures; with too little "
+    "in common, the nearest are named as weak, which counts for the ranks and as abstaining",
+    "one person wrote cards, glossary and questions, the questions before the cards, from the sources' accounts; those "
+    "of accounts without a card are all held out. Matching was tuned on the first half of the questions and on all "
+    "cards (symptom, evidence, unseen)",
 )
 
 
 def run() -> Report:
-    """Evaluate the curated incidents of this version in a base of their own."""
+    """Evaluate the curated incidents of this version in a temporary knowledge base."""
     with tempfile.TemporaryDirectory() as directory:
         found = evaluate(Path(directory) / "k.db")
     report = Report(TITLE, _rows(found), list(_NOTES))
@@ -62,19 +62,19 @@ def _rows(found: Evaluation) -> list[Row]:
         if ours.hit1 is not None:
             asked = f"{what}, {ours.hit1.of} queries"
             for measure in ("hit1", "hit3"):
-                mine, words, guess = (getattr(row, measure) for row in (ours, fts, constant))
+                own, words, guess = (getattr(row, measure) for row in (ours, fts, constant))
                 title = f"{asked}: hit@{measure[-1]}"
-                rows.append(Row(title, _share(mine), f"{_share(words)} / {_share(guess)}"))
+                rows.append(Row(title, _share(own), f"{_share(words)} / {_share(guess)}"))
             rows.append(Row(f"{asked}: MRR", f"{ours.mrr:.2f}", f"{fts.mrr:.2f} / {constant.mrr:.2f}"))
         if ours.abstained is not None and ours.abstained.of > 2:
-            told = f"{_share(ours.abstained)}, precision {_share(_precision(ours, by))}"
+            text = f"{_share(ours.abstained)}, precision {_share(_precision(ours, by))}"
             title = f"{what}, {ours.abstained.of} queries without an answer: abstains"
-            rows.append(Row(title, told, f"{_share(fts.abstained)} / 0.00"))
+            rows.append(Row(title, text, f"{_share(fts.abstained)} / 0.00"))
     return rows
 
 
 def _precision(row: evaluation.Row, by: Mapping[_Key, evaluation.Row]) -> Share | None:
-    """Of the queries for which nothing was named; those with evidence have their answers in a set of their own."""
+    """Return the share of right abstentions; for queries with evidence, over both sets."""
     if row.set != "unseen" or row.abstained is None:
         return row.right_to_abstain
     other = by["evidence", None, row.lang, row.method].right_to_abstain
@@ -87,15 +87,11 @@ def _share(share: Share | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 0: there is no goal to miss."""
+    """Run the command line; return 0, as there are no goals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="report in which this section is replaced")
     options = parser.parse_args(arguments)
-    report = run()
-    print("\n".join([*table(report.rows), *report.notes]))
-    if options.out:
-        replace_section(report, options.out)
-    return 0
+    return publish(run(), options.out)
 
 
 if __name__ == "__main__":

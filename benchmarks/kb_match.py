@@ -1,13 +1,12 @@
-"""Finding past incidents among 1,000, 10,000 and 100,000: the whole match beside its full-text query alone.
+"""Measure matching among 1,000, 10,000 and 100,000 past incidents, compared with its full-text query alone.
 
     python -m benchmarks.kb_match [--cards N,N,...] [--queries N] [--out FILE]
 
 Cards are generated with a seed: words of a Zipf distribution over 60,000, half of the cards in Chinese too, features
-with a few common values and a long tail of rare ones, one card in five a recurrence of a fault. Cases are made in the
-same way: half of them resemble a stored card (some of its words and features, others added), half none. The peer is
-the FTS5 query on the case's words, as `by_words` makes it (its rarest words, chosen by counting), in the same process
-on the same file. ``--out`` replaces
-this benchmark's section in a report.
+with a few common values and a long tail of rare ones, one card in five a recurrence of a fault. Half of the cases
+resemble a stored card (some of its words and features, others added), half none. The peer is the FTS5 query on the
+case's words, as `by_words` makes it (its rarest words), in the same process on the same file. ``--out`` replaces this
+benchmark's section in a report.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common import Report, Row, replace_section, spread, table
+from benchmarks.common import Report, Row, publish, spread
 from whystall.knowledge_base import matching
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
@@ -41,13 +40,13 @@ _CAUSES = sorted(load_causes())
 
 
 class Zipf:
-    """Draws ranks 0 .. n-1 with frequencies proportional to 1 / (rank + 2.7) ** s, as words of a language have."""
+    """Draw ranks 0 .. n-1 with frequencies proportional to 1 / (rank + 2.7) ** s, like words of a language."""
 
     def __init__(self, n: int, s: float = 1.07) -> None:
         self._sums = list(itertools.accumulate(1 / (rank + 2.7) ** s for rank in range(n)))
 
     def draw(self, dice: random.Random) -> int:
-        """One rank."""
+        """Return a rank."""
         return bisect(self._sums, dice.random() * self._sums[-1])
 
 
@@ -55,7 +54,7 @@ _WORD, _HAN, _RARE, _COMMON = Zipf(60_000), Zipf(4_000), Zipf(3_000), Zipf(12)
 
 
 def word(rank: int) -> str:
-    """The word of a rank; the common ones are short, as in a language."""
+    """Return the word of a rank; common ones are short, as in a language."""
     parts = []
     rank += len(_SYLLABLES)
     while rank:
@@ -65,17 +64,17 @@ def word(rank: int) -> str:
 
 
 def text(dice: random.Random, words: int) -> str:
-    """So many words."""
+    """Return a text of `words` words."""
     return " ".join(word(_WORD.draw(dice)) for _ in range(words))
 
 
 def han(dice: random.Random, characters: int) -> str:
-    """So many Chinese characters."""
+    """Return a text of Chinese characters."""
     return "".join(chr(0x4E00 + _HAN.draw(dice)) for _ in range(characters))
 
 
 def features(dice: random.Random) -> list[str]:
-    """As a diagnosis has them: some that many share, some that few do."""
+    """Return features as a diagnosis has: some common, some rare."""
     found = [f"op:{word(_RARE.draw(dice))}" for _ in range(2)]
     found += [f"frame:{word(_RARE.draw(dice))}_{word(_COMMON.draw(dice))}" for _ in range(3)]
     found += [f"{kind}:{word(_COMMON.draw(dice))}" for kind in ("fs", "device", "file")]
@@ -85,7 +84,7 @@ def features(dice: random.Random) -> list[str]:
 
 
 def card(dice: random.Random, number: int) -> Incident:
-    """One card of about 150 words."""
+    """Return a card of about 150 words."""
     chinese = dice.random() < 0.5
 
     def words(count: int) -> Words:
@@ -110,20 +109,22 @@ def card(dice: random.Random, number: int) -> Incident:
 
 
 def case(dice: random.Random, cards: int) -> Evidence:
-    """One to find the like of."""
+    """Return the evidence of a case to match."""
     own = [f"kind:{kind}" for kind in dice.sample(sorted(KINDS), 2)] + features(dice)
     if dice.random() < 0.5:
         return Evidence(symptom=text(dice, 15), cause=dice.choice(_CAUSES), features=tuple(own))
     like = card(random.Random(dice.randrange(cards)), 0)
     kept = [*dice.sample(like.features, len(like.features) // 2), f"kind:{like.kinds[0]}"]
-    told = dice.sample(like.symptom.en.split(), 8)
+    shared = dice.sample(like.symptom.en.split(), 8)
     return Evidence(
-        symptom=" ".join(told) + " " + text(dice, 7), cause=like.cause, features=tuple(dict.fromkeys([*kept, *own[:3]]))
+        symptom=" ".join(shared) + " " + text(dice, 7),
+        cause=like.cause,
+        features=tuple(dict.fromkeys([*kept, *own[:3]])),
     )
 
 
 def fill(file: Database, have: int, want: int) -> float:
-    """Put the cards from `have` on; how many a second, on one CPU, with the time of making them taken out."""
+    """Insert the cards from number `have` on; return how many per CPU second, without the time to generate them."""
     spent = 0.0
     for batch in _batches(have, want):
         begin = time.thread_time()
@@ -140,7 +141,7 @@ def _batches(have: int, want: int) -> Iterator[list[Incident]]:
 
 
 def measure(file: Database, cases: Sequence[Evidence]) -> tuple[list[float], list[float], int]:
-    """Milliseconds of the whole match and of the words alone, case by case in turns; how many cases had a match."""
+    """Return milliseconds per case of the whole match and of the words alone, and how many cases had a match."""
     whole: list[float] = []
     words: list[float] = []
     matched = 0
@@ -165,7 +166,7 @@ def measure(file: Database, cases: Sequence[Evidence]) -> tuple[list[float], lis
 
 
 def run(sizes: Sequence[int], queries: int) -> Report:
-    """One row for each size."""
+    """Measure every size."""
     report = Report(TITLE)
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as directory:
         path = Path(directory, "k.db")
@@ -194,7 +195,7 @@ def run(sizes: Sequence[int], queries: int) -> Report:
 
 
 def unchosen(file: Database, cases: Sequence[Evidence]) -> list[float]:
-    """Milliseconds of a full-text query for all words of a case, the common ones too."""
+    """Return milliseconds of a full-text query for all words of each case, common ones too."""
     spent = []
     for evidence in cases:
         query = matching.words_of(evidence)
@@ -222,24 +223,20 @@ def _rows(size: int, whole: Sequence[float], words: Sequence[float]) -> list[Row
                 ours / peer <= GOAL if goal else None,
             )
         )
-    within = spread(mine / theirs for mine, theirs in zip(whole, words, strict=True))
+    within = spread(own / theirs for own, theirs in zip(whole, words, strict=True))
     rows.append(Row(f"{size:,} cards: case by case", "", "", within.text(digits=2)))
     return rows
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 0 when every goal was met."""
+    """Run the command line; return 0 if every goal was met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = ",".join(map(str, SIZES))
     parser.add_argument("--cards", default=sizes, help="sizes, growing (default: %(default)s)")
     parser.add_argument("--queries", type=int, default=400, help="cases a size (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="report in which this section is replaced")
     options = parser.parse_args(arguments)
-    report = run([int(size) for size in options.cards.split(",")], options.queries)
-    print("\n".join([*table(report.rows), *report.notes]))
-    if options.out:
-        replace_section(report, options.out)
-    return 0 if all(row.met is not False for row in report.rows) else 1
+    return publish(run([int(size) for size in options.cards.split(",")], options.queries), options.out)
 
 
 if __name__ == "__main__":

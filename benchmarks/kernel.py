@@ -1,4 +1,4 @@
-"""What the kernel says about BPF: whose programs are attached, how often they ran and for how long."""
+"""Read from the kernel which BPF programs are attached, how often they ran and for how long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INFO_BYTES, _NAME, _RUN_TIME, _RUN_COUNT = 224, slice(64, 80), 192, 200
 
 @dataclass(frozen=True)
 class Run:
-    """What one program has used while statistics were on."""
+    """The runs of one program while statistics were enabled."""
 
     name: str
     ns: int
@@ -26,7 +26,7 @@ class Run:
 
 
 def links() -> frozenset[int]:
-    """Ids of everything BPF that is attached on this machine (by link; perf events have none)."""
+    """Return the ids of all BPF links on this machine (perf events have none)."""
     lib, found, number = library(), [], ct.c_uint32(0)
     while lib.bpf_link_get_next_id(number, ct.byref(number)) == 0:
         found.append(number.value)
@@ -52,23 +52,23 @@ def _ids(pid: int, field: str) -> frozenset[int]:
 
 
 def links_of(pid: int) -> frozenset[int]:
-    """Ids of the attachments that a process holds."""
+    """Return the ids of the links that a process holds."""
     return _ids(pid, "link_id")
 
 
 def programs_of(pid: int) -> frozenset[int]:
-    """Ids of the programs that a process holds."""
+    """Return the ids of the programs that a process holds."""
     return _ids(pid, "prog_id")
 
 
-def foreign_links(mine: Iterable[int]) -> frozenset[int]:
-    """Attachments of anybody but this process and the processes `mine`: what they cost is not ours to report."""
-    return links().difference(links_of(os.getpid()), *(links_of(pid) for pid in mine))
+def foreign_links(own: Iterable[int]) -> frozenset[int]:
+    """Return the links of all processes except this one and `own`."""
+    return links().difference(links_of(os.getpid()), *(links_of(pid) for pid in own))
 
 
 @contextmanager
 def run_statistics() -> Iterator[None]:
-    """Run-time statistics on (since 5.8). Held by a descriptor: nothing to restore, even after a kill."""
+    """Enable run-time statistics (Linux 5.8) until the block ends, or this process: they depend on a descriptor."""
     descriptor = library().bpf_enable_stats(_BPF_STATS_RUN_TIME)
     if descriptor < 0:
         raise OSError(ct.get_errno(), "the kernel's BPF statistics cannot be enabled")
@@ -79,7 +79,7 @@ def run_statistics() -> Iterator[None]:
 
 
 def runs(programs: Iterable[int]) -> dict[int, Run]:
-    """Statistics by program id; programs that are gone are left out."""
+    """Return statistics by program id, without programs that were unloaded."""
     lib, found = library(), {}
     for number in programs:
         descriptor = lib.bpf_prog_get_fd_by_id(number)

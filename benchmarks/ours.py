@@ -1,4 +1,4 @@
-"""Our side: the sessions that the tools open, and the floor, programs that do nothing on the same hooks."""
+"""Our tracers: the sessions that the tools open, and as the floor, programs that do nothing on the same hooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whystall.bpf.collectors.syscalls import Syscalls
 from whystall.bpf.libbpf import Object
 from whystall.bpf.session import Session, SessionConfig
 
-# as tools.collect.ebpf_engine asks for them
+# as tools.collect.ebpf_engine opens them
 KINDS: dict[str, Callable[[int], list[Collector]]] = {
     "fileslower": lambda call_min_ns: [Syscalls(call_min_ns)],
     "offcputime": lambda call_min_ns: [Switches(user_stacks=True)],
@@ -27,27 +27,21 @@ KINDS: dict[str, Callable[[int], list[Collector]]] = {
 
 
 def session_of(kind: str, targets: Iterable[int] | None, call_min_ns: int | None = None) -> Session:
-    """The session of a tool; `targets` None: the whole host."""
+    """Return the session of a tool; `targets` None: the whole host."""
     default = 1_000_000 if kind == "everything" else 10_000_000
     config = SessionConfig(targets=None if targets is None else frozenset(targets))
     return Session(config, KINDS[kind](default if call_min_ns is None else call_min_ns))
 
 
 @contextmanager
-def nothing() -> Iterator[list[int]]:
-    """No tracer."""
-    yield []
-
-
-@contextmanager
 def session(kind: str, targets: Iterable[int] | None) -> Iterator[list[int]]:
-    """A session at work in this process."""
+    """Run a session in this process."""
     with session_of(kind, targets):
         yield []
 
 
 def compiled(source: str, directory: Path) -> Path:
-    """A BPF source of this directory, built as ours are."""
+    """Compile a BPF source of this directory as ours are; return the object file."""
     made = directory / Path(source).with_suffix(".o").name
     machine = f"-D__TARGET_ARCH_{build.MACHINES[os.uname().machine]}"
     command = ["clang", *build._FLAGS, machine, "-I", str(build.SOURCES), "-c", str(SOURCES / source)]
@@ -57,7 +51,7 @@ def compiled(source: str, directory: Path) -> Path:
 
 @contextmanager
 def attached(data: bytes) -> Iterator[list[int]]:
-    """All programs of an object on their hooks."""
+    """Attach all programs of an object."""
     made, links = Object(data, "benchmark"), []
     try:
         made.load()
@@ -71,5 +65,5 @@ def attached(data: bytes) -> Iterator[list[int]]:
 
 
 def programs() -> frozenset[int]:
-    """Ids of the programs that this process has loaded."""
+    """Return the ids of the programs that this process has loaded."""
     return kernel.programs_of(os.getpid())

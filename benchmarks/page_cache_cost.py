@@ -1,29 +1,27 @@
-"""What using the page cache costs more while its pages are followed.
+"""Measure the cost of tracing the page cache.
 
-One process reads, writes and maps a file of its own all the time; tracers come and go around it. Beside ours: the same
-events taken through tracefs, as trace-cmd and perf record take them, whose reader's work is not even counted. (The
-tools that count what enters and is found in the cache, cachestat of BCC and of libbpf-tools, need kprobes, and count
-calls instead of pages; they do not run here.)
+One process reads, writes and maps a file all the time, with different tracers. The peer records the same events through
+tracefs, as trace-cmd and perf record do, without counting a reader. (cachestat of BCC and of libbpf-tools needs kprobes
+and counts calls instead of pages; it does not run here.)
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks import kernel, ours
-from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, interleave
+from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, interleave, no_tracer
 from whystall.bpf.collectors.page_cache import PageCache
 from whystall.bpf.session import Session, SessionConfig
 from whystall.tools.collect.ftrace.tracefs import Tracefs, find
 from whystall.tools.contract.errors import ToolError
 
 _MIB = 64
-# commands: how often, what is done once, pages each of that concerns
+# command: repetitions, description of one, pages per repetition
 _COMMANDS = {
     "warm": (40_000, "cached 4 KiB pread", 1),
     "big": (512, "cached 1 MiB pread", 256),
@@ -44,7 +42,7 @@ _EVENTS = (
 
 @contextmanager
 def _ours(target: int | None) -> Iterator[list[int]]:
-    """The collector alone, at work in this process."""
+    """Run the collector alone in this process."""
     targets = None if target is None else frozenset({target})
     with Session(SessionConfig(targets=targets), [PageCache()]):
         yield []
@@ -52,7 +50,7 @@ def _ours(target: int | None) -> Iterator[list[int]]:
 
 @contextmanager
 def _recording(tracefs: Tracefs) -> Iterator[list[int]]:
-    """The same events in a ring buffer of tracefs, which overwrites itself."""
+    """Record the same events in an overwriting ring buffer of tracefs."""
     instance = tracefs.root / "instances" / f"whystall-bench-{os.getpid()}"
     instance.mkdir()
     try:
@@ -82,10 +80,10 @@ def _rows(samples: Samples) -> list[Row]:
     rows = []
     for name, (_, what, pages) in _COMMANDS.items():
         base = samples.spread("none", name)
-        rows.append(Row(f"{what}, nobody traces", "", base.text("ns")))
-        for who, whom in (("target", "this process"), ("host", "the whole host")):
-            added = samples.added(who, name, "none")
-            ratio = samples.ratio(who, name, "none")
+        rows.append(Row(f"{what}, without a tracer", "", base.text("ns")))
+        for condition, scope in (("target", "this process"), ("host", "the whole host")):
+            added = samples.added(condition, name, "none")
+            ratio = samples.ratio(condition, name, "none")
             text = added.text("ns", sign=True)
             if pages > 1:
                 text += f", per page {added.median / pages:+.1f}"
@@ -94,7 +92,7 @@ def _rows(samples: Samples) -> list[Row]:
                 other = samples.added("tracefs", name, "none")
                 peer = f"tracefs: {other.text('ns', sign=True)}"
                 times = f"{added.median / other.median:.2f}" if other.low > 0 else ""
-            rows.append(Row(f"{what}, page_cache on {whom}", f"{text}, x{ratio.median:.2f}", peer, times))
+            rows.append(Row(f"{what}, page_cache on {scope}", f"{text}, x{ratio.median:.2f}", peer, times))
     return rows
 
 
@@ -116,15 +114,15 @@ def _by_program(workload: Workload, condition: Condition) -> list[str]:
 
 
 def run(rounds: int) -> Report:
-    """Leaves nothing attached, whatever happens."""
-    report = Report("Cost of following the page cache")
+    """Measure; nothing stays attached, whatever happens."""
+    report = Report("Cost of tracing the page cache")
     with (
         tempfile.TemporaryDirectory(prefix="whystall-bench-") as place,
         ExitStack() as undo,
         Workload("page_reads.c", str(Path(place, "file")), str(_MIB)) as workload,
     ):
         conditions: dict[str, Condition] = {
-            "none": ours.nothing,
+            "none": no_tracer,
             "target": lambda: _ours(workload.pid),
             "host": lambda: _ours(None),
         }
@@ -132,12 +130,6 @@ def run(rounds: int) -> Report:
         samples = interleave(conditions, rounds, lambda _who, _tracers: _measure(workload))
         report.rows += _rows(samples)
         report.notes += _by_program(workload, conditions["host"])
-    report.notes.append(f"a file of {_MIB} MiB; a process outside of the target costs what one within does")
+    report.notes.append(f"a file of {_MIB} MiB; a process outside of the target costs the same")
     report.notes += samples.notes()
     return report
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["page_cache_cost"]))

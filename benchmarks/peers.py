@@ -1,7 +1,7 @@
-"""The other tracers, each as a context that yields its processes once it traces, and is gone afterwards.
+"""Run other tracers, each as a context that yields its processes once it traces.
 
-perf and BCC want tracefs, and BCC kernel headers where the running kernel's would lie: both get them in a
-mount namespace of their own, so that the machine is left as it was.
+perf and BCC need tracefs, and BCC kernel headers at the running kernel's path: both get them in a private mount
+namespace, so that the machine is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import kernel
-from benchmarks.common import PYTHON, ROOT, mortal, wait_until
+from benchmarks.common import PYTHON, ROOT, child_command, wait_until
 
 _START_S, _STOP_S = 20.0, 20.0
 _STEP_S = 0.0005
@@ -23,16 +23,16 @@ _WITH_TRACEFS = "mount -t tracefs tracefs /sys/kernel/tracing; mount -t debugfs 
 
 
 class PeerError(Exception):
-    """A peer cannot be measured here; the message says why, in one line."""
+    """A peer cannot be measured here; one line with the reason."""
 
 
 def private_mounts(script: str, command: Sequence[str]) -> list[str]:
-    """`command` in a mount namespace of its own, after a shell `script`; stays one and the same process."""
+    """Return the command line that runs `command` in a private mount namespace after a shell `script`, by exec."""
     return ["unshare", "-m", "sh", "-c", script + 'exec "$@"', "sh", *command]
 
 
 def _headers() -> tuple[Path, Path]:
-    """(build, source) trees of some kernel's headers. Another kernel's do: only the time to compile counts here."""
+    """Return (build, source) trees of kernel headers, if necessary of another kernel: only compile time matters."""
     here = Path("/lib/modules", os.uname().release)
     if (here / "build").is_dir():
         return here / "build", here / "source" if (here / "source").is_dir() else here / "build"
@@ -48,7 +48,7 @@ def _headers() -> tuple[Path, Path]:
 
 
 def bcc(command: Sequence[str]) -> list[str]:
-    """A command that uses BCC, with headers where BCC looks for them. Raises ``PeerError``."""
+    """Return the command line for a BCC program, with headers at BCC's path. Raises ``PeerError``."""
     made, source = (shlex.quote(str(path.resolve())) for path in _headers())
     modules = shlex.quote(f"/lib/modules/{os.uname().release}")
     links = f"mount -t tmpfs tmpfs /lib/modules; mkdir {modules}; ln -s {made} {modules}/build; "
@@ -60,7 +60,7 @@ def running(command: Sequence[str], traces: Callable[[int], object], output: int
     """Start a tracer, wait until it ``traces(pid)``; yield its process; interrupt it. Raises ``PeerError``."""
     out = subprocess.DEVNULL if output is None else output
     try:
-        process = subprocess.Popen(mortal(command), stdout=out, stderr=out, cwd=ROOT)
+        process = subprocess.Popen(child_command(command), stdout=out, stderr=out, cwd=ROOT)
     except OSError as error:
         raise PeerError(f"{command[0]} cannot start: {error.strerror}") from error
     try:
@@ -83,20 +83,20 @@ def _attached(pid: int) -> bool:
 
 
 def offcputime(*arguments: str) -> list[str]:
-    """libbpf-tools' offcputime; the duration bounds it should this process be killed."""
+    """Return the command line of libbpf-tools' offcputime, limited in time in case this process is killed."""
     return ["offcputime", *arguments, "600"]
 
 
 @contextmanager
 def libbpf_offcputime(*arguments: str) -> Iterator[list[int]]:
-    """libbpf-tools' offcputime at work, from the moment it is attached."""
+    """Run libbpf-tools' offcputime; yield once it is attached."""
     with running(offcputime(*arguments), _attached) as pids:
         yield pids
 
 
 @contextmanager
 def strace(target: int) -> Iterator[list[int]]:
-    """``strace -c -f`` on a process."""
+    """Run ``strace -c -f`` on a process."""
 
     def traces(_pid: int) -> bool:
         return "TracerPid:\t0" not in Path(f"/proc/{target}/status").read_text()
@@ -107,10 +107,10 @@ def strace(target: int) -> Iterator[list[int]]:
 
 @contextmanager
 def perf_trace(target: int, output: int | None = None) -> Iterator[list[int]]:
-    """``perf trace -s`` on a process, its summary into `output`."""
+    """Run ``perf trace -s`` on a process, its summary into `output`."""
 
     def traces(pid: int) -> bool:
-        try:  # it maps its events' buffers right before it enables them, without another word
+        try:  # it maps its events' buffers right before it enables them; there is no other sign
             return "[perf_event]" in Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             return False
@@ -123,7 +123,7 @@ def perf_trace(target: int, output: int | None = None) -> Iterator[list[int]]:
 
 @contextmanager
 def per_syscall(made: Path) -> Iterator[list[int]]:
-    """Empty programs on tracepoints by name, from a BPF object."""
+    """Attach empty programs to tracepoints by name, from a BPF object."""
     command = [PYTHON, "-m", "benchmarks.empty_tracer", str(made)]
     with running(private_mounts(_WITH_TRACEFS, command), lambda pid: len(kernel.links_of(pid)) >= 2) as pids:
         yield pids

@@ -1,20 +1,30 @@
-"""What a system call costs more while somebody traces: a cached read of 4 KiB, and the cheapest call there is.
+"""Measure the cost of tracing per system call: a cached read of 4 KiB, and the cheapest call.
 
-One process makes the calls all the time; tracers come and go around it. Counted is its CPU time, and for
-tracers that work in a process of their own (strace, perf) also theirs.
+One process makes the calls all the time, with different tracers. Counted is its CPU time, and that of tracers in a
+separate process (strace, perf).
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import kernel, ours, peers
-from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, cpu_ns, interleave, mortal
+from benchmarks.common import (
+    Condition,
+    Metrics,
+    Report,
+    Row,
+    Samples,
+    Workload,
+    child_command,
+    cpu_ns,
+    interleave,
+    no_tracer,
+)
 
 _CALLS = 100_000
 _SLOW_CALLS = 5_000  # under tracers that stop the process or copy every event
@@ -36,7 +46,7 @@ def _conditions(loop: int, other: int, directory: Path) -> dict[str, Condition]:
     empty = ours.compiled("empty.bpf.c", directory).read_bytes()
     by_name = ours.compiled("per_syscall.bpf.c", directory)
     return {
-        "none": ours.nothing,
+        "none": no_tracer,
         "floor": lambda: ours.attached(empty),
         "untraced": lambda: ours.session("fileslower", [other]),
         "traced": lambda: ours.session("fileslower", [loop]),
@@ -50,7 +60,7 @@ def _conditions(loop: int, other: int, directory: Path) -> dict[str, Condition]:
 
 
 def _working(conditions: dict[str, Condition], report: Report) -> dict[str, Condition]:
-    """Without the peers that do not start here; the report says so."""
+    """Return the conditions without peers that do not start here, which the report notes."""
     working = dict(conditions)
     for name, what in {**_PEERS, "by name": _BY_NAME}.items():
         try:
@@ -74,7 +84,7 @@ def _measure(workload: Workload, name: str, tracers: Sequence[int]) -> Metrics:
 
 
 def _perf_saw(workload: Workload) -> str:
-    """What share of the calls perf trace reports."""
+    """Return how many of the calls perf trace reports."""
     with tempfile.TemporaryFile("w+") as output:
         with peers.perf_trace(workload.pid, output.fileno()):
             workload.run(f"getppid {_CALLS}")
@@ -87,7 +97,7 @@ def _rows(samples: Samples) -> list[Row]:
     rows = []
     for command in _COMMANDS:
         what = _WHAT[command]
-        rows.append(Row(f"{what}, nobody traces", "", samples.spread("none", command).text("ns per call")))
+        rows.append(Row(f"{what}, without a tracer", "", samples.spread("none", command).text("ns per call")))
         floor = samples.added("floor", command, "none")
         floor_text = f"floor: {floor.text('ns', sign=True)}"
         for name, who in _OURS.items():
@@ -122,7 +132,7 @@ def _rows(samples: Samples) -> list[Row]:
 
 
 def _by_program(workload: Workload, conditions: dict[str, Condition]) -> list[str]:
-    """Run time of each program by the kernel's statistics, whose own cost the empty programs show."""
+    """Return the run time of each program from the kernel's statistics; empty programs show their own cost."""
     notes = []
     for name in ("floor", "untraced", "traced"):
         for command in _COMMANDS:
@@ -141,12 +151,12 @@ def _by_program(workload: Workload, conditions: dict[str, Condition]) -> list[st
 
 
 def run(rounds: int) -> Report:
-    """Leaves nothing attached, whatever happens."""
+    """Measure; nothing stays attached, whatever happens."""
     report = Report("Cost per system call")
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as name:
         file = Path(name, "file")
         file.write_bytes(bytes(4096))
-        sleeper = subprocess.Popen(mortal(["sleep", "3600"]))
+        sleeper = subprocess.Popen(child_command(["sleep", "3600"]))
         try:
             with Workload("calls.c", str(file)) as workload:
                 conditions = _working(_conditions(workload.pid, sleeper.pid, Path(name)), report)
@@ -162,9 +172,3 @@ def run(rounds: int) -> Report:
     report.notes.append("strace and perf: with the CPU time of their own process")
     report.notes += samples.notes()
     return report
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["per_call"]))

@@ -1,12 +1,12 @@
-"""flamegraph_diff on pairs of profiles whose truth is known: how often it reports a change that is none, and how often
-the function that takes twice as long comes first.
+"""Evaluate flamegraph_diff on pairs of known profiles: how often it reports a change without one, and how often the
+function that takes twice as long comes first.
 
     python -m benchmarks.profile_diff_trials [--trials N] [--recordings N] [--out FILE]
 
 Simulated programs are those of ``tests/sampled_programs.py``: 20 functions in a tree, of random shares, either in a
 loop or in random order with stays of 0.2 to 200 ms. Recordings are of ``tests/live/workloads/two_versions.c`` (root):
-every pair of runs is one trial. The peer is what one reads off ``difffolded.pl -n``: the largest change of a
-function's own share, if it is a point or more. ``--out`` replaces this benchmark's section in a report.
+every pair of runs is one trial. The peer is the result of ``difffolded.pl -n``: the largest change of a function's own
+share, if it is a point or more. ``--out`` replaces this benchmark's section in a report.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import anyio
 import numpy as np
 import polars as pl
 
-from benchmarks.common import ROOT, Report, Row, replace_section, table
+from benchmarks.common import ROOT, Report, Row, publish, table
 from whystall.agent_server.app import App, RecordParams
 from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.profiles.flamegraph_diff.comparison import compare
@@ -51,14 +51,14 @@ Pair = tuple[StackProfile, StackProfile]
 
 
 def ours(pair: Pair) -> tuple[str, str] | None:
-    """(function, callee) of the first proven row."""
+    """Return (function, callee) of the first proven row."""
     before, after = (Part(profile) for profile in pair)
     rows = rows_of(compare(before, after), before, after)
     return next(((row.name, row.callee) for row in rows if row.role == "proven"), None)
 
 
 def peer(pair: Pair) -> tuple[str, str] | None:
-    """The function whose own share changed most."""
+    """Return the function whose own share changed most."""
     tree = call_tree(*(Part(profile) for profile in pair), lines=False)
     change = np.diff(100 * tree.frame_own / tree.sums[:, None], axis=0)[0]
     most = int(np.argmax(np.abs(change)))
@@ -66,8 +66,8 @@ def peer(pair: Pair) -> tuple[str, str] | None:
 
 
 def none_changed(what: str, pairs: Sequence[Pair]) -> Row:
-    """A row of pairs of the same thing."""
-    quiet = [sum(look(pair) is None for pair in pairs) for look in (ours, peer)]
+    """Return the row for pairs without a change."""
+    quiet = [sum(method(pair) is None for pair in pairs) for method in (ours, peer)]
     share = 100 * quiet[0] / len(pairs)
     return Row(
         f"same: {what}",
@@ -79,8 +79,8 @@ def none_changed(what: str, pairs: Sequence[Pair]) -> Row:
 
 
 def one_slower(what: str, pairs: Sequence[Pair], due: tuple[str, str]) -> Row:
-    """A row of pairs of which the later has `due` (function, callee) twice as slow."""
-    first = [[look(pair) for pair in pairs] for look in (ours, peer)]
+    """Return the row for pairs of which the later has `due` (function, callee) twice as slow."""
+    first = [[method(pair) for pair in pairs] for method in (ours, peer)]
     named = [sum(one == due for one in found) for found in first]
     other = sum(one not in (None, due) for one in first[0])
     return Row(
@@ -95,7 +95,7 @@ def one_slower(what: str, pairs: Sequence[Pair], due: tuple[str, str]) -> Row:
 def simulated(
     trials: int, share: float, factor: float, before: dict[str, Any], after: dict[str, Any], loop: bool | None = None
 ) -> list[Pair]:
-    """Pairs of runs of `trials` programs."""
+    """Return pairs of runs of `trials` programs."""
     pairs = []
     for seed in range(trials):
         rng = np.random.default_rng(seed)
@@ -107,7 +107,7 @@ def simulated(
 
 
 def counted(pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs as a folded file would have them: without instants."""
+    """Return the pairs without timestamps, as in a folded file."""
 
     def bare(profile: StackProfile) -> StackProfile:
         samples = profile.samples.with_columns(at_ns=pl.lit(NO_TIME, pl.Int64))
@@ -117,7 +117,7 @@ def counted(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def of_simulations(trials: int) -> list[Row]:
-    """The rows of simulated programs."""
+    """Return the rows of simulated programs."""
     kinds = {"a loop": True, "random order": False}
     rows = []
     spans = {"30 s at 99 Hz": (USUAL, USUAL), "10 s at 49 Hz, 120 s at 199 Hz": (SHORT, LONG)}
@@ -139,7 +139,7 @@ def of_simulations(trials: int) -> list[Row]:
 
 
 def of_recordings(runs: int) -> list[Row]:
-    """The rows of a real program."""
+    """Return the rows of a real program."""
     with tempfile.TemporaryDirectory(prefix="whystall-trials-") as directory:
         place = Path(directory)
         os.environ["WHYSTALL_HOME"] = str(place / "home")
@@ -176,7 +176,7 @@ def _recorded(program: Path, version: str, out: Path) -> StackProfile:
 
 
 def trials(count: int, recordings: int, say: Callable[[str], object] = print) -> Report:
-    """All rows; without root none of recordings."""
+    """Return the report; without root it has no recordings."""
     begin = time.monotonic()
     report = Report(TITLE)
     report.rows += of_simulations(count)
@@ -192,17 +192,13 @@ def trials(count: int, recordings: int, say: Callable[[str], object] = print) ->
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 0 when every goal was met."""
+    """Run the command line; return 0 if every goal was met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100, help="simulated pairs a row (default: %(default)s)")
     parser.add_argument("--recordings", type=int, default=6, help="runs of each version (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="report in which this section is replaced")
     options = parser.parse_args(arguments)
-    report = trials(options.trials, options.recordings)
-    print("\n".join([*table(report.rows), *report.notes]))
-    if options.out:
-        replace_section(report, options.out)
-    return 0 if all(row.met is not False for row in report.rows) else 1
+    return publish(trials(options.trials, options.recordings), options.out)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
-"""Reading a Kineto trace into columns, beside ``json.load``, which any reader written in Python begins with."""
+"""Measure reading a Kineto trace, compared with ``json.load``, the start of any reader written in Python."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, Samples, interleave, mortal
+from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, Samples, child_command, interleave, no_tracer
 
 _SIZE = 200 << 20
 _SAMPLE = ROOT.parent / "shared" / "data" / "kineto" / "timesformer_h100.json.gz"
@@ -31,7 +29,7 @@ _NAMES = ("ours", "json.load")
 
 
 def _event(category: str, name: str, pid: int, tid: int, ts: float, dur: float, args: str) -> str:
-    """As libkineto prints it."""
+    """Return an event as libkineto prints it."""
     return (
         f'  {{\n    "ph": "X", "cat": "{category}", "name": "{name}", "pid": {pid}, "tid": {tid},\n'
         f'    "ts": {ts:.3f}, "dur": {dur:.3f},\n    "args": {{\n      {args}\n    }}\n  }},\n'
@@ -39,7 +37,7 @@ def _event(category: str, name: str, pid: int, tid: int, ts: float, dur: float, 
 
 
 def write_trace(path: Path, size: int) -> None:
-    """A Kineto trace of at least `size` bytes: steps of 200 operators with Python frames, launches and kernels."""
+    """Write a Kineto trace of `size` bytes or more: steps of 200 operators with Python frames, launches and kernels."""
     number, now = 0, 4_458_676_416_788.066
     with path.open("w") as file:
         file.write(
@@ -78,13 +76,8 @@ def write_trace(path: Path, size: int) -> None:
         )
 
 
-@contextmanager
-def _alone() -> Iterator[Sequence[int]]:
-    yield ()
-
-
 def _measure(path: Path, name: str, _: Sequence[int]) -> Metrics:
-    command = mortal([PYTHON, "-c", _CHILD, name, str(path)])
+    command = child_command([PYTHON, "-c", _CHILD, name, str(path)])
     output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, cwd=ROOT).stdout.split()
     return dict(zip(("cpu", "wall", "memory"), map(float, output), strict=True))
 
@@ -105,7 +98,7 @@ def _rows(what: str, samples: Samples) -> list[Row]:
 
 
 def run(rounds: int) -> Report:
-    """A third of the rounds: each takes many seconds."""
+    """Measure a third of the rounds, as each takes many seconds."""
     report = Report("Reading a Kineto trace: `open_profile` beside plain `json.load`")
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as name:
         made = Path(name, "trace.json")
@@ -115,15 +108,9 @@ def run(rounds: int) -> Report:
             *([("H100 sample, gzip", _SAMPLE)] if _SAMPLE.exists() else []),
         ]
         for what, path in files:
-            samples = interleave(dict.fromkeys(_NAMES, _alone), max(rounds // 3, 2), partial(_measure, path))
+            samples = interleave(dict.fromkeys(_NAMES, no_tracer), max(rounds // 3, 2), partial(_measure, path))
             report.rows += _rows(what, samples)
     report.notes.append(
-        "json.load ends with a tree of dicts; ours with typed columns, device work tied to launch and step"
+        "json.load returns a tree of dicts; ours typed columns, with device work linked to launch and step"
     )
     return report
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["profile_read"]))

@@ -1,7 +1,7 @@
-"""What walking an interpreter's frames costs at a sample and at a switch away, by how many frames there are.
+"""Measure the cost of walking an interpreter's frames at a sample and at a switch, by number of frames.
 
-A program that waits often and calculates in between is looked at round by round, with the walk and without. What the
-kernel's BPF statistics say of the hook differs by the walk; beside it stands what the walk counted itself.
+A program that alternates waiting and computing is traced with and without the walk. The difference in the kernel's BPF
+statistics of the hook is the cost of the walk, reported next to the walk's own count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import time
 
 from benchmarks import kernel
-from benchmarks.common import Report, Row, mortal, spread
+from benchmarks.common import Report, Row, child_command, spread
 from whystall.bpf.collector import Collector
 from whystall.bpf.collectors.python_frames import PythonFrames
 from whystall.bpf.collectors.samples import CpuSamples
@@ -36,8 +36,8 @@ down(int(sys.argv[1]) - 1)
 """
 
 
-def _look(pid: int, where: str, python: bool) -> tuple[float, float]:
-    """(ns of the hook per event of the program, ns per walk by its own count)."""
+def _measure(pid: int, where: str, python: bool) -> tuple[float, float]:
+    """Return (ns of the hook per event of the program, ns per walk by its own count)."""
     samples = where == "a sample"
     collectors: list[Collector] = [CpuSamples(1_000_000) if samples else Switches(10**9, user_stacks=True)]
     if python:
@@ -59,10 +59,10 @@ def _look(pid: int, where: str, python: bool) -> tuple[float, float]:
 
 
 def run(rounds: int) -> Report:
-    """Measure; `rounds` per condition, at most nine."""
+    """Measure `rounds` per condition, at most nine."""
     report = Report(f"Frames of Python at the same instant (CPython 3.{sys.version_info[1]})")
     for depth in _DEPTHS:
-        command = mortal([sys.executable, "-c", _WORK, str(depth)])
+        command = child_command([sys.executable, "-c", _WORK, str(depth)])
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program, kernel.run_statistics():
             try:
                 assert program.stdout is not None
@@ -70,8 +70,8 @@ def run(rounds: int) -> Report:
                 for where in _HOOKS:
                     added, counted = [], []
                     for _ in range(min(rounds, _MOST_ROUNDS)):
-                        without, _none = _look(program.pid, where, python=False)
-                        cost, walk = _look(program.pid, where, python=True)
+                        without, _none = _measure(program.pid, where, python=False)
+                        cost, walk = _measure(program.pid, where, python=True)
                         added.append(cost - without)
                         counted.append(walk)
                     text = f"{spread(added).text('ns', sign=True)} by BPF statistics"
@@ -79,6 +79,6 @@ def run(rounds: int) -> Report:
             finally:
                 program.kill()
     report.notes.append(
-        "at switches, walks may cost each CPU 10 ms in a second; what is skipped beyond is counted and said"
+        "at switches, walks are limited to 10 ms per CPU and second; skipped ones are counted and reported"
     )
     return report

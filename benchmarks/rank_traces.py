@@ -1,8 +1,8 @@
-"""Kineto traces of a synchronous job, written quickly: what the benchmarks of ranks read.
+"""Write Kineto traces of a synchronous job quickly, for the benchmarks of ranks.
 
-Steps of segments; in each every rank runs its kernels and enters an all_reduce that all leave together. One rank's
+A step has segments; in each, every rank runs its kernels and enters an all_reduce that all leave together. One rank's
 kernels take longer. Names of collectives are those before NCCL 2.19 (``ncclKernel_``), the only ones that
-HolisticTraceAnalysis knows; events have the shape and arguments that libkineto prints.
+HolisticTraceAnalysis supports; events have libkineto's shape and arguments.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import polars as pl
 _BASE_NS = 1_711_964_646_000_000_000
 _BEGIN_NS = 4_458_676_416_788_066
 _STREAM, _COMMUNICATION = 7, 20
-_AHEAD_NS = 40_000  # the host enqueues so long before the device begins
+_AHEAD_NS = 40_000  # from the host's launch to the device's start
 _UNIT_NS = 30_000  # from one kernel's start to the next
 _ELEMENTS = 6_553_600
 _UNIT_BYTES = 1_460
-"""Of the events around one kernel, measured."""
+"""Size of the events of one kernel, measured."""
 _COLLECTIVE = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)"
 
 
@@ -37,13 +37,13 @@ class Shape:
 
     @classmethod
     def of_size(cls, ranks: int, size: int, steps: int = 20) -> Shape:
-        """With about `size` bytes per rank."""
+        """Return a shape with about `size` bytes per rank."""
         units = max(size // _UNIT_BYTES // steps, 8)
         return cls(ranks, steps, 4, units // 4)
 
 
 def write_job(directory: Path, shape: Shape, slow: Mapping[int, float]) -> int:
-    """``rank<N>.json`` for each rank, `slow` ones with kernels so many times as long; bytes written."""
+    """Write ``rank<N>.json`` for each rank; return the bytes written. `slow`: factor of a rank's kernel times."""
     directory.mkdir(parents=True, exist_ok=True)
     ends = _ends(shape, slow)
     return sum(
@@ -52,14 +52,14 @@ def write_job(directory: Path, shape: Shape, slow: Mapping[int, float]) -> int:
 
 
 def _lengths(shape: Shape, rank: int, factor: float) -> list[int]:
-    """How long each segment's kernels run on a rank, one after the other."""
+    """Return the total length of each segment's kernels on a rank, ns."""
     source = random.Random(rank)
     plain = shape.kernels * _UNIT_NS
     return [int(plain * factor * source.uniform(1.0, 1.02)) for _ in range(shape.steps * shape.segments)]
 
 
 def _ends(shape: Shape, slow: Mapping[int, float]) -> list[int]:
-    """When all ranks leave the collective of each segment."""
+    """Return when all ranks leave the collective of each segment."""
     lengths = [_lengths(shape, rank, slow.get(rank, 1.0)) for rank in range(shape.ranks)]
     now, ends = _BEGIN_NS, []
     for longest in map(max, zip(*lengths, strict=True)):
@@ -78,11 +78,11 @@ def _write(path: Path, shape: Shape, rank: int, factor: float, ends: list[int]) 
         start=pl.col("begin") + pl.col("length") * pl.col("unit") // shape.kernels,
         each=(pl.col("length") * 9) // (shape.kernels * 10),
     )
-    talks = segments.with_columns(
+    collectives = segments.with_columns(
         number=(pl.col("segment") + 1) * shape.kernels * 2 + 1, start=pl.col("begin") + pl.col("length")
     )
-    lines = pl.concat([*_unit_lines(units), *_talk_lines(talks, shape, rank), *_step_lines(ends, shape)])
-    # libkineto prints host and device apart, and neither in the order of time; readers must sort
+    lines = pl.concat([*_unit_lines(units), *_collective_lines(collectives, shape, rank), *_step_lines(ends, shape)])
+    # libkineto prints host and device separately, and neither in order of time; readers must sort.
     text = ",\n".join(lines.to_list())
     info = {
         "backend": "nccl",
@@ -100,14 +100,14 @@ def _write(path: Path, shape: Shape, rank: int, factor: float, ends: list[int]) 
 
 
 def _us(column: pl.Expr) -> pl.Expr:
-    """Nanoseconds as microseconds with three decimals."""
+    """Return nanoseconds as microseconds with three decimals."""
     return pl.format("{}.{}", column // 1000, (column % 1000).cast(pl.String).str.zfill(3))
 
 
 def _event(
     category: str, name: pl.Expr, pid: int, tid: int, start: pl.Expr, duration: pl.Expr, *args: object
 ) -> pl.Expr:
-    """As libkineto prints it; `args`: texts and columns of its arguments, in turn."""
+    """Return an event as libkineto prints it; `args`: texts and columns of its arguments, in order."""
     parts = [
         pl.lit(f'  {{\n    "ph": "X", "cat": "{category}", "name": "'),
         name,
@@ -123,7 +123,7 @@ def _event(
 
 
 def _flow(phase: str, pid: int, tid: int, start: pl.Expr, number: pl.Expr) -> pl.Expr:
-    """An arrow from a launch to its work."""
+    """Return an arrow from a launch to its work."""
     parts = [
         pl.lit(f'  {{\n    "ph": "{phase}", "id": '),
         number,
@@ -136,7 +136,7 @@ def _flow(phase: str, pid: int, tid: int, start: pl.Expr, number: pl.Expr) -> pl
 
 def _unit_lines(units: pl.DataFrame) -> list[pl.Series]:
     number, start = pl.col("number"), pl.col("start")
-    asked = start - _AHEAD_NS
+    launched = start - _AHEAD_NS
     kernel = pl.format(
         "void at::native::vectorized_elementwise_kernel<4, at::native::Functor<{}>>(int)", number // 2 % 40
     )
@@ -155,43 +155,43 @@ def _unit_lines(units: pl.DataFrame) -> list[pl.Series]:
     outer = ['"External id": ', number, f', "Ev Idx": 7, {shapes}']
     calls = pl.lit("cudaLaunchKernel")
     rows = units.select(
-        _event("python_function", frame, 17, 17, asked - 6_000, pl.lit(26_000), *traced),
-        _event("cpu_op", pl.lit("aten::addmm"), 17, 17, asked - 5_000, pl.lit(22_000), *outer).alias("b"),
-        _event("cuda_runtime", calls, 17, 17, asked, pl.lit(5_125), *launch).alias("c"),
+        _event("python_function", frame, 17, 17, launched - 6_000, pl.lit(26_000), *traced),
+        _event("cpu_op", pl.lit("aten::addmm"), 17, 17, launched - 5_000, pl.lit(22_000), *outer).alias("b"),
+        _event("cuda_runtime", calls, 17, 17, launched, pl.lit(5_125), *launch).alias("c"),
         _event("kernel", kernel, 0, _STREAM, start, pl.col("each"), *device).alias("d"),
-        _flow("s", 17, 17, asked, number).alias("e"),
+        _flow("s", 17, 17, launched, number).alias("e"),
         _flow("f", 0, _STREAM, start, number).alias("f"),
     )
     return [series.alias("line") for series in rows.get_columns()]
 
 
-def _talk_lines(talks: pl.DataFrame, shape: Shape, rank: int) -> list[pl.Series]:
+def _collective_lines(collectives: pl.DataFrame, shape: Shape, rank: int) -> list[pl.Series]:
     number, start = pl.col("number"), pl.col("start")
-    asked = start - _AHEAD_NS + 25_000
+    launched = start - _AHEAD_NS + 25_000
     listed = list(range(min(shape.ranks, 30)))
     shown = f"[{', '.join(map(str, listed))}{', ...' if shape.ranks > 30 else ''}]"
-    told = (
+    details = (
         f'"Collective name": "allreduce", "In msg nelems": {_ELEMENTS}, "Out msg nelems": {_ELEMENTS}, '
         f'"Group size": {shape.ranks}, "dtype": "Float", "Process Group Name": "0", '
         f'"Process Group Description": "default_pg", "Process Group Ranks": "{shown}", "Rank": {rank}'
     )
-    record: list[object] = ['"External id": ', number, f', "Ev Idx": 9, {told}, "Seq": ', pl.col("segment")]
+    record: list[object] = ['"External id": ', number, f', "Ev Idx": 9, {details}, "Seq": ', pl.col("segment")]
     device: list[object] = [
         '"External id": ',
         number,
         f', "queued": 0, "device": 0, "context": 1, "stream": {_COMMUNICATION}, "correlation": ',
         number,
-        f', "grid": [24, 1, 1], "block": [544, 1, 1], {told}, "Seq": ',
+        f', "grid": [24, 1, 1], "block": [544, 1, 1], {details}, "Seq": ',
         pl.col("segment"),
     ]
-    rows = talks.select(
-        _event("cpu_op", pl.lit("record_param_comms"), 17, 17, asked - 2_000, pl.lit(12_000), *record),
+    rows = collectives.select(
+        _event("cpu_op", pl.lit("record_param_comms"), 17, 17, launched - 2_000, pl.lit(12_000), *record),
         _event(
             "cuda_runtime",
             pl.lit("cudaLaunchKernelExC"),
             17,
             17,
-            asked,
+            launched,
             pl.lit(5_250),
             '"External id": ',
             number,
@@ -199,7 +199,7 @@ def _talk_lines(talks: pl.DataFrame, shape: Shape, rank: int) -> list[pl.Series]
             number,
         ).alias("b"),
         _event("kernel", pl.lit(_COLLECTIVE), 0, _COMMUNICATION, start, pl.col("end") - start, *device).alias("c"),
-        _flow("s", 17, 17, asked, number).alias("d"),
+        _flow("s", 17, 17, launched, number).alias("d"),
         _flow("f", 0, _COMMUNICATION, start, number).alias("e"),
     )
     return [series.alias("line") for series in rows.get_columns()]

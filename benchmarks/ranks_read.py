@@ -1,7 +1,6 @@
-"""From the traces of a job's ranks to the slow one: beside HolisticTraceAnalysis, and at 8, 64 and 512 ranks.
+"""Measure finding the slow rank from traces, compared with HolisticTraceAnalysis, and at 8, 64 and 512 ranks.
 
-The peer is no part of this project: it is run by the Python that ``HTA_PYTHON`` names, else by one of a fresh virtual
-environment into which ``pip install HolisticTraceAnalysis`` puts it.
+The peer runs in the Python of ``HTA_PYTHON``, else in a new virtual environment with ``HolisticTraceAnalysis``.
 """
 
 from __future__ import annotations
@@ -9,17 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, interleave, mortal, spread
+from benchmarks.common import PYTHON, ROOT, Metrics, Report, Row, child_command, interleave, no_tracer, spread
 from benchmarks.rank_traces import Shape, write_job
 
 _PEER_RANKS, _PEER_SIZE = 8, 64 << 20
@@ -36,7 +33,7 @@ _PEER = (
 
 
 def _peer(home: str) -> str:
-    """A Python that has the peer; empty when it cannot be had."""
+    """Return a Python with the peer; empty if it cannot be installed."""
     if named := os.environ.get("HTA_PYTHON"):
         return named
     python = os.path.join(home, "peer", "bin", "python")
@@ -50,7 +47,7 @@ def _peer(home: str) -> str:
 
 
 def _tree(root: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and its descendants."""
     found = [root]
     for pid in found:
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -62,7 +59,7 @@ def _tree(root: int) -> list[int]:
 
 
 def _memory_mb(pids: Sequence[int]) -> float:
-    """What processes hold together, pages that they share counted once."""
+    """Return the memory of processes; shared pages count once."""
     total = 0
     for pid in pids:
         try:
@@ -73,11 +70,11 @@ def _memory_mb(pids: Sequence[int]) -> float:
     return total / 1024
 
 
-def _measured(command: list[str], environment: dict[str, str], says: str) -> Metrics:
-    """One run; raises ``RuntimeError`` when it does not end well, or does not say `says`."""
+def _measured(command: list[str], environment: dict[str, str], expected: str) -> Metrics:
+    """Measure one run; raise ``RuntimeError`` if it fails, or does not print `expected`."""
     begin = time.perf_counter()
     process = subprocess.Popen(
-        mortal(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
+        child_command(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
     )
     peak, done = 0.0, threading.Event()
 
@@ -96,14 +93,9 @@ def _measured(command: list[str], environment: dict[str, str], says: str) -> Met
     watcher.join()
     process.stdout.close()
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode or says not in text:
+    if process.returncode or expected not in text:
         raise RuntimeError(f"{command[0]}: status {process.returncode}: {text[-500:]}")
     return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "memory": peak}
-
-
-@contextmanager
-def _alone() -> Iterator[Sequence[int]]:
-    yield ()
 
 
 def _measure(directory: Path, home: str, peer: str, name: str, _: Sequence[int]) -> Metrics:
@@ -120,7 +112,7 @@ def _beside_peer(report: Report, work: Path, rounds: int) -> None:
     peer = _peer(str(work))
     names = ["ours", *(["peer"] if peer else [])]
     samples = interleave(
-        dict.fromkeys(names, _alone), max(rounds // 5, 2), partial(_measure, directory, str(work), peer)
+        dict.fromkeys(names, no_tracer), max(rounds // 5, 2), partial(_measure, directory, str(work), peer)
     )
     what = f"{_PEER_RANKS} ranks, {size / 1e6:.0f} MB"
     for metric, label, unit, digits in (
@@ -154,7 +146,7 @@ def _growth(report: Report, work: Path, rounds: int) -> None:
             Row(f"{ranks} ranks: peak", memory.text("MB", 0)),
         ]
         shutil.rmtree(directory)
-    # the smallest job is mostly what starting costs: so by what each further byte costs
+    # The smallest job is mostly start-up, so the cost of each further byte is compared.
     early, late = ((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(costs))
     report.rows.append(
         Row(
@@ -169,22 +161,16 @@ def _growth(report: Report, work: Path, rounds: int) -> None:
 
 
 def run(rounds: int) -> Report:
-    """A fifth of the rounds: the peer takes minutes."""
+    """Measure a fifth of the rounds, as the peer takes minutes."""
     report = Report("From ranks' traces to the slow rank: `whystall run slow_node_check --traces DIR`")
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as name:
         _beside_peer(report, Path(name), rounds)
         _growth(report, Path(name), rounds)
     report.notes += [
-        "peer: HolisticTraceAnalysis (PyPI), `get_potential_stragglers`; its own virtual environment: "
+        "peer: HolisticTraceAnalysis (PyPI), `get_potential_stragglers`, in a separate virtual environment: "
         "`python -m venv DIR; DIR/bin/pip install HolisticTraceAnalysis`, named by HTA_PYTHON",
         "both from exec to answer, as whole trees of processes: CPU time with all children's, peak the sum of their "
         "proportional set sizes every 20 ms; both name rank 5, whose kernels take 1.3 times as long",
-        "ours also says what kind of slow, what it costs, and draws; the peer names as many ranks as it is asked for",
+        "ours also reports the kind and cost of slowness, and draws; the peer names as many ranks as requested",
     ]
     return report
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["ranks_read"]))

@@ -20,7 +20,7 @@ _HEAD = """\
 # Measurements
 
 Made by `make bench`. Medians, in parentheses the quartiles; conditions are interleaved round by round, added costs
-and ratios are taken within a round. CPU time unless a row says wall: wall time on a shared machine is noise.
+and ratios are computed within a round. CPU time unless a row is labelled wall: wall time on a shared machine is noise.
 """
 
 
@@ -33,9 +33,9 @@ def _write(path: Path, reports: list[Report], rounds: int, seconds: float) -> No
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status: 0 when all was measured (whatever the goals), 1 without privilege."""
+    """Run the command line; return 0 if all was measured, whatever the goals, 1 without privilege."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which (default: all of {', '.join(NAMES)})")
+    parser.add_argument("names", nargs="*", help=f"benchmarks (default: all of {', '.join(NAMES)})")
     parser.add_argument("--rounds", type=int, default=15, help="per condition (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("RESULTS.md"))
     options = parser.parse_args(arguments)
@@ -45,13 +45,13 @@ def main(arguments: list[str]) -> int:
     if os.geteuid() != 0:
         print("benchmarks: run as root: they attach BPF programs", file=sys.stderr)
         return 1
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored: peers end by it
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # children and hooks go as after Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # even if it was ignored: it stops the peers
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as after Ctrl-C
     begin = time.monotonic()
     reports = []
     for name in options.names or NAMES:
         print(f"benchmarks: {name}", file=sys.stderr)
-        # each is loaded when it runs: what a parent holds in memory shows in its children's peak
+        # Imported when it runs: the parent's memory counts in its children's peak.
         reports.append(importlib.import_module(f"benchmarks.{name}").run(options.rounds))
         print("\n".join([*table(reports[-1].rows), *reports[-1].notes]), flush=True)
     _write(options.out, reports, options.rounds, time.monotonic() - begin)

@@ -3,8 +3,8 @@
     python -m benchmarks.slow_node_matrix [--variants V ...] [--seeds N] [--ranks N ...] [--minutes M] [--out FILE]
 
 The jobs are those of ``tests/live/workloads/ranks_job.py`` (PyTorch on gloo; needs torch, and root for cgroups and
-network namespaces); what must be said of each is a table beside them, ``ranks_table.py``. Seeds come one after the
-other, so that a run that reaches its time has the same seeds of all variants. The answers are those of the command.
+network namespaces); the expected answers are in ``ranks_table.py`` there. Seeds come one after the other, so that a run
+that reaches its time limit has the same seeds of all variants.
 ``--out`` replaces this benchmark's section in a report.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, Report, Row, machine, table
+from benchmarks.common import ROOT, Report, Row, publish
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
 from whystall.tools.ranks.traces.gather import gather
@@ -43,14 +42,13 @@ _JOB_S = 120
 
 @dataclass
 class Tally:
-    """The answers on one variant at one size."""
+    """The answers on one variant at one size; `wrong`: descriptions of the wrong ones."""
 
     scores: list[Score] = field(default_factory=list)
-    # what was said where it was wrong
     wrong: list[str] = field(default_factory=list)
 
     def row(self, variant: str, size: int) -> Row:
-        """One line of the report."""
+        """Return a line of the report."""
         count = len(self.scores)
         due = VARIANTS[variant]
         asked = {"verdict": True, "ranks": due.named, "class": bool(due.slow_class)}
@@ -59,12 +57,12 @@ class Tally:
             "ranks": sum(one.ranks for one in self.scores),
             "class": sum(one.slow_class for one in self.scores),
         }
-        told = ", ".join(f"{what} {right[what]}/{count}" for what, of in asked.items() if of)
+        counts = ", ".join(f"{what} {right[what]}/{count}" for what, of in asked.items() if of)
         accused = sum(bool(one.accused) for one in self.scores)
         wanted = "/".join(due.verdicts) + (f", {due.slow_class}" if due.slow_class else "")
         return Row(
             f"{variant}, {size} ranks: {wanted}",
-            f"{told}; innocent accused in {accused}",
+            f"{counts}; innocent accused in {accused}",
             goal="all right",
             met=all(one.right for one in self.scores) if count else None,
         )
@@ -73,7 +71,7 @@ class Tally:
 def matrix(
     variants: Sequence[str], seeds: int, sizes: Sequence[int], minutes: float, kept: Path | None = None
 ) -> Report:
-    """Run and judge; jobs stay in `kept` when it is given. Ends between two jobs when `minutes` are over."""
+    """Run and judge the jobs until `minutes` are over; keep their files in `kept` if given."""
     report = Report(TITLE)
     tallies = {(variant, size): Tally() for size in sizes for variant in variants}
     begin = time.monotonic()
@@ -116,46 +114,35 @@ def one(variant: str, size: int, seed: int, tally: Tally, kept: Path | None) -> 
     if not found.right:
         data = result["data"]
         accused = ", ".join(f"{row['rank']} {row['slow_class']}" for row in data["accused"])
-        said = f"{data['verdict']} {data['reasons']} accused [{accused}]"
-        tally.wrong.append(f"{variant}, {size} ranks, seed {seed} (slow {slow}): {said}")
+        answer = f"{data['verdict']} {data['reasons']} accused [{accused}]"
+        tally.wrong.append(f"{variant}, {size} ranks, seed {seed} (slow {slow}): {answer}")
     print(f"{variant} {size} {seed}: {'right' if found.right else tally.wrong[-1]}", file=sys.stderr, flush=True)
 
 
 def run(rounds: int) -> Report:
-    """The whole matrix, whatever the `rounds`."""
+    """Run the whole matrix; `rounds` is ignored."""
     del rounds
     return matrix(list(VARIANTS), SEEDS, SIZES, MINUTES)
 
 
-def write(path: Path, report: Report) -> None:
-    """Put the report in the place of the section of its title in a file of reports, or at its end."""
-    lines = [f"## {report.title}", "", *(f"* {line}" for line in machine()[:2]), "", *table(report.rows), ""]
-    section = "\n".join([*lines, *(f"* {note}" for note in report.notes)]) + "\n"
-    text = path.read_text() if path.exists() else ""
-    others = re.sub(rf"^## {re.escape(report.title)}\n.*?(?=^## |\Z)", "", text, flags=re.M | re.S)
-    path.write_text(f"{others.rstrip()}\n\n{section}".lstrip())
-
-
 def main(arguments: list[str]) -> int:
-    """Exit status: 0 when all answers were right."""
+    """Run the command line; return 0 if all answers were right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="so many, from 1 on (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="number of seeds, from 1 on (default: %(default)s)")
     parser.add_argument("--ranks", type=int, nargs="+", default=list(SIZES), help="sizes of the jobs, even numbers")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="begin no job after these")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="start no job after these")
     parser.add_argument("--keep", type=Path, help="keep the jobs' traces and logs here")
     parser.add_argument("--out", type=Path, help="a report whose section is replaced")
     options = parser.parse_args(arguments)
     if os.geteuid() != 0:
         print("benchmarks: run as root: jobs get cgroups and network namespaces", file=sys.stderr)
         return 1
-    # a state directory of its own: judging may write artifacts
+    # A temporary state directory, since judging may write artifacts.
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as home:
         os.environ["WHYSTALL_HOME"] = home
         report = matrix(options.variants, options.seeds, options.ranks, options.minutes, options.keep)
-    print("\n".join([*table(report.rows), *report.notes]), flush=True)
-    if options.out:
-        write(options.out, report)
+    publish(report, options.out)
     return 0 if all(row.met for row in report.rows) else 1
 
 

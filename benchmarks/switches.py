@@ -1,22 +1,21 @@
-"""A workload that does nothing but switch, under offcputime: ours beside that of libbpf-tools.
+"""Compare our offcputime with that of libbpf-tools on a workload of switches only.
 
-Two processes hand a byte to and fro. On one CPU every switch is charged to one of the two, so their CPU time
-holds all that tracing costs; on two CPUs part of it falls to the idle CPU, and only wall time shows the whole.
+Two processes exchange a byte. On one CPU every switch is charged to one of them, so that their CPU time contains the
+whole cost of tracing; on two CPUs a part falls to the idle CPU, and only wall time shows all of it.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from benchmarks import kernel, ours, peers
-from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, interleave, mortal
+from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, child_command, interleave, no_tracer
 
 _TRIPS = 10_000
 _PAIRS = {
-    # both sides look at the same processes, with kernel and user stacks
+    # Both trace the same processes, with kernel and user stacks.
     "one of the two": ("ours one", "peer one"),
     "the whole host": ("ours host", "peer host"),
     "another process": ("ours other", "peer other"),
@@ -25,7 +24,7 @@ _PAIRS = {
 
 def _conditions(pid: int, other: int) -> dict[str, Condition]:
     return {
-        "none": ours.nothing,
+        "none": no_tracer,
         "ours one": lambda: ours.session("offcputime", [pid]),
         "peer one": lambda: peers.libbpf_offcputime("-p", str(pid)),
         "ours host": lambda: ours.session("offcputime", None),
@@ -41,7 +40,7 @@ def _measure(workload: Workload) -> Metrics:
 
 
 def _bpf_ns(workload: Workload, condition: Condition) -> float:
-    """ns that BPF programs run per round trip, by the kernel's count."""
+    """Return the run time of BPF programs per round trip, ns, from the kernel's statistics."""
     with kernel.run_statistics(), condition() as tracers:
         programs: Sequence[int] = sorted(ours.programs().union(*(kernel.programs_of(pid) for pid in tracers)))
         before = kernel.runs(programs)
@@ -56,25 +55,25 @@ def _rows(where: str, metric: str, samples: Samples) -> list[Row]:
         return f"x {ratio.text('', 2)}, {added.median:+.0f} ns"
 
     base = samples.spread("none", metric).text(f"ns {metric}")
-    rows = [Row(f"{where}: round trip, nobody traces", "", base)]
-    for who, (mine, peer) in _PAIRS.items():
+    rows = [Row(f"{where}: round trip, without a tracer", "", base)]
+    for target, (own, peer) in _PAIRS.items():
         if peer not in samples.by_condition:
             continue
-        beside = samples.ratio(mine, metric, peer)
+        beside = samples.ratio(own, metric, peer)
         met = True if beside.median <= 1 else False if beside.low > 1 else None
-        rows.append(Row(f"{where}: {who}", slowdown(mine), slowdown(peer), beside.text("", 2), "<= peer's", met))
+        rows.append(Row(f"{where}: {target}", slowdown(own), slowdown(peer), beside.text("", 2), "<= peer's", met))
     return rows
 
 
 def run(rounds: int) -> Report:
-    """Leaves nothing attached, whatever happens."""
+    """Measure; nothing stays attached, whatever happens."""
     report = Report("Switches: pipe ping-pong under offcputime, ours beside libbpf-tools'")
     report.notes.append("unclear: the median is above the peer's, and the quartiles lie on both sides of it")
     cpus = sorted(os.sched_getaffinity(0))
     places = {"one CPU": (cpus[-1], cpus[-1], "CPU")}
     if len(cpus) > 1:
         places["two CPUs"] = (cpus[0], cpus[-1], "wall")
-    sleeper = subprocess.Popen(mortal(["sleep", "3600"]))
+    sleeper = subprocess.Popen(child_command(["sleep", "3600"]))
     try:
         for where, (first, second, metric) in places.items():
             with Workload("pingpong.c", str(first), str(second)) as workload:
@@ -94,9 +93,3 @@ def run(rounds: int) -> Report:
         sleeper.kill()
         sleeper.wait()
     return report
-
-
-if __name__ == "__main__":
-    from benchmarks.run import main
-
-    sys.exit(main(["switches"]))

@@ -1,8 +1,8 @@
-"""Work orders: how well they are classified, beside scikit-learn on the same texts, and how fast a backlog is imported.
+"""Evaluate the classification of work orders, compared with scikit-learn, and measure the import of a backlog.
 
     python -m benchmarks.work_orders [--orders N,N,...] [--peer PYTHON] [--out FILE]
 
-`--peer`: an interpreter that has scikit-learn, which is no dependency of ours.
+`--peer`: an interpreter with scikit-learn, which is not a dependency of ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common import Report, Row, replace_section, table
+from benchmarks.common import Report, Row, publish
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.classify.centroids import work_orders
@@ -34,19 +34,19 @@ TITLE = "Work orders: classes beside scikit-learn, and the import of a backlog"
 _SEED = 20260301
 _GOAL_S = 60.0
 _LANGS = ("en", "zh")
-# A text and the categories any of which is right.
+# A text and its right categories.
 Case = tuple[str, frozenset[str]]
 
 _NOTES = (
-    "right: of all texts those that get their category (what does not tell is `unknown`, and to say so is right); "
-    "wrong: of all, those that get another one; the rest are answered with `unknown`. 95 % Wilson intervals",
-    "work orders: one person wrote the labelled texts of both halves and then the rules, with both in memory though "
-    "looking at no single answer of the second half: beside strangers' texts this flatters. Questions: written before, "
-    "by others' accounts of incidents, for another purpose; their category is that of the cause of the incidents that "
-    "answer them, and those that none answers are left out; rules and thresholds were changed for the first half only",
+    "right: share of all texts with their category (`unknown` is right for texts without enough information); "
+    "wrong: with another one; the rest get `unknown`. 95 % Wilson intervals",
+    "work orders: one person wrote the labelled texts of both halves and then the rules, without reading answers to "
+    "the second half: for texts of others, results will be worse. Questions: written earlier for other purposes, from "
+    "accounts of incidents; their category is that of the cause of the incidents that answer them, and questions "
+    "without an answer are left out; rules and thresholds were changed for the first half only",
     "peer: scikit-learn's TfidfVectorizer (characters, 2 to 4, within words) and LinearSVC, trained on the tuned work "
-    "orders, which are also the examples that our words come from; it always names a class, `unknown` being one. It "
-    "has no catalogue of words and no past incidents: with so few examples, that is what the comparison shows",
+    "orders, from which our words come too; it always names a class, `unknown` being one. It has no catalogue of words "
+    "and no past incidents: with so few examples, the comparison shows their effect",
 )
 
 _PEER = """
@@ -73,7 +73,7 @@ def run(counts: Sequence[int], peer: str | None) -> Report:
             sets = dict(_sets(kb))
             theirs = _peer(peer, list(sets.values()))
             if theirs is None:
-                report.notes.append("no scikit-learn: give --peer an interpreter that has it")
+                report.notes.append("no scikit-learn: give --peer an interpreter with it")
             for at, (name, cases) in enumerate(sets.items()):
                 _quality(report, kb, name, cases, None if theirs is None else {k: v[at] for k, v in theirs.items()})
         for count in counts:
@@ -109,20 +109,20 @@ def _quality(report: Report, kb: Stores, name: str, cases: list[Case], theirs: d
         truth = found.value if found.value in right else sorted(right)[0]
         tally.add(truth, found.value, found.by)
         by[f"{found.by.partition(':')[0]}{'' if found.value in right else ' not'}"] += 1
-    svm = _told(cases, theirs["svm"]) if theirs else ""
-    report.rows.append(Row(f"{name} ({len(cases)})", _told(cases, given), svm))
+    svm = _text_of(cases, theirs["svm"]) if theirs else ""
+    report.rows.append(Row(f"{name} ({len(cases)})", _text_of(cases, given), svm))
     score = tally.score()
     confused = ", ".join(f"{c.truth} for {c.given} {c.count}" for c in score.confusion[:6])
-    told = "; ".join(
+    by_method = "; ".join(
         f"{key}: right {by[key]}, not {by[f'{key} not']}" for key in ("rule", "incidents", "words", "default")
     )
     classes = ", ".join(f"{c.category} {_share(c.recall)}" for c in score.classes if c.recall is not None)
-    report.notes.append(f"{name}: by {told}. Not right: {confused or 'none'}. Found of each class: {classes}")
+    report.notes.append(f"{name}: by {by_method}. Not right: {confused or 'none'}. Found of each class: {classes}")
     if theirs:
-        report.notes.append(f"{name}: scikit-learn's NearestCentroid: {_told(cases, theirs['centroid'])}")
+        report.notes.append(f"{name}: scikit-learn's NearestCentroid: {_text_of(cases, theirs['centroid'])}")
 
 
-def _told(cases: list[Case], given: list[str]) -> str:
+def _text_of(cases: list[Case], given: list[str]) -> str:
     right = sum(one in truth for (_, truth), one in zip(cases, given, strict=True))
     wrong = sum(one not in truth and one != UNKNOWN for (_, truth), one in zip(cases, given, strict=True))
     return f"right {_interval(share(right, len(cases)))}, wrong {_interval(share(wrong, len(cases)))}"
@@ -150,7 +150,7 @@ def _peer(python: str | None, tests: list[list[Case]]) -> dict[str, list[list[st
 
 
 def backlog(count: int, file: Path) -> None:
-    """Write `count` work orders to `file`: texts of the catalogue with figures, hosts and remarks of their own."""
+    """Write `count` work orders to `file`: texts of the catalogue with different figures, hosts and remarks."""
     chance = random.Random(_SEED)
     orders = [o for lang in _LANGS for half in ("tuned", "held_out") for o in getattr(work_orders(lang), half)]
     remarks = ("please check", "team alpha", "since the upgrade", "thanks", "谢谢", "每天都有", "second time this week")
@@ -162,10 +162,10 @@ def backlog(count: int, file: Path) -> None:
             figures = (
                 f"seen at {chance.randrange(24)}:{chance.randrange(10, 60)}, pid {chance.randrange(99999)}, job-{n}"
             )
-            said = ", ".join(chance.sample(remarks, chance.randrange(4)))
+            remark = ", ".join(chance.sample(remarks, chance.randrange(4)))
             host, day = f"node-{chance.randrange(300)}", f"2026-02-{chance.randrange(1, 28):02}"
             writer.writerow(
-                [n, order.text, f"{order.text}; {figures}; {said}", day, chance.choice(["P1", "P3", "高", ""]), host]
+                [n, order.text, f"{order.text}; {figures}; {remark}", day, chance.choice(["P1", "P3", "高", ""]), host]
             )
 
 
@@ -181,7 +181,7 @@ def _speed(report: Report, count: int) -> None:
         settings = Path(directory) / "whystall.toml"
         settings.touch(0o600)
         environment = {"WHYSTALL_HOME": directory, "WHYSTALL_CONFIG": str(settings), "PATH": "/usr/bin:/bin"}
-        walls, told = [], {}
+        walls, imported = [], {}
         for _ in range(2):  # the second time nothing is new
             begun = time.monotonic()
             done = subprocess.run(
@@ -190,7 +190,7 @@ def _speed(report: Report, count: int) -> None:
             walls.append(time.monotonic() - begun)
             if done.returncode != 0:
                 raise SystemExit(done.stderr)
-            told = told or json.loads(done.stdout)
+            imported = imported or json.loads(done.stdout)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         size = (Path(directory) / "knowledge.db").stat().st_size / 2**20
     small = count <= 10_000
@@ -206,22 +206,18 @@ def _speed(report: Report, count: int) -> None:
         Row(f"{name}: once more, nothing new", f"{walls[1]:.1f} s"),
         Row(f"{name}: peak memory of any child so far", f"{peak:.0f} MB"),
     ]
-    kinds = f"{told['new']} tickets, {told['again']} counted again, {told['linked']} links"
+    kinds = f"{imported['new']} tickets, {imported['again']} counted again, {imported['linked']} links"
     report.notes.append(f"{name}: {kinds}; knowledge base of {size:.0f} MiB")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 1 where a goal is missed."""
+    """Run the command line; return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--orders", default="1000,10000", help="sizes of the backlogs")
-    parser.add_argument("--peer", help="an interpreter that has scikit-learn")
+    parser.add_argument("--peer", help="an interpreter with scikit-learn")
     parser.add_argument("--out", type=Path, help="report in which this section is replaced")
     options = parser.parse_args(arguments)
-    report = run([int(count) for count in options.orders.split(",")], options.peer)
-    print("\n".join([*table(report.rows), *report.notes]))
-    if options.out:
-        replace_section(report, options.out)
-    return 0 if all(row.met is not False for row in report.rows) else 1
+    return publish(run([int(count) for count in options.orders.split(",")], options.peer), options.out)
 
 
 if __name__ == "__main__":
