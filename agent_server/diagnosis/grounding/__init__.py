@@ -1,1 +1,1 @@
-"""What a model concludes, held against the findings it cites: `ground` is the way in."""
+"""Check the text of a claim against the findings it cites; imports nothing else of the diagnosis."""

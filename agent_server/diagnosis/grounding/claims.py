@@ -1,4 +1,4 @@
-"""One claim held against the findings it cites: does it say what they hold, and nothing else? Pure."""
+"""Check one claim against the findings it cites: names, numbers, components, states and blame. Pure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Fault = tuple[str, str]
 
 _WIDE = "，；：！？（）"
 _WIDE_ONES = re.compile(f"([{_WIDE}])")
-# How the time of calls, not that of the window, was spent.
+# Shares of the time of calls, not of the window.
 _SPLIT = ("oncpu_pct", "blocked_pct", "sleep_pct", "runnable_pct")
 _WAITED = (
     *("offcpu.blocked", "offcpu.lock_wait", "offcpu.preempted", "sched.runqueue_delay", "process.io_wait"),
     *("cgroup.cpu_throttled", "file.slow_sync", "file.slow_read", "file.slow_write", "file.slow_metadata"),
 )
-# These say where time went or what was sampled: facts for and against anything.
+# Kinds that show where time went: they may support any claim.
 _NEUTRAL = ("thread.time", "profile.frame", "profile.period", "run.step_time", "run.difference")
 _REFERENCE = re.compile(
     r"(?<![A-Za-z0-9_.])[\[(]?F(\d+)(?:\s?(?:-|–|to|,|，|、|and|和|/)\s?F(\d+))*[\])]?(?![A-Za-z0-9_])",
@@ -68,7 +68,7 @@ _ACCUSES = re.compile(
     r"慢|卡住|卡死|挂起|瓶颈|罪魁|导致|造成|引起|拖慢|拖住|拖累|停顿|抢走|耗尽|限制了|制约|根源|元凶|异常(?!率)|过(?:长|高|多|大)",
     re.I,
 )
-# What accuses although it denies.
+# Blame in the form of a denial.
 _LACKS = re.compile(
     r"\b(?:not enough|insufficient|too (?:few|little)|shortages?|short of|lacks?|lacking)\b|"
     r"(?:不足|不够)(?! ?[\d一二三四五六七八九十百])|紧张|短缺",
@@ -103,8 +103,8 @@ _VICTIM_DOES = re.compile(
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """What is known of the case besides the findings cited. `kinds`: those that a tool that ran could have found.
-    `windows_s`: how long the looks took. `verdict`: of the evidence alone.
+    """Facts of the case besides the cited findings. `kinds`: those that the tools that ran can find; `windows_s`:
+    lengths of the windows; `verdict`: of the evidence alone.
     """
 
     findings: Mapping[str, Finding]
@@ -117,8 +117,8 @@ class CaseFacts:
 
 
 def tidy(text: str, limit: int) -> str:
-    """`text` as it is kept: one line of plain text, without emphasis of Markdown, inert."""
-    # Punctuation that Chinese is written with stays what it is.
+    """Return `text` as one line of plain text, without Markdown emphasis and control characters."""
+    # NFKC would change Chinese punctuation.
     folded = "".join(part if part in _WIDE else unicodedata.normalize("NFKC", part) for part in _WIDE_ONES.split(text))
     folded = re.sub(r"\*\*|(?<!\w)__|__(?!\w)", "", " ".join(folded.split()))
     folded = re.sub(r"`([^`]*)`", r"\1", folded)
@@ -126,41 +126,41 @@ def tidy(text: str, limit: int) -> str:
 
 
 def fault(text: str, cited: Sequence[str], case: CaseFacts) -> Fault | None:
-    """What is wrong with the claim `text` that cites those ids; None where the findings bear it out."""
+    """Return the fault of the claim `text` that cites the ids `cited`; None if the findings support it."""
     wanted = list(dict.fromkeys([*cited, *_IDS.findall(text)]))
     missing = [i for i in wanted if i not in case.findings]
     if missing or not cited:
         return "no_finding", ", ".join(missing)
     findings = [case.findings[i] for i in wanted]
-    text = re.sub(r"\bn ?= ?(?=\d)", "", text)  # a number of samples
-    spaced = re.sub(r"([，。；：！？（）、])", r" \1 ", _REFERENCE.sub(" ", text))  # no part of a name
+    text = re.sub(r"\bn ?= ?(?=\d)", "", text)  # "n = 12": a number of samples
+    spaced = re.sub(r"([，。；：！？（）、])", r" \1 ", _REFERENCE.sub(" ", text))  # punctuation is no part of a name
     prose = unicodedata.normalize("NFKC", spaced).replace("->", "→").replace("(s)", "s")
     prose = re.sub(r"\*\*|(?<!\w)__|__(?!\w)", "", prose)
     return (
         _cause_named(prose, case)
         or _words(prose, findings, case)
-        or _told(prose, findings, case)
-        or _well(prose, findings, case)
-        or _state(prose, findings)
+        or _components(prose, findings, case)
+        or _blame(prose, findings, case)
+        or _states(prose, findings)
         or _about_another(prose, findings, case)
-        or _says_nothing(prose, findings, case)
+        or _empty(prose, findings, case)
     )
 
 
 def _cause_named(prose: str, case: CaseFacts) -> Fault | None:
-    """A cause by its id: only one that the evidence supports may be named, or denied where it does not."""
-    stands = {a.cause: a.state for a in case.assessments}
+    """Check ids of causes: a supported one may be named, any other only denied."""
+    states = {a.cause: a.state for a in case.assessments}
     for clause in CLAUSES.split(prose):
         for cause in _CAUSE.findall(clause):
             if cause in case.causes:
-                held = stands.get(cause) is CauseState.SUPPORTED
-                if held is bool(DENIED.search(clause)):
+                supported = states.get(cause) is CauseState.SUPPORTED
+                if supported is bool(DENIED.search(clause)):
                     return "contradicted", cause
     return None
 
 
 def _words(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
-    """Advice, then names and numbers."""
+    """Check for advice, then names and numbers."""
     known = names.names(findings) | _names_of_case(findings, case)
     without = names.without_names(prose, known)
     advice = _ADVICE.search(without)
@@ -168,7 +168,7 @@ def _words(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | 
         return "advice", advice.group(0)
     without = _SERVES.sub(" ", without) if any(name.lower() == "fuse" for name in known) else without
     ours = names.without_ours(_CAUSE.sub(lambda m: " " if m.group(0) in case.causes else m.group(0), without))
-    ours = _states(ours, findings)
+    ours = _without_scheduler_states(ours, findings)
     place = names.address(ours)
     if place is not None:
         return "name", place
@@ -179,8 +179,8 @@ def _words(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | 
     return ("name", name) if name is not None else None
 
 
-def _states(text: str, findings: Sequence[Finding]) -> str:
-    """`text` without scheduler states that the findings hold: "state D", "D state", "D 状态"."""
+def _without_scheduler_states(text: str, findings: Sequence[Finding]) -> str:
+    """Return `text` without scheduler states of the findings: "state D", "D state", "D 状态"."""
     letters = {f.attributes["state"] for f in findings if len(f.attributes.get("state", "")) == 1}
     if not letters:
         return text
@@ -189,12 +189,12 @@ def _states(text: str, findings: Sequence[Finding]) -> str:
 
 
 def _names_of_case(findings: Sequence[Finding], case: CaseFacts) -> set[str]:
-    """The victim's name, where a finding is about it, and the calls in which the supported causes hold it up."""
+    """Return the victim's name, if a finding is about it, and the calls in which supported causes block it."""
     victim = case.victim
     if victim is None or not victim.comm or not any(_own(f, victim) for f in findings):
         return set()
-    held = {i for a in case.assessments if a.state is CauseState.SUPPORTED for i in a.for_}
-    own = [f for f in case.findings.values() if f.id in held and _own(f, victim)]
+    supporting = {i for a in case.assessments if a.state is CauseState.SUPPORTED for i in a.for_}
+    own = [f for f in case.findings.values() if f.id in supporting and _own(f, victim)]
     return {victim.comm, *([victim.host] if victim.host else []), *names.calls(own)}
 
 
@@ -205,7 +205,7 @@ def _own(finding: Finding, victim: Victim) -> bool:
 
 
 def _facts(findings: Sequence[Finding], case: CaseFacts) -> list[Fact]:
-    """Every value that the claim may state."""
+    """Return every value that the claim may state."""
     found: list[Fact] = []
     for finding in findings:
         units = finding.spec.metrics
@@ -238,12 +238,12 @@ def _facts(findings: Sequence[Finding], case: CaseFacts) -> list[Fact]:
     return found
 
 
-def _told(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
-    """Components that nothing examined, or that the findings cited say nothing of, or say otherwise."""
+def _components(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
+    """Check components: each must have been examined, and the cited findings must be about it and agree."""
     known = names.names(findings) | _names_of_case(findings, case)
     bare = names.without_names(prose, known)
     paths = names.without_names(prose, known, words=False)
-    if any(name.lower() == "fuse" for name in known):  # such a file system is served by a process
+    if any(name.lower() == "fuse" for name in known):  # a FUSE file system is served by a process
         paths, bare = (_SERVES.sub(" ", text) for text in (paths, bare))
     kinds = {f.kind for f in findings}
     everything = case.kinds | {f.kind for f in case.findings.values()}
@@ -260,13 +260,13 @@ def _told(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | N
     return None
 
 
-def _state(prose: str, findings: Sequence[Finding]) -> Fault | None:
-    said = state_words.contradiction(prose, findings)
-    return None if said is None else ("contradicted", said)
+def _states(prose: str, findings: Sequence[Finding]) -> Fault | None:
+    words = state_words.contradiction(prose, findings)
+    return None if words is None else ("contradicted", words)
 
 
-def _says_nothing(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
-    """A sentence without a number, a name or a component of the findings cited."""
+def _empty(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
+    """Refuse a sentence without a number, name or component of the cited findings."""
     bare = names.without_names(prose, names.names(findings) | _names_of_case(findings, case))
     if case.verdict is Verdict.HEALTHY and _ALL_WELL.search(prose):
         return None
@@ -275,7 +275,7 @@ def _says_nothing(prose: str, findings: Sequence[Finding], case: CaseFacts) -> F
 
 
 def _accused(name: str, kinds: set[str], text: str, findings: Sequence[Finding]) -> Fault | None:
-    """Something that is wrong only where a finding says so, and is denied only where none does."""
+    """Check a component that is faulty only if a finding is abnormal, and may be denied only if none is."""
     concerned = [f for f in findings if f.kind in kinds]
     bad = [f for f in concerned if f.polarity is Polarity.ABNORMAL]
     for clause in CLAUSES.split(text):
@@ -288,8 +288,8 @@ def _accused(name: str, kinds: set[str], text: str, findings: Sequence[Finding])
     return None
 
 
-def _well(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
-    """Blame by normal measurements alone, praise by abnormal ones, and health where there is none."""
+def _blame(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
+    """Refuse blame by normal findings alone, praise by abnormal ones, and a healthy job if the verdict is another."""
     judged = [f for f in findings if f.kind not in _NEUTRAL]
     abnormal = [f for f in judged if f.polarity is Polarity.ABNORMAL]
     for clause in CLAUSES.split(prose):
@@ -313,7 +313,7 @@ def _well(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | N
 
 
 def _about_another(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | None:
-    """What was found of another thread or process, said of the one that suffers."""
+    """Refuse findings about another thread or process as statements about the victim."""
     victim = case.victim
     if victim is None:
         return None

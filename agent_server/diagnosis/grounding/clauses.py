@@ -1,4 +1,4 @@
-"""The clauses of a sentence, and whether one denies what it speaks of. Pure."""
+"""Split a sentence into clauses, and recognise denials. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DENIED = re.compile(
     r"不(?!断|得不|仅|久|停|少)|没有?|未|无(?!法)|非(?!常)|正常|排除|极少|很少|很低|较低|可忽略|健康|空闲|仅|只有",
     re.I,
 )
-# A denial of what follows at once.
+# A denial of the words directly after it.
 FLATLY = re.compile(
     r"(?:\b(?:not|never|no|without)|n't|n’t)(?: (?:an?|any|the|being|really|at all|contended|longer))* $|"
     r"\bno (?:\w+ )?(?:was|were|is|are) (?:ever |actually )?$|"

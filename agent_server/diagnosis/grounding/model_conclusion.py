@@ -1,4 +1,4 @@
-"""What a model says in the end: the arguments of the function ``conclude``. Nothing of it is believed yet."""
+"""The conclusion of a model before it is checked: the arguments of the function ``conclude``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 UNKNOWN = "unknown"
-"""The cause of a model that names none."""
+"""The cause if the model names none."""
 
 CLAIM_LIMIT = 400
-"""Characters of one claim. A sentence of findings has about 200."""
+"""Characters of one claim; a sentence has about 200."""
 LINKS_LIMIT = 8
 CITED_LIMIT = 6
-"""Findings that one claim may cite: who cites everything has a number for any claim."""
+"""Findings that one claim may cite: among all of them, some value would match any number."""
 REMEDIES_LIMIT = 5
 
 _ID = re.compile(r"F\d+", re.IGNORECASE)
 
 
-class _Said(BaseModel):
+class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
 
 
-class Link(_Said):
-    """One link of the causal chain: a sentence, and the ids of the findings that say so."""
+class Link(_Arguments):
+    """One link of the causal chain: a sentence, and the ids of the findings that support it."""
 
     claim: str = Field(min_length=1, max_length=CLAIM_LIMIT)
     findings: list[str] = Field(default_factory=list, max_length=CITED_LIMIT)
@@ -34,7 +34,7 @@ class Link(_Said):
     @field_validator("findings", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        """Ids as models write them: ``"F1, F2"``, ``["[f1]"]``. What is no id stays, and will be found to be none."""
+        """Normalise ids as models write them: ``"F1, F2"``, ``["[f1]"]``. Other text stays and is checked later."""
         if isinstance(value, str):
             value = _ID.findall(value) or ([value] if value.strip() else [])
         if not isinstance(value, list):
@@ -47,10 +47,8 @@ class Link(_Said):
         return list(dict.fromkeys(ids))
 
 
-class ModelConclusion(_Said):
-    """`cause`: an id of the catalogue, or ``unknown``. `chain`: from the stall back to its origin. `remedies`: ids of
-    the cause's remedies, best first.
-    """
+class ModelConclusion(_Arguments):
+    """`cause`: its id, or ``unknown``. `chain`: from the stall back to its origin. `remedies`: ids, best first."""
 
     cause: str = Field(default=UNKNOWN, max_length=100)
     chain: list[Link] = Field(default_factory=list, max_length=LINKS_LIMIT)
@@ -58,9 +56,7 @@ class ModelConclusion(_Said):
 
 
 def parameters(causes: Collection[str]) -> dict[str, Any]:
-    """The JSON schema of the function ``conclude`` where `causes` are known: flat and without references, since not
-    every server resolves them.
-    """
+    """Return the JSON schema of the function ``conclude``, without references: not every server resolves them."""
     text = {"type": "string"}
     link = {
         "type": "object",

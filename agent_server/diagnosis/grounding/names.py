@@ -1,7 +1,7 @@
-"""Whether the names in a sentence are those of the findings it cites. Pure.
+"""Check that the names in a sentence are those of the findings it cites. Pure.
 
-A name is whatever is no plain word: paths, commands, functions, devices, addresses, what stands in quotes. Names of the
-findings are blanked first; what then looks like a name, or is no word of English, nobody has seen.
+A name is anything but a plain word: a path, command, function, device, address, or quoted text. Names of the findings
+are blanked first; what then looks like a name, or is no English word, is unknown.
 """
 
 from __future__ import annotations
@@ -23,56 +23,11 @@ _QUOTED = re.compile(
     r"`+([^`]*)`+|\"([^\"]*)\"|“([^”]*)”|「([^」]*)」|『([^』]*)』|《([^》]*)》|‘([^’]*)’|"
     r"(?<![A-Za-z0-9])'([^']*)'(?![A-Za-z0-9])"
 )
-_NOTHING = " "
-# What may stand in a sentence besides letters and digits; Markdown, shells and mark-up need more.
+# Characters allowed besides letters and digits; Markdown, shells and mark-up need others.
 _PUNCTUATION = set(" .,;:!?()'\"-–—/%+=&~≈≥≤<>→×…·“”‘’、，。；：！？（）《》「」『』%−")
-_ACRONYMS = frozenset(
-    (
-        "CPU",
-        "CPUS",
-        "GPU",
-        "GPUS",
-        "NPU",
-        "NPUS",
-        "IO",
-        "RAM",
-        "ID",
-        "PID",
-        "TID",
-        "PIDS",
-        "TIDS",
-        "PSI",
-        "OK",
-        "IRQ",
-        "IRQS",
-        "NUMA",
-        "OS",
-        "FS",
-        "VS",
-        "I",
-        "A",
-    )
-)
-_FORMS = frozenset(
-    {
-        "p50",
-        "p99",
-        "99th",
-        "i/o",
-        "read/write",
-        "and/or",
-        "open/close",
-        "e.g",
-        "i.e",
-        "etc",
-        "vs",
-        "incl",
-        "approx",
-        "resp",
-        "cf",
-    }
-)
-_PREFIXES = frozenset(("re", "pre", "non", "un", "sub", "co", "de", "inter", "intra", "multi", "semi", "per"))
+_ACRONYM = re.compile(r"(?:CPU|GPU|NPU|PID|TID|IRQ)S?|IO|RAM|ID|PSI|OK|NUMA|OS|FS|VS|I|A")
+_FORM = re.compile(r"p50|p99|99th|i/o|read/write|and/or|open/close|e\.g|i\.e|etc|vs|incl|approx|resp|cf")
+_PREFIXES = ("re", "pre", "non", "un", "sub", "co", "de", "inter", "intra", "multi", "semi", "per")
 _ENDINGS = ("'s", "’s", "n't", "n’t", "s'")
 _OF_KIND = {
     "file.slow_sync": "fsync fsyncs fdatasync msync sync sync_file_range",
@@ -89,7 +44,7 @@ _CALLED = re.compile(
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"\b(?:named|titled|nicknamed)\s+(\S+)|(?:名为|名叫|叫做|称为)\s*(\S+)", re.IGNORECASE)
-# Whose process, in Chinese: a name there has no capitals to tell it by.
+# The owner of a process in Chinese, whose names have no capitals.
 _OWNER = re.compile(r"(?<![\u4e00-\u9fff])([\u4e00-\u9fff]{2,4})的(?:进程|任务|程序|作业|脚本|服务)")
 _OWNERS = frozenset(
     ("其他", "其它", "别的", "相邻", "邻居", "训练", "竞争", "同一", "自己", "目标", "受害", "空闲", "繁忙", "可运行")
@@ -99,7 +54,7 @@ _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\u3000-\u303f]")
 
 
 def names(findings: Iterable[Finding]) -> set[str]:
-    """Every name that `findings` hold, whole and in parts that people use for it."""
+    """Return every name in `findings`, complete and in the parts that people use."""
     found: set[str] = set()
     for finding in findings:
         subject = finding.subject
@@ -122,14 +77,14 @@ def names(findings: Iterable[Finding]) -> set[str]:
 
 
 def calls(findings: Iterable[Finding]) -> set[str]:
-    """The system calls that `findings` name."""
-    said = (f.attributes.get(name, "") for f in findings for name in ("syscall", "operations"))
-    found = {call for value in said for call in re.split(r"\W+", value) if call}
+    """Return the system calls that `findings` name, as people write them."""
+    values = (f.attributes.get(name, "") for f in findings for name in ("syscall", "operations"))
+    found = {call for value in values for call in re.split(r"\W+", value) if call}
     return found | {call.removesuffix("64") for call in found} | {f"{call}()" for call in found}
 
 
 def numbers_in(findings: Iterable[Finding]) -> set[int]:
-    """Whole numbers within the words of `findings`: threads that woke others, CPUs, ranks, lines; runs are filled."""
+    """Return the integers in the attributes of `findings`: threads, CPUs, ranks, lines; ``2-5`` stands for all four."""
     found: set[int] = set()
     for finding in findings:
         for value in finding.attributes.values():
@@ -140,29 +95,30 @@ def numbers_in(findings: Iterable[Finding]) -> set[int]:
 
 
 def without_names(text: str, known: Collection[str], *, words: bool = True) -> str:
-    """`text` with those of `known` blanked; `words` says whether also names that look like plain words. A name of
-    several words counts only in quotes: else a file could be named like a sentence.
+    """Return `text` with the names `known` blanked; without `words`, not names that look like plain words.
+
+    A name of several words counts only in quotes: a file could be named like a sentence.
     """
-    # Letters that are another one's capital or small form only without regard to case: ı is no i.
+    # Ignoring case, these letters would equal others: the dotless i is no i.
     flags = 0 if re.search("[ıİſ\u212a]", text) else re.IGNORECASE
     for name in sorted(known, key=len, reverse=True):
         if not words and re.fullmatch(r"[A-Za-z]+", name):
             continue
         if " " in name:
-            text = re.sub(rf"(?<=[`\"“「『《‘']){re.escape(name)}(?=[`\"”」』》’'])", _NOTHING, text)
+            text = re.sub(rf"(?<=[`\"“「『《‘']){re.escape(name)}(?=[`\"”」』》’'])", " ", text)
             continue
         pattern = rf"(?<![A-Za-z0-9_./\\-]){re.escape(name)}(?![A-Za-z0-9_]|:\d|://|[./@\\-]+[A-Za-z0-9_*])"
-        text = re.sub(pattern, _NOTHING, text, flags=flags)
+        text = re.sub(pattern, " ", text, flags=flags)
     return text
 
 
 def without_ours(text: str) -> str:
-    """`text` without names of our vocabulary: kinds, metrics, attributes, tools."""
-    return _ours().sub(_NOTHING, text)
+    """Return `text` without names of our own vocabulary: kinds, metrics, attributes, tools."""
+    return _ours().sub(" ", text)
 
 
 def address(text: str) -> str | None:
-    """The first path, address or option that is left in `text`, from which known names were taken."""
+    """Return the first path, address or option in `text`, from which known names were removed."""
     found = re.search(
         r"(?<![\w.])(?:~|\.{1,2})?/[\w.~-][^\s,;，；。]*|\w+://\S*|[\w.+-]+@[\w.-]+|(?<!\S)--?[A-Za-z][\w-]*", text
     )
@@ -170,7 +126,7 @@ def address(text: str) -> str | None:
 
 
 def unknown(text: str) -> str | None:
-    """The first name that is left in `text`, from which known names and numbers were taken; None where none is."""
+    """Return the first name in `text`, from which known names and numbers were removed; None without any."""
     setting = re.search(r"[A-Za-z_]\w*\s?=\s?[A-Za-z_]\w*", text)
     if setting is not None:
         return setting.group(0)
@@ -200,7 +156,7 @@ def _strange(text: str) -> Iterator[str]:
             yield token
             continue
         token = token.strip("()").strip(".:'’-")
-        if not token or token.lower() in _FORMS:
+        if not token or _FORM.fullmatch(token.lower()):
             continue
         if re.search(r"[0-9_@\\#*]|://|[A-Za-z0-9][.:][A-Za-z0-9]", token):
             yield token
@@ -223,7 +179,7 @@ def _plain(word: str) -> bool:
             break
     if len(word) == 1:
         return word in "aAiIsStdDR"
-    if word.upper() in _ACRONYMS and (word[:-1].isupper() or word.islower()):
+    if _ACRONYM.fullmatch(word.upper()) and (word[:-1].isupper() or word.islower()):
         return True
     return (word[1:].islower() or word.islower()) and plain_word(word.lower())
 
@@ -235,11 +191,11 @@ def _allowed(char: str) -> bool:
 
 
 def _is_name(name: str) -> bool:
-    """Whether blanking it hides nothing else: it has a letter, and is no number with a unit."""
+    """Return whether `name` may be blanked without hiding anything else: it has a letter, and is no quantity."""
     if len(name) < 2 or not re.search(r"[A-Za-z\u4e00-\u9fff]", name):
         return False
-    said = read(name)
-    return not (said and said[0].start == 0 and said[-1].end == len(name))
+    numbers = read(name)
+    return not (numbers and numbers[0].start == 0 and numbers[-1].end == len(name))
 
 
 def _of_path(path: str) -> set[str]:
@@ -252,7 +208,10 @@ def _of_path(path: str) -> set[str]:
 
 
 def _of_value(value: str) -> set[str]:
-    """A value of an attribute and its parts: ``a < b``, ``fsync+write``, ``save (train.py:212)``, ``kworker (12)``."""
+    """Return the value of an attribute and its parts.
+
+    Values are such as ``a < b``, ``fsync+write``, ``save (train.py:212)``, ``kworker (12)``.
+    """
     found = {value} if " " not in value else set()
     found |= {f.partition("_")[0] for f in re.findall(r"(?<!\w)_*([a-z][a-z0-9]+_\w+)", value)}  # ext4, fuse, nfs
     for part in re.split(r"\s*[<+;|,\s]\s*", value):

@@ -1,7 +1,7 @@
-"""Whether the numbers of a sentence are those of the findings it cites. Pure.
+"""Check that the numbers of a sentence are those of the findings it cites. Pure.
 
-A number holds if a measured value, brought to the same unit, rounds to it. Nothing is computed from several values: a
-sum that nobody measured is nobody's finding.
+A number is supported if a measured value, converted to its unit, rounds to it. Values are not combined: a sum that was
+not measured is not supported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whystall.prompts.quantities import quantity
 _DIMS = {"s": ("time", 1.0), "ms": ("time", 1e-3), "us": ("time", 1e-6), "ns": ("time", 1e-9)}
 _DIMS |= {"pct": ("pct", 1.0), "bytes": ("size", 1.0), "bytes/s": ("byterate", 1.0), "1/s": ("rate", 1.0)}
 _DIMS |= {"count": ("count", 1.0), "ratio": ("ratio", 1.0), "cpus": ("cpus", 1.0)}
-# The words around a number may say which of the measured values it is.
+# Words around a number that restrict which of the measured values it can be.
 _BEFORE = (
     (
         "max",
@@ -51,7 +51,7 @@ _AFTER = (
     ("total", r"^(?: in (?:total|all)\b| altogether\b| total\b)"),
     ("each", r"^ (?:(?:long )?each|apiece|per (?:call|episode|request|sync|fsync|write|read|checkpoint))\b"),
 )
-_PLAYED_BY = {
+_METRICS_OF_ROLE = {
     "max": ("max_ms", "episode_max_ms", "episode_ms", "p99_ms", "queue_p99_ms"),
     "p50": ("p50_ms", "episode_ms"),
     "p99": ("p99_ms", "queue_p99_ms"),
@@ -65,8 +65,8 @@ _PLAYED_BY = {
 
 
 WINDOW = "window_s"
-"""The name of the fact how long a look took; only a sentence that speaks of the window cites it."""
-# Shares of time spent running are cited only by a sentence that speaks of running.
+"""The name of the length of a window; matches only beside words for the window."""
+# Shares of running time match only in a sentence with words for running.
 _RUNNING = ("user_pct", "oncpu_pct", f"{OF_CALLS}oncpu_pct", f"{OF_VICTIM}user_pct")
 _RUNS = re.compile(
     r"\b(?:runs?|running|ran|comput\w+|user|on (?:the|a|its) cpu|cpu|busy|works?|working)\b|运行|计算|"
@@ -76,8 +76,8 @@ _RUNS = re.compile(
 
 
 OF_LIMIT = "of_limit"
-"""The name of the share of a limit that is used."""
-# What is counted of the findings cited themselves.
+"""The name of the used share of a limit."""
+# Counts of the subjects of the cited findings.
 _CITED = {
     "threads": re.compile(r" (?:\w+ )?threads\b|(?:其他|其它|别的)?线程", re.I),
     "devices": re.compile(r" (?:\w+ )?(?:disks|devices|drives)\b|(?:磁|硬|云)?盘|块?设备", re.I),
@@ -101,7 +101,7 @@ class Fact:
 
 
 def facts(name: str, value: float, unit: str) -> list[Fact]:
-    """The values that a metric may be said to have: as measured, and as it is shown, which is rounded."""
+    """Return the values that a text may state for a metric: as measured, and as displayed (rounded)."""
     dim, factor = _DIMS[unit]
     found = [Fact(dim, value * factor, name)]
     found += [Fact(dim, sum(s.spans[-1]) / 2, name) for s in read(quantity(value, unit)) if s.dim in (dim, "bare")]
@@ -113,24 +113,24 @@ def facts(name: str, value: float, unit: str) -> list[Fact]:
 
 
 def unsupported(text: str, known: Sequence[Fact]) -> str | None:
-    """The first number in `text` that none of `known` rounds to, as it is written there; None where all hold."""
-    for said in read(text):
-        candidates = [abs(f.value) for f in known if _fits(said, f, text)]
-        if not any(low <= value <= high for low, high in said.spans for value in candidates):
-            return " ".join(text[said.start : said.end].split())
+    """Return the first number in `text` that no fact in `known` rounds to, as written; None without any."""
+    for numeral in read(text):
+        candidates = [abs(f.value) for f in known if _fits(numeral, f, text)]
+        if not any(low <= value <= high for low, high in numeral.spans for value in candidates):
+            return " ".join(text[numeral.start : numeral.end].split())
     return None
 
 
-def _fits(said: Numeral, fact: Fact, text: str) -> bool:
-    """Whether a number written so may be that fact, as far as its unit and the words around it tell."""
-    if said.dim == "time" and (role := _role(said, text)) and fact.name not in _PLAYED_BY[role]:
+def _fits(numeral: Numeral, fact: Fact, text: str) -> bool:
+    """Return whether the unit of a number and the words around it allow that it is `fact`."""
+    if numeral.dim == "time" and (role := _role(numeral, text)) and fact.name not in _METRICS_OF_ROLE[role]:
         return False
-    if fact.name == WINDOW and not _of_window(said, text):
+    if fact.name == WINDOW and not _of_window(numeral, text):
         return False
-    if said.rough and fact.name.startswith(OF_VICTIM):
+    if numeral.rough and fact.name.startswith(OF_VICTIM):
         return False
-    before, after = text[: said.start], text[said.end :]
-    if said.dim in ("time", "pct") and time_use.contradicts(fact.name, before, after):
+    before, after = text[: numeral.start], text[numeral.end :]
+    if numeral.dim in ("time", "pct") and time_use.contradicts(fact.name, before, after):
         return False
     if fact.name == _SPARE and not _IS_SPARE.search(after):
         return False
@@ -138,27 +138,31 @@ def _fits(said: Numeral, fact: Fact, text: str) -> bool:
         return False
     if fact.name.startswith(OF_CALLS) and _IS_OF_WINDOW.search(after):
         return False
-    if fact.name.startswith(OF_CALLS) and said.rough and not _IS_OF_CALLS.search(text[said.start : said.end + 30]):
+    if (
+        fact.name.startswith(OF_CALLS)
+        and numeral.rough
+        and not _IS_OF_CALLS.search(text[numeral.start : numeral.end + 30])
+    ):
         return False
     if fact.name == OF_LIMIT and not re.search(r"limit|上限|限额|限制", text, re.I):
         return False
     if fact.dim in _CITED:
-        return said.dim in ("bare", "count") and _CITED[fact.dim].match(after) is not None
-    if said.dim == "pct" and fact.name in _RUNNING and not _RUNS.search(text):
+        return numeral.dim in ("bare", "count") and _CITED[fact.dim].match(after) is not None
+    if numeral.dim == "pct" and fact.name in _RUNNING and not _RUNS.search(text):
         return False
-    if said.dim == fact.dim:
+    if numeral.dim == fact.dim:
         return True
-    if said.dim == "ratio":
+    if numeral.dim == "ratio":
         return False
-    if said.dim == "cpus":
+    if numeral.dim == "cpus":
         return fact.dim == "count" or (fact.dim == "share" and fact.name == "cpu_pct")
-    if said.dim != "bare":
+    if numeral.dim != "bare":
         return False
-    before, after = text[: said.start].rstrip(), text[said.end :].lstrip()
+    before, after = text[: numeral.start].rstrip(), text[numeral.end :].lstrip()
     if fact.dim in ("pid", "line"):
         opened = re.search(r"[(（](?:\s?\d+\s?(?:,|、|and|和|/))*$", before)
         closed = re.match(r"(?:(?:,|、|and|和|/)\s?\d+\s?)*[)）]", after)
-        return bool(opened and closed) and _exactly(said, fact)
+        return bool(opened and closed) and _exactly(numeral, fact)
     if fact.dim == "share":
         return after.startswith("of")
     if re.match(r"times (?:as|longer|slower|more)", after):
@@ -166,8 +170,8 @@ def _fits(said: Numeral, fact: Fact, text: str) -> bool:
     return fact.dim in ("count", "ratio", "cpus")
 
 
-def _of_window(said: Numeral, text: str) -> bool:
-    before, after = text[: said.start], text[said.end :]
+def _of_window(numeral: Numeral, text: str) -> bool:
+    before, after = text[: numeral.start], text[numeral.end :]
     return bool(
         re.search(
             r"(?:\b(?:of|in|within|during|over|window|observed for)(?: the| these)?|窗口|观测|在|时长)[ 为:]*$",
@@ -178,12 +182,12 @@ def _of_window(said: Numeral, text: str) -> bool:
     )
 
 
-def _exactly(said: Numeral, fact: Fact) -> bool:
-    return any(abs((low + high) / 2 - fact.value) < 0.5 for low, high in said.spans)
+def _exactly(numeral: Numeral, fact: Fact) -> bool:
+    return any(abs((low + high) / 2 - fact.value) < 0.5 for low, high in numeral.spans)
 
 
-def _role(said: Numeral, text: str) -> str:
-    before, after = text[: said.start], text[said.end :]
+def _role(numeral: Numeral, text: str) -> str:
+    before, after = text[: numeral.start], text[numeral.end :]
     stated = re.match(r" (?:at|in) (?:the )?(median|p50|p99|99th percentile)\b", after, re.IGNORECASE)
     if stated:
         return "p50" if stated[1].lower() in ("median", "p50") else "p99"

@@ -1,7 +1,7 @@
-"""Numbers as people write them, English and Chinese, with their units. Pure.
+"""Read the numbers in English and Chinese text, with their units. Pure.
 
-Digits with separators and scales, number words, Chinese numerals, fractions, and words that stand for a size ("hundreds
-of milliseconds", "most of its time"). Each becomes a span of values that its writing allows.
+Digits with separators and scales, number words, Chinese numerals, fractions, and words for a magnitude ("hundreds of
+milliseconds", "most of its time"). Each is read as the range of values that it allows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _FRACTION = re.compile(
 _OF_A = re.compile(r" of an? (millisecond|second|minute|hour)\b", re.I)
 _HALF = re.compile(r"\bhalf\b(?= (?:of|the|its|their|that)\b)|一半", re.I)
 _HALF_A = re.compile(r"\bhalf an? (millisecond|second|minute|hour)\b|半(秒钟|秒|分钟|小时|天)", re.I)
-# An article that stands for one ("takes a second"); "a second, independent way" is none.
+# An article that means one ("takes a second"), unlike in "a second, independent way".
 _A_UNIT = re.compile(
     r"\b(?:for|takes?|took|lasts?|lasting|about|almost|nearly|over|than|around|roughly|every|full|entire|whole|each) "
     r"(?:an? )?(millisecond|second|minute|hour|day)\b(?!,| (?:\w+ )?(?:mechanism|way|measurement|finding|thread|"
@@ -126,7 +126,7 @@ _LESS = re.compile(
 _NEARLY = re.compile(r"(?:nearly|almost|近|将近|接近) *$", re.I)
 _MOST_OF_ALL = re.compile(r"(?:\b(?:at most|(?:no|not) more than|not exceeding)|至多|最多|不超过)\s*(?:an? )?$", re.I)
 _LESS_AFTER = re.compile(r"^\s?(?:以下|以内|or less\b)", re.I)
-# Numbers of things that are no measurement: how many findings agree, and the like.
+# Counts of arguments, which are no measurements: "two findings agree".
 _ARGUED = re.compile(
     r"^[ -](?:\w+[ -]){0,2}(?:findings?|mechanisms?|measurements?|ways?|sources?|methods?|observations?|tools?|"
     r"kinds?|facts?|"
@@ -134,7 +134,7 @@ _ARGUED = re.compile(
     re.I,
 )
 _ARGUED_ZH = re.compile(r"^(?:相互|彼此|互相)?(?:独立|机制|测量|发现|证据|方法|指标|来源|工具|观测|原因|方面)")
-# Nouns that make a number a name: of a process, a rank, a CPU, a device, a line.
+# Nouns before a number that is an identifier: of a process, rank, CPU, device, line.
 _NAMES = (
     (re.compile(r"(?:\bpids?|\btids?|\bprocess(?: id)?|\bthreads?(?: id)?|进程号?|线程号?)[ #:=]*$", re.I), "pid"),
     (re.compile(r"(?:\branks?|\bpeers?)[ #:=]*$", re.I), "rank"),
@@ -144,15 +144,16 @@ _NAMES = (
 )
 _COUNTED = re.compile(r"\s?(?:times\b|calls\b|次)", re.I)
 _NEAR = 0.05
-_SHORT = 2  # significant digits of what is said roughly
+_SHORT = 2  # significant digits of a rough number
 
 
 @dataclass(frozen=True)
 class Numeral:
-    """A number at `start` to `end` of a text. `dim`: ``time`` (s), ``pct``, ``size`` (bytes), ``byterate``, ``rate``
-    (1/s), ``count``, ``ratio``, ``cpus``, ``bare`` (no unit), or what it names: ``pid``, ``rank``, ``cpu``, ``unit``,
-    ``line``. `spans`: what it may mean, lowest and highest value; more than one where a unit is read two ways. `rough`:
-    said in words that stand for a range.
+    """A number at `start` to `end` of a text.
+
+    `dim`: ``time`` (s), ``pct``, ``size`` (bytes), ``byterate``, ``rate`` (1/s), ``count``, ``ratio``, ``cpus``,
+    ``bare`` (no unit), or what it identifies: ``pid``, ``rank``, ``cpu``, ``unit``, ``line``. `spans`: lowest and
+    highest value, more than one if the unit is ambiguous (KB). `rough`: in words for a range.
     """
 
     start: int
@@ -163,19 +164,19 @@ class Numeral:
 
 
 def read(text: str) -> list[Numeral]:
-    """Every number in `text`, in order. Numbers that count arguments ("two findings agree") are left out."""
+    """Return every number in `text`, in order, except counts of arguments ("two findings agree")."""
     found: list[Numeral] = []
     for reader in (_fractions, _vague, _of_chinese, _of_digits, _of_words):
-        for said in reader(text):
-            if not any(said.start < other.end and other.start < said.end for other in found):
-                found.append(said)
-    return sorted(found, key=lambda said: said.start)
+        for numeral in reader(text):
+            if not any(numeral.start < other.end and other.start < numeral.end for other in found):
+                found.append(numeral)
+    return sorted(found, key=lambda numeral: numeral.start)
 
 
 def blanked(text: str) -> str:
-    """`text` with blanks for every number and its unit."""
-    for said in read(text):
-        text = text[: said.start] + " " * (said.end - said.start) + text[said.end :]
+    """Return `text` with every number and its unit blanked."""
+    for numeral in read(text):
+        text = text[: numeral.start] + " " * (numeral.end - numeral.start) + text[numeral.end :]
     return text
 
 
@@ -219,25 +220,25 @@ def _plain(match: re.Match[str]) -> bool:
 
 
 def _joined(text: str, found: list[Numeral]) -> Iterator[Numeral]:
-    """``1 min 30 s`` is one value."""
+    """Join numbers such as ``1 min 30 s`` to one value."""
     pending: Numeral | None = None
-    for said in found:
-        between = text[pending.end : said.start].strip() if pending else ""
-        if pending is not None and pending.dim == said.dim == "time" and between in ("", "零"):
-            (low, high), (less, more) = pending.spans[0], said.spans[0]
+    for numeral in found:
+        between = text[pending.end : numeral.start].strip() if pending else ""
+        if pending is not None and pending.dim == numeral.dim == "time" and between in ("", "零"):
+            (low, high), (less, more) = pending.spans[0], numeral.spans[0]
             if less < low:
                 whole = (low + high) / 2
-                pending = replace(pending, end=said.end, spans=((whole + less, whole + more),))
+                pending = replace(pending, end=numeral.end, spans=((whole + less, whole + more),))
                 continue
         if pending is not None:
             yield pending
-        pending = said
+        pending = numeral
     if pending is not None:
         yield pending
 
 
 def _value(raw: str) -> tuple[float, float]:
-    """The number, and the step of its last digit."""
+    """Return a number, and the value of one unit in its last significant digit."""
     text = re.sub(r"[,'\u2009\u202f\s]", "", raw).replace("−", "-").lower()
     head, power = text, 0
     exponent = re.search(r"(?:[x×*]10\^?|e)([-+]?\d+)$", text)
@@ -253,7 +254,7 @@ def _value(raw: str) -> tuple[float, float]:
 
 
 def _unit(match: re.Match[str]) -> tuple[str, tuple[float, ...]]:
-    """What a number measures, and its unit in that of `Numeral`; two for sizes, as people write KB for both."""
+    """Return the dimension of a number and the factor to its unit in `Numeral`; two for KB, which is ambiguous."""
     for dim in ("pct", "byterate", "rate", "size", "time", "ratio", "cpus"):
         word = match.groupdict().get(dim)
         if word is None:
@@ -273,10 +274,10 @@ def _unit(match: re.Match[str]) -> tuple[str, tuple[float, ...]]:
 
 
 def _span(text: str, start: int, end: int, value: float, step: float, factor: float) -> tuple[float, float]:
-    """What a number may mean, by how it is rounded and what stands around it."""
+    """Return the range of a number, by its rounding and the words around it."""
     before, after = text[:start], text[end:]
     ones = 10.0 ** min(_exponent(step), 0) if step > 1 else step
-    # Zeros at the end may be rounded ones, within a hundredth.
+    # Trailing zeros may be due to rounding, within one percent.
     slack = max(ones / 2, min(step / 2, abs(value) * 0.01))
     if _HEDGED.search(before) or _HEDGED_AFTER.search(after):
         rough = _significant(value, step) <= _SHORT
@@ -305,7 +306,7 @@ def _of_words(text: str) -> Iterator[Numeral]:
         words = re.split(r"[ -]", match[1].lower())
         dim, factors = _unit(match)
         if dim == "cpus" and words == ["one"] and re.search(r"\bof $", text[: match.start()], re.I):
-            continue  # what a share is a share of
+            continue  # "30 % of one CPU"
         if dim == "bare" and (words == ["one"] or _ARGUED.search(text[match.end() :])):
             continue
         total, current = 0.0, 0.0
@@ -362,7 +363,7 @@ def _chinese(text: str) -> float:
 
 
 def _about(text: str, match: re.Match[str], value: float) -> tuple[float, float]:
-    """A share that is said as a fraction, in percent; as near as people mean one."""
+    """Return the range, in percent, of a share given as a fraction."""
     before, after = text[: match.start()], text[match.end() :]
     if _MORE.search(before) or _MORE_AFTER.search(after):
         return value, min(value * 1.5, 100.0)

@@ -1,4 +1,4 @@
-"""What a sentence says of a state without a figure: busy or idle, still under way or over. Pure."""
+"""Check states that a sentence names without a figure: busy or idle, in flight or finished. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whystall.agent_server.diagnosis.grounding.clauses import CLAUSES, DENIED, F
 from whystall.knowledge_base import components
 from whystall.tools.contract.findings import Finding
 
-# How busy a host's CPUs or a disk were, in percent: who is called idle is not above, who is called busy not below.
+# Utilisation of CPUs and disks in percent: "idle" must not be above, "busy" not below these.
 _LEVELS = {"cpu.saturated": "busy_pct", "disk.saturated": "util_pct"}
 _IDLE_PCT, _BUSY_PCT = 50.0, 30.0
 _IS_IDLE = re.compile(r"\bidle\b|\b(?:are|is|stay|stays) (?:mostly |largely )?(?:free|unused)\b|空闲", re.I)
@@ -30,7 +30,7 @@ _FLAGS = (
     (("direct",), re.compile(r"\bdirect i/?o\b|\bo_direct\b|直接 ?I/?O", re.I)),
 )
 _NONE = re.compile(r"\bnone\b|\bno longer\b|\bneither\b", re.I)
-# Requests of a device by what they do.
+# Block requests by operation.
 _OPERATIONS = {
     "read": re.compile(r"\bread (?:requests?|i/?o)\b|读请求|读 ?I/?O", re.I),
     "write": re.compile(r"\bwrite (?:requests?|i/?o)\b|写请求|写 ?I/?O", re.I),
@@ -47,7 +47,7 @@ _RUNNING = re.compile(
     r"空转|忙等|自旋|在计算",
     re.I,
 )
-# What came back, where all that a finding tells of was still under way.
+# Contradicts a call in flight.
 _ENDED = re.compile(
     r"\b(?:returned|returns|finished|finishes|completed|completes|came back)\b|"
     r"(?<![未没])(?<!没有)(?:返回|完成|结束)了|(?:已经?|终于)(?:返回|完成|结束)",
@@ -56,90 +56,85 @@ _ENDED = re.compile(
 
 
 def contradiction(prose: str, findings: Sequence[Finding]) -> str | None:
-    """The words in `prose` that `findings` say otherwise; None where there are none."""
+    """Return the first words in `prose` that contradict `findings`; None without any."""
     for judge in (_flagged, _ended, _level, _operation, _call, _nothing, _off_cpu):
-        if (said := judge(prose, findings)) is not None:
-            return said
+        if (words := judge(prose, findings)) is not None:
+            return words
+    return None
+
+
+def _undenied(pattern: re.Pattern[str], prose: str) -> str | None:
+    """Return the first match of `pattern` in a clause that denies nothing."""
+    for clause in CLAUSES.split(prose):
+        match = pattern.search(clause)
+        if match and not DENIED.search(clause):
+            return match.group(0)
     return None
 
 
 def _flagged(prose: str, findings: Sequence[Finding]) -> str | None:
-    """What a finding either says or not: that a call did not end, that it was direct."""
+    """Check states that findings have as a flag: a call did not end, it was direct."""
     for clause in CLAUSES.split(prose):
         for flags, pattern in _FLAGS:
-            said = pattern.search(clause)
-            held = any(f.attributes.get(flag) == "yes" for f in findings for flag in flags)
-            before = clause[: said.start()] if said else ""
-            if said and held is bool(FLATLY.search(before) or _NONE.search(before)):
-                return said.group(0)
+            match = pattern.search(clause)
+            if match is None:
+                continue
+            before = clause[: match.start()]
+            flagged = any(f.attributes.get(flag) == "yes" for f in findings for flag in flags)
+            if flagged is bool(FLATLY.search(before) or _NONE.search(before)):
+                return match.group(0)
     return None
 
 
 def _ended(prose: str, findings: Sequence[Finding]) -> str | None:
-    """What came back, where all that is cited was one call and under way."""
+    """Check "it returned" if all that is cited is one call in flight."""
     calls = [f for f in findings if f.attributes.get("in_flight", f.attributes.get("open")) == "yes"]
     if not calls or len(calls) < len(findings) or any(f.metrics.get("count", 0) > 1 for f in calls):
         return None
-    for clause in CLAUSES.split(prose):
-        said = _ENDED.search(clause)
-        if said and not DENIED.search(clause):
-            return said.group(0)
-    return None
+    return _undenied(_ENDED, prose)
 
 
 def _level(prose: str, findings: Sequence[Finding]) -> str | None:
-    """Something busy that is called idle, and the other way round, without a figure."""
+    """Check "idle" and "busy" without a figure against the measured utilisation."""
     for clause in CLAUSES.split(prose):
         idle, busy = _IS_IDLE.search(clause), _IS_BUSY.search(clause)
-        said = idle or busy
-        if said is None or (idle and busy) or _PARTLY.search(clause) or (busy and DENIED.search(clause)):
+        match = idle or busy
+        if match is None or (idle and busy) or _PARTLY.search(clause) or (busy and DENIED.search(clause)):
             continue
-        told = {name for name, _ in components.named(clause)}
-        kinds = [k for k in _LEVELS if not told & {"cpu", "disk"} or k.partition(".")[0] in told]
+        named = {name for name, _ in components.named(clause)}
+        kinds = [k for k in _LEVELS if not named & {"cpu", "disk"} or k.partition(".")[0] in named]
         values = [f.metrics[_LEVELS[f.kind]] for f in findings if f.kind in kinds and _LEVELS[f.kind] in f.metrics]
         if values and (min(values) > _IDLE_PCT if idle else max(values) < _BUSY_PCT):
-            return said.group(0)
+            return match.group(0)
     return None
 
 
 def _operation(prose: str, findings: Sequence[Finding]) -> str | None:
-    """Requests that are said to be of the other kind than those cited."""
+    """Check "read requests" and "write requests" against the operations of the cited requests."""
     kinds = [f.attributes["operation"] for f in findings if f.kind == "block.slow_io" and "operation" in f.attributes]
     for operation, pattern in _OPERATIONS.items():
-        said = pattern.search(prose)
-        if said and kinds and len(kinds) == len(findings) and not any(operation in kind for kind in kinds):
-            return said.group(0)
+        match = pattern.search(prose)
+        if match and kinds and len(kinds) == len(findings) and not any(operation in kind for kind in kinds):
+            return match.group(0)
     return None
 
 
 def _call(prose: str, findings: Sequence[Finding]) -> str | None:
-    """Reads, where what held the thread was a write or a sync, and the other way round."""
+    """Check reads if all cited calls are writes or syncs, and the other way round."""
     calls = [f.attributes.get("syscall", "") for f in findings]
     for pattern, others in ((_A_READ, _WRITES), (_A_WRITE, _READS)):
-        for clause in CLAUSES.split(prose):
-            said = pattern.search(clause)
-            if said and all(others.fullmatch(call) for call in calls) and not DENIED.search(clause):
-                return said.group(0)
+        if all(others.fullmatch(call) for call in calls) and (words := _undenied(pattern, prose)):
+            return words
     return None
 
 
 def _nothing(prose: str, findings: Sequence[Finding]) -> str | None:
-    """Somebody who waits, where all that was measured is nothing."""
+    """Check waits if all measured values are zero."""
     if any(value for f in findings for value in f.metrics.values()) or _GOOD.search(prose):
         return None
-    for clause in CLAUSES.split(prose):
-        said = _WAITING.search(clause)
-        if said and not DENIED.search(clause):
-            return said.group(0)
-    return None
+    return _undenied(_WAITING, prose)
 
 
 def _off_cpu(prose: str, findings: Sequence[Finding]) -> str | None:
-    """Somebody who runs, where all that was found is that he does not."""
-    if any(f.kind not in _OFF_CPU for f in findings):
-        return None
-    for clause in CLAUSES.split(prose):
-        said = _RUNNING.search(clause)
-        if said and not DENIED.search(clause):
-            return said.group(0)
-    return None
+    """Check "it computes" if all findings are of threads off the CPU."""
+    return None if any(f.kind not in _OFF_CPU for f in findings) else _undenied(_RUNNING, prose)

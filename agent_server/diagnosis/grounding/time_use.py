@@ -1,18 +1,18 @@
-"""What a time or a share was spent on, as the words next to it say. Pure."""
+"""Check what a time or share was spent on by the words next to it. Pure."""
 
 from __future__ import annotations
 
 import re
 
 OF_VICTIM = "victim."
-"""What the names of facts about the victim begin with."""
+"""Prefix of the names of facts about the victim."""
 OF_CALLS = "calls."
-"""What the names of shares of the time of calls begin with, which are no shares of the window."""
+"""Prefix of the names of shares of the time of calls, not of the window."""
 WAITED = "waited."
-"""What the names of shares of the window begin with that were spent waiting."""
+"""Prefix of the names of shares of the window that were spent waiting."""
 
 _ABOUT = r"[ :=约为是占了达]*(?:(?:about|around|roughly|only|just|nearly|almost|some|a total of|for) )*$"
-# What the time was spent on, where the words next to a number say it, and which facts are then not meant.
+# Words next to a number for what the time was spent on, and the facts that they exclude.
 _RAN = ("run_s", "user_s", "user_pct", "oncpu_s", "oncpu_pct", f"{OF_CALLS}oncpu_pct", f"{OF_VICTIM}user_pct")
 _WAITED = (
     *("wait_s", "block_io_s", "throttled_s", f"{WAITED}window_pct", "runnable_pct", "blocked_pct"),
@@ -46,8 +46,7 @@ _IS_USER = ("user_s", "user_pct", f"{OF_VICTIM}user_pct", f"{OF_CALLS}oncpu_pct"
 
 
 def contradicts(metric: str, before: str, after: str) -> bool:
-    """Whether the words next to a number say that the time was spent on something else than the fact called `metric`
-    tells of."""
+    """Return whether the words next to a number exclude that it is the fact called `metric`."""
     if any(pattern.search(part) for pattern, part in zip(_USER, (before, after), strict=True)):
         return metric not in _IS_USER
     for ahead, behind, others in _SPENT:
