@@ -21,7 +21,7 @@ from whystall.agent_server.integrations.chat.intents import Intent, parts_of, su
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.turn import Act, Turn
-from whystall.agent_server.integrations.job_lookup.find import closer, find, running_jobs
+from whystall.agent_server.integrations.job_lookup.find import choose_rank, find, running_jobs
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Resolution, Wanted
 from whystall.agent_server.integrations.messages import Incoming, Outgoing
 from whystall.agent_server.journal.tasks import Task
@@ -176,8 +176,8 @@ class Conversation:
             return _reply(
                 outgoing(author.lang, [say(author.lang, "looking.ended", say(author.lang, "looking.pid", pid=pid))])
             )
-        several = len(found.job.ranks) > 1
-        found = await closer(found.model_copy(update={"how": [f"lowest_rank:{found.rank}"] if several else found.how}))
+        how = [f"lowest_rank:{found.rank}"] if len(found.job.ranks) > 1 else found.how
+        found = await choose_rank(found.model_copy(update={"how": how}))
         turn = self.investigate(found, author, str(pending.get("symptom", "")))
 
         def act() -> Outgoing:

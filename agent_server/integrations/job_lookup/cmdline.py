@@ -1,4 +1,4 @@
-"""What a command line calls its program and its work, without what looks like a secret. Pure."""
+"""Extract a program's name and its distinguishing words from a command line, without secrets. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from whystall.tools.contract.text import clean
 
 LIMIT = 16 << 10
-"""Bytes of a command line that are read."""
+"""Maximum bytes of a command line."""
 _WORDS = 64
 _WORD = 200
 
 _INTERPRETER = re.compile(r"^(?:python[0-9.]*|pypy[0-9.]*|bash|sh|dash|zsh|ksh|perl|ruby|node|julia|Rscript)$")
 _PYTHON = re.compile(r"^(?:python|pypy)[0-9.]*$")
-# Options of interpreters that take the next argument.
+# Options of interpreters with a separate argument.
 _TAKES_NEXT = frozenset({"-X", "-W", "-Q", "--check-hash-based-pycs", "-o", "-O"})
 LAUNCHERS = frozenset(
     (
@@ -40,7 +40,7 @@ LAUNCHERS = frozenset(
         *("slurmstepd", "slurm_script", "msrun", "colossalai", "composer", "runuser", "unshare", "nsenter", "gdb"),
     )
 )
-"""Programs that start others and do none of the work."""
+"""Programs that only start others."""
 _SECRET = re.compile(
     r"pass(?:word|wd|phrase)?$|secret|token(?!s|iz|_?(?:len|limit|num|count|size|type))|api[-_]?key|access[-_]?key"
     r"|private[-_]?key|credential|auth|(?:^|[-_])key$|cookie|signature",
@@ -53,17 +53,17 @@ _KEYLIKE = re.compile(r"^(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+=]{32,}$")
 
 
 def argv(raw: bytes) -> list[str]:
-    """The arguments in `raw`, the content of /proc/PID/cmdline. A process that wrote its title over them has one."""
+    """Split the content of /proc/PID/cmdline (``python3\\0train.py\\0``); one that was overwritten has one argument."""
     parts = raw[:LIMIT].rstrip(b"\0").split(b"\0")
     return [clean(part, 4096) for part in parts] if raw.strip(b"\0") else []
 
 
 def program(arguments: Sequence[str], comm: str) -> str:
-    """The script or module that is run, else the executable, without directory; `comm` where there is no argument."""
+    """Return the script or module, else the executable, without directory; `comm` without arguments."""
     if not arguments:
         return comm
     path = arguments[0].split(" ")[0].lstrip("-")
-    # A title such as ``nginx: worker process``; what was executed by its descriptor has no name there.
+    # ``nginx: worker process`` is a title; a program executed by its descriptor has no name here.
     first = comm if path.startswith(("/proc/", "/dev/fd/")) else _leaf(path).rstrip(":") or comm
     if not _INTERPRETER.match(first):
         return clean(first, _WORD)
@@ -84,9 +84,7 @@ def program(arguments: Sequence[str], comm: str) -> str:
 
 
 def words(arguments: Sequence[str]) -> tuple[str, ...]:
-    """What the arguments call things: each argument that is no option, and the values of options. Left out: text of
-    programs (``-c``), values of options that are called like secrets, and what looks like one.
-    """
+    """Return arguments that are no options, and values of options; without program text (``-c``) and secrets."""
     found = dict.fromkeys(word[:_WORD] for word in _words(arguments) if word and not _secret_value(word))
     return tuple(found)[:_WORDS]
 
@@ -94,7 +92,7 @@ def words(arguments: Sequence[str]) -> tuple[str, ...]:
 def _words(arguments: Sequence[str]) -> Iterator[str]:
     interpreted = bool(arguments) and _INTERPRETER.match(_leaf(arguments[0])) is not None
     skip = False
-    script = False  # what follows the script are its own options
+    script = False  # whether the script was passed; later options are its own
     for place, argument in enumerate(arguments):
         if skip:
             skip = False

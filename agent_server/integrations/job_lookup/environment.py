@@ -1,8 +1,8 @@
-"""What the environment of a process says of its job. Only the variables named here are looked at, and of these only
-what `Identity` has leaves this module: an environment also holds keys and tokens. Pure.
+"""Read the job of a process from its environment. Only the variables named here are read, since an environment also
+contains keys and tokens. Pure.
 
 Names: sbatch(1) and srun(1) of Slurm; torchrun ("Environment Variables" of torch.distributed.run); the Downward API of
-Kubernetes, whose variables are named by whoever writes the pod; Open MPI ("mpirun" 5.0, environment variables), PMI-1,
+Kubernetes, with names chosen by the author of the pod; Open MPI ("mpirun" 5.0, environment variables), PMI-1,
 PMIx, Intel MPI; LSF and PBS.
 """
 
@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.job_lookup.models import Identity
 from whystall.tools.contract.text import clean
 
 LIMIT = 256 << 10
-"""Bytes of an environment that are read; a longer one is cut there."""
+"""Maximum bytes of an environment; a longer one is cut."""
 _VALUE = 200
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK_ID")
@@ -42,22 +42,20 @@ NAMES: frozenset[str] = frozenset(
     )
     for name in names
 )
-"""All variables that are looked at."""
-# torchrun without --rdzv-id says so, which is no name of a run.
+"""All variables that are read."""
+# torchrun sets "none" without --rdzv-id.
 _NO_RUN = ("none", "")
 
 
 def identity(raw: bytes) -> Identity:
-    """What `raw`, the content of /proc/PID/environ, says. What is no ``NAME=VALUE`` (a process may write over it) is
-    left out, and a number that is none is not known.
-    """
+    """Parse /proc/PID/environ (``RANK=0\\0WORLD_SIZE=8\\0``), ignoring invalid entries: a process can overwrite it."""
     found = _variables(raw)
     array = [_first(found, (name,)) for name in _ARRAY]
     address, port = (_first(found, (name,)) for name in _MASTER)
     run = _first(found, _RUN)
     pod = _first(found, _POD)
     if pod is None and _first(found, _KUBERNETES):
-        pod = _first(found, _HOST)  # the name of a pod is the host name of its containers, unless it is set otherwise
+        pod = _first(found, _HOST)  # by default containers have the pod's name as host name
     return Identity(
         slurm_job=_first(found, _SLURM_JOB),
         slurm_step=_first(found, _SLURM_STEP),

@@ -1,8 +1,7 @@
-"""Which processes are one job. Pure.
+"""Group processes into jobs. Pure.
 
-What a batch system, a launcher, MPI, Kubernetes or a container says makes processes one job; without any, a process and
-those of its children that do the same work (workers of a data loader). Launchers and shells belong to what they
-started.
+A batch system, launcher, MPI, Kubernetes or container identifies a job; without one, a job is a process and those of
+its children that do the same work (workers of a data loader). Launchers and shells belong to what they started.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ _PIDS = 1000
 _RANKS = 1024
 _Key = tuple[Kind, str]
 _LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")  # noqa: S104 - what others write
-# What Python's multiprocessing starts its helpers with.
+# Modules of Python's multiprocessing helpers.
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 def jobs(inventory: Inventory) -> list[Job]:
-    """The jobs of this host, those with ranks first, then the oldest."""
+    """Return the jobs of this host, those with ranks first, then the oldest."""
     groups: dict[_Key, list[Process]] = defaultdict(list)
     keys = keys_of(inventory)
     for process in inventory.processes:
@@ -32,21 +31,21 @@ def jobs(inventory: Inventory) -> list[Job]:
 
 
 def keys_of(inventory: Inventory) -> dict[int, _Key]:
-    """The job that each process belongs to, by pid."""
+    """Return the job of each process by pid."""
     processes = {process.pid: process for process in inventory.processes}
     keys: dict[int, _Key] = {}
     for process in processes.values():
-        key = _own_key(process, inventory.own)
+        key = _stated_key(process, inventory.own)
         if key is not None:
             keys[process.pid] = key
-    _upward(processes, keys)
+    _assign_launchers(processes, keys)
     for pid in processes:
-        _family(pid, processes, keys)
+        _inherit_key(pid, processes, keys)
     return keys
 
 
 def job_of(key: _Key, members: Sequence[Process], now: float) -> Job:
-    """`members` as one job. `now`: seconds since the start of the host, for its age."""
+    """Make a job of `members`. `now`: seconds since boot."""
     kind, name = key
     ordered = sorted(members, key=lambda p: (p.started_s, p.pid))
     ranks = _ranks(ordered)
@@ -71,27 +70,27 @@ def job_of(key: _Key, members: Sequence[Process], now: float) -> Job:
 
 
 def names_of(process: Process) -> list[str]:
-    """What people would call `process`, the most telling first."""
-    said = process.identity
-    named = (said.job_name, said.run_id, said.pod_name, said.slurm_array, process.program, process.comm)
+    """Return possible names of `process`, the most specific first."""
+    identity = process.identity
+    named = (identity.job_name, identity.run_id, identity.pod_name, identity.slurm_array, process.program, process.comm)
     unit = process.grouped.unit
     return list(dict.fromkeys(name for name in (*named, unit.removesuffix(".service") if unit else None) if name))
 
 
-def _own_key(process: Process, own: str | None) -> _Key | None:
-    """The job that `process` itself says it belongs to."""
-    said = process.identity
+def _stated_key(process: Process, own: str | None) -> _Key | None:
+    """Return the job that the process's environment or control group states."""
+    identity = process.identity
     container = process.grouped.container
     if process.slurm_job is not None:
         return ("slurm", process.slurm_job)
-    if said.rank is not None and said.run_id is not None:
-        return ("run", said.run_id)
-    if said.rank is not None and said.mpi_job is not None:
-        return ("mpi", said.mpi_job)
-    if said.rank is not None and said.master is not None:
-        # the same address means another job in another container, where it is each one's own
-        inside = f"{container[:12]}/" if container and said.master.startswith(_LOOPBACK) else ""
-        return ("run", f"{inside}{said.master}")
+    if identity.rank is not None and identity.run_id is not None:
+        return ("run", identity.run_id)
+    if identity.rank is not None and identity.mpi_job is not None:
+        return ("mpi", identity.mpi_job)
+    if identity.rank is not None and identity.master is not None:
+        # a loopback address is local to its container
+        inside = f"{container[:12]}/" if container and identity.master.startswith(_LOOPBACK) else ""
+        return ("run", f"{inside}{identity.master}")
     if process.pod_uid is not None:
         return ("pod", process.pod_uid)
     if container is not None and container != own:
@@ -101,28 +100,28 @@ def _own_key(process: Process, own: str | None) -> _Key | None:
     return None
 
 
-def _upward(processes: Mapping[int, Process], keys: dict[int, _Key]) -> None:
-    """Give launchers to the job of all that they started."""
+def _assign_launchers(processes: Mapping[int, Process], keys: dict[int, _Key]) -> None:
+    """Assign launchers to the job of all their children."""
     children: dict[int, list[int]] = defaultdict(list)
     for process in processes.values():
         children[process.ppid].append(process.pid)
-    # A parent is looked at once its children have been: the youngest first is nearly so, and some rounds are enough.
+    # Repeat until nothing changes, since a parent needs the keys of its children first.
     pending = [p for p in processes.values() if p.pid not in keys and p.program in LAUNCHERS]
     while pending:
-        left = []
+        remaining = []
         for process in pending:
             below = {keys.get(child) for child in children[process.pid]}
             if len(below) == 1 and (key := below.pop()) is not None:
                 keys[process.pid] = key
             else:
-                left.append(process)
-        if len(left) == len(pending):
+                remaining.append(process)
+        if len(remaining) == len(pending):
             return
-        pending = left
+        pending = remaining
 
 
-def _family(pid: int, processes: Mapping[int, Process], keys: dict[int, _Key]) -> _Key:
-    """The key of a process, found along its parents where it says nothing itself; kept for all on the way."""
+def _inherit_key(pid: int, processes: Mapping[int, Process], keys: dict[int, _Key]) -> _Key:
+    """Return the key of a process, inherited from its parents if it has none, and store it for all on the path."""
     path: list[int] = []
     while pid not in keys:
         process = processes[pid]
@@ -139,8 +138,8 @@ def _family(pid: int, processes: Mapping[int, Process], keys: dict[int, _Key]) -
 
 
 def _same_work(process: Process, parent: Process, keys: Mapping[int, _Key]) -> bool:
-    """Whether `process` belongs to its `parent`: a copy of it, a helper of Python, or of a job with a name of its own
-    (whose child cleared its environment).
+    """Return whether `process` belongs to its `parent`: a copy of it, a helper of Python, or a child that cleared its
+    environment.
     """
     if any(word.startswith(_HELPERS) or "spawn_main" in word for word in process.words):
         return True
@@ -150,7 +149,7 @@ def _same_work(process: Process, parent: Process, keys: Mapping[int, _Key]) -> b
 
 
 def _ranks(ordered: Sequence[Process]) -> list[Rank]:
-    """Each rank of a job once, with the process that does its work: the first that is no launcher."""
+    """Return each rank once, with its first process that is no launcher."""
     found: dict[int, Process] = {}
     for process in ordered:
         rank = process.identity.rank
@@ -159,22 +158,21 @@ def _ranks(ordered: Sequence[Process]) -> list[Rank]:
         other = found.get(rank)
         if other is None or (other.program in LAUNCHERS and process.program not in LAUNCHERS):
             found[rank] = process
-    told = sorted(found.items())
-    # One process that was given rank 0 of 1 is no job of ranks, but a job
-    return [Rank(rank=rank, pid=p.pid, local_rank=p.identity.local_rank) for rank, p in told]
+    by_rank = sorted(found.items())
+    return [Rank(rank=rank, pid=p.pid, local_rank=p.identity.local_rank) for rank, p in by_rank]
 
 
 def _workers(ordered: Sequence[Process]) -> list[Process]:
-    """Those that do the work: no launchers, and none that another of them started."""
-    at_work = [p for p in ordered if p.program not in LAUNCHERS] or list(ordered)
-    pids = {p.pid for p in at_work}
-    return [p for p in at_work if p.ppid not in pids] or at_work
+    """Return the processes that are neither launchers nor children of another one."""
+    working = [p for p in ordered if p.program not in LAUNCHERS] or list(ordered)
+    pids = {p.pid for p in working}
+    return [p for p in working if p.ppid not in pids] or working
 
 
 def _name(ordered: Iterable[Process], main: Process) -> str:
-    """What people call it: the name that its environment gives, else the program of `main`."""
+    """Return the name in the environment, else the program of `main`."""
     for process in (main, *ordered):
-        said = process.identity
-        if name := said.job_name or said.pod_name or said.run_id:
+        identity = process.identity
+        if name := identity.job_name or identity.pod_name or identity.run_id:
             return name
     return main.program

@@ -1,7 +1,7 @@
-"""Reads the processes of this host once, for who asks after a job.
+"""Read the processes of this host once.
 
 Cost: four small files per process, some 60 us (measured on a 2-CPU x86_64 virtual machine). A process that ends
-meanwhile is counted and left out; one whose environment may not be read is kept, and counted.
+meanwhile is counted and left out; one with an unreadable environment is counted and kept.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from whystall.tools.node.pods import Pods
 from whystall.tools.node.vantage import host_name, node_process
 
 MOST = 10_000
-"""Processes that are read; of more, the youngest."""
+"""Maximum processes; the youngest are kept."""
 _KTHREADD = 2
 
 
 def read(root: Path = Path("/proc"), *, most: int = MOST, also: Iterable[int] = ()) -> Inventory:
-    """The processes that live now, without kernel threads, zombies, and this one with what only started it.
+    """Return the processes without kernel threads, zombies, and this process with its launchers.
 
-    `also`: processes that are read whatever the bound. Blocks; call it in a thread.
+    `also`: pids that are read regardless of `most`. Blocks; call it in a thread.
     """
     reader = _Reader(str(root))
     pids = sorted((int(name) for name in os.listdir(root) if name.isdigit()), reverse=True)
     wanted = dict.fromkeys([*(pid for pid in also if pid in set(pids)), *pids[:most]])
     found = [process for pid in wanted if (process := reader.process(pid)) is not None]
     missed = Missed(vanished=reader.vanished, denied=len(reader.denied), beyond=max(0, len(pids) - len(wanted)))
-    mine = _mine(found)
+    own_pids = _own_ancestors(found)
     name = host_name(root)
     own = next((p.grouped.container for p in found if p.pid == os.getpid()), None)
-    kept = sorted((p for p in found if p.pid not in mine), key=lambda p: p.pid)
-    called = tuple(dict.fromkeys((name, name.partition(".")[0])))
-    return Inventory(kept, missed, called, own, _now(), addresses.own(node_process(root) or root))
+    kept = sorted((p for p in found if p.pid not in own_pids), key=lambda p: p.pid)
+    names = tuple(dict.fromkeys((name, name.partition(".")[0])))
+    return Inventory(kept, missed, names, own, _boot_time(), addresses.own(node_process(root) or root))
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process `pid` began, in clock ticks since the start of the host; None where it has ended."""
+    """Return when process `pid` started, in clock ticks since boot; None if it has ended."""
     stat = _Reader("/proc").stat(pid)
     return None if stat is None or stat.state in "ZX" else stat.start_ticks
 
 
 class _Reader:
-    """Reads below `root`, and counts what it could not."""
+    """Reads below `root` and counts unreadable processes."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -62,7 +62,7 @@ class _Reader:
         self._pods = Pods(Path(root))
 
     def process(self, pid: int) -> Process | None:
-        """The process `pid`; None for one that is none of ours to tell of, or gone."""
+        """Return the process `pid`; None for a kernel thread, a zombie, or one that has ended."""
         stat = self.stat(pid)
         if stat is None or stat.state in "ZX" or _KTHREADD in (pid, stat.ppid):
             return None
@@ -86,14 +86,13 @@ class _Reader:
         )
 
     def _named(self, identity: Identity, grouped: Grouped, pid: int) -> Identity:
-        """`identity` with the name of the pod, which an environment seldom holds, as the node tells it."""
+        """Return `identity` with the pod's name from the node, since environments seldom contain it."""
         if grouped.pod_uid is None or identity.pod_name is not None:
             return identity
         namespace, _, name = (self._pods.name(grouped.pod_uid, grouped.container, pid) or "").rpartition("/")
         return replace(identity, pod_name=name or None, namespace=namespace or identity.namespace)
 
     def stat(self, pid: int) -> PidStat | None:
-        """The stat file of `pid`; None where it is gone."""
         raw = self._file(pid, "stat", 4096)
         try:
             return None if raw is None else pid_stat(raw)
@@ -118,16 +117,16 @@ class _Reader:
         return None
 
 
-def _now() -> float:
+def _boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _mine(processes: list[Process]) -> set[int]:
-    """This process, and those above it that only started it: their command lines hold the words that are looked for."""
+def _own_ancestors(processes: list[Process]) -> set[int]:
+    """Return this process and its launchers, whose command lines contain the searched words."""
     by_pid = {process.pid: process for process in processes}
-    mine = {os.getpid()}
+    own_pids = {os.getpid()}
     above = by_pid.get(os.getppid())
     while above is not None and above.program in cmdline.LAUNCHERS:
-        mine.add(above.pid)
+        own_pids.add(above.pid)
         above = by_pid.get(above.ppid)
-    return mine
+    return own_pids

@@ -1,4 +1,4 @@
-"""Jobs of this host: what a process says of itself, which processes are one job, and what was meant by some words."""
+"""Types of the job lookup: process, job, search and result."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from whystall.tools.node.cgroups import Grouped
 
 LISTED = 10
-"""Candidates that are told where several jobs are meant."""
+"""Maximum candidates listed if several jobs match."""
 
 Kind = Literal["slurm", "run", "mpi", "pod", "container", "unit", "process"]
-"""What makes processes one job: a job of Slurm; a run of torchrun or another launcher with ranks; MPI; a pod of
-Kubernetes; a container; a unit of systemd; or a process and its like among its children.
+"""What identifies a job: a Slurm job, a run of torchrun or another launcher with ranks, an MPI job, a Kubernetes pod, a
+container, a systemd unit, or a process with its like among its children.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the environment of a process says of the job that it belongs to; None: it does not say. Only these leave
-    the reader (`environment.NAMES`).
-    """
+    """What the environment of a process states about its job; None: not stated. Nothing else of it is kept."""
 
     slurm_job: str | None = None
     slurm_step: str | None = None
@@ -43,9 +41,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process. All text is inert. `program`: the script or module it runs, else its executable, without directory.
-    `words`: what its command line calls things (paths, values of options, but of none that looks like a secret); for
-    finding it, not for showing. `started_s`: seconds since the start of the host.
+    """One process, with cleaned texts.
+
+    `program`: the script or module, else the executable, without directory; `words`: paths and option values of its
+    command line, without secrets, for searching only; `started_s`: seconds since boot.
     """
 
     pid: int
@@ -62,12 +61,11 @@ class Process:
 
     @property
     def slurm_job(self) -> str | None:
-        """The job of Slurm; its control group knows better than an environment, which is inherited."""
+        """Return the Slurm job: of the control group, else of the environment, which is inherited."""
         return self.grouped.slurm_job or self.identity.slurm_job
 
     @property
     def pod_uid(self) -> str | None:
-        """The pod."""
         return self.grouped.pod_uid or self.identity.pod_uid
 
 
@@ -76,8 +74,8 @@ class _Model(BaseModel):
 
 
 class Missed(_Model):
-    """What the inventory does not hold: processes that ended while they were read; those whose environment or control
-    groups may not be read (they are found by pid and name only); processes beyond the bound.
+    """Processes that could not be read: `vanished` meanwhile; `denied`: environment or control groups unreadable (found
+    by pid and name only); `beyond`: over the limit.
     """
 
     vanished: int = 0
@@ -87,9 +85,10 @@ class Missed(_Model):
 
 @dataclass(frozen=True)
 class Inventory:
-    """The processes of this host at one time. `host`: its names. `own`: the container that we are in ourselves, which
-    tells none of its processes apart. `now_s`: when that was, in seconds since the start of the host. `addresses`: its
-    own; empty: not known.
+    """The processes of this host at one time.
+
+    `host`: its names; `own`: our own container, which distinguishes no jobs; `now_s`: seconds since boot; `addresses`:
+    of this host, empty if unknown.
     """
 
     processes: list[Process]
@@ -101,7 +100,7 @@ class Inventory:
 
 
 class Wanted(_Model):
-    """Which job is meant: `text` that somebody said, the `labels` of an alert as they came, a `pid`, a `rank`."""
+    """Which job is meant: by words, by the labels of an alert, by pid or rank."""
 
     text: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
@@ -110,7 +109,7 @@ class Wanted(_Model):
 
 
 class Rank(_Model):
-    """One rank of a job on this host, and the process that does its work."""
+    """A rank of a job on this host, and its working process."""
 
     rank: int
     pid: int
@@ -118,11 +117,11 @@ class Rank(_Model):
 
 
 class Job(_Model):
-    """Processes that are one job. `id` says what makes them one: ``slurm:4242``, ``run:ID``, ``mpi:ID``, ``pod:UID``,
-    ``container:ID``, ``unit:NAME``, ``process:PID``. `pid`: the process to look at where nothing else is said (the
-    lowest rank, else the first that does the work). `pids`: all of them, at most 1000; `processes`: how many there are;
-    `workers`: those that do the work, and none that another of them started. `ranks`: those on this host; `world_size`:
-    how many there are on all hosts, None where it is not known.
+    """Processes that are one job.
+
+    `id`: ``slurm:4242``, ``run:ID``, ``mpi:ID``, ``pod:UID``, ``container:ID``, ``unit:NAME``, ``process:PID``; `pid`:
+    the default process (the lowest rank, else the first worker); `pids`: at most 1000 of `processes`; `workers`:
+    neither launchers nor children of another worker; `ranks`: on this host; `world_size`: on all hosts, if known.
     """
 
     id: str
@@ -142,15 +141,14 @@ class Job(_Model):
 
 
 class Resolution(_Model):
-    """Which process was meant.
+    """Which process is meant.
 
-    ``found``: `pid` is to be looked at, of `job`; `start_ticks` tells it from a later process of the same number;
-    `rank` is the one asked for, or the one that was chosen. ``several``: `jobs` might be meant (`left_out` more are not
-    listed), or `job` and its ranks; ask. ``none``: nothing matches.
+    ``found``: `pid` of `job`; `start_ticks` distinguishes it from a later process with the same pid; `rank` is the
+    requested or chosen one. ``several``: `jobs` match (`left_out` more are not listed), or ranks of `job`. ``none``.
 
-    `how`: codes of what led there (``pid:4242``, ``slurm_job:12``, ``word:llama-7b``, ``rank:3``, ``suffers``,
-    ``rank_0``). `tried`: what was looked for and not found, the same codes, and ``elsewhere:HOST`` where the labels
-    name another host, ``words`` where no word says anything of a job.
+    `how`: codes of what matched (``pid:4242``, ``slurm_job:12``, ``word:llama-7b``, ``rank:3``, ``suffers``,
+    ``rank_0``). `tried`: codes of what did not match, ``elsewhere:HOST`` if the labels name another host, ``words`` if
+    no word names a job.
     """
 
     status: Literal["found", "several", "none"]

@@ -1,8 +1,8 @@
-"""What somebody asked for, as things to look for: exact ids, ranks, names. Pure.
+"""Extract search terms from words or labels: exact ids, ranks, names. Pure.
 
 The labels of alerts follow no standard; the names here are those of kube-state-metrics and cAdvisor (``pod``,
 ``namespace``, ``container_id``, ``uid``, ``id``), node_exporter and process-exporter (``instance``, ``groupname``),
-prometheus-slurm-exporter and NVIDIA's DCGM exporter (``hpc_job``, ``Hostname``, ``pod``), and what people write.
+prometheus-slurm-exporter and NVIDIA's DCGM exporter (``hpc_job``, ``Hostname``, ``pod``), and common custom ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whystall.tools.contract.text import clean
 TEXT_LIMIT = 2000
 _NAMES = 32
 
-# Labels whose value is an exact id of the kind, whoever wrote them.
+# Labels with an exact id, by kind.
 _LABELS = {
     "pid": ("pid", "process_pid", "process_id"),
     "container": ("container_id", "containerid", "docker_id", "id", "cgroup", "cgroup_path"),
@@ -35,7 +35,7 @@ _NAME_LABELS = (
     *("experiment", "run_name", "run", "task", "task_name", "label_app", "app_kubernetes_io_name", "container"),
 )
 _PROGRAM_LABELS = ("comm", "process", "process_name", "program", "command", "groupname")
-# What is scraped for metrics of others is named in their labels, and is not what they are about.
+# Exporters are named in the labels of metrics that concern other programs.
 _SCRAPED = re.compile(
     r"(?:^|[-_.])(?:exporter|kube-state-metrics|cadvisor|kubelet|prometheus|pushgateway|telegraf|otel-collector"
     r"|node-problem-detector|metrics-server|alertmanager)(?:$|[-_.])",
@@ -45,8 +45,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}", 
 _HOST_LABELS = ("node", "host", "hostname", "nodename", "node_name", "exported_node", "instance")
 
 _COUNT = r"(?!\s*(?:of\b|out of\b|/|times\b|次|个))"  # "process 3 of 8" counts them
-# In the title of an alert, which is a sentence of a stranger, only what cannot mean a count.
-_SURELY = re.compile(r"^(?:pid|tgid|slurm)", re.I)
+# In the title of an alert, which is free text, only these cannot mean a count.
+_UNAMBIGUOUS = re.compile(r"^(?:pid|tgid|slurm)", re.I)
 _PID = re.compile(
     r"(?<![\w.])(?:pid|tgid|process(?: id)?|进程号?|進程號?)\s*[:=#＝：]?\s*(?P<pid>[0-9]{1,7})(?![\w.])" + _COUNT,
     re.I | re.A,
@@ -63,7 +63,7 @@ _SLURM = re.compile(
 )
 _UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I | re.A)
 _CONTAINER = re.compile(r"(?<![\w-])(?:[a-z-]+://)?(?P<id>[0-9a-f]{12,64})(?![\w-])", re.I | re.A)
-_SAID_HOST = re.compile(
+_NAMED_HOST = re.compile(
     r"(?<![\w-])(?:node|host|machine|server|节点|主机|机器|服务器)\s*[:：]?\s*(?P<a>[a-z][\w.-]*\d[\w.-]*)"
     r"|(?P<b>(?<![\w.-])[a-z][\w.-]*\d[\w-]*)\s*(?:这台|那台)?(?:节点|主机|机器|服务器)",
     re.I | re.A,
@@ -74,21 +74,21 @@ _ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
 
 @dataclass(frozen=True)
 class SearchTerms:
-    """What is looked for. `exact`: kind and id, in the order in which they are believed; `names`: what it may be called
-    (`sure`: given as a name, not only found in a sentence); `rank`; `bare`: a number of which nobody says what it
-    counts; `elsewhere`: another host that the labels name; `said_host`: what somebody calls a host and is not this one.
+    """What to search for.
 
-    `alert`: labels say it, with `pod`, `namespace` and `programs`, which are not believed to be of a process that says
-    otherwise.
+    `exact`: kind and id, by decreasing trust; `names`: possible names, of which `given_names` were given as such, not
+    only found in a sentence; `bare`: a lone number; `elsewhere`: another host that the labels name; `named_host`: a
+    word for a host other than this one. `alert`: from labels, with `pod`, `namespace` and `programs`, which a process must
+    not contradict.
     """
 
     exact: tuple[tuple[str, str], ...]
     names: tuple[str, ...]
-    sure: frozenset[str]
+    given_names: frozenset[str]
     rank: int | None
     bare: int | None
     elsewhere: str | None
-    said_host: str | None = None
+    named_host: str | None = None
     alert: bool = False
     pod: str | None = None
     namespace: str | None = None
@@ -96,8 +96,8 @@ class SearchTerms:
 
 
 def search_terms(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()) -> SearchTerms:
-    """What `wanted` looks for, on a machine that is called `host` and has `addresses` (none: they are not known)."""
-    labels = _own({name.lower(): value for name, value in wanted.labels.items()})
+    """Return the terms of `wanted`, on a host with the names `host` and `addresses` (empty: unknown)."""
+    labels = _measured_labels({name.lower(): value for name, value in wanted.labels.items()})
     exact = list(_exact(labels))
     if wanted.pid is not None:
         exact.insert(0, ("pid", str(wanted.pid)))
@@ -105,19 +105,19 @@ def search_terms(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ..
     rank = wanted.rank
     if rank is None and (given := _label(labels, "rank")) is not None and given.isdigit():
         rank = int(given)
-    text, found, rank = _of_text(text, rank, alert=bool(labels))
+    text, found, rank = _ids_in_text(text, rank, alert=bool(labels))
     exact += found
-    sure = [value for name in _NAME_LABELS if (value := labels.get(name)) and len(value) <= 200]
+    given_names = [value for name in _NAME_LABELS if (value := labels.get(name)) and len(value) <= 200]
     names, bare = _names(text, alert=bool(labels))
-    kept = list(dict.fromkeys([*sure, *names]))[:_NAMES]
+    kept = list(dict.fromkeys([*given_names, *names]))[:_NAMES]
     return SearchTerms(
         exact=tuple(dict.fromkeys(exact)),
         names=tuple(kept),
-        sure=frozenset(sure),
+        given_names=frozenset(given_names),
         rank=rank,
         bare=bare if not exact else None,
         elsewhere=_elsewhere(labels, host, addresses),
-        said_host=_said_host(text, host) if not labels else None,
+        named_host=_named_host(text, host) if not labels else None,
         alert=bool(labels),
         pod=_label(labels, "pod"),
         namespace=labels.get("namespace"),
@@ -125,10 +125,8 @@ def search_terms(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ..
     )
 
 
-def _own(labels: Mapping[str, str]) -> dict[str, str]:
-    """`labels` of what was measured: Prometheus calls them ``exported_NAME`` where who was scraped has a NAME of his
-    own, and names of exporters are left out.
-    """
+def _measured_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of the measured object: without names of exporters, and with ``exported_NAME`` as ``NAME``."""
     own = {name: value for name, value in labels.items() if not _SCRAPED.search(value) or name in _HOST_LABELS}
     exported = {name.removeprefix("exported_"): value for name, value in labels.items() if name.startswith("exported_")}
     return own | {name: value for name, value in exported.items() if name != "job"}
@@ -156,12 +154,12 @@ def _exact(labels: Mapping[str, str]) -> list[tuple[str, str]]:
     return found
 
 
-def _of_text(text: str, rank: int | None, alert: bool) -> tuple[str, list[tuple[str, str]], int | None]:
-    """`text` without the ids in it, these, and the rank."""
+def _ids_in_text(text: str, rank: int | None, alert: bool) -> tuple[str, list[tuple[str, str]], int | None]:
+    """Return `text` without ids, the ids, and the rank."""
     found: list[tuple[str, str]] = []
     for kind, pattern, group in (("pid", _PID, "pid"), ("slurm_job", _SLURM, "job")):
-        meant = [said for said in pattern.finditer(text) if not alert or _SURELY.match(said[0])]
-        found += [(kind, said[group].lstrip("0") or "0") for said in meant]
+        meant = [match for match in pattern.finditer(text) if not alert or _UNAMBIGUOUS.match(match[0])]
+        found += [(kind, match[group].lstrip("0") or "0") for match in meant]
         text = pattern.sub(" ", text)
     if (match := _RANK.search(text)) is not None:
         rank = rank if rank is not None else int(match["a"] or match["b"] or match["c"])
@@ -176,9 +174,7 @@ def _of_text(text: str, rank: int | None, alert: bool) -> tuple[str, list[tuple[
 
 
 def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
-    """What of `text` may be a name, and a number that stands alone. Of the title of an alert, which is a sentence, only
-    what is no plain word.
-    """
+    """Return possible names in `text` and a lone number. In the title of an alert only unusual words are names."""
     tokens = [token.strip("._-/:") for token in _TOKEN.findall(text)]
     numbers = [int(t) for t in tokens if re.fullmatch(r"[0-9]{1,12}", t)]
     named = [t for t in tokens if t and not t.isdigit()]
@@ -192,7 +188,7 @@ _QUANTITY = re.compile(r"[0-9][0-9.]*(?:x|k|st|nd|rd|th|us|ms|s|min|h|d|[kmgt]i?
 
 
 def may_be_name(token: str) -> bool:
-    """Whether `token` is no word that stands in sentences, and no quantity (``3x``, ``800ms``): it may be a name."""
+    """Return whether `token` is neither a plain word nor a quantity (``3x``, ``800ms``)."""
     if _QUANTITY.fullmatch(token.lower()):
         return False
     if re.search(r"[0-9_./:@+]", token) and re.search(r"[A-Za-z]", token):
@@ -201,14 +197,14 @@ def may_be_name(token: str) -> bool:
     return token.isascii() and any(part.isalpha() and len(part) > 2 and not plain_word(part) for part in parts)
 
 
-def _said_host(text: str, host: tuple[str, ...]) -> str | None:
-    """What somebody calls a host, where it is not this one."""
-    said = _SAID_HOST.search(text)
-    return _elsewhere({"host": said["a"] or said["b"]}, host, ()) if said is not None else None
+def _named_host(text: str, host: tuple[str, ...]) -> str | None:
+    """Return the host named in `text` if it is another one."""
+    match = _NAMED_HOST.search(text)
+    return _elsewhere({"host": match["a"] or match["b"]}, host, ()) if match is not None else None
 
 
 def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...], addresses: tuple[str, ...]) -> str | None:
-    """The host that the labels name, where it is not this one; an address says nothing where ours are not known."""
+    """Return the host that the labels name if it is another one; ignore addresses if ours are unknown."""
     known = {one.lower() for one in host}
     for name in _HOST_LABELS:
         value = labels.get(name, "").strip()
@@ -231,7 +227,7 @@ def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...], addresses: tupl
 
 
 def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address in ``10.0.0.7:9100``, ``[fe80::1]:9100`` or one alone; None: it is none."""
+    """Return the address in ``10.0.0.7:9100``, ``[fe80::1]:9100`` or alone; None if it is invalid."""
     found = re.fullmatch(r"\[(?P<six>[^]]+)\](?::\d+)?|(?P<four>[\d.]+)(?::\d+)?|(?P<bare>.+)", value)
     try:
         return ipaddress.ip_address(next(part for part in found.groups() if part)) if found else None

@@ -1,4 +1,4 @@
-"""Which of some processes suffers, by a look that costs nothing: states of threads, and waiting for a CPU."""
+"""Find the most stalled of several processes by sampling thread states and CPU wait from /proc."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from whystall.tools.collect.proc_parse import UNKNOWN, pid_stat, schedstat
 
-_STUCK = "DTt"  # waits where it cannot be interrupted; stopped
-# Below a fifth of the samples it may be chance, and a second one that suffers half as much is no difference.
+_STUCK = "DTt"  # uninterruptible wait; stopped
+# Less than a fifth of the samples may be chance, and so may less than twice the second highest score.
 _LEAST = 0.2
 _TIMES = 2.0
 _THREADS = 64
@@ -18,8 +18,8 @@ _THREADS = 64
 
 @dataclass(frozen=True)
 class State:
-    """One sample of a process. `stuck`: threads in an uninterruptible wait or stopped; `wait_ns`: what its threads have
-    waited for a CPU in all, -1 where the kernel does not count that; `at_ns`: CLOCK_MONOTONIC.
+    """One sample of a process. `stuck`: threads in an uninterruptible wait or stopped; `wait_ns`: total CPU wait of its
+    threads, -1 if the kernel does not count it; `at_ns`: CLOCK_MONOTONIC.
     """
 
     stuck: int
@@ -28,7 +28,7 @@ class State:
 
 
 def sampled(pids: Iterable[int], root: str = "/proc") -> dict[int, State]:
-    """The state of `pids` now, at most 64 threads of each; without those that have ended."""
+    """Sample `pids`, at most 64 threads of each; without those that have ended."""
     found = {}
     for pid in pids:
         stuck, waited, known = 0, 0, False
@@ -49,8 +49,8 @@ def sampled(pids: Iterable[int], root: str = "/proc") -> dict[int, State]:
     return found
 
 
-def worst(samples: Sequence[dict[int, State]]) -> int | None:
-    """The process that suffers in at least a fifth of the time, and twice as much as any other; None: none does so."""
+def most_stalled(samples: Sequence[dict[int, State]]) -> int | None:
+    """Return the process that is stalled at least a fifth of the time and twice as much as any other, or None."""
     pids = set.intersection(*map(set, samples)) if samples else set()
     scores = sorted(((_score([sample[pid] for sample in samples]), pid) for pid in pids), reverse=True)
     if not scores or scores[0][0] < _LEAST:
@@ -61,7 +61,7 @@ def worst(samples: Sequence[dict[int, State]]) -> int | None:
 
 
 def _score(states: Sequence[State]) -> float:
-    """The share of the time that a process was stuck, or that its threads waited for a CPU, together."""
+    """Return the larger share: of samples with stuck threads, or of time waiting for a CPU."""
     stuck = sum(state.stuck > 0 for state in states) / len(states)
     first, last = states[0], states[-1]
     elapsed = last.at_ns - first.at_ns

@@ -19,7 +19,7 @@ from whystall.agent_server.integrations.job_lookup.models import (
 )
 from whystall.agent_server.integrations.job_lookup.resolve import resolve
 from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
-from whystall.agent_server.integrations.job_lookup.stalled import State, worst
+from whystall.agent_server.integrations.job_lookup.stalled import State, most_stalled
 
 CONTAINER = "3f4a" * 16
 UID = "0f2d5f7c-8c56-4d0b-9a4b-1b2c3d4e5f60"
@@ -298,22 +298,23 @@ def test_who_suffers_clearly_is_chosen_and_nobody_else() -> None:
     still, waits = [state(0, 0, t) for t in (0, 500)], [state(0, 0, 0), state(0, 400, 500)]
     blocked = [state(1, 0, t) for t in (0, 500)]
     together = lambda *each: [dict(enumerate(now)) for now in zip(*each, strict=True)]  # noqa: E731
-    assert worst(together(still, waits)) == 1
-    assert worst(together(blocked, still, still)) == 0
-    assert worst(together(blocked, waits)) is None  # both do
-    assert worst(together(still, still)) is None
-    assert worst([]) is None
+    assert most_stalled(together(still, waits)) == 1
+    assert most_stalled(together(blocked, still, still)) == 0
+    assert most_stalled(together(blocked, waits)) is None  # both do
+    assert most_stalled(together(still, still)) is None
+    assert most_stalled([]) is None
 
 
 @pytest.mark.anyio
 async def test_the_rank_that_suffers_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     resolution = found("llama-7b")
-    monkeypatch.setattr(finding, "_suffers", lambda pids, look_s: 130)
+    monkeypatch.setattr(finding, "_most_stalled", lambda pids, look_s: 130)
     monkeypatch.setattr(finding.inventory, "start_ticks", lambda pid: 7)
-    closer = await finding.closer(resolution)
-    assert (closer.pid, closer.rank, closer.start_ticks, closer.how) == (130, 2, 7, ["name:llama-7b", "suffers"])
+    chosen = await finding.choose_rank(resolution)
+    assert (chosen.pid, chosen.rank, chosen.start_ticks) == (130, 2, 7)
+    assert chosen.how == ["name:llama-7b", "suffers"]
     asked = found("rank 1 of llama-7b")
-    assert await finding.closer(asked) is asked
+    assert await finding.choose_rank(asked) is asked
 
 
 def test_quantities_in_a_title_are_no_names() -> None:
