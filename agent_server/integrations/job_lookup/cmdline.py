@@ -18,22 +18,8 @@ _PYTHON = re.compile(r"^(?:python|pypy)[0-9.]*$")
 _TAKES_NEXT = frozenset({"-X", "-W", "-Q", "--check-hash-based-pycs", "-o", "-O"})
 LAUNCHERS = frozenset(
     (
-        *(
-            "bash",
-            "sh",
-            "dash",
-            "zsh",
-            "ksh",
-            "fish",
-            "su",
-            "sudo",
-            "env",
-            "nohup",
-            "timeout",
-            "setsid",
-            "nice",
-            "time",
-        ),
+        *("bash", "sh", "dash", "zsh", "ksh", "fish", "su", "sudo", "env", "nohup", "timeout", "setsid", "nice"),
+        *("time",),
         *("taskset", "numactl", "stdbuf", "strace", "tini", "dumb-init", "catatonit", "pause", "sleep", "tee"),
         *("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun"),
         *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orted", "prted", "prte", "prterun", "srun"),

@@ -78,8 +78,8 @@ class SearchTerms:
 
     `exact`: kind and id, by decreasing trust; `names`: possible names, of which `given_names` were given as such, not
     only found in a sentence; `bare`: a lone number; `elsewhere`: another host that the labels name; `named_host`: a
-    word for a host other than this one. `alert`: from labels, with `pod`, `namespace` and `programs`, which a process must
-    not contradict.
+    word for a host other than this one. `alert`: from labels, with `pod`, `namespace` and `programs`, which a process
+    must not contradict.
     """
 
     exact: tuple[tuple[str, str], ...]
