@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from whystall.knowledge_base.incidents import unknown_name
-from whystall.knowledge_base.models import Deed, Incident, Note, Words
+from whystall.knowledge_base.models import HistoryEntry, Incident, Note, Words
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -18,7 +18,7 @@ from whystall.tools.contract.text import clean
 # Maximum lengths in characters, and numbers of list entries.
 TITLE, TEXT, NAME, LINK = 300, 6000, 200, 1000
 ENTRIES = 100
-_NOTES, _DEEDS = 50, 100
+_NOTES, _ENTRIES_KEPT = 50, 100
 _TEXTS = ("title", "symptom", "root_cause", "fix")
 _LISTS = ("signatures", "kinds", "features", "checks", "components")
 _LINES = ("environment", "source", "source_url")
@@ -82,18 +82,18 @@ def edited(card: Incident, changes: Mapping[str, Any], by: str, at: str) -> Inci
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _fault(".".join(map(str, first["loc"])), first["msg"]) from None
-    return done(new, "edited", by, at, because=", ".join(sorted(changes)))
+    return with_entry(new, "edited", by, at, because=", ".join(sorted(changes)))
 
 
-def done(card: Incident, what: Act, by: str, at: str, because: str = "", **update: Any) -> Incident:
+def with_entry(card: Incident, what: Act, by: str, at: str, because: str = "", **update: Any) -> Incident:
     """Return `card` with `update` and a history entry; the latest entries are kept."""
-    deed = Deed(what=what, by=clean(by, NAME), at=at, because=clean(because, TEXT))
-    return card.model_copy(update={**update, "updated": at, "history": [*card.history, deed][-_DEEDS:]})
+    entry = HistoryEntry(what=what, by=clean(by, NAME), at=at, because=clean(because, TEXT))
+    return card.model_copy(update={**update, "updated": at, "history": [*card.history, entry][-_ENTRIES_KEPT:]})
 
 
 def accepted(card: Incident, by: str, at: str) -> Incident:
     notes = [note.model_copy(update={"reviewed": True}) for note in card.notes]
-    return done(card, "reviewed", by, at, state="reviewed", notes=notes)
+    return with_entry(card, "reviewed", by, at, state="reviewed", notes=notes)
 
 
 def with_remedy(card: Incident, ticket: Ticket, by: str) -> Incident:
@@ -105,10 +105,10 @@ def with_remedy(card: Incident, ticket: Ticket, by: str) -> Incident:
     if _same(text) in {_same(other) for other in known}:
         return card
     note = Note(text=text, ticket=ticket.id, at=ticket.updated)
-    return done(card, "noted", by, ticket.updated, f"ticket {ticket.id}", notes=[*card.notes, note][-_NOTES:])
+    return with_entry(card, "noted", by, ticket.updated, f"ticket {ticket.id}", notes=[*card.notes, note][-_NOTES:])
 
 
-def wants_review(card: Incident) -> bool:
+def needs_review(card: Incident) -> bool:
     """Return whether `card` is a draft or has an unreviewed note."""
     return card.state == "draft" or (card.state == "reviewed" and any(not note.reviewed for note in card.notes))
 

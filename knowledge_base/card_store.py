@@ -69,7 +69,7 @@ class CardStore:
             ids = dict.fromkeys([*worst, *(id for (id,) in [*noted, *drafts])])
             rows = (db.execute("SELECT body FROM incidents WHERE id = ?", [id]).fetchone() for id in ids)
             cards = [self._file.record(Incident, row[0]) for row in rows if row is not None]
-        return [c for c in cards if c.state != "retired" and (c.id in worst or card_life.wants_review(c))][:limit]
+        return [c for c in cards if c.state != "retired" and (c.id in worst or card_life.needs_review(c))][:limit]
 
     def track_record(self, id: str) -> tuple[Recurrence, Record, Sequence[Feedback]]:
         """Return how often the incident `id` recurred, how well its card matched, and the latest feedback on it."""
@@ -93,7 +93,7 @@ class CardStore:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"ids in {LESSON}* are for resolved tickets", "choose another id")
         at = now()
         fresh = incident.model_copy(update={"origin": "user", "created": at, "history": [], "notes": []})
-        own = card_life.done(card_life.checked(fresh), "added", by, at)
+        own = card_life.with_entry(card_life.checked(fresh), "added", by, at)
         with self._file.write() as db:
             if db.execute("SELECT 1 FROM incidents WHERE id = ?", [own.id]).fetchone():
                 raise ToolError(ErrorCode.BAD_ARGUMENT, f"incident {own.id!r} exists", "choose another id")
@@ -124,9 +124,9 @@ class CardStore:
         made = reported_card("draft", texts, causes.get(cause or ""), about, clean(by, card_life.NAME), now())
         made = card_life.checked(made)
         hash = card_life.content_hash(made)
-        card = made.model_copy(update={"id": exchange.own_id(hash)})
+        card = made.model_copy(update={"id": exchange.content_id(hash)})
         with self._file.write() as db:
-            if (known := exchange.known(db, hash)) is not None:
+            if (known := exchange.card_with_content(db, hash)) is not None:
                 return self._get(db, known)
             put_card(db, card)
         return card
@@ -152,7 +152,7 @@ class CardStore:
         if not reason:
             raise ToolError(ErrorCode.BAD_ARGUMENT, "no reason given", "state why it must not be used")
         with self._file.write() as db:
-            card = card_life.done(self._get(db, id), "retired", by, now(), reason, state="retired")
+            card = card_life.with_entry(self._get(db, id), "retired", by, now(), reason, state="retired")
             feedback.settle(db, card.id)
             put_card(db, card)
         return card
@@ -193,7 +193,7 @@ class CardStore:
             incident=card.id, diagnosis=clean(diagnosis, card_life.NAME), verdict=verdict, comment=comment, at=now()
         )
         with self._file.write() as db:
-            feedback.give(db, given)
+            feedback.put(db, given)
             return feedback.records(db, [card.id])[card.id]
 
     def export(self, write: Callable[[str], object]) -> int:
@@ -201,9 +201,9 @@ class CardStore:
         return exchange.export(self._file, write)
 
     def import_(self, stream: BinaryIO, *, reviewed: bool = False, skip: bool = False, by: str = "") -> Imported:
-        """Import the cards of `stream`, all or none; see `exchange.read` and `exchange.take_in`."""
+        """Import the cards of `stream`, all or none; see `exchange.read` and `exchange.store_imported`."""
         with exchange.read(stream, skip=skip) as lines, self._file.write() as db:
-            return exchange.take_in(db, lines, put_card, reviewed=reviewed, by=by)
+            return exchange.store_imported(db, lines, put_card, reviewed=reviewed, by=by)
 
     def learn(self, db: SqliteDatabase, ticket: Ticket, by: str) -> Incident:
         """Update the card of the fault of the resolved `ticket` with what solved it, or draft one, within the open
@@ -239,4 +239,4 @@ class CardStore:
 def put_card(db: SqliteDatabase, card: Incident) -> None:
     """Store `card` and the hash of its content, within the open transaction."""
     put_incident(db, card)
-    exchange.know(db, card)
+    exchange.remember_content(db, card)

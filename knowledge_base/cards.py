@@ -13,7 +13,7 @@ from whystall.knowledge_base import features as facts
 from whystall.knowledge_base import signatures as keys
 from whystall.knowledge_base.card_life import ENTRIES, LINK, NAME, TEXT
 from whystall.knowledge_base.faults import dedup_key
-from whystall.knowledge_base.models import Cause, CauseState, Deed, Diagnosis, Incident, Lang, Words
+from whystall.knowledge_base.models import Cause, CauseState, Diagnosis, HistoryEntry, Incident, Lang, Words
 from whystall.knowledge_base.tickets.models import LESSON, Ticket
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.findings import Finding, Polarity
@@ -52,7 +52,7 @@ def draft_card(ticket: Ticket, causes: Mapping[str, Cause], first: Diagnosis | N
         state="draft",
         created=ticket.updated,
         updated=ticket.updated,
-        history=[Deed(what="drafted", by=clean(by, NAME), at=ticket.updated)],
+        history=[HistoryEntry(what="drafted", by=clean(by, NAME), at=ticket.updated)],
     )
 
 
@@ -78,11 +78,11 @@ def reported_card(
         state="draft",
         created=at,
         updated=at,
-        history=[Deed(what="drafted", by=by, at=at)],
+        history=[HistoryEntry(what="drafted", by=by, at=at)],
     )
 
 
-def signatures_of(diagnosis: Diagnosis) -> list[str]:
+def card_signatures(diagnosis: Diagnosis) -> list[str]:
     """Return the exact keys of a card made from `diagnosis`.
 
     Without a cause, the key of the fault names the worst finding, so that the ticket's own card is found again.
@@ -154,7 +154,7 @@ def _evidence(diagnosis: Diagnosis) -> dict[str, Any]:
         a for a in diagnosis.assessments if a.state is CauseState.SUPPORTED
     ]
     return {
-        "signatures": signatures_of(diagnosis)[:ENTRIES],
+        "signatures": card_signatures(diagnosis)[:ENTRIES],
         "kinds": sorted(keys.discriminating_kinds(diagnosis)),
         "features": [f for f in facts.of_diagnosis(diagnosis) if not f.startswith("kind:")][:ENTRIES],
         "checks": list(dict.fromkeys([*(tool for a in concluded for tool in a.by), *_found_by(diagnosis)])),

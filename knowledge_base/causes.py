@@ -49,7 +49,7 @@ def read_causes(directory: Path) -> dict[str, Cause]:
     return found
 
 
-def asked_for(causes: Mapping[str, Cause], symptom: str) -> dict[str, Cause]:
+def considered_for(causes: Mapping[str, Cause], symptom: str) -> dict[str, Cause]:
     """Return those of `causes` worth examining for `symptom` (any words, either language)."""
     named = concepts(symptom)
     return {

@@ -139,7 +139,7 @@ def _ask(
     for out, alike in groupby(sorted(asked, key=_without), key=_without):
         gone = frozenset(out)
         guess = constant(known, gone, _DEPTH)
-        with _taken_out(file, out):
+        with _without_cards(file, out):
             for query in alike:
                 words = query.text
                 if query.evidence is not None:
@@ -226,20 +226,20 @@ def _copied(path: Path) -> Iterator[Database]:
             file.close()
 
 
-class _PutBackError(Exception):
+class _RollBackError(Exception):
     """Rolls back the transaction in which cards were removed."""
 
 
 @contextmanager
-def _taken_out(file: Database, ids: Sequence[str]) -> Iterator[None]:
+def _without_cards(file: Database, ids: Sequence[str]) -> Iterator[None]:
     """Remove the cards `ids` from the index within the block."""
     try:
         with file.write() as db:
             for card in _cards(file, ids):
                 put_incident(db, card.model_copy(update={"state": "retired"}))
             yield
-            raise _PutBackError
-    except _PutBackError:
+            raise _RollBackError
+    except _RollBackError:
         pass
 
 

@@ -66,7 +66,7 @@ def evidence_from(
         symptom=symptom,
         cause=cause if cause in load_causes() else None,
         signatures=tuple(f"finding:{f.fingerprint}" for f in abnormal if keys.distinctive(f)),
-        features=tuple(dict.fromkeys([*found, *facts.given(features)])),
+        features=tuple(dict.fromkeys([*found, *facts.normalized(features)])),
         normal=_normal(findings),
         ran=frozenset(ran),
     )

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from whystall.knowledge_base import card_life
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.indexing import stored_cards
-from whystall.knowledge_base.models import Deed, Incident, Model
+from whystall.knowledge_base.models import HistoryEntry, Incident, Model
 from whystall.knowledge_base.tickets.models import LESSON
 from whystall.knowledge_base.times import moment, now
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -125,7 +125,7 @@ def read(stream: BinaryIO, *, skip: bool = False) -> Iterator[Lines]:
         raise ToolError(code, f"cannot read the cards: {error.strerror}", "nothing was imported; try again") from None
 
 
-def take_in(
+def store_imported(
     db: SqliteDatabase, lines: Lines, put: Callable[[SqliteDatabase, Incident], None], *, reviewed: bool, by: str
 ) -> Imported:
     """Store the cards of `lines` with `put`, within the open transaction.
@@ -136,14 +136,14 @@ def take_in(
     """
     at, added, duplicates = now(), 0, 0
     for hash, card in lines.cards():
-        if known(db, hash) is not None:
+        if card_with_content(db, hash) is not None:
             duplicates += 1
             continue
         taken = db.execute("SELECT origin FROM incidents WHERE id = ?", [card.id]).fetchone()
         if taken is not None and taken[0] == card.origin == "curated":
             duplicates += 1
             continue
-        id = own_id(hash) if taken is not None or card.id.startswith((LESSON, _OWN)) else card.id
+        id = content_id(hash) if taken is not None or card.id.startswith((LESSON, _OWN)) else card.id
         trusted = reviewed and card.state == "reviewed"
         update = {
             "id": id,
@@ -152,14 +152,14 @@ def take_in(
             "created": card.created if moment(card.created) else at,
             "updated": at,
             "notes": [note.model_copy(update={"reviewed": trusted}) for note in card.notes],
-            "history": [Deed(what="imported", by=clean(by, card_life.NAME), at=at, because=f"as {card.id}")],
+            "history": [HistoryEntry(what="imported", by=clean(by, card_life.NAME), at=at, because=f"as {card.id}")],
         }
         put(db, card.model_copy(update=update))
         added += 1
     return Imported(added=added, duplicates=duplicates, left_out=lines.left_out, refused=lines.refused)
 
 
-def known(db: SqliteDatabase, hash: str) -> str | None:
+def card_with_content(db: SqliteDatabase, hash: str) -> str | None:
     """Return the id of the card that has or had the content `hash`."""
     row = db.execute(
         "SELECT i.id FROM hashes h JOIN incidents i ON i.id = h.incident WHERE h.hash = ?", [hash]
@@ -167,13 +167,13 @@ def known(db: SqliteDatabase, hash: str) -> str | None:
     return str(row[0]) if row is not None else None
 
 
-def know(db: SqliteDatabase, card: Incident) -> None:
+def remember_content(db: SqliteDatabase, card: Incident) -> None:
     """Remember the content of `card`, within the open transaction."""
     hash = card_life.content_hash(card)
     db.execute("INSERT OR REPLACE INTO hashes (hash, incident) VALUES (?, ?)", [hash, card.id])
 
 
-def own_id(hash: str) -> str:
+def content_id(hash: str) -> str:
     """Return an id made from the content `hash`."""
     return f"{_OWN}{hash.partition(':')[2][:16]}"
 

@@ -132,11 +132,11 @@ def of_card(incident: Incident) -> list[str]:
     found = [f"cause:{incident.cause}"] if incident.cause else []
     found += [f"kind:{kind}" for kind in incident.kinds if kind not in keys.GENERIC_KINDS]
     found += [f"op:{_op(s.rpartition(':')[2])}" for s in incident.signatures if s.startswith("cause+op:")]
-    found += given(incident.features)
+    found += normalized(incident.features)
     return list(dict.fromkeys(found))
 
 
-def given(features: Iterable[str]) -> list[str]:
+def normalized(features: Iterable[str]) -> list[str]:
     """Normalize `features` for comparison; unknown types are dropped."""
     found = []
     for feature in features:
@@ -156,8 +156,8 @@ def given(features: Iterable[str]) -> list[str]:
 
 
 def unknown(features: Iterable[str]) -> list[str]:
-    """Return those of `features` that `given` drops."""
-    return [feature for feature in features if not given([feature])]
+    """Return those of `features` that `normalized` drops."""
+    return [feature for feature in features if not normalized([feature])]
 
 
 def distinctive(feature: str) -> bool:

@@ -24,7 +24,7 @@ def flagged(helped: int, wrong: int) -> bool:
     return wrong > 0 and _at_least(wrong, helped + wrong) < _CHANCE
 
 
-def give(db: SqliteDatabase, given: Feedback) -> None:
+def put(db: SqliteDatabase, given: Feedback) -> None:
     """Store `given`, replacing earlier feedback on the same match, within the open transaction."""
     db.execute(
         "INSERT OR REPLACE INTO feedback (incident, diagnosis, verdict, comment, at) VALUES (?, ?, ?, ?, ?)",

@@ -104,7 +104,7 @@ def search(
         its |= _terms_of(db, (card for n, card in cards.items() if n not in its))
         rare = rareness(query, memory.total, memory.counts) if cards else {}
         common = {n: [term for term in (*query.words, *query.grams) if term in its[n]] for n in cards}
-        asked = sum(_meant(list(rare), rare).values())
+        asked = sum(_term_weights(list(rare), rare).values())
         answering = {n for n in cards if _answers(common[n], rare, asked)}
         shown = [card for n, card in cards.items() if weak or n in answering]
         _add_records(db, shown)
@@ -139,7 +139,7 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
             card.exact = exact.get(n, [])
         overlap = _overlap(cards.values(), features, weights)
         fitting = [card for card in cards.values() if not _contradicted(card, evidence)]
-        accepted = [card for card in fitting if _alike(card, evidence)]
+        accepted = [card for card in fitting if _is_similar(card, evidence)]
         # No card is similar: return the nearest ones, marked as weak.
         shown, most = (accepted, limit) if accepted else ([c for c in fitting if c.distinctive], min(limit, _NEAREST))
         _add_records(db, shown)
@@ -192,7 +192,7 @@ def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]
 def _overlap(cards: Collection[_Card], features: Sequence[str], weights: Weights) -> dict[int, float]:
     """Return the weighted Jaccard index of the features of the case and of each card; set `_Card.alike`."""
     everything = {*features, *(f for card in cards for f in card.features)}
-    weights.known(everything)
+    weights.load(everything)
     distinctive = {f for f in everything if facts.distinctive(f)}
     values = {f: weights.of(f) * (1.0 if f in distinctive else _SUPPORTING) for f in everything}
 
@@ -222,7 +222,7 @@ def _kinds(features: Iterable[str]) -> frozenset[str]:
     return frozenset(f for f in features if f.startswith("kind:"))
 
 
-def _alike(card: _Card, evidence: Evidence) -> bool:
+def _is_similar(card: _Card, evidence: Evidence) -> bool:
     """Return whether the card is similar: it shares an exact signature, a cause that the evidence supports, or a
     distinctive feature with evidence that is alike as a whole.
     """
@@ -339,12 +339,12 @@ def _answers(common: Sequence[str], rare: Mapping[str, float], asked: float) -> 
     """Return whether the shared terms `common` weigh enough of the question (`asked`): in total, or most of a short
     question with several words.
     """
-    shared = _meant(common, rare)
+    shared = _term_weights(common, rare)
     worth = sum(shared.values())
     return worth >= _ENOUGH or (len(shared) >= _SEVERAL and worth >= _MOST_OF * asked)
 
 
-def _meant(some: Sequence[str], rare: Mapping[str, float]) -> dict[str, float]:
+def _term_weights(some: Sequence[str], rare: Mapping[str, float]) -> dict[str, float]:
     """Weight of `some` terms, in units of a word that only one card has; terms of one concept count once."""
     found: dict[str, float] = {}
     for term in some:

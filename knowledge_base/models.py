@@ -109,7 +109,7 @@ class Note(Model):
     reviewed: bool = False
 
 
-class Deed(Model):
+class HistoryEntry(Model):
     """An entry of a card's history. `at`: RFC 3339."""
 
     what: Literal["drafted", "added", "imported", "noted", "edited", "reviewed", "retired"]
@@ -147,7 +147,7 @@ class Incident(Model):
     created: str = ""
     updated: str = ""
     notes: list[Note] = Field(default_factory=list)
-    history: list[Deed] = Field(default_factory=list)
+    history: list[HistoryEntry] = Field(default_factory=list)
 
 
 class Feedback(Model):

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from whystall.knowledge_base import signatures as keys
-from whystall.knowledge_base.cards import signatures_of
+from whystall.knowledge_base.cards import card_signatures
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Diagnosis, Verdict
@@ -60,7 +60,7 @@ def card_of(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
     """Return the card of the fault of `diagnosis`, or None. Retired cards are excluded; the key of the fault decides
     first, then most shared evidence, then reviewed before draft.
     """
-    named = [key for key in signatures_of(diagnosis) if keys.names_a_fault(key)]
+    named = [key for key in card_signatures(diagnosis) if keys.names_a_fault(key)]
     for weight in sorted({keys.weight(key) for key in named}, reverse=True):
         row = db.execute(
             "SELECT i.id FROM features f JOIN incidents i ON i.n = f.n"
@@ -73,7 +73,7 @@ def card_of(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
     return None
 
 
-def recur(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
+def count_recurrence(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
     """Count `diagnosis` as a recurrence of its card, within the open transaction.
 
     Returns the card's id if a new outage was counted; None if it was counted already, no card fits, or the verdict is

@@ -103,10 +103,10 @@ class Weights:
     def __init__(self, db: SqliteDatabase) -> None:
         self._db = db
         self._cards: dict[str, int] = {}
-        self.known([""])
+        self.load([""])
         self.total = self._cards[""]
 
-    def known(self, features: Iterable[str]) -> None:
+    def load(self, features: Iterable[str]) -> None:
         """Read the counts of `features`."""
         missing = [f for f in dict.fromkeys(features) if f not in self._cards]
         self._cards |= dict.fromkeys(missing, 0)
@@ -128,7 +128,7 @@ def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, l
 
     Of a very common feature only the latest cards are read.
     """
-    weights.known(features)
+    weights.load(features)
     left = _FEATURE_POSTINGS
     found: dict[int, float] = {}
     for feature in sorted(features, key=lambda f: (weights.cards(f), f)):

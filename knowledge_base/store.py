@@ -123,7 +123,7 @@ class KnowledgeBase:
             return diagnosis
         matches = self.match(diagnosis)
         with self._file.write() as db:
-            again = occurrences.recur(db, diagnosis)
+            again = occurrences.count_recurrence(db, diagnosis)
             counted = [
                 m.model_copy(update={"occurrences": m.occurrences + 1}) if m.incident == again else m for m in matches
             ]

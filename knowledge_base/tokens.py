@@ -53,7 +53,7 @@ def terms(text: str) -> Terms:
     words = [f"{_CONCEPT}{name}" for name in _concepts(latin, lower)]
     for word in latin:
         parts = [part for part in word.split("_") if part] if "_" in word else []
-        words += [w for w in (word, *parts) if _telling(w)]
+        words += [w for w in (word, *parts) if _significant(w)]
     grams = [run[i : i + 2] for run in _CJK.findall(lower) for i in range(max(len(run) - 1, 1))]
     return Terms(list(dict.fromkeys(words)), list(dict.fromkeys(grams)))
 
@@ -95,13 +95,13 @@ def concept_of(term: str) -> str | None:
     return f"{_CONCEPT}{name}" if name else None
 
 
-def _telling(word: str) -> bool:
+def _significant(word: str) -> bool:
     """Return False for stop words, single letters and bare numbers, which match by accident."""
     return 1 < len(word) <= _LONGEST and word not in _STOP and not word.isdigit() and word.strip("_") != ""
 
 
 def _concepts(latin: list[str], lower: str) -> list[str]:
-    phrases, runs, begins = _by_beginning()
+    phrases, runs, begins = _indexed()
     found = []
     for at, word in enumerate(latin):
         if word in phrases:
@@ -112,7 +112,7 @@ def _concepts(latin: list[str], lower: str) -> list[str]:
 
 
 @cache
-def _by_beginning() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, list[tuple[str, str]]], re.Pattern[str]]:
+def _indexed() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, list[tuple[str, str]]], re.Pattern[str]]:
     """Index the glossary by first English word and by first Chinese character, so that a lookup does not scan it."""
     english, chinese = glossary()
     phrases: dict[str, list[tuple[list[str], str]]] = {}

@@ -14,7 +14,7 @@ from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
 from whystall.agent_server.diagnosis.victim import choose_feeder, choose_victim
-from whystall.knowledge_base.causes import asked_for, measured
+from whystall.knowledge_base.causes import considered_for, measured
 from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Reasoning, Step, Verdict, Victim
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
@@ -53,7 +53,7 @@ class Case:
         before, if this is part of a larger case. `wanted`: tools that run whatever the first window shows.
         """
         hosts = of_hosts(causes)
-        self.causes = hosts if observer.profiled else asked_for(hosts, symptom)
+        self.causes = hosts if observer.profiled else considered_for(hosts, symptom)
         self.tools = tools
         self.observer = observer
         self.duration = duration

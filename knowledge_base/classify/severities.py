@@ -18,7 +18,7 @@ _BEFORE = 12  # characters before a word searched for a negation
 _SHOWN = 40
 
 
-def of_word(word: str) -> Severity | None:
+def severity_of_word(word: str) -> Severity | None:
     """Return the severity of a sender's value (``page``, ``SEV-1``, ``1 - Critical``); None if unknown."""
     lower = plain(word).strip()
     known = _senders()
@@ -34,7 +34,7 @@ def of_word(word: str) -> Severity | None:
 
 def severity_of(source: str, text: str) -> Decision:
     """Return the severity of a report with the sender's value `source` and the words `text`."""
-    given = of_word(source) if source.strip() else None
+    given = severity_of_word(source) if source.strip() else None
     if given is not None:
         because = [f"word:{plain(source).strip()[:_SHOWN]}"]
         return Decision(value=given.value, by="label:severity", because=because)

@@ -41,17 +41,17 @@ class Vocabulary:
                 last = at + len(rest)
                 if name in found or last >= len(latin) or any(latin[at + 1 + i][0] != w for i, w in enumerate(rest)):
                     continue
-                if not _denied(lower, word.start(), latin[last].end()):
+                if not _negated(lower, word.start(), latin[last].end()):
                     found[name] = " ".join([word[0], *rest])
         for begin in self._begins.finditer(lower):
             for run, name in self._runs[begin[0]]:
                 here = name not in found and lower.startswith(run, begin.start())
-                if here and not _denied(lower, begin.start(), begin.start() + len(run)):
+                if here and not _negated(lower, begin.start(), begin.start() + len(run)):
                     found[name] = run
         return found
 
 
-def _denied(text: str, start: int, end: int) -> bool:
+def _negated(text: str, start: int, end: int) -> bool:
     """Return whether the words from `start` to `end` are negated, or reported as fine, in their clause."""
     breaks, denied, well = _negation()
     before = breaks.split(text[max(0, start - _WITHIN) : start])[-1]

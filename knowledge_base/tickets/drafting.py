@@ -48,7 +48,7 @@ def classified(diagnosis: Diagnosis, cause: Cause | None) -> Classification:
     )
 
 
-def again(ticket: Ticket, fresh: Ticket) -> Ticket:
+def with_recurrence(ticket: Ticket, fresh: Ticket) -> Ticket:
     """Return `ticket` after a recurrence, with the newer diagnosis and what follows from it. A diagnosis of another
     fault only adds an occurrence.
     """

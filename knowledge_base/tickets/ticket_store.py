@@ -94,7 +94,7 @@ class TicketStore:
         duplicate, its live original.
         """
         with self._file.read() as db:
-            return self._standing(db, dedup_key)
+            return self._live_ticket(db, dedup_key)
 
     def of_fault(self, fault: str) -> Sequence[Ticket]:
         """Return the live tickets of `fault` (`Ticket.fault`), oldest first."""
@@ -137,7 +137,7 @@ class TicketStore:
             if isinstance(diagnosis, str):
                 diagnosis = get_diagnosis(self._file, db, diagnosis)
             fresh = drafting.draft(diagnosis, load_causes(), now())
-            before = self._standing(db, fresh.dedup_key)
+            before = self._live_ticket(db, fresh.dedup_key)
             if before is None:
                 ticket = rows.insert(db, fresh)
                 ticket = _named(ticket, diagnosis)
@@ -146,7 +146,7 @@ class TicketStore:
             else:
                 if counted_in(db, diagnosis.id) == int(before.id):
                     return before
-                after = drafting.again(before, _named(fresh.model_copy(update={"id": before.id}), diagnosis))
+                after = drafting.with_recurrence(before, _named(fresh.model_copy(update={"id": before.id}), diagnosis))
                 ticket = self._put(db, before, after, "seen_again", by, fresh.created, diagnosis.id)
             self._count(db, diagnosis.model_copy(update={"ticket": ticket.id}))
         return ticket
@@ -191,7 +191,7 @@ class TicketStore:
             before = self._get(db, id)
             after = life.resolved(before, because, at)
             if lesson:
-                after = self._learnt(db, after, by, at)
+                after = self._with_card(db, after, by, at)
             return self._put(db, before, after, "resolved", by, at, after.resolution)
 
     def close(self, id: str, as_: ClosedAs, by: str, at: str = "", because: str = "") -> Ticket:
@@ -203,9 +203,9 @@ class TicketStore:
             before = self._get(db, id)
             after = life.closed(before, as_, at, because)
             if as_ == "fixed" and because.strip() and before.card is None:
-                after = self._learnt(db, after, by, at)
+                after = self._with_card(db, after, by, at)
             elif as_ in _REFUTED:
-                self._unlearn(before, f"ticket {before.id} was closed as {as_}", by)
+                self._retire_card(before, f"ticket {before.id} was closed as {as_}", by)
             detail = f"{as_}: {after.resolution}" if because.strip() else as_
             return self._put(db, before, after, "closed", by, at, detail)
 
@@ -219,7 +219,7 @@ class TicketStore:
             before = self._get(db, id)
             after = life.reopened(before)
             self._check_free(db, after)
-            if self._unlearn(before, f"ticket {before.id} was reopened", by):
+            if self._retire_card(before, f"ticket {before.id} was reopened", by):
                 after = after.model_copy(update={"card": None})
             other = life.original_of(before)
             while other is not None:  # originals further along the chain count it too
@@ -307,10 +307,10 @@ class TicketStore:
                 ended = life.closed(ended, "duplicate", at)
             kept = life.linked(original, base.model_copy(update={"kind": "duplicated_by", "ticket": one.id}))
             kept = _with(drafting.merged(kept, one), {"occurrences": original.occurrences + one.occurrences})
-            self._unlearn(one, f"ticket {one.id} was closed as duplicate", by)
+            self._retire_card(one, f"ticket {one.id} was closed as duplicate", by)
             self._put(db, one, ended, "closed", by, at, f"duplicate:{original.id}")
             original = self._put(db, original, kept, "seen_again", by, at, f"duplicated_by:{one.id}")
-            self._hand_over(db, one.id, original.id)
+            self._move_diagnoses(db, one.id, original.id)
         return original
 
     def change(self, id: str, what: What, by: str, at: str = "", detail: str = "", **fields: Any) -> Ticket:
@@ -352,7 +352,7 @@ class TicketStore:
             ticket = self._get(db, other)
         return ticket
 
-    def _standing(self, db: SqliteDatabase, key: str) -> Ticket | None:
+    def _live_ticket(self, db: SqliteDatabase, key: str) -> Ticket | None:
         """Return the live ticket of `key` (a `dedup_key` or fault), else the live original of the last one."""
         body = next(iter(rows.live_of_fault(db, key)), None)
         if body is not None:
@@ -371,22 +371,22 @@ class TicketStore:
 
     def _count(self, db: SqliteDatabase, diagnosis: Diagnosis) -> None:
         put_diagnosis(db, diagnosis)
-        occurrences.recur(db, diagnosis)  # updates the key of a counted outage to its ticket
+        occurrences.count_recurrence(db, diagnosis)  # updates the key of a counted outage to its ticket
 
-    def _learnt(self, db: SqliteDatabase, ticket: Ticket, by: str, at: str) -> Ticket:
+    def _with_card(self, db: SqliteDatabase, ticket: Ticket, by: str, at: str) -> Ticket:
         if ticket.diagnosis is None or ticket.diagnosis.verdict is Verdict.HEALTHY:
             return ticket
         card = self._cards.learn(db, ticket.model_copy(update={"updated": at}), by)
         return ticket.model_copy(update={"card": card.id})
 
-    def _unlearn(self, ticket: Ticket, because: str, by: str) -> bool:
+    def _retire_card(self, ticket: Ticket, because: str, by: str) -> bool:
         """Retire the draft card of `ticket` and return whether there was one; a reviewed card is left alone."""
         if ticket.card != f"{LESSON}{ticket.id}" or self._cards.get(ticket.card).state != "draft":
             return False
         self._cards.retire(ticket.card, because, by)
         return True
 
-    def _hand_over(self, db: SqliteDatabase, one: str, original: str) -> None:
+    def _move_diagnoses(self, db: SqliteDatabase, one: str, original: str) -> None:
         """Move the diagnoses and outages of ticket `one` to `original`."""
         occurrences.merged(db, int(one), int(original))
         for (body,) in db.execute("SELECT body FROM diagnoses WHERE ticket = ?", [int(one)]).fetchall():

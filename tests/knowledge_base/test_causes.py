@@ -10,7 +10,7 @@ import pytest
 import yaml
 from making import finding, victim
 
-from whystall.knowledge_base.causes import asked_for, load_causes, matches, ranked_remedies, read_causes
+from whystall.knowledge_base.causes import considered_for, load_causes, matches, ranked_remedies, read_causes
 from whystall.knowledge_base.data import catalog
 from whystall.knowledge_base.models import Cause, Pattern, Words
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -256,7 +256,7 @@ def test_findings_lead_to_the_right_causes(found: list[Finding], expected: set[s
     ],
 )
 def test_what_needs_a_dear_look_is_considered_when_the_symptom_says_so(symptom: str, asked: bool) -> None:
-    chosen = asked_for(load_causes(), symptom).keys()
+    chosen = considered_for(load_causes(), symptom).keys()
     assert chosen >= load_causes().keys() - HOST_BOUND
     assert (chosen & HOST_BOUND) == (HOST_BOUND if asked else set())
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from making import checkpoint, finding
 
-from whystall.knowledge_base.features import TYPES, distinctive, given, of_card, of_diagnosis, of_finding, unknown
+from whystall.knowledge_base.features import TYPES, distinctive, normalized, of_card, of_diagnosis, of_finding, unknown
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.signatures import GENERIC_KINDS
 
@@ -67,19 +67,19 @@ def test_what_tells_is_told_from_what_supports() -> None:
 
 
 def test_features_in_somebodys_words_are_compared_in_one_shape() -> None:
-    assert given(["op:pwrite64", " FS : NFS4 ", "kind:file.slow_sync", "device:NVMe"]) == [
+    assert normalized(["op:pwrite64", " FS : NFS4 ", "kind:file.slow_sync", "device:NVMe"]) == [
         "op:pwrite",
         "fs:nfs",
         "kind:file.slow_sync",
         "device:nvme",
     ]
     odd = ["", ":", "op:", "kind:gremlins", "colour:blue", "sig:finding:1", "cause:lock_wait", "\0"]
-    assert given(odd) == []
+    assert normalized(odd) == []
     assert unknown(["op:fsync", *odd]) == odd
 
 
 def test_values_are_short_and_plain() -> None:
-    [value] = given(["frame:" + "é\x1b[31m'\"; DROP" * 50])
+    [value] = normalized(["frame:" + "é\x1b[31m'\"; DROP" * 50])
     assert len(value) <= 90
     assert value.isprintable()
     assert not set(value) & set(" '\";\x1b")

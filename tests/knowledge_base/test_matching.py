@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from making import checkpoint, coverage, finding, own, victim
 
-from whystall.knowledge_base import seeding
+from whystall.knowledge_base import feedback, seeding
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.evidence import Evidence, evidence_from, evidence_of
-from whystall.knowledge_base.feedback import give
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.indexing import put_incident
 from whystall.knowledge_base.models import (
@@ -348,7 +347,7 @@ def test_a_guess_and_a_rejected_card_are_not_known(kb: KnowledgeBase) -> None:
     assert (unexplained.how, unexplained.known) == ("signature", False)
     with kb._file.write() as db:
         for n in range(3):
-            give(db, Feedback(incident="mine", diagnosis=f"w{n}", verdict="wrong", at="2026-01-01T00:00:00Z"))
+            feedback.put(db, Feedback(incident="mine", diagnosis=f"w{n}", verdict="wrong", at="2026-01-01T00:00:00Z"))
     assert not found(kb, checkpoint(id="d2"))["mine"].known
 
 
@@ -422,7 +421,7 @@ def test_a_card_that_was_rejected_again_and_again_goes_below_its_like_and_says_s
     assert kb.match(checkpoint(id="d2"))[0].incident == "mine"
     with kb._file.write() as db:
         for n in range(12):
-            give(db, Feedback(incident="mine", diagnosis=f"w{n}", verdict="wrong", at="2026-01-01T00:00:00Z"))
+            feedback.put(db, Feedback(incident="mine", diagnosis=f"w{n}", verdict="wrong", at="2026-01-01T00:00:00Z"))
     first, second, *others = kb.match(checkpoint(id="d2"))
     assert (first.incident, first.record.flagged) == ("twin", False)
     assert (second.incident, second.record.flagged) == ("mine", True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from whystall.agent_server.integrations.alerts.matchers import format_matcher
 from whystall.agent_server.integrations.alerts.related import things_of
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
-from whystall.knowledge_base.classify.severities import of_word
+from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.tickets.human import line, lines
 from whystall.knowledge_base.tickets.models import Decision
 from whystall.knowledge_base.times import rfc3339
@@ -74,7 +74,7 @@ def summary_of(alerts: Iterable[Stored]) -> Summary:
 def _worse(known: str, labels: Mapping[str, str]) -> str:
     """Return the worse of `known` and the severity in `labels`, in the sender's words."""
     word = next((labels[name] for name in _SEVERITIES if name in labels), "")
-    one, other = of_word(known) if known else None, of_word(word) if word else None
+    one, other = severity_of_word(known) if known else None, severity_of_word(word) if word else None
     if other is None:
         return known or word
     return word if one is None or other.rank > one.rank else known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whystall.knowledge_base.classify.severities import of_word, severity_of
+from whystall.knowledge_base.classify.severities import severity_of, severity_of_word
 from whystall.tools.contract.findings import Severity
 
 CRITICAL, MAJOR, MINOR, INFO = Severity.CRITICAL, Severity.MAJOR, Severity.MINOR, Severity.INFO
@@ -40,7 +40,7 @@ CRITICAL, MAJOR, MINOR, INFO = Severity.CRITICAL, Severity.MAJOR, Severity.MINOR
     ],
 )
 def test_words_of_senders(word: str, severity: Severity | None) -> None:
-    assert of_word(word) == severity
+    assert severity_of_word(word) == severity
 
 
 @pytest.mark.parametrize(
