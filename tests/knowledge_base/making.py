@@ -1,4 +1,4 @@
-"""Findings, victims and diagnoses for tests of the knowledge base and of words."""
+"""Findings, victims and diagnoses for tests."""
 
 from __future__ import annotations
 

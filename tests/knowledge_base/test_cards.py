@@ -1,4 +1,4 @@
-"""The life of a card: drafted without hindsight, reviewed, retired; recurrences are counted once for each outage."""
+"""Cards: drafting, review, retirement; recurrences count once per outage."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def count(kb: KnowledgeBase, card: str) -> int:
 # --- what a draft tells -------------------------------------------------------------------------------------------
 
 
-def test_the_symptom_is_what_was_told_and_what_the_first_look_found() -> None:
+def test_the_symptom_is_the_report_and_the_first_findings() -> None:
     card = draft_card(resolved(live()), load_causes(), by="ann")
     assert card.state == "draft"
     for lang in ("en", "zh"):
         symptom = card.symptom.get(lang)
         assert symptom.startswith(LOST)
         assert "40 %" in symptom
-        for hindsight_ in ("chk_", "fsync", "4242", FIX, load_causes()["sync_checkpoint_write"].title.get(lang)):
-            assert hindsight_ not in symptom, lang
+        for later_fact in ("chk_", "fsync", "4242", FIX, load_causes()["sync_checkpoint_write"].title.get(lang)):
+            assert later_fact not in symptom, lang
     assert "block I/O" in card.symptom.en
     assert "块 I/O" in card.symptom.zh
     assert explanatory_phrases(card, load_causes()["sync_checkpoint_write"]) == []
@@ -90,7 +90,7 @@ def test_the_symptom_is_what_was_told_and_what_the_first_look_found() -> None:
     assert card.cause == "sync_checkpoint_write"
 
 
-def test_the_findings_of_the_first_look_are_told_by_its_tools_where_a_later_one_replaced_them() -> None:
+def test_first_findings_are_known_by_their_tools_if_replaced_later() -> None:
     assert [f.id for f in first_findings(live())] == ["F7"]
     assert [f.id for f in first_findings(checkpoint())] == ["fileslower-1", "offcputime-1"]  # it was the first look
     only = live().steps[1]
@@ -98,13 +98,13 @@ def test_the_findings_of_the_first_look_are_told_by_its_tools_where_a_later_one_
 
 
 @pytest.mark.parametrize("cause", sorted(load_causes()))
-def test_no_draft_tells_its_cause_in_its_symptom(cause: str) -> None:
+def test_no_draft_has_its_cause_in_its_symptom(cause: str) -> None:
     card = draft_card(resolved(live(cause=cause, symptom="")), load_causes())
     for lang in ("en", "zh"):
         assert load_causes()[cause].title.get(lang).lower() not in card.symptom.get(lang).lower()
 
 
-def test_a_symptom_told_when_the_cause_was_known_is_left_out(kb: KnowledgeBase) -> None:
+def test_a_symptom_reported_after_the_cause_is_omitted(kb: KnowledgeBase) -> None:
     kb.tickets.draft(live(id="d1", symptom=LOST))
     kb.tickets.draft(live(id="d2", created="2025-01-03T00:00:00Z", symptom="the checkpoint writer is slow again"))
     card = kb.cards.get(kb.tickets.resolve("1", FIX, "ann").card or "")
@@ -112,7 +112,7 @@ def test_a_symptom_told_when_the_cause_was_known_is_left_out(kb: KnowledgeBase) 
     assert "again" not in card.symptom.en
 
 
-def test_a_draft_says_by_what_it_is_found_and_where_it_comes_from() -> None:
+def test_a_draft_has_signatures_and_a_source() -> None:
     ticket = resolved(live())
     ticket = ticket.model_copy(update={"verifications": [Verification(at="2025-01-02", checks=[], solved=True)]})
     card = draft_card(ticket, load_causes(), by="ann")
@@ -232,7 +232,7 @@ def test_a_curated_card_is_not_edited(kb: KnowledgeBase) -> None:
         kb.cards.edit("random-bytes-from-the-kernel", {"environment": "x"})
 
 
-def test_what_an_assistant_tells_is_a_draft_with_the_evidence_of_its_diagnosis(kb: KnowledgeBase) -> None:
+def test_a_reported_card_is_a_draft_with_the_evidence_of_its_diagnosis(kb: KnowledgeBase) -> None:
     kb.save_diagnosis(live())
     told = {"title": "Saves stall", "symptom": "steps are slow", "fix": "save less"}
     card = kb.cards.record(**told, cause="sync_checkpoint_write", diagnosis="d1")

@@ -1,4 +1,4 @@
-"""The causes: complete, bilingual, checked against the vocabulary, and kept apart where it matters."""
+"""Causes: complete, bilingual, valid kinds and metrics, and distinguishable."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_findings_lead_to_the_right_causes(found: list[Finding], expected: set[s
         ("训练变慢", False),
     ],
 )
-def test_what_needs_a_dear_look_is_considered_when_the_symptom_says_so(symptom: str, asked: bool) -> None:
+def test_causes_with_expensive_tools_need_a_matching_symptom(symptom: str, asked: bool) -> None:
     chosen = considered_for(load_causes(), symptom).keys()
     assert chosen >= load_causes().keys() - HOST_BOUND
     assert (chosen & HOST_BOUND) == (HOST_BOUND if asked else set())

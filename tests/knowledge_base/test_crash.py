@@ -1,4 +1,4 @@
-"""Files of other versions, and writers that are killed, meet each other, or find no room: nothing confirmed is lost."""
+"""Old files, and writers that are killed, concurrent, or out of space: nothing confirmed is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the file when things go wrong: nothing is lost, nothing foreign is touched, and the error helps."""
+"""Damaged, locked, foreign and removed files: nothing is lost, and errors have a remedy."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def use(path: Path) -> list[ToolError]:
     return errors
 
 
-def test_a_truncated_database_says_so(tmp_path: Path) -> None:
+def test_a_truncated_database_is_reported(tmp_path: Path) -> None:
     path = filled(tmp_path / "k.db")
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // 3)
@@ -137,7 +137,7 @@ def test_damaged_pages_never_raise_anything_else(tmp_path: Path) -> None:
     assert seen > 5
 
 
-def test_a_locked_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_BUSY_S", 0.05)
     path = filled(tmp_path / "k.db", 1)
     with KnowledgeBase(path) as kb:
@@ -299,7 +299,7 @@ def test_a_closed_store_may_be_closed_again(tmp_path: Path) -> None:
         kb.tickets.list()
 
 
-def test_nobody_waits_for_ever_and_an_event_loop_hardly_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_are_bounded_and_shorter_on_an_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = filled(tmp_path / "k.db", 1)
     other = sqlite3.connect(path)
 
@@ -319,7 +319,7 @@ def test_nobody_waits_for_ever_and_an_event_loop_hardly_at_all(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_is_taken_away_is_told_as_that(tmp_path: Path, replaced: bool) -> None:
+def test_a_removed_file_is_reported_as_moved(tmp_path: Path, replaced: bool) -> None:
     path = filled(tmp_path / "k.db", 1)
     with KnowledgeBase(path) as kb:
         kb.version()

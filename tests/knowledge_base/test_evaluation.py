@@ -1,4 +1,4 @@
-"""How retrieval is measured: what is asked, what counts as right, and that nothing of the base is changed."""
+"""Evaluation of retrieval: queries, right answers, and that the base is not changed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def row(found: Evaluation, set_: str, lang: str = "en", method: str = "ours", ha
 # --- one card taken out -------------------------------------------------------------------------------------------
 
 
-def test_a_card_is_looked_for_among_the_others_of_its_cause(base: Base) -> None:
+def test_a_card_is_searched_among_others_of_its_cause(base: Base) -> None:
     path = base(
         card("a-one", "fsync_storm", f"{STRIPES} giraffe", kinds=["file.slow_sync"]),
         card("a-two", "fsync_storm", f"{STRIPES} leopard", kinds=["file.slow_sync"]),

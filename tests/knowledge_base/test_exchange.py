@@ -1,4 +1,4 @@
-"""Cards as lines of JSON: what goes out comes in, once, inert and as drafts; a bad line spoils nothing."""
+"""Export and import of cards: complete, once, inert, as drafts; an invalid line imports nothing."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_many_bad_lines_are_counted_and_the_first_named(kb: KnowledgeBase) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n\r\n"])
-def test_a_file_without_cards_says_so(kb: KnowledgeBase, data: bytes) -> None:
+def test_a_file_without_cards_is_refused(kb: KnowledgeBase, data: bytes) -> None:
     with pytest.raises(ToolError, match="no card") as caught:
         kb.cards.import_(io.BytesIO(data))
     assert caught.value.code is ErrorCode.BAD_ARGUMENT

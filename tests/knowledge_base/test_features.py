@@ -1,4 +1,4 @@
-"""Typed features: what is taken from findings, what cards may say, and what tells nothing."""
+"""Typed features of findings and of cards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.signatures import GENERIC_KINDS
 
 
-def test_a_diagnosis_yields_what_tells_it() -> None:
+def test_a_diagnosis_yields_its_features() -> None:
     assert of_diagnosis(checkpoint()) == [
         "kind:file.slow_sync",
         "op:write",
@@ -58,7 +58,7 @@ def test_what_is_in_every_case_is_left_out(kind: str, words: dict[str, str]) -> 
     assert list(of_finding(finding(kind, words=words))) == []
 
 
-def test_what_tells_is_told_from_what_supports() -> None:
+def test_distinctive_and_supporting_features_differ() -> None:
     for feature in ("op:fsync", "kind:file.slow_sync", "frame:jbd2_log_wait_commit", "cause:lock_wait", "irq:net_rx"):
         assert distinctive(feature), feature
     for feature in ("op:read", "op:futex", "fs:ext4", "device:nvme", "file:bin", "period:3", "program:train", "x", ""):
@@ -66,7 +66,7 @@ def test_what_tells_is_told_from_what_supports() -> None:
     assert not any(distinctive(f"kind:{kind}") for kind in GENERIC_KINDS)
 
 
-def test_features_in_somebodys_words_are_compared_in_one_shape() -> None:
+def test_given_features_are_normalized() -> None:
     assert normalized(["op:pwrite64", " FS : NFS4 ", "kind:file.slow_sync", "device:NVMe"]) == [
         "op:pwrite",
         "fs:nfs",

@@ -1,4 +1,4 @@
-"""What is said of matches: the last word counts, and a card that is rejected beyond chance wants a review."""
+"""Feedback on matches: the latest counts, and a card rejected beyond chance needs a review."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_rejected_more_often_than_chance_allows(helped: int, wrong: int) -> None
 @pytest.mark.parametrize(
     ("helped", "wrong"), [(0, 0), (5, 0), (0, 1), (0, 2), (1, 3), (3, 4), (5, 5), (12, 9), (75, 25), (1500, 500)]
 )
-def test_a_rejection_now_and_then_flags_nobody(helped: int, wrong: int) -> None:
+def test_occasional_rejections_do_not_flag_a_card(helped: int, wrong: int) -> None:
     assert not flagged(helped, wrong)
 
 
@@ -69,7 +69,7 @@ def test_a_rejected_card_is_flagged_listed_ranked_lower_and_settled_by_a_review(
     assert not kb.cards.feedback(CARD, "wrong", diagnosis="d3").flagged
 
 
-def test_precision_is_told_with_its_interval(kb: KnowledgeBase) -> None:
+def test_precision_is_shown_with_its_interval(kb: KnowledgeBase) -> None:
     assert kb.cards.stats().precision is None
     for n, verdict in enumerate(("helped", "helped", "helped", "wrong")):
         kb.cards.feedback(CARD, verdict, diagnosis=f"d{n}")  # type: ignore[arg-type]

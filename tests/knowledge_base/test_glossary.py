@@ -1,4 +1,4 @@
-"""The words that both languages share: each phrase has one meaning, and everything there is used."""
+"""The glossary: each phrase has one concept, and every entry is used."""
 
 from __future__ import annotations
 

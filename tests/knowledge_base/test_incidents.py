@@ -1,4 +1,4 @@
-"""The incidents that are shipped: sourced, in both languages, in known words, and told as they were seen at first."""
+"""Curated incidents: sourced, bilingual, with known names, and symptoms as first observed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_its_names_are_known_and_its_checks_can_tell(one: Incident) -> None:
 
 
 @pytest.mark.parametrize("one", CARDS, ids=lambda c: c.id)
-def test_its_symptom_was_told_before_the_cause_was_known(one: Incident) -> None:
+def test_a_curated_symptom_has_no_explanatory_phrases(one: Incident) -> None:
     assert explanatory_phrases(one, load_causes().get(one.cause or "")) == []
 
 

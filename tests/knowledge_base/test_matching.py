@@ -1,4 +1,4 @@
-"""Searching by words, and matching a case with past incidents: what is found, what is refused, and why."""
+"""Search by words, and matching of a case with past incidents."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_both_languages_find_the_incident(kb: KnowledgeBase, question: str, expe
     assert any(id.startswith(expected) for id in found[:2]), found
 
 
-def test_a_question_in_one_language_finds_an_incident_told_in_the_other(kb: KnowledgeBase) -> None:
+def test_a_question_in_one_language_finds_an_incident_in_the_other(kb: KnowledgeBase) -> None:
     kb.cards.add(own(symptom=Words(en="zzz the checkpoint hangs", zh="zzz"), title=Words(en="zzz", zh="zzz")))
     found = {m.incident: m.shared for m in kb.search("检查点 卡住", limit=50)}
     assert {"word:checkpoint", "word:hang"} <= set(found["mine"])
@@ -165,7 +165,7 @@ def test_every_cause_matches_its_incidents(kb: KnowledgeBase, cause: str) -> Non
         assert kb.cards.get(match.incident).cause == cause
 
 
-def test_the_system_call_ranks_and_is_said(kb: KnowledgeBase) -> None:
+def test_a_shared_system_call_raises_the_rank_and_is_shown(kb: KnowledgeBase) -> None:
     random_bytes = caused_by("kernel_cpu_in_syscall").model_copy(update={"culprit": Culprit(syscall="getrandom")})
     first, second, *_ = kb.match(random_bytes)
     assert first.incident == "random-bytes-from-the-kernel"
@@ -261,7 +261,7 @@ def test_a_retired_card_is_found_by_nothing(kb: KnowledgeBase) -> None:
     assert kb.cards.get("mine").state == "retired"
 
 
-def test_imported_drafts_do_not_hide_what_somebody_answers_for(kb: KnowledgeBase) -> None:
+def test_imported_drafts_do_not_hide_reviewed_cards(kb: KnowledgeBase) -> None:
     drafts = [like(f"foreign{n}", checkpoint(), state="draft", origin="user") for n in range(120)]
     put(kb, like("mine", checkpoint()), *drafts)
     first, *others = kb.match(checkpoint(id="d2"))
@@ -416,7 +416,7 @@ def test_the_later_one_goes_first_only_where_evidence_is_equal(kb: KnowledgeBase
     assert order() == ["older", "newer", "less"]
 
 
-def test_a_card_that_was_rejected_again_and_again_goes_below_its_like_and_says_so(kb: KnowledgeBase) -> None:
+def test_a_flagged_card_ranks_below_equals_and_is_marked(kb: KnowledgeBase) -> None:
     put(kb, like("mine", checkpoint()), like("twin", checkpoint()))
     assert kb.match(checkpoint(id="d2"))[0].incident == "mine"
     with kb._file.write() as db:
@@ -474,7 +474,7 @@ def test_a_changed_glossary_reaches_cards_that_were_stored_before(
         assert counts(kb)[0] == counts(kb)[1]
 
 
-def test_a_key_that_somebody_put_on_a_card_is_exact(kb: KnowledgeBase) -> None:
+def test_a_key_put_on_a_card_by_a_person_matches_exactly(kb: KnowledgeBase) -> None:
     put(kb, own(signatures=["xid:79"]))
     [match] = kb.similar(Evidence(signatures=("xid:79", "xid:80")))
     assert (match.how, match.shared, match.known) == ("signature", ["xid:79"], True)
@@ -508,7 +508,7 @@ def _texts(count: int) -> Iterator[str]:
         yield dice.choice(["", " ", "\n"]).join(dice.choices(bits, k=dice.randrange(40)))
 
 
-def test_any_text_may_be_told_and_changes_no_more_than_the_order(kb: KnowledgeBase) -> None:
+def test_any_symptom_text_changes_only_the_order(kb: KnowledgeBase) -> None:
     put(kb, like("mine", checkpoint()))
     plain = evidence_of(checkpoint(id="d2"))
     expected = {m.incident for m in kb.similar(plain, limit=100)}

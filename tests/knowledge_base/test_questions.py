@@ -1,4 +1,4 @@
-"""The questions that retrieval is measured with."""
+"""The questions for the evaluation of retrieval."""
 
 from __future__ import annotations
 

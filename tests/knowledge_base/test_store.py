@@ -115,7 +115,7 @@ def test_a_bad_incident_file_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- tickets ------------------------------------------------------------------------------------------------------
 
 
-def test_a_symptom_once_told_is_kept_when_the_fault_recurs_in_silence(kb: KnowledgeBase) -> None:
+def test_a_reported_symptom_is_kept_when_the_fault_recurs_without_one(kb: KnowledgeBase) -> None:
     kb.tickets.draft(checkpoint(symptom="stalls every fifth step"))
     again = kb.tickets.draft(checkpoint(id="d2", created="2025-01-02T00:00:00Z", symptom=""))
     assert (again.occurrences, again.diagnosis.id) == (2, "d2")

@@ -1,4 +1,4 @@
-"""Who may go where, and why not; what people write is inert, whole and bounded."""
+"""State transitions of tickets; people's texts are inert and bounded."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("to", STATES)
 @pytest.mark.parametrize("state", STATES)
-def test_a_ticket_goes_where_it_may_and_is_told_why_not(state: State, to: State) -> None:
+def test_allowed_transitions_work_and_others_are_refused_with_a_reason(state: State, to: State) -> None:
     one = ticket(state)
     if (state, to) in ALLOWED:
         assert life.refusal(one, to) is None
@@ -87,7 +87,7 @@ def test_what_is_over_keeps_when_it_was_over_and_forgets_it_when_it_is_not() -> 
 
 
 @pytest.mark.parametrize("reason", get_args(ClosedAs))
-def test_a_closed_ticket_says_as_what(reason: ClosedAs) -> None:
+def test_a_ticket_is_closed_as_something(reason: ClosedAs) -> None:
     if reason in ("fixed", "duplicate"):  # these need a reason or a link
         with pytest.raises(ToolError, match=r"needs a reason|no link"):
             life.closed(ticket(), reason, LATER)
@@ -102,7 +102,7 @@ def test_a_reason_is_a_sentence(reason: str) -> None:
         life.resolved(ticket(), reason, LATER)
 
 
-def test_what_is_told_twice_stands_once() -> None:
+def test_a_comment_with_a_known_key_is_ignored() -> None:
     said = Comment(by="ann", at=AT, text="seen it", source="sink:gitlab", key="note-5")
     one = life.commented(ticket(), said)
     assert life.commented(one, said.model_copy(update={"text": "seen it, edited"})) is one

@@ -1,4 +1,4 @@
-"""The tickets of a knowledge base: what is stored with every change, duplicates and links, what is learnt of them."""
+"""The ticket store: history, duplicates, links, and cards of resolved tickets."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_list_goes_by_an_index_and_reads_no_records(kb: Stores) -> None:
 # --- the same again -----------------------------------------------------------------------------------------------
 
 
-def test_the_same_fault_is_counted_in_the_ticket_that_somebody_works_on(kb: Stores) -> None:
+def test_the_same_fault_counts_in_an_acknowledged_ticket(kb: Stores) -> None:
     kb.tickets.draft(checkpoint())
     kb.tickets.acknowledge("1", "ann")
     again = kb.tickets.draft(checkpoint(id="d2"))
@@ -291,7 +291,7 @@ def test_what_a_person_decided_stays_when_the_fault_recurs(kb: Stores) -> None:
     assert again.classification.severity.by == "person:ann"
 
 
-def test_a_healthy_job_is_told_on_its_ticket_and_is_no_fault(kb: Stores) -> None:
+def test_a_healthy_diagnosis_is_attached_and_sets_no_fault(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     found = kb.tickets.attach("1", checkpoint(verdict=Verdict.HEALTHY, cause=None), "triage")
     assert found.fault is None
@@ -485,7 +485,7 @@ def test_a_ticket_without_a_diagnosis_teaches_nothing_and_is_not_verified(kb: St
     assert "tickets attach 1" in caught.value.remedy
 
 
-def test_what_is_over_by_itself_teaches_nothing_until_somebody_says_what_it_was(kb: Stores) -> None:
+def test_a_resolution_without_lesson_makes_no_card_until_closed_as_fixed(kb: Stores) -> None:
     kb.tickets.create(alert(), "engine")
     kb.tickets.attach("1", unknown(), "triage")
     assert kb.tickets.resolve("1", "the alert resolved", "alertmanager", lesson=False).card is None
@@ -514,7 +514,7 @@ def test_what_did_not_solve_it_is_taken_back_when_the_ticket_is_reopened(kb: Sto
     assert kb.match(unknown())[0].incident == "ticket-1"
 
 
-def test_a_card_that_somebody_answers_for_is_theirs(kb: Stores) -> None:
+def test_a_reviewed_card_is_kept(kb: Stores) -> None:
     kb.tickets.draft(unknown())
     kb.tickets.resolve("1", "rebooted", "ann")
     kb.cards.accept("ticket-1", "ann")

@@ -1,4 +1,4 @@
-"""Points in time, however somebody wrote them."""
+"""Parsing of times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_moment_in_many_ways(text: str) -> None:
         "9" * 99,
     ],
 )
-def test_what_tells_no_time_is_none(text: str) -> None:
+def test_a_malformed_time_is_none(text: str) -> None:
     assert moment(text) is None
 
 

@@ -1,4 +1,4 @@
-"""Before beside after: solved only on proof, and never on silence."""
+"""Comparison before and after a fix: solved only on evidence."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_look_shorter_than_two_periods_is_too_short() -> None:
     assert compare(checkpoint(), after(MEASURED, coverage=[brief])).missing == ["too_short"]
 
 
-def test_without_evidence_nothing_can_be_told() -> None:
+def test_without_evidence_verification_is_inconclusive() -> None:
     empty = checkpoint(findings=[], chain=[])
     result = compare(empty, after(MEASURED))
     assert (result.checks, result.solved, result.missing) == ([], None, ["no_evidence"])

@@ -1,4 +1,4 @@
-"""Numbers read well and keep their unit."""
+"""Numbers with units."""
 
 from __future__ import annotations
 

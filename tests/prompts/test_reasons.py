@@ -1,4 +1,4 @@
-"""Why an engine was not taken is said in Chinese too, and its words follow what the code says."""
+"""Translated reasons why an engine was not chosen; the translations follow the code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def told() -> Iterator[str]:
                 yield template(node.args[0]) or ""
 
 
-def test_the_words_translate_what_the_code_says() -> None:
+def test_every_reason_in_the_code_is_translated() -> None:
     there = set(texts())
     assert [key for key in catalog() if re.sub(r"{\w+}", "{}", key) not in there] == []
     for key, said in catalog().items():
@@ -101,7 +101,7 @@ def test_reasons_in_chinese(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "what nobody wrote; nor this", "a {brace} {0}", "bcc: odd: odd"])
-def test_what_nobody_translated_stays(text: str) -> None:
+def test_untranslated_reasons_stay(text: str) -> None:
     assert in_words("zh", text) == text
 
 
@@ -109,7 +109,7 @@ def test_blanks_are_filled_with_anything() -> None:
     assert in_words("zh", "headers are of kernel {x}%s, running is {") == "头文件属于内核 {x}%s，当前运行的是 {"
 
 
-def test_a_blind_spot_says_why_in_the_readers_language() -> None:
+def test_a_blind_spot_is_translated() -> None:
     spot = SimpleNamespace(code="no_engine", detail="ebpf: the kernel has no type information (BTF)")
     assert "内核没有类型信息" in voice("txt", "zh").blind(spot)
     assert "no type information" in voice("txt", "en").blind(spot)

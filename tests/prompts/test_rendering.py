@@ -1,4 +1,4 @@
-"""What is shown: complete, within its budget, and inert whatever a stranger has written."""
+"""Rendered texts: complete, within the budget, and inert for any foreign text."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_name_that_reads_like_prose_is_quoted(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_json_says_the_same(text: str) -> None:
+def test_json_has_the_same_content(text: str) -> None:
     drafted = ticket(case(text))
     assert Ticket.model_validate(json.loads(drafted.model_dump_json(by_alias=True))) == drafted
 
@@ -217,7 +217,7 @@ def test_values_cannot_fill_other_blanks() -> None:
 # --- completeness ----------------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_says_it_all() -> None:
+def test_a_ticket_is_complete() -> None:
     diagnosis = checkpoint(matches=[match()], missing=["rivals_open"], symptom="slow steps")
     said = ticket_markdown(ticket(diagnosis, verifications=[checked("the file")]), "en", load_causes())
     for part in (
@@ -262,7 +262,7 @@ def test_a_ticket_says_it_all() -> None:
         {"verdict": Verdict.LIKELY, "missing": ["sampled", "second_mechanism"], "ticket": "7"},
     ],
 )
-def test_every_kind_of_diagnosis_can_be_said(changes: dict[str, Any], lang: Lang) -> None:
+def test_every_kind_of_diagnosis_can_be_rendered(changes: dict[str, Any], lang: Lang) -> None:
     diagnosis = checkpoint(**changes)
     said = diagnosis_text(diagnosis, load_causes(), lang)
     assert "None" not in said
@@ -275,7 +275,7 @@ def test_every_kind_of_diagnosis_can_be_said(changes: dict[str, Any], lang: Lang
         assert "async" not in said  # a healthy job needs no remedy
 
 
-def test_a_likely_verdict_says_what_was_lacking() -> None:
+def test_a_likely_verdict_shows_what_was_missing() -> None:
     said = diagnosis_text(
         checkpoint(verdict=Verdict.LIKELY, missing=["sampled", "second_mechanism"]), load_causes(), "en"
     )
@@ -295,7 +295,7 @@ def test_coverage_names_collectors_that_were_not_alive() -> None:
 
 @pytest.mark.parametrize("lang", LANGS)
 @pytest.mark.parametrize("name", ["train", "x" * 255])
-def test_a_result_keeps_within_its_budget_and_says_what_it_left_out(lang: Lang, name: str) -> None:
+def test_a_result_is_cut_to_its_budget_with_a_note(lang: Lang, name: str) -> None:
     said = result_text(result(500, name), lang)
     assert TEXT_LIMIT * 0.7 < len(said) <= TEXT_LIMIT
     kept = len(re.findall(r"^- \[f\d+\]", said, re.MULTILINE))
@@ -312,7 +312,7 @@ def test_a_small_result_leaves_nothing_out() -> None:
     assert len(re.findall(r"\[f\d\]", said)) == 3
 
 
-def test_a_result_without_findings_says_so() -> None:
+def test_a_result_without_findings_is_marked() -> None:
     said = result_text(result(0, status=Status.NO_DATA), "en")
     assert "No findings." in said
     assert "no event occurred" in said
@@ -412,7 +412,7 @@ def test_who_runs_without_being_held_up_is_sent_to_the_profile(lang: Lang) -> No
     assert "cpu_profile" not in diagnosis_text(checkpoint(**busy, victim=calm), load_causes(), lang)
 
 
-def test_what_happened_once_is_said_so() -> None:
+def test_a_count_of_one_has_its_own_text() -> None:
     said = voice("txt", "en").finding(finding("rank.not_entered", waiting=1))
     assert "1 rank waits" in said
     said = voice("txt", "en").finding(finding("offcpu.blocked", count=1, max_ms=8020))

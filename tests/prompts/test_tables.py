@@ -1,4 +1,4 @@
-"""Records as columns: units with the values, long text last, nothing cut in the middle."""
+"""Records as columns: units with the values, long texts last, nothing cut in the middle."""
 
 from __future__ import annotations
 

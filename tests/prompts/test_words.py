@@ -1,4 +1,4 @@
-"""Everything that can be said has words, in both languages, with the same blanks to fill."""
+"""Every code has a text in both languages, with the same blanks."""
 
 from __future__ import annotations
 
@@ -171,6 +171,6 @@ def test_there_are_two_languages() -> None:
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_a_function_that_takes_less_is_not_said_to_take_as_much(lang: Lang) -> None:
+def test_a_shrinking_function_has_a_text_with_its_direction(lang: Lang) -> None:
     """What shrank is a normal finding too, and a change."""
     assert "{direction}" in words(lang)["kinds"]["profile.change"]["normal"]

@@ -32,7 +32,7 @@ class KbRecordParams(Params):
 
     title: Annotated[str, Field(min_length=1, max_length=300)]
     symptom: Annotated[
-        str, Field(min_length=1, max_length=4000, description="what was seen at first, without hindsight")
+        str, Field(min_length=1, max_length=4000, description="symptom as first observed, without later conclusions")
     ]
     fix: Annotated[str, Field(min_length=1, max_length=4000, description="what helped")]
     root_cause: Annotated[str, Field(max_length=4000, description="why it happened")] = ""

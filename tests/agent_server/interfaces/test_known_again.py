@@ -83,7 +83,7 @@ def test_a_solved_and_reviewed_fault_is_known_the_next_day_and_counted(story: St
     later = story.json("diagnose", "--from", story.recorded("checkpoint", 3))
     assert known(later) == [(card, 3)]
     story.text("kb", "feedback", card, "helped", "--diagnosis", later["id"])
-    assert FIX not in json.dumps(story.json("kb", "show", card)["symptom"]), "no hindsight in the symptom"
+    assert FIX not in json.dumps(story.json("kb", "show", card)["symptom"]), "the symptom contains the fix"
     assert FIX in story.text("kb", "show", card)
 
 

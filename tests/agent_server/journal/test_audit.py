@@ -1,4 +1,4 @@
-"""The log: appended in the transaction of what it tells, inert, and without secrets even where a caller forgot them."""
+"""The audit log: transactional, inert, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trackers are to be told: due while behind, taken by one, given up to a person, never begun by two."""
+"""Deliveries to trackers: due while behind, one owner at a time, parked for a person."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def revise(kb: Stores, ticket: str, revision: int) -> None:
         kb.tickets.seen_again(ticket, "engine")
 
 
-def test_it_is_due_until_told_and_again_when_the_ticket_changes(kb: Stores, deliveries: Deliveries) -> None:
+def test_a_delivery_is_due_until_delivered_and_again_after_a_change(kb: Stores, deliveries: Deliveries) -> None:
     assert deliveries.want("gitlab", "2")
     assert not deliveries.want("gitlab", "2")
     assert [(d.ticket, d.wanted, d.delivered) for d in deliveries.due(NOW, SINKS)] == [("2", 4, 0)]
@@ -139,7 +139,7 @@ def test_the_way_back_from_the_tracker(deliveries: Deliveries) -> None:
     assert [d.ticket for d in deliveries.due(NOW, SINKS)] == ["2"]
 
 
-def test_memory_is_changed_by_whoever_knows(deliveries: Deliveries) -> None:
+def test_memory_is_merged_by_owner_and_inbound_changes(deliveries: Deliveries) -> None:
     deliveries.want("gitlab", "2")
     deliveries.take(SINKS, "me", NOW, 60)
     deliveries.begin("gitlab", "2", "me", NOW, {"nonce": "x", "labels": ["a"]})

@@ -129,7 +129,7 @@ def test_who_starts_anew_takes_what_a_dead_one_had(kb: Stores) -> None:
     assert _key(kb) == "a"
 
 
-def test_put_with_what_it_tells_or_not_at_all(kb: Stores) -> None:
+def test_a_message_is_stored_with_its_transaction_or_not_at_all(kb: Stores) -> None:
     def fails() -> None:
         with kb.transaction():
             _put(kb, "a")
@@ -150,14 +150,14 @@ def test_only_what_is_done_is_forgotten(kb: Stores) -> None:
     assert [m.key for m in kb.messages.latest()] == ["waits"]
 
 
-def test_the_newest_are_told_oldest_first(kb: Stores) -> None:
+def test_the_newest_are_listed_oldest_first(kb: Stores) -> None:
     for key in "abc":
         _put(kb, key, key, "ops" if key != "b" else "dev")
     assert [m.key for m in kb.messages.latest(2)] == ["b", "c"]
     assert [m.key for m in kb.messages.latest(channel="ops")] == ["a", "c"]
 
 
-def test_neither_what_was_said_before_nor_what_waits_behind_costs_much(kb: Stores) -> None:
+def test_sent_and_blocked_messages_cost_little(kb: Stores) -> None:
     steps: list[int] = []
 
     def cost(key: str) -> int:

@@ -1,4 +1,4 @@
-"""Exceptions from the schedules: kept, ended without changing the past, and read back as they were made."""
+"""On-call overrides: stored, and ended without changing the past."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools over stack samples bring a flame graph as a page and as a picture, in the reader's language."""
+"""Flame graphs of tools over stack samples, as page and picture, in both languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer says first: the verdict, why, and who is accused of what on which evidence."""
+"""The first lines of results: verdict, reasons, accused ranks and evidence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_verdict_comes_first_then_the_accused_then_the_findings() -> None:
 
 @pytest.mark.parametrize("lang", LANGS)
 @pytest.mark.parametrize("verdict", get_args(Verdict))
-def test_every_verdict_is_said_with_its_reasons(verdict: str, lang: Lang) -> None:
+def test_every_verdict_has_a_text_with_its_reasons(verdict: str, lang: Lang) -> None:
     said = result_text(result(verdict=verdict, reasons=["noise", "few_steps"], step_ms=None), lang)
     assert not re.search(r"noise|few_steps|cannot_tell", said)
     assert len(said.splitlines()[2].split("; " if lang == "en" else "；")) == 2
@@ -95,7 +95,7 @@ def test_a_hang_claims_no_cost_per_step_and_its_table_shows_no_columns_of_nothin
     assert head.split() == ["rank", "host", "slow_class", "job_pct", "confidence"]
 
 
-def test_what_a_verdict_lacks_is_not_said_to_be_its_reason() -> None:
+def test_limitations_are_not_shown_as_reasons() -> None:
     lines = {v: result_text(result(verdict=v, reasons=["no_work_seen"]), "en").splitlines() for v in get_args(Verdict)}
     assert {v for v, said in lines.items() if said[2].startswith("  because: ")} == {"cannot_tell"}
     assert all(said[2].startswith("  note: ") for v, said in lines.items() if v != "cannot_tell")

@@ -1,4 +1,4 @@
-"""Pages of the heat map in both languages, from real recordings; and beside what cpu_profile says."""
+"""Heat maps in both languages, from real recordings, also of cpu_profile."""
 
 from __future__ import annotations
 

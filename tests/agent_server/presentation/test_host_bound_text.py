@@ -1,4 +1,4 @@
-"""host_bound's answer as text: findings, tables, and what to do, in both languages and within the budget."""
+"""Results of host_bound as text: findings, tables and remedies, in both languages within the budget."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def answer(comm: str) -> ToolResult[Data]:
         ),
     ],
 )
-def test_what_to_do_is_said_in_words_with_the_command(lang: Lang, first: str) -> None:
+def test_remedies_are_shown_with_their_command(lang: Lang, first: str) -> None:
     text = result_text(answer("greedy"), lang)
     lines = text.splitlines()
     (at,) = (number for number, line in enumerate(lines) if line.startswith("1. "))

@@ -1,4 +1,4 @@
-"""How matches are match_texts: known or only similar, how often, and what is left to check."""
+"""Texts of matches: known or similar, how often, and which checks are left."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def text(suffix: str = "txt", lang: Lang = "en", **changes: Any) -> str:
         ({"weak": True, "how": "text"}, "nearest, but it shares too little to be an answer: "),
     ],
 )
-def test_a_match_says_first_what_it_is(changes: dict[str, Any], first: str) -> None:
+def test_a_match_starts_with_its_sort(changes: dict[str, Any], first: str) -> None:
     assert text(**changes).startswith(first)
 
 
-def test_a_known_match_says_how_often_when_and_what_solved_it() -> None:
+def test_a_known_match_shows_recurrence_and_fix() -> None:
     fix = Words(en="moved to NVMe", zh="移到 NVMe")
     said = text(known=True, occurrences=3, last_seen="2026-01-02T03:04:05Z", fix=fix)
     assert "seen 3 times, last on 2026-01-02" in said
@@ -47,7 +47,7 @@ def test_a_known_match_says_how_often_when_and_what_solved_it() -> None:
     assert "seen" not in text()  # the literature counts no occurrences here
 
 
-def test_feedback_is_told_and_a_flag_warns() -> None:
+def test_feedback_is_shown_and_a_flag_warns() -> None:
     assert "helped in 3 of 4 cases" in text(record=Record(helped=3, wrong=1))
     assert "rated wrong in 4 of 5 cases" in text(record=Record(helped=1, wrong=4, flagged=True))
 

@@ -1,4 +1,4 @@
-"""What the tools over stack samples say first, in both languages; every code they write has words."""
+"""The first lines of tools over stack samples, in both languages; every code has a text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_code_has_words(lang: Lang) -> None:
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_nobody_on_a_cpu_is_not_called_healthy(lang: Lang) -> None:
+def test_no_thread_on_a_cpu_is_not_called_healthy(lang: Lang) -> None:
     told = said("cpu_profile", cpu_profile.Data(), lang)
     assert words(lang)["profiled"]["cpu"]["not_on_cpu"] in told
     device = said("cpu_profile", cpu_profile.Data(verdict="profiled", event="device", unit="ns", samples=9), lang)
@@ -58,7 +58,7 @@ def test_nobody_on_a_cpu_is_not_called_healthy(lang: Lang) -> None:
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_who_launches_the_device_is_told(lang: Lang) -> None:
+def test_what_launches_device_work_is_shown(lang: Lang) -> None:
     launch = LaunchRow(operator="aten::mm", code="forward (model.py:88)", pct=90)
     rows = [
         DeviceRow(name="GPU:gemm", pct=43.4, weight=6.9e7, count=12, launched_by=[launch]),
@@ -74,7 +74,7 @@ def test_who_launches_the_device_is_told(lang: Lang) -> None:
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_a_difference_says_what_it_is_measured_against(lang: Lang) -> None:
+def test_a_difference_shows_its_reference(lang: Lang) -> None:
     grew = ChangeRow(
         name="matmul_slow",
         what="own",
@@ -109,7 +109,7 @@ def test_a_difference_says_what_it_is_measured_against(lang: Lang) -> None:
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_a_period_says_what_is_waited_for(lang: Lang) -> None:
+def test_a_period_shows_what_threads_wait_for(lang: Lang) -> None:
     wait = WaitRow(
         tid=8,
         comm=EVIL,

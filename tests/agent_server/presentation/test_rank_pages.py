@@ -1,4 +1,4 @@
-"""slow_node_check brings a page of the ranks and its two drawings, in the reader's language."""
+"""The page of ranks and its two pictures, in both languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model's part in a diagnosis is shown."""
+"""The text of a model-driven diagnosis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ticket(d: Diagnosis, lang: Lang) -> str:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_story_cites_findings_that_exist_and_says_who_tells_it(lang: Lang) -> None:
+def test_the_story_cites_existing_findings_and_names_the_model(lang: Lang) -> None:
     text = diagnosis_text(reasoned(), CAUSES, lang)
     assert f"1. {CLAIM} (fileslower-1)\n" in text
     assert "example" in text
@@ -46,7 +46,7 @@ def test_a_ticket_shows_the_story_as_text_and_its_names_as_code(lang: Lang) -> N
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_what_was_struck_and_why_the_rules_finished_is_said_by_codes_alone(lang: Lang) -> None:
+def test_removed_claims_and_the_stop_are_shown_by_codes_only(lang: Lang) -> None:
     found = reasoned(story=[], struck=["number", "number", "name"], stopped="timeout")
     for text in (diagnosis_text(found, CAUSES, lang), ticket(found, lang)):
         assert "(2)" in text
@@ -54,13 +54,13 @@ def test_what_was_struck_and_why_the_rules_finished_is_said_by_codes_alone(lang:
         assert CLAIM not in text
 
 
-def test_without_a_model_nothing_is_said_of_one() -> None:
+def test_without_a_model_none_is_mentioned() -> None:
     plain = reasoned().model_copy(update={"reasoning": None})
     for text in (diagnosis_text(plain, CAUSES, "en"), ticket(plain, "en")):
         assert "model" not in text
 
 
-def test_a_long_story_stays_within_the_budget_and_says_so() -> None:
+def test_a_long_story_is_cut_to_the_budget_with_a_note() -> None:
     many = [
         Claim(text=f"{'The thread waits in fsync. ' * 14}{number}", findings=["fileslower-1"]) for number in range(8)
     ]
@@ -94,7 +94,7 @@ def test_what_was_ruled_out_leaves_room_for_what_to_do(lang: Lang) -> None:
     assert re.search(r"\d+ more left out|另有 \d+ 条未列出", text)
 
 
-def test_a_finding_is_told_in_full_once_and_then_in_short() -> None:
+def test_a_finding_is_shown_in_full_once_and_then_shortened() -> None:
     plain = checkpoint()
     against = Assessment(cause="fsync_storm", state=CauseState.RULED_OUT, against=[plain.chain[0]], by=["fileslower"])
     text = diagnosis_text(plain.model_copy(update={"assessments": [against]}), CAUSES, "en")

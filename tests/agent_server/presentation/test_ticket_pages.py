@@ -1,4 +1,4 @@
-"""Tickets as pages: of every origin, in both languages; people's words are inert, and apart from whystall's."""
+"""Tickets as Markdown: of every origin, in both languages; people's texts are inert and separate."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_words_of_people_stand_apart_from_what_whystall_made(lang: Lang) -> None
 
 @pytest.mark.parametrize("lang", LANGS)
 @pytest.mark.parametrize("origin", ["diagnosis", "alert", "work_order", "person"])
-def test_a_page_says_who_decided_what_and_who_has_it(origin: str, lang: Lang) -> None:
+def test_a_ticket_page_shows_decisions_and_assignment(origin: str, lang: Lang) -> None:
     shown = ticket_markdown(ticket("nccl", origin=origin), lang, load_causes(), [])
     said = words(lang)["tickets"]
     assert said["origins"][origin] in shown
@@ -189,7 +189,7 @@ def test_a_page_says_who_decided_what_and_who_has_it(origin: str, lang: Lang) ->
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_a_bare_ticket_says_what_is_not_known(lang: Lang) -> None:
+def test_a_bare_ticket_shows_what_is_unknown(lang: Lang) -> None:
     bare = Ticket(
         id="7",
         created=AT,
@@ -228,7 +228,7 @@ def test_a_diagnosis_takes_the_place_of_what_was_guessed() -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.HEALTHY])
-def test_a_look_that_found_no_cause_leaves_the_guess_and_says_so(verdict: Verdict) -> None:
+def test_a_diagnosis_without_cause_keeps_the_suspected_one_with_a_note(verdict: Verdict) -> None:
     looked = checkpoint(cause=None, culprit=None, verdict=verdict)
     shown = ticket_markdown(ticket("nccl").model_copy(update={"diagnosis": looked}), "en", load_causes())
     guess = next(row for row in shown.split("\n") if row.startswith("- Likely cause"))
@@ -236,14 +236,14 @@ def test_a_look_that_found_no_cause_leaves_the_guess_and_says_so(verdict: Verdic
     assert ("Stall without a known cause" in shown) == (verdict is Verdict.INCONCLUSIVE)
 
 
-def test_trackers_are_not_told_what_they_hold_themselves() -> None:
+def test_comments_and_history_are_not_sent_to_trackers() -> None:
     shown = ticket_markdown(ticket("nccl"), "en", load_causes())
     assert "## Comments" not in shown
     assert "## History" not in shown
     assert "## As reported" in shown
 
 
-def test_the_history_speaks_in_words_and_tells_repetition_once() -> None:
+def test_the_history_has_texts_and_merges_repetitions() -> None:
     def event(n: int, what: str, detail: str = "") -> Event:
         return Event.model_validate(
             {"n": n, "ticket": "7", "revision": n, "what": what, "by": "ann", "at": AT, "detail": detail}

@@ -1,4 +1,4 @@
-"""What a report is about: by rules, by incidents, by words, or unknown; and every field says by what."""
+"""Classification by rules, incidents, words, or unknown; every field has what decided it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_catalogue_has_every_category_and_what_is_unknown() -> None:
     assert len(texts) == len(set(texts))
 
 
-def test_a_rule_says_which_words_it_heard(kb: KnowledgeBase) -> None:
+def test_a_rule_returns_the_matched_words(kb: KnowledgeBase) -> None:
     found = told(kb, "host-88 报 Xid 79，显卡掉了")
     assert found.category.value == "accelerator"
     assert found.category.by == "rule:gpu-fault"
@@ -114,7 +114,7 @@ def test_what_does_not_tell_is_unknown_and_by_default(kb: KnowledgeBase, text: s
         ("显卡是好的，网络没问题，读数据集很慢", "network"),
     ],
 )
-def test_what_is_denied_is_not_heard(kb: KnowledgeBase, text: str, never: str) -> None:
+def test_negated_words_do_not_match(kb: KnowledgeBase, text: str, never: str) -> None:
     assert told(kb, text).category.value != never
 
 

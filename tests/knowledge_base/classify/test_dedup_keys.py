@@ -1,4 +1,4 @@
-"""Which reports are the same: numbers, ids, times and pods change; hosts, devices, codes and words do not."""
+"""Deduplication keys: numbers, ids, times and pods vary; hosts, devices, codes and words do not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def alert(**labels: str) -> Report:
         ("您好，交换机端口 eth3 抖动，请尽快处理，谢谢", "交换机端口 eth3 抖动"),
     ],
 )
-def test_the_same_told_with_other_figures(one: str, other: str) -> None:
+def test_the_same_text_with_other_numbers_has_the_same_key(one: str, other: str) -> None:
     assert dedup_key(order(one)) == dedup_key(order(other))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from whystall.knowledge_base.classify.scoring import Tally
 
 
-def test_counts_are_told_with_their_intervals() -> None:
+def test_counts_have_intervals() -> None:
     tally = Tally()
     for truth, given, by, count in (
         ("storage", "storage", "rule:x", 6),

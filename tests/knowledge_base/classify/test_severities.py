@@ -1,4 +1,4 @@
-"""How bad it is: words of all senders, and what texts say of themselves."""
+"""Severity from words of all senders and from texts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_words_of_senders(word: str, severity: Severity | None) -> None:
         ("想问一下怎么提交多机任务", INFO),
     ],
 )
-def test_what_a_text_says_of_itself(text: str, severity: Severity) -> None:
+def test_severity_is_read_from_the_text(text: str, severity: Severity) -> None:
     found = severity_of("", text)
     assert (found.value, found.by) == (severity.value, "rule:severity-words")
     assert found.because
@@ -64,12 +64,12 @@ def test_what_a_text_says_of_itself(text: str, severity: Severity) -> None:
 @pytest.mark.parametrize(
     "text", ["page faults on the critical path", "error 404 in a log line", "high latency", "显卡报错", ""]
 )
-def test_what_says_nothing_is_by_default(text: str) -> None:
+def test_without_severity_words_the_default_is_used(text: str) -> None:
     found = severity_of("", text)
     assert (found.value, found.by, found.confidence) == ("minor", "default", 0.0)
 
 
-def test_the_sender_goes_before_the_text_unless_nobody_knows_its_word() -> None:
+def test_the_senders_value_precedes_the_text_if_it_is_known() -> None:
     assert severity_of("low", "URGENT all jobs are down").by == "label:severity"
     assert severity_of("low", "URGENT all jobs are down").value == "minor"
     assert severity_of("banana", "URGENT all jobs are down").value == "critical"

@@ -1,4 +1,4 @@
-"""Tickets that read alike."""
+"""Tickets with similar texts."""
 
 from __future__ import annotations
 
