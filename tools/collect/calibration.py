@@ -21,7 +21,7 @@ import polars as pl
 
 from whystall.tools.collect.calibration_child import FILE, LEAST_FILE, MIB, READ_ROUNDS, Plan
 from whystall.tools.collect.proc_cgroup import Hierarchies, read_limits
-from whystall.tools.collect.tables import CALIBRATION
+from whystall.tools.collect.tables import CALIBRATION, filled
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean, clean_path
@@ -194,10 +194,7 @@ async def calibrate(request: Request, progress: Progress | None = None, seconds:
         proven.append(bool(trials) and proof.get("cold") is not False and proof.get("direct") is not False)
     refused_rows = [{**_columns(r.place), "code": r.code, "detail": clean(r.detail)} for r in refusals]
     return Capture(
-        tables={
-            "trials": pl.DataFrame(rows, schema=CALIBRATION["trials"], orient="row"),
-            "refusals": pl.DataFrame(refused_rows, schema=CALIBRATION["refusals"], orient="row"),
-        },
+        tables=filled(CALIBRATION, trials=rows, refusals=refused_rows),
         hooks=["O_TMPFILE", "O_DIRECT"],
         seen=len(rows),
         kept=len(rows),

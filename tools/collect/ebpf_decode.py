@@ -13,7 +13,7 @@ from whystall.bpf.collectors.block import BlockRows
 from whystall.bpf.collectors.switches import SwitchRows
 from whystall.bpf.collectors.syscalls import SyscallRows
 from whystall.tools.collect.proc_maps import MappedFile
-from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS
+from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS, filled
 from whystall.tools.contract.text import clean, clean_path
 
 KernelFrames = Callable[[int], list[str]]
@@ -233,11 +233,7 @@ def block_tables(rows: BlockRows, disk: Callable[[int], str]) -> dict[str, pl.Da
         (i.insert or i.issue, i.issue, i.complete, disk(i.dev), i.op, i.bytes, _sector(i), i.tgid, clean(i.comm), open_)
         for i, open_ in requests
     ]
-    return {
-        "latency": _frame(BLOCK["latency"], latency),
-        "totals": _frame(BLOCK["totals"], totals),
-        "slow": _frame(BLOCK["slow"], slow),
-    }
+    return filled(BLOCK, latency=latency, totals=totals, slow=slow)
 
 
 def _sector(io: BlockIo) -> int:

@@ -14,7 +14,7 @@ from whystall.bpf.collectors.run_queue import RunQueue, RunQueueWaits
 from whystall.bpf.session import Session
 from whystall.tools.collect.ebpf_collector import EbpfCollector, SessionResult, losses
 from whystall.tools.collect.proc_interrupts import SOFT, InterruptCounts
-from whystall.tools.collect.tables import INTERRUPTS, RUN_QUEUE
+from whystall.tools.collect.tables import INTERRUPTS, RUN_QUEUE, filled
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.collector import Capture, Options
 
@@ -92,21 +92,17 @@ def interrupt_capture(raw: BpfCapture, counts: InterruptCounts, lost: int) -> Ca
 
 def interrupt_tables(interrupts: Interrupts) -> dict[str, pl.DataFrame]:
     """Return the tables of `interrupts`, except ``cpus``."""
-    rows: dict[str, list[tuple[object, ...]]] = {
-        "totals": [
-            (t.kind, clean(t.name), t.cpu, t.count, t.total_ns, t.max_ns)
-            for t in sorted(interrupts.totals, key=lambda t: (t.kind, t.name, t.cpu))
-        ],
-        "latency": [
-            (s.kind, clean(s.name), *layout.slot_bounds(s.slot), s.count)
-            for s in sorted(interrupts.slots, key=lambda s: (s.kind, s.name, s.slot))
-        ],
-        "stolen": [
+    totals = sorted(interrupts.totals, key=lambda t: (t.kind, t.name, t.cpu))
+    slots = sorted(interrupts.slots, key=lambda s: (s.kind, s.name, s.slot))
+    return filled(
+        INTERRUPTS,
+        totals=[(t.kind, clean(t.name), t.cpu, t.count, t.total_ns, t.max_ns) for t in totals],
+        latency=[(s.kind, clean(s.name), *layout.slot_bounds(s.slot), s.count) for s in slots],
+        stolen=[
             (s.tgid, s.tid, clean(s.comm), s.kind, clean(s.name), s.count, s.total_ns, s.max_ns, s.in_call_ns)
             for s in interrupts.stolen
         ],
-    }
-    return {name: pl.DataFrame(rows.get(name, []), schema, orient="row") for name, schema in INTERRUPTS.items()}
+    )
 
 
 def run_queue_capture(raw: BpfCapture, lost: int) -> Capture:
@@ -133,7 +129,4 @@ def run_queue_tables(waits: RunQueue) -> dict[str, pl.DataFrame]:
         (s.tgid, named.get(s.tgid, ""), *layout.slot_bounds(s.slot), s.count)
         for s in sorted(waits.slots, key=lambda s: (s.tgid, s.slot))
     ]
-    return {
-        "latency": pl.DataFrame(slots, RUN_QUEUE["latency"], orient="row"),
-        "totals": pl.DataFrame(totals, RUN_QUEUE["totals"], orient="row"),
-    }
+    return filled(RUN_QUEUE, latency=slots, totals=totals)

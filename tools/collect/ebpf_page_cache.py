@@ -16,7 +16,7 @@ from whystall.bpf.session import Session
 from whystall.tools.collect.ebpf_collector import EbpfCollector, SessionResult, disk_name, losses
 from whystall.tools.collect.ebpf_decode import Files
 from whystall.tools.collect.proc_maps import mapped_file
-from whystall.tools.collect.tables import PAGE_CACHE
+from whystall.tools.collect.tables import PAGE_CACHE, filled
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.collector import Capture, Options
 
@@ -105,13 +105,8 @@ def page_tables(pages: Pages, raw: BpfCapture, files: Files, disk: Callable[[int
         (number(z.file), z.tgid, "write" if z.write else "read", z.direct, 1 << z.log, 2 << z.log, z.count, z.bytes)
         for z in pages.sizes
     ]
-    return {
-        "use": pl.DataFrame(use_rows, schema=PAGE_CACHE["use"], orient="row"),
-        "evictions": pl.DataFrame(eviction_rows, schema=PAGE_CACHE["evictions"], orient="row"),
-        "stalls": pl.DataFrame(stall_rows, schema=PAGE_CACHE["stalls"], orient="row"),
-        "sizes": pl.DataFrame(size_rows, schema=PAGE_CACHE["sizes"], orient="row"),
-        "files": files.table(),
-    }
+    tables = filled(PAGE_CACHE, use=use_rows, evictions=eviction_rows, stalls=stall_rows, sizes=size_rows)
+    return tables | {"files": files.table()}
 
 
 def cause_page_events(session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from whystall.tools.collect import proc_parse as parse
-from whystall.tools.collect.tables import BLOCK
+from whystall.tools.collect.tables import BLOCK, filled
 
 _Totals = tuple[int, int, int]
 """Requests, bytes, milliseconds."""
@@ -52,8 +52,7 @@ class BlockTotals:
             count, size, ms = _since(self._first.get(key), totals)
             if count > 0:
                 rows.append((*key, count, size, 0, ms * 1_000_000, self._peak.get(key, 0)))
-        content = {"latency": [], "totals": rows, "slow": []}
-        return {name: pl.DataFrame(content[name], schema, orient="row") for name, schema in BLOCK.items()}
+        return filled(BLOCK, totals=rows)
 
 
 def _operations(d: parse.DiskStat) -> dict[str, _Totals]:

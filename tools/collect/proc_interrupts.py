@@ -13,7 +13,7 @@ from typing import NamedTuple
 import polars as pl
 
 from whystall.tools.collect import proc_parse as parse
-from whystall.tools.collect.tables import INTERRUPTS
+from whystall.tools.collect.tables import INTERRUPTS, filled
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import node_path
 
@@ -134,8 +134,7 @@ class InterruptCounts:
             for (kind, name), counts in self.grown().items()
             for cpu, count in counts.items()
         ]
-        content: Mapping[str, list[tuple[object, ...]]] = {"totals": [*rows], "cpus": [*self.cpu_rows()]}
-        return {name: pl.DataFrame(content.get(name, []), schema, orient="row") for name, schema in INTERRUPTS.items()}
+        return filled(INTERRUPTS, totals=rows, cpus=self.cpu_rows())
 
     def architecture_rows(self) -> list[tuple[str, str, int, int, int, int]]:
         """Return the rows of interrupts that the architecture handles, for which there is no irq tracepoint."""

@@ -14,15 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import polars as pl
-
 from whystall.tools.collect import proc_counters as counters
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.collect.proc_cgroup import Hierarchies, Place, read_limits
 from whystall.tools.collect.proc_memory import read_memory
 from whystall.tools.collect.proc_topology import cpu_rows
-from whystall.tools.collect.tables import PROC
+from whystall.tools.collect.tables import PROC, filled
 from whystall.tools.contract.text import clean_path
 from whystall.tools.node.hierarchies import CgroupView
 from whystall.tools.recording.collector import Capture
@@ -109,7 +107,7 @@ class ProcReader:
         self._sample_disks()
         self._sample_cgroups()
         self._sample_processes()
-        tables = {name: pl.DataFrame(self._rows[name], PROC[name], orient="row") for name in PROC}
+        tables = filled(PROC, **self._rows)
         rows = sum(frame.height for frame in tables.values())
         return Capture(
             tables=tables,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-
-import polars as pl
+from collections.abc import Callable, Iterable
 
 from whystall.tools.collect.proc_files import Files, OpenFile
 from whystall.tools.collect.residency import Residency, residency
-from whystall.tools.collect.tables import RESIDENCY
+from whystall.tools.collect.tables import RESIDENCY, filled
 from whystall.tools.node.mounts import REMOTE
 from whystall.tools.recording.collector import Capture
 
@@ -61,14 +59,13 @@ class OpenFiles:
 
     def read(self) -> Capture:
         """Return the capture."""
-        content: dict[str, Sequence[tuple[object, ...]]] = {"open_files": self._rows, "files": self._files.rows}
         not_seen = []
         if self._denied:
             not_seen.append(("not_permitted", f"cached pages of {len(self._denied)} files"))
         if self._left:
             not_seen.append(("residency_cut", str(self._left)))
         return Capture(
-            tables={name: pl.DataFrame(content[name], schema, orient="row") for name, schema in RESIDENCY.items()},
+            tables=filled(RESIDENCY, open_files=self._rows, files=self._files.rows),
             hooks=["cachestat"],
             seen=len(self._rows),
             kept=len(self._rows),

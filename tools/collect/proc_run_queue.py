@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import polars as pl
-
 from whystall.tools.collect import proc_parse as parse
-from whystall.tools.collect.tables import RUN_QUEUE
+from whystall.tools.collect.tables import RUN_QUEUE, filled
 from whystall.tools.recording.collector import Capture
 
 _MOST_THREADS = 20_000
@@ -100,10 +98,7 @@ class ThreadWaits:
         if self.denied:
             not_seen.append(("not_permitted", f"schedstat of {len(self.denied)} processes"))
         return Capture(
-            tables={
-                "totals": pl.DataFrame(rows, RUN_QUEUE["totals"], orient="row"),
-                "latency": pl.DataFrame([], RUN_QUEUE["latency"]),
-            },
+            tables=filled(RUN_QUEUE, totals=rows),
             hooks=["/proc/PID/task/TID/schedstat"],
             seen=count,
             kept=count,

@@ -13,7 +13,7 @@ from whystall.bpf import layout, syscalls
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.proc_calls import RUNNING, Sample, Span, Thread
 from whystall.tools.collect.proc_files import Files
-from whystall.tools.collect.tables import SWITCHES, SYSCALLS
+from whystall.tools.collect.tables import SWITCHES, SYSCALLS, filled
 from whystall.tools.contract.text import clean
 
 _MAX_ROWS = 100_000
@@ -96,17 +96,15 @@ class ThreadSampler:
     def syscall_tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of `syscalls`; the histogram is empty, as it would lack all short calls."""
         totals = [(*key, *values) for key, values in self._call_totals.items()]
-        return self._frames(SYSCALLS, {"calls": self._calls, "totals": totals, "latency": []})
+        return filled(SYSCALLS, calls=self._calls, totals=totals, files=self._files.rows, stacks=self._stack_rows())
 
     def switch_tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of `switches`."""
         totals = [(*key, *values) for key, values in self._wait_totals.items()]
-        return self._frames(SWITCHES, {"segments": self._waits, "totals": totals})
+        return filled(SWITCHES, segments=self._waits, totals=totals, files=self._files.rows, stacks=self._stack_rows())
 
-    def _frames(self, schemas: dict[str, pl.Schema], rows: dict[str, Sequence[Row]]) -> dict[str, pl.DataFrame]:
-        stacks: list[Row] = [(key, True, list(frames)) for frames, key in self._stacks.items()]
-        everything = {**rows, "files": self._files.rows, "stacks": stacks}
-        return {name: pl.DataFrame(everything[name], schema, orient="row") for name, schema in schemas.items()}
+    def _stack_rows(self) -> list[Row]:
+        return [(key, True, list(frames)) for frames, key in self._stacks.items()]
 
     def _tids(self, pid: int) -> list[int]:
         try:

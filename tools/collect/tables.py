@@ -7,6 +7,9 @@ columns are keys into the ``files`` and ``stacks`` tables, -1 if there is none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import polars as pl
 
 from whystall.tools.stacks import model as stack_samples
@@ -27,6 +30,11 @@ def _schema(*columns: str) -> pl.Schema:
     """Return the schema of the columns ``name:type``, separated by spaces; without a type they are integers."""
     pairs = [column.partition(":") for text in columns for column in text.split()]
     return pl.Schema({name: _TYPES[kind] if kind else pl.Int64() for name, _, kind in pairs})
+
+
+def filled(schemas: Mapping[str, pl.Schema], **rows: Iterable[Any]) -> dict[str, pl.DataFrame]:
+    """Return a table per schema from its `rows`; those without rows are empty."""
+    return {name: pl.DataFrame(list(rows.get(name, ())), schema, orient="row") for name, schema in schemas.items()}
 
 
 # A file: full path on the host; `complete` False when the path could not be followed to its root.

@@ -7,15 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import ClassVar
 
-import polars as pl
-
 from whystall.tools.collect import proc_parse
 from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
 from whystall.tools.collect.bcc.stock import AGREE, FEW, UNKNOWN, StockMethod, skipped_second, unparsed_lines
 from whystall.tools.collect.bcc.threads import process_of
 from whystall.tools.collect.options import SyscallOptions
-from whystall.tools.collect.tables import BLOCK, FILES, PAGE_CACHE, STACKS, SYSCALLS
+from whystall.tools.collect.tables import BLOCK, PAGE_CACHE, SYSCALLS, filled
 from whystall.tools.recording.collector import Capture
 
 _MS = 1_000_000
@@ -87,13 +85,7 @@ class Fileslower(StockMethod):
         if self._min_ms * _MS > min_ns:
             not_seen.append(("below_threshold", f"syscalls {self._min_ms} ms"))
         return Capture(
-            tables={
-                "calls": pl.DataFrame(rows, SYSCALLS["calls"]),
-                "totals": pl.DataFrame([], SYSCALLS["totals"]),
-                "latency": pl.DataFrame([], SYSCALLS["latency"]),
-                "files": pl.DataFrame(names, FILES),
-                "stacks": pl.DataFrame([], STACKS),
-            },
+            tables=filled(SYSCALLS, calls=rows, files=names),
             hooks=[f"{self.name}: kprobe vfs_read, vfs_write"],
             seen=len(rows),
             kept=len(rows),
@@ -137,11 +129,7 @@ class Biolatency(StockMethod):
         if self._found.full:
             not_seen.append(("histogram_full", self.name))
         return Capture(
-            tables={
-                "latency": pl.DataFrame(slots, BLOCK["latency"], orient="row"),
-                "totals": pl.DataFrame(totals, BLOCK["totals"], orient="row"),
-                "slow": pl.DataFrame([], BLOCK["slow"]),
-            },
+            tables=filled(BLOCK, latency=slots, totals=totals),
             hooks=[f"{self.name}: kprobe blk_mq_start_request, blk_account_io_done", "/proc/diskstats"],
             seen=sum(requests.values()),
             kept=0,
@@ -200,10 +188,7 @@ class Cachestat(StockMethod):
         accessed = self._hits + self._misses
         rows = [{**row, "pid": 0, "comm": "", "accessed": accessed, "added": self._misses}] if accessed else []
         return Capture(
-            tables={
-                "use": pl.DataFrame(rows, PAGE_CACHE["use"]),
-                **{name: pl.DataFrame([], PAGE_CACHE[name]) for name in ("evictions", "stalls", "sizes", "files")},
-            },
+            tables=filled(PAGE_CACHE, use=rows),
             hooks=[f"{self.name}: kprobe add_to_page_cache_lru, mark_page_accessed"],
             seen=accessed,
             kept=len(rows),

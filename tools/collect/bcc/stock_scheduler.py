@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import polars as pl
-
 from whystall.tools.collect.bcc import parse
 from whystall.tools.collect.bcc.running import Running
 from whystall.tools.collect.bcc.stock import AGREE, FEW, UNKNOWN, StockMethod, skipped_second, unparsed_lines
 from whystall.tools.collect.bcc.threads import Switches
 from whystall.tools.collect.proc_interrupts import HARD, SOFT, Counts, InterruptCounts
 from whystall.tools.collect.proc_run_queue import ThreadWaits
-from whystall.tools.collect.tables import FILES, INTERRUPTS, RUN_QUEUE, STACKS, SWITCHES
+from whystall.tools.collect.tables import INTERRUPTS, RUN_QUEUE, SWITCHES, filled
 from whystall.tools.recording.collector import Capture
 
 
@@ -67,12 +65,7 @@ class Offcputime(StockMethod):
         named = [{"stack": n, "kernel": kernel, "frames": list(frames)} for (kernel, frames), n in stacks.items()]
         not_seen = [("stock_offcputime", "")]
         return Capture(
-            tables={
-                "segments": pl.DataFrame([], SWITCHES["segments"]),
-                "totals": pl.DataFrame(rows, SWITCHES["totals"]),
-                "files": pl.DataFrame([], FILES),
-                "stacks": pl.DataFrame(named, STACKS),
-            },
+            tables=filled(SWITCHES, totals=rows, stacks=named),
             hooks=[f"{self.name}: kprobe finish_task_switch"],
             seen=len(rows),
             kept=len(rows),
@@ -116,12 +109,7 @@ class Interrupts(StockMethod):
         rows, silent = self._rows(grown)
         full = any(found.full for found in self._found.values())
         return Capture(
-            tables={
-                "totals": pl.DataFrame(rows, INTERRUPTS["totals"], orient="row"),
-                "latency": pl.DataFrame([], INTERRUPTS["latency"]),
-                "stolen": pl.DataFrame([], INTERRUPTS["stolen"]),
-                "cpus": pl.DataFrame(self._counts.cpu_rows(), INTERRUPTS["cpus"], orient="row"),
-            },
+            tables=filled(INTERRUPTS, totals=rows, cpus=self._counts.cpu_rows()),
             hooks=[f"{self.name}: tracepoint irq", "/proc/interrupts", "/proc/softirqs"],
             seen=sum(sum(counts.values()) for counts in grown.values()),
             kept=0,
@@ -190,24 +178,16 @@ class Runqlat(StockMethod):
         waits = sum(counts.values())
         pid = UNKNOWN if self._pid is None else self._pid
         comm = "" if self._pid is None else self._target.comm or ""
-        if self._pid is None:
-            totals = pl.DataFrame(
-                [(UNKNOWN, UNKNOWN, "", waits, UNKNOWN, UNKNOWN)] if waits else [], RUN_QUEUE["totals"], orient="row"
-            )
-            expected, lost, checked = self._slices, 0, self._slices > 0
-        else:
+        totals = [(UNKNOWN, UNKNOWN, "", waits, UNKNOWN, UNKNOWN)] if waits else []
+        slots = [(pid, comm, *slot, count) for slot, count in sorted(counts.items())]
+        tables = filled(RUN_QUEUE, latency=slots, totals=totals)
+        expected, lost, checked = self._slices, 0, self._slices > 0
+        if self._pid is not None:
             account = self._threads.read()
-            totals, lost = account.tables["totals"], account.lost
+            tables["totals"], lost = account.tables["totals"], account.lost
             expected, checked = account.seen, account.proven
         return Capture(
-            tables={
-                "latency": pl.DataFrame(
-                    [(pid, comm, *slot, count) for slot, count in sorted(counts.items())],
-                    RUN_QUEUE["latency"],
-                    orient="row",
-                ),
-                "totals": totals,
-            },
+            tables=tables,
             hooks=[f"{self.name}: raw_tracepoint sched_wakeup, sched_switch", "/proc/PID/task/TID/schedstat"],
             seen=waits,
             kept=0,
