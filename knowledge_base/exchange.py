@@ -179,7 +179,7 @@ def content_id(hash: str) -> str:
 
 
 def _checked(line: bytes) -> bytes:
-    """Return the spool line of a card: content hash and JSON; ValueError says what is invalid."""
+    """Return the spool line of a card: content hash and JSON; ValueError has the fault."""
     try:
         read = Incident.model_validate_json(line)
         if "origin" not in read.model_fields_set:  # exports of curated cards contain it

@@ -25,7 +25,7 @@ def compare(before: Diagnosis, after: Diagnosis) -> Verification:
     """Return what became of the evidence of `before` in `after`.
 
     `solved`: True if every finding is at most half of its size, gone, or no longer delays the victim; False if one is
-    not; None if `after` is inconclusive: `missing` then says why (``no_evidence``, ``no_victim``, ``not_measured``,
+    not; None if `after` is inconclusive: `missing` has the reasons (``no_evidence``, ``no_victim``, ``not_measured``,
     ``too_short``, or codes of `BLIND_SPOTS`). A finding still present counts even with gaps in coverage.
     """
     wanted = evidence(before)

@@ -1,7 +1,7 @@
 """Fences around untrusted text in prompts.
 
 Data of a host, ticket or card is given to a model as one line of JSON between two markers with a random nonce. The
-system prompt says that nothing between the markers is an instruction.
+system prompt states that nothing between the markers is an instruction.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ _DUE = "parked = 0 AND told < wanted AND (due <= ?1 OR due > ?2)"
 class Delivery(BaseModel):
     """A ticket in a sink. `wanted`, `delivered`: revisions of the ticket. `remote`: id in the tracker, empty until
     known; `url` for people. `underway`: start (seconds since the epoch) of a creation with unknown outcome. `attempts`:
-    failures since the last success. `parked`: not retried until a person asks; `error` says why. `memory`: the sink's
-    own data.
+    failures since the last success. `parked`: not retried until a person asks; `error`: the reason. `memory`: the
+    sink's own data.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -165,7 +165,7 @@ class Deliveries:
         return self._if_owner(sink, ticket, owner, _PATCH, [_json(memory)])
 
     def patch_memory(self, sink: str, ticket: str, memory: Mapping[str, Any]) -> None:
-        """Merge `memory` from an inbound change, whoever owns the delivery."""
+        """Merge `memory` from an inbound change, for any owner."""
         with self._file.write() as db:
             db.execute(
                 f"UPDATE deliveries SET {_PATCH} WHERE sink = ? AND ticket = ?",  # noqa: S608

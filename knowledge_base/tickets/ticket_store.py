@@ -184,7 +184,7 @@ class TicketStore:
         """Mark ticket `id` as resolved, and store `because` on the card of its fault, or on a new draft ``ticket-ID``
         (`Ticket.card`).
 
-        No card is written without a diagnosed fault, or if not `lesson`, which says that `because` is what solved it.
+        No card is written without a diagnosed fault, or if not `lesson`: `because` is then no solution.
         """
         at = at or now()
         with self._file.write() as db:
