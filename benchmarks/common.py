@@ -163,21 +163,26 @@ def child_command(command: Sequence[str]) -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL", "--", *command]
 
 
+def compiled(source: str, directory: Path, *flags: str) -> Path:
+    """Compile a C program of `SOURCES` into `directory`; return the program."""
+    program = directory / Path(source).stem
+    subprocess.run(["cc", *flags, "-Wall", "-o", str(program), str(SOURCES / source)], check=True)
+    return program
+
+
 class Workload:
     """A compiled C workload that executes commands line by line (see its source)."""
 
     def __init__(self, source: str, *arguments: str) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="whystall-bench-")
-        program = Path(self._directory.name, Path(source).stem)
-        flags = ["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wall"]
-        subprocess.run(["cc", *flags, "-o", str(program), str(SOURCES / source)], check=True)
+        flags = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+        program = compiled(source, Path(self._directory.name), *flags)
         self._process = subprocess.Popen(
             child_command([str(program), *arguments]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     @property
     def pid(self) -> int:
-        """Return the workload's process id."""
         return self._process.pid
 
     def begin(self, command: str) -> None:

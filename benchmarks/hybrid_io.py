@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import hybrid_io_cases as cases
-from benchmarks.common import Report, Row, Samples, Spread, replace_section, table
+from benchmarks.common import Report, Row, Samples, Spread, compiled, replace_section, table
 from benchmarks.hybrid_io_cases import QUICK, Sizes
 from benchmarks.hybrid_io_setup import (
     BUFFERED,
@@ -34,7 +34,6 @@ from benchmarks.hybrid_io_setup import (
     UNALIGNED,
     Unmeasurable,
     Way,
-    build,
     ways,
 )
 
@@ -335,7 +334,7 @@ def main(words: Sequence[str]) -> int:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="whystall-bench-", dir=options.place) as directory:
         place = Path(directory)
-        program = build("page_cache_load.c", place)
+        program = compiled("page_cache_load.c", place, "-O2", "-Wextra", "-Werror")
         all_ways = ways(program)
         if options.ways:
             all_ways = {name: way for name, way in all_ways.items() if name in options.ways}

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import PYTHON, ROOT, SOURCES, Metrics, child_command
+from benchmarks.common import PYTHON, ROOT, Metrics, child_command
 from whystall.tools.hybrid_io import build as hybrid_build
 from whystall.tools.hybrid_io.run import Options, environment, library
 
@@ -147,20 +147,10 @@ class Kernel:
         return cls(workers, kswapd)
 
     def since(self, before: Kernel) -> Kernel:
-        """Return the difference."""
         return Kernel(self.workers_s - before.workers_s, self.kswapd_s - before.kswapd_s)
 
 
-def build(source: str, directory: Path) -> Path:
-    """Compile a C workload; return the program."""
-    program = directory / Path(source).stem
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["cc", *flags, "-o", str(program), str(SOURCES / source)], check=True)
-    return program
-
-
 def steps_of(output: str) -> list[Metrics]:
-    """Return the lines of a workload."""
     return [{key: value for key, value in json.loads(line).items() if key != "step"} for line in output.splitlines()]
 
 
@@ -240,7 +230,6 @@ class Neighbour:
 
 
 def have_fio() -> bool:
-    """Return whether fio is installed."""
     return shutil.which("fio") is not None
 
 

@@ -46,7 +46,6 @@ class Zipf:
         self._sums = list(itertools.accumulate(1 / (rank + 2.7) ** s for rank in range(n)))
 
     def draw(self, dice: random.Random) -> int:
-        """Return a rank."""
         return bisect(self._sums, dice.random() * self._sums[-1])
 
 
@@ -64,12 +63,10 @@ def word(rank: int) -> str:
 
 
 def text(dice: random.Random, words: int) -> str:
-    """Return a text of `words` words."""
     return " ".join(word(_WORD.draw(dice)) for _ in range(words))
 
 
 def han(dice: random.Random, characters: int) -> str:
-    """Return a text of Chinese characters."""
     return "".join(chr(0x4E00 + _HAN.draw(dice)) for _ in range(characters))
 
 
@@ -166,7 +163,6 @@ def measure(file: Database, cases: Sequence[Evidence]) -> tuple[list[float], lis
 
 
 def run(sizes: Sequence[int], queries: int) -> Report:
-    """Measure every size."""
     report = Report(TITLE)
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as directory:
         path = Path(directory, "k.db")

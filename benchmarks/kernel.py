@@ -52,12 +52,10 @@ def _ids(pid: int, field: str) -> frozenset[int]:
 
 
 def links_of(pid: int) -> frozenset[int]:
-    """Return the ids of the links that a process holds."""
     return _ids(pid, "link_id")
 
 
 def programs_of(pid: int) -> frozenset[int]:
-    """Return the ids of the programs that a process holds."""
     return _ids(pid, "prog_id")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import kernel
-from benchmarks.common import SOURCES
+from benchmarks.common import SOURCES, Condition
 from whystall.bpf import build
 from whystall.bpf.collector import Collector
 from whystall.bpf.collectors.block import Block
@@ -67,3 +67,15 @@ def attached(data: bytes) -> Iterator[list[int]]:
 def programs() -> frozenset[int]:
     """Return the ids of the programs that this process has loaded."""
     return kernel.programs_of(os.getpid())
+
+
+def run_times(condition: Condition, work: Callable[[], object], least: int) -> str:
+    """Return ns per run of our programs that ran at least `least` times during `work`, by the kernel's statistics."""
+    with kernel.run_statistics(), condition():
+        loaded = programs()
+        before = kernel.runs(loaded)
+        work()
+        after = kernel.runs(loaded)
+    counts = {number: run.count - before[number].count for number, run in after.items()}
+    times = ((after[i].name, (after[i].ns - before[i].ns) / counts[i]) for i in sorted(after) if counts[i] >= least)
+    return ", ".join(f"{name} {ns:.0f}" for name, ns in times)

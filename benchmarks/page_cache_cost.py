@@ -11,9 +11,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from benchmarks import kernel, ours
+from benchmarks import ours
 from benchmarks.common import Condition, Metrics, Report, Row, Samples, Workload, interleave, no_tracer
 from whystall.bpf.collectors.page_cache import PageCache
 from whystall.bpf.session import Session, SessionConfig
@@ -99,17 +100,8 @@ def _rows(samples: Samples) -> list[Row]:
 def _by_program(workload: Workload, condition: Condition) -> list[str]:
     notes = []
     for name, (times, what, _) in _COMMANDS.items():
-        with kernel.run_statistics(), condition():
-            programs = ours.programs()
-            before = kernel.runs(programs)
-            workload.run(f"{name} {times}")
-            after = kernel.runs(programs)
-        used = [
-            f"{after[i].name} {(after[i].ns - before[i].ns) / (after[i].count - before[i].count):.0f}"
-            for i in sorted(after)
-            if after[i].count - before[i].count >= times // 40
-        ]
-        notes.append(f"{what}: ns per run by the kernel's count: {', '.join(used)}")
+        used = ours.run_times(condition, partial(workload.run, f"{name} {times}"), times // 40)
+        notes.append(f"{what}: ns per run by the kernel's count: {used}")
     return notes
 
 

@@ -10,9 +10,10 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks import kernel, ours, peers
+from benchmarks import ours, peers
 from benchmarks.common import (
     Condition,
     Metrics,
@@ -136,17 +137,8 @@ def _by_program(workload: Workload, conditions: dict[str, Condition]) -> list[st
     notes = []
     for name in ("floor", "untraced", "traced"):
         for command in _COMMANDS:
-            with kernel.run_statistics(), conditions[name]():
-                programs = ours.programs()
-                before = kernel.runs(programs)
-                workload.run(f"{command} {_CALLS}")
-                after = kernel.runs(programs)
-            used = [
-                f"{after[i].name} {(after[i].ns - before[i].ns) / (after[i].count - before[i].count):.0f}"
-                for i in sorted(after)
-                if after[i].count - before[i].count >= _CALLS
-            ]
-            notes.append(f"{_WHAT[command]}, {name}, ns per run by the kernel's count: {', '.join(used)}")
+            used = ours.run_times(conditions[name], partial(workload.run, f"{command} {_CALLS}"), _CALLS)
+            notes.append(f"{_WHAT[command]}, {name}, ns per run by the kernel's count: {used}")
     return notes
 
 

@@ -117,7 +117,6 @@ def counted(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def of_simulations(trials: int) -> list[Row]:
-    """Return the rows of simulated programs."""
     kinds = {"a loop": True, "random order": False}
     rows = []
     spans = {"30 s at 99 Hz": (USUAL, USUAL), "10 s at 49 Hz, 120 s at 199 Hz": (SHORT, LONG)}
@@ -139,7 +138,6 @@ def of_simulations(trials: int) -> list[Row]:
 
 
 def of_recordings(runs: int) -> list[Row]:
-    """Return the rows of a real program."""
     with tempfile.TemporaryDirectory(prefix="whystall-trials-") as directory:
         place = Path(directory)
         os.environ["WHYSTALL_HOME"] = str(place / "home")

@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -138,7 +137,6 @@ class Server:
             self.process.wait()
 
     def post(self, path: str, body: dict[str, Any], token: str) -> dict[str, Any]:
-        """Return the answer to a POST."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)  # noqa: S310
         try:
@@ -314,15 +312,7 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--duration", type=between(float, 5, 60), default=12.0, help="seconds (default: %(default)s)")
     command.add_argument("--lang", choices=("en", "zh"), default="en", help="of the alert's messages")
     command.add_argument("--no-kill", action="store_true", help="do not kill the server")
-    options = command.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
-    try:
-        return run(options)
-    except DemoError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return demo.guarded(run, command.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,7 @@ import demo
 from _cgroups import Cgroup
 from _command import Parser, between
 from demo import DemoError, Diagnosis, Event, Row
-from slow_disk import SlowDisk, SlowDiskError, mounts
+from slow_disk import SlowDisk, mounts
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
@@ -266,16 +265,7 @@ def main(argv: list[str] | None = None) -> int:
     command = Parser(description=(__doc__ or "").split("\n\n")[0])
     command.add_argument("--duration", type=between(float, 4, 60), default=8.0, help="of each window, s (default: 8)")
     command.add_argument("--lang", choices=("en", "zh"), default="en")
-    options = command.parse_args(argv)
-    # Exit by an exception, so that the job and the slow disk are removed too.
-    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
-    try:
-        return run(options)
-    except (DemoError, SlowDiskError) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return demo.guarded(run, command.parse_args(argv))
 
 
 if __name__ == "__main__":

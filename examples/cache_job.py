@@ -33,23 +33,28 @@ STREAMER = "shard-loader"
 _libc = ctypes.CDLL(None)
 
 
+def write_uncached(path: Path, mib: int) -> None:
+    """Write a file of random bytes to the disk, and drop it from the page cache."""
+    with path.open("wb") as file:
+        for _ in range(mib):
+            file.write(os.urandom(MIB))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 class Stream:
     """Files that are read sequentially, one after another."""
 
     def __init__(self, directory: Path, options: argparse.Namespace) -> None:
-        self._size = options.shard_mib * MIB
         self._request = options.request_kib * 1024
         self.paths = [directory / f"shard_{number:04d}.bin" for number in range(options.shards)]
         for path in self.paths:
-            with path.open("wb") as file:
-                if options.filled:
-                    for _ in range(options.shard_mib):
-                        file.write(os.urandom(MIB))
-                    file.flush()
-                    os.fsync(file.fileno())
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                else:
-                    file.truncate(self._size)
+            if options.filled:
+                write_uncached(path, options.shard_mib)
+            else:
+                path.touch()
+                os.truncate(path, options.shard_mib * MIB)
         self._buffer = bytearray(self._request)
 
     def requests(self) -> Iterator[tuple[Path, int]]:
@@ -70,12 +75,7 @@ class Hot:
     def __init__(self, path: Path, mib: int, request: int) -> None:
         self.path = path
         self._size = mib * MIB
-        with path.open("wb") as file:
-            for _ in range(mib):
-                file.write(os.urandom(MIB))
-            file.flush()
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        write_uncached(path, mib)
         self._fd = os.open(path, os.O_RDONLY)
         self._buffer = bytearray(request)
 

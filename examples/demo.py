@@ -83,7 +83,7 @@ def judge_checkpoint(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
     checkpoints = [line for line in log if line["event"] == "checkpoint"]
     paths = {line["path"] for line in checkpoints}
     culprit = diagnosis.get("culprit") or {}
-    path = culprit.get("path") or ""
+    path, latency_ms = culprit.get("path") or "", culprit.get("latency_ms")
     suffered = statistics.median(line["total_s"] for line in checkpoints)
     starts = [line["start_mono_ns"] / 1e9 for line in checkpoints]
     period = statistics.median(later - earlier for earlier, later in pairwise(starts))
@@ -92,7 +92,7 @@ def judge_checkpoint(diagnosis: Diagnosis, log: Sequence[Event]) -> list[Row]:
         verdict_row(diagnosis, "synchronous checkpoint write", "sync_checkpoint_write"),
         # Without a file, since none could be observed, a diagnosis is incomplete but not wrong.
         Row("file", series(paths), path or "none", path in paths if path or not sampled else None),
-        near("latency", suffered, scaled(culprit.get("latency_ms"), 1e-3), LATENCY_TOLERANCE, sampled),
+        near("latency", suffered, None if latency_ms is None else latency_ms / 1e3, LATENCY_TOLERANCE, sampled),
         near("period", period, culprit.get("period_s"), PERIOD_TOLERANCE, sampled),
         ticket_row(diagnosis),
     ]
@@ -178,18 +178,12 @@ def blind(diagnosis: Diagnosis) -> list[str]:
 
 
 def words(diagnosis: Diagnosis) -> str:
-    """Return verdict and cause."""
     return ": ".join(part for part in (diagnosis["verdict"], diagnosis.get("cause")) if part)
 
 
 def series(paths: set[str]) -> str:
     """Return a path of the series, and their number."""
     return f"{min(paths, key=lambda path: (len(path), path))} (one of {len(paths)})"
-
-
-def scaled(value: float | None, factor: float) -> float | None:
-    """Return ``value * factor``; None for None."""
-    return None if value is None else value * factor
 
 
 def slow_disk(stack: contextlib.ExitStack) -> SlowDisk | None:
@@ -364,33 +358,42 @@ def mark(right: bool | None) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one scenario; return the exit status."""
+    """Run the command line; return the exit status."""
     command = Parser(description=(__doc__ or "").split("\n\n")[0])
     command.add_argument("--scenario", choices=SCENARIOS, default="checkpoint", help="default: %(default)s")
     command.add_argument("--duration", type=between(float, 5, 60), default=12.0, help="seconds (default: %(default)s)")
     command.add_argument("--lang", choices=("en", "zh"), default="en")
     command.add_argument("--llm", action="store_true", help="let a language model choose the tools and explain")
-    options = command.parse_args(argv)
-    scenario = SCENARIOS[options.scenario]
-    # Exit by an exception, so that the simulator and the slow disk are removed too.
+    return guarded(run, command.parse_args(argv))
+
+
+def guarded(demo: Callable[[Namespace], int], options: Namespace) -> int:
+    """Run a demo; return its exit status, 2 with one line if it cannot run."""
+    # Exit by an exception, so that programs and slow disks are removed too.
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     try:
-        with tempfile.TemporaryDirectory(prefix="whystall-demo-") as home, model(options.llm) as settings:
-            log = Path(home) / "simulator.jsonl"
-            # A separate knowledge base: the demo's ticket is not an incident of this host.
-            environment = {**os.environ, **settings, "WHYSTALL_HOME": home}
-            with simulator(scenario, log) as process:
-                began = time.monotonic_ns()
-                diagnosis = diagnose(scenario, process.pid, options, environment)
-                ended = time.monotonic_ns()
-            print("\ncompared with the simulator's log:")
-            rows = scenario.judge(diagnosis, between_times(read_log(log), *measured_span(diagnosis, began, ended)))
-            return 0 if show([*rows, *([model_row(diagnosis)] if options.llm and scenario.stalls else [])]) else 1
-    except DemoError as error:
+        return demo(options)
+    except (DemoError, SlowDiskError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def run(options: Namespace) -> int:
+    """Run one scenario; return the exit status."""
+    scenario = SCENARIOS[options.scenario]
+    with tempfile.TemporaryDirectory(prefix="whystall-demo-") as home, model(options.llm) as settings:
+        log = Path(home) / "simulator.jsonl"
+        # A separate knowledge base: the demo's ticket is not an incident of this host.
+        environment = {**os.environ, **settings, "WHYSTALL_HOME": home}
+        with simulator(scenario, log) as process:
+            began = time.monotonic_ns()
+            diagnosis = diagnose(scenario, process.pid, options, environment)
+            ended = time.monotonic_ns()
+        print("\ncompared with the simulator's log:")
+        rows = scenario.judge(diagnosis, between_times(read_log(log), *measured_span(diagnosis, began, ended)))
+        return 0 if show([*rows, *([model_row(diagnosis)] if options.llm and scenario.stalls else [])]) else 1
 
 
 if __name__ == "__main__":

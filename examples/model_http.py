@@ -37,7 +37,6 @@ class Request:
 
     @property
     def messages(self) -> list[Json]:
-        """Return the conversation so far."""
         messages: list[Json] = self.body.get("messages", [])
         return messages
 
@@ -157,7 +156,6 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Return the port."""
         return int(self._http.server_address[1])
 
     @property
@@ -259,8 +257,6 @@ class _CutError(OSError):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     protocol_version = "HTTP/1.1"
     server_version = "whystall-example"
     sys_version = ""
@@ -272,7 +268,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing; `Server.requests` has the requests."""
 
     def do_GET(self) -> None:
-        """Answer with the list of models."""
         request = self._take(b"")
         refused = self._refusal(request)
         if refused is None and request.path.rstrip("/") == "/v1/models":
@@ -281,7 +276,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._raw(refused or error(404, f"no such path: {request.path}", "not_found_error"))
 
     def do_POST(self) -> None:
-        """Answer with a completion."""
         try:
             length = int(self.headers.get("Content-Length", ""))
         except ValueError:
@@ -439,7 +433,6 @@ def written(arguments: Mapping[str, Any] | str) -> str:
 
 
 def finish_of(turn: Turn) -> str:
-    """Return the finish reason."""
     return turn.finish or ("tool_calls" if turn.calls else "stop")
 
 

@@ -43,7 +43,6 @@ button { font: inherit; padding: .35rem .9rem; border: 1px solid var(--line); bo
 
 
 def document(title: str, body: str) -> str:
-    """Return a page."""
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style><main>{body}</main></html>"
