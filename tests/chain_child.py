@@ -16,19 +16,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-LOADED = [
-    "chain_child",
-    "polars",
-    "sqlite_utils",
-    "whystall.agent_server.interfaces.cli.commands.serve",
-    "whystall.agent_server.interfaces.mcp.server",
-    "whystall.agent_server.interfaces.web.serve",
-    "whystall.agent_server.settings.load",
-    "whystall.agent_server.settings.model",
-    "whystall.agent_server.worker.service",
-    "whystall.knowledge_base.store",
-]
-
 
 class Killing(sqlite3.Connection):
     """A connection that counts the transactions of this process, and kills it at number `at`."""
@@ -82,7 +69,7 @@ def start(
     """A server in a process of its own; `at`: of which transaction it kills itself, 0: of none."""
     if not _context:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(LOADED)
+        context.set_forkserver_preload(["chain_child", "chain_preload"])
         _context.append(context)
     process = _context[0].Process(target=serve, args=(words, env, str(errors), at, after, str(log)))
     process.start()
