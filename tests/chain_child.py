@@ -54,7 +54,13 @@ def serve(words: list[str], env: dict[str, str], errors: str, at: int, after: bo
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     Killing.at, Killing.after, Killing.log = at, after, Path(log)
     plain = sqlite3.connect
-    sqlite3.connect = lambda *given, **how: plain(*given, factory=Killing, **how)  # type: ignore[assignment]
+
+    def connect(*given: Any, **how: Any) -> sqlite3.Connection:
+        connection = plain(*given, factory=Killing, **how)
+        connection.execute("PRAGMA synchronous = OFF")  # processes are killed here, machines are not
+        return connection
+
+    sqlite3.connect = connect  # type: ignore[assignment]
     from whystall.agent_server.interfaces.cli.main import main
 
     main(["serve", *words])

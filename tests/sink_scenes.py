@@ -116,8 +116,17 @@ def scene(kind: Kind, path: Path, **more: Any) -> Iterator[Scene]:
     """A scene with a tracker like `kind`; `more` are further settings of its sink."""
     vendor, table = vendor_of(kind)
     (path / "knowledge.db").write_bytes(_empty())
-    with serving(vendor) as gate, Stores(path / "knowledge.db") as kb:
+    with serving(vendor) as gate, opened(path / "knowledge.db") as kb:
         yield Scene(kb, settings_of(table, gate, **more), vendor, gate)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Stores]:
+    """The knowledge base at `path`, not synced to the disk: processes are killed here, machines are not."""
+    with Stores(path) as kb:
+        with kb._file.read() as db:
+            db.execute("PRAGMA synchronous = OFF")
+        yield kb
 
 
 @cache

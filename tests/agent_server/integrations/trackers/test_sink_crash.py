@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
-from sink_scenes import KINDS, TRACKERS, Kind, Scene, scene
+from sink_scenes import KINDS, TRACKERS, Kind, Scene, opened, scene
 
 from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
 from whystall.agent_server.outbound.client import Client
 from whystall.agent_server.outbound.request import Request, Response
-from whystall.agent_server.stores import Stores
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 _MANY = 60
@@ -53,7 +52,7 @@ async def _until_killed(s: Scene, at: int) -> bool:
             dead = True
             raise Killed
 
-    with Stores(s.kb.path) as kb, kb.after_commit(step):
+    with opened(s.kb.path) as kb, kb.after_commit(step):
         try:
             async with _Doomed(step) as client:
                 await DeliveryWorker(kb, s.settings, client, lambda: s.now).due(s.sink)
