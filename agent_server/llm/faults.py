@@ -11,7 +11,7 @@ import httpx
 from whystall.agent_server.llm.jsontext import NotJson, parsed
 from whystall.agent_server.llm.wire import LlmError
 from whystall.agent_server.outbound.retry import asked_wait
-from whystall.agent_server.outbound.transport import TEXT_LIMIT, explained, hidden, message_of, said
+from whystall.agent_server.outbound.transport import TEXT_LIMIT, error_text, explained, hidden, message_of
 from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
 from whystall.tools.contract.text import clean
 
@@ -153,7 +153,7 @@ def words_of(body: bytes, content_type: str) -> tuple[str, str]:
         kind = _kind(parsed(body))
     except NotJson:
         kind = ""
-    return said(body, content_type), kind
+    return error_text(body, content_type), kind
 
 
 def _is_url(text: str) -> bool:

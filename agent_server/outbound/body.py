@@ -1,4 +1,4 @@
-"""What a server sends, unpacked, and never more than we want."""
+"""Reads bodies of responses: decompressed and limited in size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _GZIP, _ZLIB = 31, 15
 
 
 class Body:
-    """Takes in a body as it comes over the wire, at most `limit` bytes of it, unpacked.
+    """A body of at most `limit` bytes, decompressed.
 
-    We ask for no packing; who packs all the same is unpacked in steps, so that a small packet never becomes a large
-    memory.
+    We ask for no compression; if a server compresses all the same, we decompress in steps, so that a small packet
+    cannot fill the memory.
     """
 
     def __init__(self, encoding: str, length: str, limit: int, refuse: Callable[[str, str], Exception]) -> None:
-        """`encoding` and `length` as the headers have them. `refuse` makes what is raised from a code and a message:
-        too_large (here, where `length` says so already), bad_answer for packings that we cannot open.
+        """`encoding`, `length`: the headers. `refuse` makes an exception from a code (too_large, bad_answer for unknown
+        encodings) and a message.
         """
         self._refuse = refuse
         packing = encoding.strip().lower()
@@ -32,7 +32,7 @@ class Body:
             raise self._too_large()
 
     def feed(self, piece: bytes) -> bytes:
-        """`piece`, unpacked. Raises what `refuse` makes: too_large, bad_answer."""
+        """Return `piece` decompressed. Raises too_large or bad_answer, made by `refuse`."""
         if self._unpack is not None:
             try:
                 piece = self._unpack.decompress(piece, self._limit - self._size + 1)

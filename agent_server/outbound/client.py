@@ -1,4 +1,4 @@
-"""Sends a `Request`: one attempt, one deadline, a bounded answer. Whoever asks decides when to try again."""
+"""Sends a `Request` once, with a deadline and a limit on the response. Retries are up to the caller."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from whystall.agent_server.outbound.body import Body
 from whystall.agent_server.outbound.redact import concealed
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.outbound.retry import asked_wait
-from whystall.agent_server.outbound.transport import explained, said
+from whystall.agent_server.outbound.transport import error_text, explained
 from whystall.tools.contract.text import clean
 
 TIMEOUT_S = 20.0
 BODY_LIMIT = 4 << 20
-"""Bytes of an answer, unpacked."""
+"""Bytes of a response, decompressed."""
 _ERROR_LIMIT = 64 << 10
 _CONNECT_S = 10.0
 _LINE_LIMIT = 500
-# This machine is spoken to directly, whatever the proxy.
+# No proxy for this machine.
 _HERE = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
 
 
 class Undelivered(Exception):
-    """A request that did not do what it should. The message is one line and holds no secret of the request.
+    """A request that failed. The message is one line without secrets of the request.
 
     `code`: ``unreachable``, ``timeout``, ``cut_off``, ``unauthorised``, ``rate_limited``, ``rejected`` (another 4xx, a
-    redirect), ``server_error``, ``bad_answer``, ``too_large`` (the answer). `status`: of HTTP, 0 without an answer.
-    `again`: it may pass, after `wait` seconds where the server said so. `unknown`: the server may have done what was
-    asked all the same.
+    redirect), ``server_error``, ``bad_answer``, ``too_large`` (the response). `status`: of HTTP, 0 without a response.
+    `again`: a retry may succeed, after `wait` seconds if the server asks for that. `unknown`: the server may have
+    carried out the request.
     """
 
     def __init__(
@@ -66,15 +66,14 @@ class _BadBody(Exception):
 
 
 class Client:
-    """Use it as an async context manager; requests may be sent side by side.
+    """An HTTP client: an async context manager that sends requests concurrently.
 
-    Proxies and certificate authorities are those of the environment (``HTTPS_PROXY``, ``NO_PROXY``,
-    ``SSL_CERT_FILE``); this machine itself is spoken to directly. Redirects are not followed: what is sent bears
-    secrets. No cookies are kept.
+    Proxies and certificate authorities come from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``);
+    this machine is reached directly. Redirects are not followed, since requests carry secrets. No cookies are kept.
     """
 
     def __init__(self, timeout: float = TIMEOUT_S, limit: int = BODY_LIMIT) -> None:
-        """`timeout`: seconds for one request, its answer included; `limit`: bytes of an answer."""
+        """`timeout`: seconds for request and response; `limit`: bytes of a response."""
         self._timeout = timeout
         self._limit = limit
         self._http: httpx.AsyncClient | None = None
@@ -100,10 +99,8 @@ class Client:
         timeout: float | None = None,
         limit: int | None = None,
     ) -> Response:
-        """The answer, of status 2xx or one that is `allowed`, within `timeout` seconds and of at most `limit` bytes
-        (None: as the client has them).
-
-        Raises `Undelivered` for all else.
+        """Return a response of status 2xx or one of `allowed`, within `timeout` seconds and `limit` bytes (None: the
+        client's). Raises `Undelivered` for all others.
         """
         host = _host(request.url)
         seconds = self._timeout if timeout is None else timeout
@@ -140,7 +137,7 @@ class Client:
             raise Undelivered(
                 failed.code,
                 concealed(failed.message, request.secrets),
-                # A connection that was never made does no harm, however often it is tried.
+                # Nothing was sent: retrying is safe.
                 again=failed.again or not failed.sent,
                 unknown=failed.sent,
                 status=status,
@@ -158,7 +155,7 @@ class Client:
 
 
 async def _read(answer: httpx.Response, limit: int) -> bytes:
-    """The body, within bounds; of an error its beginning, as far as it can be had."""
+    """Return the body of at most `limit` bytes; of an error response, as much of it as could be read."""
     good = answer.status_code < 300
     read = bytearray()
     try:
@@ -177,7 +174,7 @@ async def _read(answer: httpx.Response, limit: int) -> bytes:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """The authorities that the environment names, else those that come with us; reading them takes 20 ms."""
+    """Return the authorities of the environment, else those of certifi; reading them takes 20 ms."""
     return httpx.create_ssl_context()
 
 
@@ -189,9 +186,9 @@ def _host(url: str) -> str:
 
 
 def refusal(request: Request, response: Response) -> Undelivered:
-    """What an answer of another status than 2xx means."""
+    """Return the error for a response with a status other than 2xx."""
     status, headers = response.status, response.headers
-    words = concealed(said(response.body, headers.get("content-type", "")), request.secrets)
+    words = concealed(error_text(response.body, headers.get("content-type", "")), request.secrets)
     message = clean(f"HTTP {status}{': ' if words else ''}{words}", _LINE_LIMIT)
     if status < 400:
         return Undelivered("rejected", f"{message}; it redirects, which is not followed", status=status)
@@ -213,9 +210,7 @@ def refusal(request: Request, response: Response) -> Undelivered:
 
 
 def _reset(headers: Mapping[str, str]) -> float | None:
-    """Seconds until a limit is lifted, where a server tells that as a time: ``X-RateLimit-Reset`` of GitHub,
-    ``RateLimit-Reset`` of GitLab.
-    """
+    """Return the seconds until ``X-RateLimit-Reset`` (GitHub) or ``RateLimit-Reset`` (GitLab): ``1790000000``."""
     text = headers.get("x-ratelimit-reset", headers.get("ratelimit-reset", ""))
     if not (text.isascii() and text.isdigit() and 9 <= len(text) < 12):
         return None

@@ -1,4 +1,4 @@
-"""What people are shown of a request: everything but its secrets."""
+"""Shows requests without their secrets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BODY_LIMIT = 200_000
 
 
 def concealed(text: str, secrets: Iterable[str]) -> str:
-    """`text` with stars for every secret in it and every longer part of one, also as a URL writes it."""
+    """Return `text` with ``***`` for every secret and every longer part of one, also percent-encoded."""
     forms = {form for secret in secrets for form in (secret, quote(secret, safe="")) if form}
     ordered = sorted(forms, key=lambda form: (-len(form), form))
-    for form in ordered:  # whole ones first: what stays of a secret when its parts are struck would tell some of it
+    for form in ordered:  # whole ones first: removing parts first would leave the rest of a secret
         text = text.replace(form, "***")
     for form in ordered:
         text = hidden(text, form)
@@ -27,7 +27,7 @@ def concealed(text: str, secrets: Iterable[str]) -> str:
 
 
 def shown(request: Request) -> str:
-    """`request` as ``--dry-run`` prints it: method and address, headers, an empty line, the body, JSON indented."""
+    """Return `request` as ``--dry-run`` prints it: method and address, headers, an empty line, the indented body."""
     lines = [f"{request.method} {request.url}", *(f"{name}: {value}" for name, value in request.headers.items())]
     head = [clean(concealed(line, request.secrets), _LINE_LIMIT) for line in lines]
     text = request.body.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""A request to the server of another, as a value: made by pure code, shown by ``--dry-run``, sent by `client`."""
+"""An HTTP request as a value: built by pure code, shown by ``--dry-run``, sent by `client`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Method = Literal["GET", "POST", "PUT", "PATCH"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent. `secrets`: what of `url` and `headers` nobody is shown, neither in a dry run, nor in the audit log,
-    nor in an error. `repeatable`: sending it twice does no more than sending it once.
+    """A request. `secrets`: parts of `url` and `headers` that never appear in a dry run, the audit log or an error.
+    `repeatable`: idempotent.
     """
 
     method: Method
@@ -26,14 +26,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What came back, whatever its status; `body` is bounded and unpacked."""
+    """A response of any status; `body` is limited in size and decompressed."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON; None where it is none."""
+        """Return the parsed body; None if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -41,5 +41,5 @@ class Response:
 
 
 def as_json(value: Any) -> bytes:
-    """`value` as the body of a request."""
+    """Return `value` as the body of a request."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

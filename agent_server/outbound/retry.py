@@ -1,4 +1,4 @@
-"""When to ask a busy server again: in the same breath (`pause`), or from a queue (`later`)."""
+"""Delays between retries: within one call (`pause`), or of a queue (`later`)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from email.utils import parsedate_to_datetime
 
 # As in the clients of OpenAI: half a second, doubled each time, up to eight.
 _FIRST_S, _LONGEST_S = 0.5, 8.0
-# From a queue: patient with a server that is down for a night, and back within a quarter of an hour once it is up.
+# Of a queue: few requests to a server that is down for a night, and at most 15 minutes late once it is up.
 _FIRST_LATER_S, _LONGEST_LATER_S = 5.0, 900.0
 LONGEST_ASKED_S = 3600.0
-"""No limit of a tracker or chat lasts longer than an hour (GitHub's: an hour); who asks for more is asked once an hour,
-and is heard an hour after it is back.
-"""
+"""The longest delay a server can ask for; rate limits of trackers and chats last at most an hour (GitHub's)."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RANDOM = random.SystemRandom()
 
 
 def pause(attempt: int, asked: float | None) -> float:
-    """Seconds to wait after `attempt` (0: the first) failed: what the server `asked` for, else growing and scattered,
-    so that many clients do not come back at once.
+    """Return the seconds to wait after `attempt` (0: the first) failed: what the server `asked` for, else growing, with
+    jitter.
     """
     if asked is not None:
         return asked
@@ -32,18 +30,18 @@ def pause(attempt: int, asked: float | None) -> float:
 
 
 def later(attempt: int, asked: float | None) -> float:
-    """Seconds until something in a queue is tried again after `attempt` (0: the first) failed: what the server `asked`
-    for, at most an hour and never less than its turn would be; else 5 s, doubled each time, up to 15 minutes, and
-    scattered.
+    """Return the seconds until a queued request is retried after `attempt` (0: the first) failed: 5 s, doubled each
+    time, up to 15 minutes, with jitter; or what the server `asked` for, at most an hour, but not less than the first
+    delay.
     """
     grown = min(_LONGEST_LATER_S, _FIRST_LATER_S * 2.0 ** min(attempt, 10)) * _RANDOM.uniform(0.75, 1.25)
     return grown if asked is None else max(min(asked, LONGEST_ASKED_S), min(grown, _FIRST_LATER_S))
 
 
 def asked_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a server asks to wait, never negative; None where it does not say.
+    """Return the seconds that a server asks to wait, never negative; None if it does not.
 
-    ``Retry-After`` in seconds or as a date, ``retry-after-ms``, else ``x-ratelimit-reset-*`` of what is used up.
+    ``Retry-After`` in seconds or as a date, ``retry-after-ms``, else ``x-ratelimit-reset-*`` of what is exhausted.
     """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         seconds = _number(headers.get(name, ""))
@@ -75,7 +73,7 @@ def _until(date: str) -> float | None:
 
 
 def _duration(text: str) -> float | None:
-    """Seconds of ``1s``, ``6m0s``, ``120ms`` or a plain number."""
+    """Return the seconds of ``1s``, ``6m0s``, ``120ms`` or a plain number."""
     parts = _PART.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text.strip():
         return sum(float(number) * _UNITS[unit] for number, unit in parts)

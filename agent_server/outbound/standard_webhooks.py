@@ -17,13 +17,13 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 WINDOW_S = 300.0
 """Largest accepted difference between a timestamp and now."""
 _PREFIX = "whsec_"
-_MANY = 10  # signatures; more than one while a secret is changed
+_MANY = 10  # signatures; more than one while a secret is rotated
 
 
 def signature(secret: str, id: str, timestamp: str, body: bytes) -> str:
     """Return one signature. `secret`: ``whsec_`` and base64, as in the standard, or any other text, used as raw bytes.
 
-    Raises `ToolError` (bad_argument) where ``whsec_`` is not followed by base64.
+    Raises `ToolError` (bad_argument) if ``whsec_`` is not followed by base64.
     """
     mac = hmac.new(_key(secret), f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
     return "v1," + base64.b64encode(mac.digest()).decode()

@@ -1,4 +1,4 @@
-"""What it means that a connection failed, or what a server says of an error: in a code and one line."""
+"""Turns failed connections and error responses into a code and one line."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import httpx
 from whystall.tools.contract.text import clean
 
 TEXT_LIMIT = 300
-"""Characters of what a server says of an error."""
-# A run of a secret this long, wherever a server repeats it, is taken for a part of it.
-_TELLING = 8
+"""Characters of a server's error text."""
+# A substring of a secret of this length is hidden wherever a server repeats it.
+_PART_LENGTH = 8
 _SHORTEST_SECRET = 4
 _TITLE = re.compile(r"<title[^>]{0,100}>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Failed:
-    """`code`: ``unreachable``, ``timeout``, ``cut_off``. `again`: it may pass. `sent`: the request may have arrived,
-    so that the server may have done what was asked. `elsewhere`: perhaps that is not where the server is.
+    """A failed connection. `code`: ``unreachable``, ``timeout``, ``cut_off``. `again`: a retry may succeed. `sent`: the
+    request may have arrived and been carried out. `elsewhere`: the address may be wrong.
     """
 
     code: str
@@ -37,24 +37,24 @@ class Failed:
 
 
 def explained(error: Exception, host: str, *, started: bool) -> Failed:
-    """What the failed connection to `host` means; `started`: some of the answer was there."""
+    """Classify the failed connection to `host`; `started`: a part of the response had arrived."""
     causes = list(_chain(error))
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = clean(cause.verify_message, TEXT_LIMIT)
             hint = "name the certificate authority with SSL_CERT_FILE"
             return Failed("unreachable", f"TLS: the certificate of {host} is not trusted: {why}; {hint}", sent=False)
-    handshake = any(isinstance(cause, ssl.SSLWantReadError) for cause in causes)  # waited for, within TLS
+    handshake = any(isinstance(cause, ssl.SSLWantReadError) for cause in causes)  # timed out during the handshake
     for cause in causes:
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLWantReadError | ssl.SSLEOFError):
             why = clean(cause.reason or "it failed", TEXT_LIMIT).replace("_", " ").lower()
             return Failed("unreachable", f"TLS with {host}: {why}; does it speak https at that port?", sent=started)
     if isinstance(error, httpx.ProxyError):
-        said = f"the proxy of the environment does not connect to {host}"
-        return Failed("unreachable", said, again=True, sent=False)
+        message = f"the proxy of the environment does not connect to {host}"
+        return Failed("unreachable", message, again=True, sent=False)
     if isinstance(error, httpx.ConnectTimeout):
-        said = f"{host} does not answer{' in TLS' if handshake else ''}"
-        return Failed("unreachable", said, sent=False, elsewhere=True)
+        message = f"{host} does not answer{' in TLS' if handshake else ''}"
+        return Failed("unreachable", message, sent=False, elsewhere=True)
     if isinstance(error, httpx.TimeoutException):
         return Failed("timeout", f"{host} fell silent", again=True, sent=not isinstance(error, httpx.PoolTimeout))
     if isinstance(error, httpx.ConnectError):
@@ -65,8 +65,8 @@ def explained(error: Exception, host: str, *, started: bool) -> Failed:
     return Failed("unreachable", f"{host}: {type(error).__name__}")
 
 
-def said(body: bytes, content_type: str) -> str:
-    """What a server says in the body of an error, cut short, for people; it may hold what it repeats of secrets."""
+def error_text(body: bytes, content_type: str) -> str:
+    """Return the error text in `body`, shortened; it may repeat secrets of the request."""
     text = body.decode("utf-8-sig", "replace").strip()
     try:
         words = message_of(json.loads(text))
@@ -79,10 +79,10 @@ def said(body: bytes, content_type: str) -> str:
 
 
 def hidden(text: str, secret: str) -> str:
-    """`text` with stars for every run of it that is a part of `secret`."""
+    """Return `text` with ``***`` for every substring that is a part of `secret`."""
     if len(secret) < _SHORTEST_SECRET:
         return text
-    shortest = min(_TELLING, len(secret))
+    shortest = min(_PART_LENGTH, len(secret))
     parts = []
     at = 0
     while at < len(text):
@@ -99,7 +99,7 @@ def hidden(text: str, secret: str) -> str:
 
 
 def message_of(value: Any) -> str:
-    """The text of an error: a string, or the one under a name that servers use, at most three levels down."""
+    """Return the text of an error: a string, or the one under a usual key, at most three levels down."""
     names = ("error", "errorMessages", "errors", "message", "detail", "msg", "error_msg", "code")
     for _ in range(3):
         if isinstance(value, str):
@@ -114,7 +114,7 @@ def message_of(value: Any) -> str:
 
 
 def _by_field(errors: dict[Any, Any]) -> str:
-    """``summary: is required`` of ``{"summary": ["is required"]}``, as GitLab and Jira say it."""
+    """Return ``summary: is required`` for ``{"summary": ["is required"]}`` (GitLab, Jira)."""
     for name, value in errors.items():
         text = value[0] if isinstance(value, list) and value else value
         if isinstance(text, str) and text:
@@ -123,7 +123,7 @@ def _by_field(errors: dict[Any, Any]) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what led to it."""
+    """Yield `error` and its causes."""
     seen: list[BaseException] = []
     left: list[BaseException | None] = [error]
     while left:

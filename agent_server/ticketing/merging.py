@@ -1,4 +1,4 @@
-"""Tickets of one fault become one: which are, and what goes along. Call all of it in the transaction of the change."""
+"""Merges tickets of the same fault. Call all functions in the transaction of the change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis
     from whystall.knowledge_base.tickets.models import Ticket
 
-_LINKS = 20  # of a ticket; further ones are not added by themselves
+_LINKS = 20  # of a ticket; no more are added automatically
 
 
 def meant(kb: Stores, id: str, diagnosis: Diagnosis) -> Ticket:
-    """The ticket that a diagnosis made for ticket `id` goes onto: where that was called a duplicate meanwhile, its
-    original, unless something else was found out about that.
+    """Return the ticket to which a diagnosis of ticket `id` is attached: its original if it became a duplicate
+    meanwhile, unless the original has another fault.
     """
     ticket = kb.tickets.get(id)
     if ticket.closed_as != "duplicate":
@@ -33,8 +33,8 @@ def meant(kb: Stores, id: str, diagnosis: Diagnosis) -> Ticket:
 
 
 def of_one_fault(kb: Stores, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
-    """`ticket`, which has `diagnosis` now, and the live ones that are shown to be of the same fault, the oldest first;
-    it alone where the oldest has room for no more duplicates.
+    """Return `ticket`, which has `diagnosis` now, and the live ones with the same fault, the oldest first; only
+    `ticket` if the oldest cannot hold more duplicates.
     """
     alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
     same = [t for t in alike if t.id != ticket.id and t.diagnosis is not None and same_fault(t.diagnosis, diagnosis)]
@@ -43,7 +43,7 @@ def of_one_fault(kb: Stores, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticke
 
 
 def looks_like(kb: Stores, ticket: Ticket, by: str, at: datetime) -> Ticket:
-    """`ticket`, linked to the latest live one that looks the same and need not be."""
+    """Link `ticket` to the latest live one whose fault looks the same without being proven the same."""
     linked = {ticket.id, *(link.ticket for link in ticket.links)}
     alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
     other = next((t for t in reversed(alike) if t.id not in linked and len(t.links) < _LINKS), None)
@@ -53,8 +53,9 @@ def looks_like(kb: Stores, ticket: Ticket, by: str, at: datetime) -> Ticket:
 
 
 def merge(kb: Stores, one: str, into: str, by: str, at: datetime, why: Sequence[str]) -> Ticket:
-    """Close ticket `one` as a duplicate of `into`, and return that: who works on it, has it, or was told of it in a
-    tracker, has to do with that one now.
+    """Close ticket `one` as a duplicate of `into`, which takes over its deliveries, assignment and acknowledgement.
+
+    Return `into`.
     """
     before = kb.tickets.get(one)
     original = kb.tickets.duplicate(one, into, by, rfc3339(at), why)
@@ -66,6 +67,6 @@ def merge(kb: Stores, one: str, into: str, by: str, at: datetime, why: Sequence[
     if had is not None and had.users and (original.assignment is None or not original.assignment.users):
         original = kb.tickets.assign(original.id, had, by, rfc3339(at))
     if before.state == "acknowledged" and original.state == "open":
-        said = [event.by for event in kb.tickets.events(one) if event.what == "acknowledged"]
-        original = kb.tickets.acknowledge(original.id, said[-1] if said else by, rfc3339(at))
+        actors = [event.by for event in kb.tickets.events(one) if event.what == "acknowledged"]
+        original = kb.tickets.acknowledge(original.id, actors[-1] if actors else by, rfc3339(at))
     return original

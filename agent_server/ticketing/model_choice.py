@@ -1,4 +1,4 @@
-"""A model decides between the categories that rules, incidents and words left open; it can name no other."""
+"""Lets a model choose among the categories that rules, incidents and words left open."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 _TEXT = 3000  # characters of a ticket that the model reads
 _NUMBER = re.compile(r"\s*(\d{1,2})\s*[.。]?\s*")
-# Nothing checks a model's choice but that it is one of those left open.
+# A model's choice is only checked to be one of the candidates.
 _CONFIDENCE = 0.5
 
 
 def left_open(ticket: Ticket) -> list[str]:
-    """The categories of `ticket` between which nothing decided; empty where something did."""
-    told = ticket.classification
-    if told is None or told.category.value != UNKNOWN:
+    """Return the candidate categories of `ticket`; empty if one was decided."""
+    classification = ticket.classification
+    if classification is None or classification.category.value != UNKNOWN:
         return []
-    return [name for name in dict.fromkeys(told.category.rivals) if name != UNKNOWN]
+    return [name for name in dict.fromkeys(classification.category.rivals) if name != UNKNOWN]
 
 
 async def choose(model: LanguageModel, ticket: Ticket, lang: Lang = "en") -> Decision | None:
@@ -39,14 +39,14 @@ async def choose(model: LanguageModel, ticket: Ticket, lang: Lang = "en") -> Dec
     if len(candidates) < 2:
         return None
     fence = Fence()
-    told = {
+    question = {
         "title": ticket.human.title,
         "text": ticket.human.description[:_TEXT],
         "labels": ticket.labels,
         "categories": {str(number): name for number, name in enumerate(candidates, 1)},
     }
     system = render("model/choose.txt", lang, opening=fence.opening, closing=fence.closing)
-    messages = [Message(role="system", content=system), Message(role="user", content=fence.put(told))]
+    messages = [Message(role="system", content=system), Message(role="user", content=fence.put(question))]
     reply = await model.complete(messages, [])
     number = _NUMBER.fullmatch(reply.content)
     if number is None or not 1 <= int(number[1]) <= len(candidates):

@@ -1,7 +1,7 @@
-"""The one place where a ticket is made of a report, assigned, and marked for its trackers.
+"""Creates tickets from reports and changes them.
 
-Whatever is changed here is stored together: the ticket, its history, the trackers that are to be told, and the audit
-log; a caller's own transaction is joined. Nothing here waits for anybody.
+Each change stores the ticket, its history, the pending deliveries and the audit log in one transaction, or as part of
+the caller's. Nothing here waits for the network.
 """
 
 from __future__ import annotations
@@ -42,32 +42,31 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
 
 ENGINE = "engine"
-"""Who does what nobody asked for."""
+"""The actor of automatic changes."""
 _NO_COMPONENT = Decision(value="unknown", by="default", confidence=0.0)
-_LINKS = 20  # of a ticket; further ones are not added by themselves
+_LINKS = 20  # of a ticket; no more are added automatically
 
 
 @dataclass(frozen=True)
 class Filed:
-    """What became of a report: its ticket, and whether that is `new` or was counted once more."""
+    """The ticket of a report; not `new`: the report was counted as another occurrence."""
 
     ticket: Ticket
     new: bool
 
 
 class TicketService:
-    """Files what comes in. `settings`: None where there are none: then nobody is assigned and no tracker is told.
+    """Files and changes tickets. Without `settings`, tickets are neither assigned nor delivered to trackers.
 
-    Every method takes who does it (`by`) and, where time matters, `now` (with a time zone), and may raise what
-    `Stores` says of its own; `ToolError` (not_found, bad_argument) where the ticket is not there, or its life
-    does not allow the step.
+    Methods take the actor (`by`) and the time (`now`, with a time zone). They raise what `Stores` raises; `ToolError`
+    (not_found, bad_argument) if there is no such ticket, or its state does not allow the change.
     """
 
     def __init__(self, kb: Stores, settings: Settings | None = None) -> None:
         self._kb = kb
         self._settings = settings
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- reports and diagnoses ---------------------------------------------------------------------------------------
 
     def file(
         self,
@@ -77,11 +76,11 @@ class TicketService:
         found: Classified | None = None,
         detail: str = "",
     ) -> Filed:
-        """The ticket of `report`: the live one of the same (`Report.dedup_key`, else made from its stable words), seen
-        once more; or a new one, classified, assigned, linked to its near duplicates and marked for its trackers.
+        """File `report`: count it as an occurrence of the live ticket with its `dedup_key` (by default made from its
+        stable words), or create a ticket, classified, assigned, linked to a similar one and queued for its trackers.
 
-        `found`: its classification, where it was made before: nobody else can write while a transaction lasts.
-        `detail`: for the history, where it is seen once more.
+        `found`: its classification if made before the transaction, which keeps others from writing. `detail`: for the
+        history of a ticket that occurred again.
         """
         at = _at(now)
         key = report.dedup_key or dedup_key(report)
@@ -94,26 +93,26 @@ class TicketService:
             ticket = self._kb.tickets.create(self._fresh(report, key, at, found), by)
             self._kb.similar_texts.put(ticket.id, report)
             ticket = self._related(ticket, near, at)
-            self._tell(ticket, report.sinks)
+            self._deliver(ticket, report.sinks)
             self._audit(by, "ticket.opened", ticket, {"origin": report.origin, "category": ticket.category})
         return Filed(ticket, new=True)
 
     def settle(self, ticket_id: str, by: str = ENGINE, now: datetime | None = None) -> Ticket:
-        """A ticket that a diagnosis drafted: assigned where nobody has it yet, and marked for its trackers."""
+        """Assign a ticket that a diagnosis drafted, unless assigned before, and queue it for its trackers."""
         at = _at(now)
         with self._kb.transaction():
             ticket = self._kb.tickets.get(ticket_id)
             assignment = self._assignment(ticket, at) if ticket.assignment is None else None
             if assignment is not None:
                 ticket = self._kb.tickets.assign(ticket.id, assignment, by, rfc3339(at))
-            self._tell(ticket, None)
+            self._deliver(ticket, None)
         return ticket
 
     def attach(self, ticket_id: str, diagnosis: Diagnosis, by: str = ENGINE, now: datetime | None = None) -> Ticket:
-        """What was found out about `ticket_id`: its diagnosis, and the classification that follows from it.
+        """Attach `diagnosis` and the classification that follows from it.
 
-        Live tickets that are shown to be of the same fault (`faults.same_fault`) become one, the oldest of them, which
-        is returned; the others are closed as its duplicates and counted there. What only looks the same is linked.
+        Live tickets with the same fault (`faults.same_fault`) are merged into the oldest, which is returned; the others
+        are closed as its duplicates. Tickets that are only similar are linked.
         """
         at = _at(now)
         with self._kb.transaction():
@@ -122,7 +121,7 @@ class TicketService:
             detail = {"diagnosis": diagnosis.id, "verdict": diagnosis.verdict.value}
             self._audit(by, "ticket.diagnosed", ticket, detail)
             if ticket.fault is None or ticket.state not in LIVE:
-                return ticket  # what people have ended stays as they ended it
+                return ticket  # closed by people: leave it alone
             oldest, *others = of_one_fault(self._kb, ticket, diagnosis)
             if not others:
                 return looks_like(self._kb, ticket, ENGINE, at)
@@ -132,7 +131,7 @@ class TicketService:
             return self._kb.tickets.get(oldest.id)
 
     def triaged(self, ticket_id: str, code: str, why: Sequence[str] = (), now: datetime | None = None) -> Ticket:
-        """Why `ticket_id` has no diagnosis of its own (`Analysis.triage`); `why`: codes of what was looked for."""
+        """Store why `ticket_id` has no diagnosis of its own (`Analysis.triage`); `why`: codes of what was searched."""
         at = rfc3339(_at(now))
         with self._kb.transaction():
             before = self._kb.tickets.get(ticket_id).analysis or Analysis(at=at)
@@ -142,10 +141,10 @@ class TicketService:
             self._audit(ENGINE, "ticket.triaged", ticket, {"code": code, "why": list(why)[:20]})
         return ticket
 
-    # --- what people and trackers say -------------------------------------------------------------------------------
+    # --- changes by people and trackers ------------------------------------------------------------------------------
 
     def acknowledge(self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
-        """Somebody works on it."""
+        """Mark the ticket as being worked on."""
         with self._kb.transaction():
             ticket = self._kb.tickets.acknowledge(ticket_id, _name(by), rfc3339(_at(now)))
             self._changed("acknowledged", ticket, by, source)
@@ -161,8 +160,8 @@ class TicketService:
         *,
         lesson: bool = True,
     ) -> Ticket:
-        """The stall is over. `because` says what solved it, and is learnt where the ticket has a diagnosis and `lesson`
-        is true (not so where its source only says that it is over).
+        """Mark the stall as over. `because`: what solved it; learnt if the ticket has a diagnosis, unless `lesson` is
+        false because the source knows only that it is over.
         """
         with self._kb.transaction():
             ticket = self._kb.tickets.resolve(ticket_id, because, _name(by), rfc3339(_at(now)), lesson=lesson)
@@ -180,7 +179,7 @@ class TicketService:
         now: datetime | None = None,
         because: str = "",
     ) -> Ticket:
-        """Nothing more will happen."""
+        """Close the ticket without a solution."""
         with self._kb.transaction():
             ticket = self._kb.tickets.close(ticket_id, closed_as, _name(by), rfc3339(_at(now)), because)
             self._changed("closed", ticket, by, source, {"as": closed_as})
@@ -189,7 +188,7 @@ class TicketService:
     def reopen(
         self, ticket_id: str, by: str, source: str = "cli", now: datetime | None = None, because: str = ""
     ) -> Ticket:
-        """It is not over: whoever is on call by now has it, and what happens when nobody answers begins anew."""
+        """Reopen the ticket, assign it to the person on call now, and restart its escalation."""
         at = _at(now)
         with self._kb.transaction():
             ticket = self._kb.tickets.reopen(ticket_id, _name(by), rfc3339(at), because)
@@ -205,11 +204,11 @@ class TicketService:
     def comment(
         self, ticket_id: str, text: str, by: str, source: str = "cli", now: datetime | None = None, key: str = ""
     ) -> Ticket:
-        """Somebody said something of it; `key`: the same is told once."""
+        """Add a comment; `key`: deduplication key."""
         at = rfc3339(_at(now))
-        said = Comment(by=_name(by), at=at, text=human.lines(text, human.COMMENT), source=source, key=key)
+        comment = Comment(by=_name(by), at=at, text=human.lines(text, human.COMMENT), source=source, key=key)
         with self._kb.transaction():
-            ticket = self._kb.tickets.comment(ticket_id, said)
+            ticket = self._kb.tickets.comment(ticket_id, comment)
             self._changed("commented", ticket, by, source)
         return ticket
 
@@ -222,7 +221,7 @@ class TicketService:
         source: str = "cli",
         now: datetime | None = None,
     ) -> Ticket:
-        """`ticket_id` is related to `other`, or its duplicate."""
+        """Link `ticket_id` to `other` as related, duplicate or original."""
         at = _at(now)
         with self._kb.transaction():
             if kind == "related":
@@ -236,7 +235,7 @@ class TicketService:
         return ticket
 
     def unlink(self, ticket_id: str, other: str, by: str, source: str = "cli", now: datetime | None = None) -> Ticket:
-        """`ticket_id` and `other` are not related after all."""
+        """Remove the link between `ticket_id` and `other`."""
         with self._kb.transaction():
             ticket = self._kb.tickets.unlink(ticket_id, other, _name(by), rfc3339(_at(now)))
             self._changed("unlinked", ticket, by, source, {"from": other})
@@ -252,7 +251,7 @@ class TicketService:
         title: str | None = None,
         description: str | None = None,
     ) -> Ticket:
-        """It has another title or description by a person; None leaves one as it is."""
+        """Change title and description; None: unchanged."""
         with self._kb.transaction():
             at = rfc3339(_at(now))
             ticket = self._kb.tickets.edit(ticket_id, _name(by), at, title=title, description=description)
@@ -262,7 +261,7 @@ class TicketService:
     def assign(
         self, ticket_id: str, users: Sequence[str], by: str, source: str = "cli", now: datetime | None = None
     ) -> Ticket:
-        """`users` have it, because somebody says so."""
+        """Assign the ticket to `users`."""
         at = rfc3339(_at(now))
         who = _name(by)
         assignment = Assignment(users=[clean(user, NAME_LIMIT) for user in users], rule=f"person:{who}", at=at)
@@ -282,7 +281,7 @@ class TicketService:
         component: str | None = None,
         severity: Severity | None = None,
     ) -> Ticket:
-        """Somebody says what it is about and how bad; that stands, whatever is made out later."""
+        """Set category, component and severity; automatic classification does not overwrite them."""
         from whystall.knowledge_base.classify.rules import UNKNOWN, categories
 
         known = [*categories(), UNKNOWN]
@@ -292,58 +291,57 @@ class TicketService:
         who = _name(by)
         with self._kb.transaction():
             ticket = self._kb.tickets.get(ticket_id)
-            told_of = ticket.classification or Classification(
+            classification = ticket.classification or Classification(
                 category=Decision(value=ticket.category, by="default", confidence=0.0),
                 component=Decision(value=ticket.component, by="default", confidence=0.0),
                 severity=Decision(value=ticket.severity.value, by="default", confidence=0.0),
             )
             given = {"category": category, "component": component, "severity": severity and severity.value}
-            said = {
+            decisions = {
                 name: Decision(value=clean(value, NAME_LIMIT), by=f"person:{who}")
                 for name, value in given.items()
                 if value is not None
             }
-            if not said:
+            if not decisions:
                 return ticket
-            if category not in (None, ticket.category) and component is None:  # that was a part of another one
-                said["component"] = _NO_COMPONENT
-            fields: dict[str, Any] = {name: decision.value for name, decision in said.items()}
-            fields["classification"] = told_of.model_copy(update=said)
-            detail = ", ".join(f"{name}: {decision.value}" for name, decision in said.items())
+            if category not in (None, ticket.category) and component is None:  # the component belonged to the old one
+                decisions["component"] = _NO_COMPONENT
+            fields: dict[str, Any] = {name: decision.value for name, decision in decisions.items()}
+            fields["classification"] = classification.model_copy(update=decisions)
+            detail = ", ".join(f"{name}: {decision.value}" for name, decision in decisions.items())
             ticket = self._kb.tickets.change(ticket_id, "edited", who, rfc3339(_at(now)), detail, **fields)
-            self._changed("classified", ticket, by, source, {name: d.value for name, d in said.items()})
+            self._changed("classified", ticket, by, source, {name: d.value for name, d in decisions.items()})
         return ticket
 
     def chosen(self, ticket_id: str, decision: Decision, now: datetime | None = None) -> Ticket:
-        """A model decided between the categories that were left open (`choosing.choose`). Where something else has
-        decided meanwhile, or it names none of them, nothing is changed.
+        """Store a model's choice (`model_choice.choose`), unless something else has decided meanwhile, or it was not
+        among the candidates.
         """
         with self._kb.transaction():
             ticket = self._kb.tickets.get(ticket_id)
-            told_of = ticket.classification
-            if told_of is None or told_of.category.by != "default" or decision.value not in told_of.category.rivals:
+            known = ticket.classification
+            if known is None or known.category.by != "default" or decision.value not in known.category.rivals:
                 return ticket
             update = {"category": decision, "component": _NO_COMPONENT}
             fields: dict[str, Any] = {name: one.value for name, one in update.items()}
-            fields["classification"] = told_of.model_copy(update=update)
+            fields["classification"] = known.model_copy(update=update)
             detail = f"category: {decision.value}"
             ticket = self._kb.tickets.change(ticket_id, "edited", ENGINE, rfc3339(_at(now)), detail, **fields)
             self._changed("classified", ticket, ENGINE, "model", {"category": decision.value})
         return ticket
 
-    # --- within -----------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _fresh(self, report: Report, key: str, at: datetime, found: Classified | None) -> Ticket:
-        """The ticket that `report` becomes, not yet numbered."""
+        """Return a ticket for `report`, without an id."""
         found = found or self._kb.classifier.classify(report)
-        told_of = found.classification
         ticket = Ticket(
             id="",
             created=report.created,
             updated=rfc3339(at),
             origin=report.origin,
             dedup_key=key,
-            **told_of.fields(),
+            **found.classification.fields(),
             labels=report.labels,
             human=Human(title=report.title, description=report.description),
             analysis=Analysis(at=rfc3339(at), matches=found.matches, checks=found.checks),
@@ -352,8 +350,8 @@ class TicketService:
         return ticket.model_copy(update={"assignment": assignment})
 
     def _related(self, ticket: Ticket, near: Sequence[SimilarTicket], at: datetime) -> Ticket:
-        """`ticket` with a link to the one that it reads most like. One, since links are shown at both ends: thousands
-        that are alike make a chain, and none of them a list of all.
+        """Link `ticket` to the most similar one. Only one: links are shown at both ends, so that thousands of similar
+        tickets form a chain instead of lists of all.
         """
         for other in near:
             if len(self._kb.tickets.get(other.ticket).links) < _LINKS:
@@ -362,20 +360,20 @@ class TicketService:
                 return self._kb.tickets.link(ticket.id, link)
         return ticket
 
-    def _again(self, live: Ticket, told_of: Decision, by: str, at: datetime, detail: str) -> Ticket:
-        """`live`, told once more and now called as bad as `told_of`; it gets no milder by that."""
+    def _again(self, live: Ticket, severity: Decision, by: str, at: datetime, detail: str) -> Ticket:
+        """Count another occurrence of `live`; `severity` can only raise its own."""
         fields: dict[str, Any] = {}
         known = live.classification
-        worse = Severity(told_of.value).rank > live.severity.rank
+        worse = Severity(severity.value).rank > live.severity.rank
         if worse and known is not None and live.diagnosis is None and not known.severity.by.startswith("person:"):
-            fields["severity"] = Severity(told_of.value)
-            fields["classification"] = known.model_copy(update={"severity": told_of})
+            fields["severity"] = Severity(severity.value)
+            fields["classification"] = known.model_copy(update={"severity": severity})
         return self._kb.tickets.seen_again(live.id, by, rfc3339(at), detail, **fields)
 
     def _assignment(
         self, ticket: Ticket, at: datetime, receiver: str = "", schedule: str | None = None
     ) -> Assignment | None:
-        """Who gets `ticket`; None: nobody was ever named who could."""
+        """Return who is assigned `ticket`; None if no on-call settings exist."""
         if self._settings is None or not self._settings.oncall.model_fields_set:
             return None
         from whystall.agent_server.ticketing.oncall.assign import Facts, assign
@@ -391,8 +389,8 @@ class TicketService:
         )
         return assign(facts, self._settings.oncall, self._kb.overrides.all(after=at), at)
 
-    def _tell(self, ticket: Ticket, sinks: list[str] | None) -> None:
-        """Mark `ticket` for `sinks`; None: for those that all tickets go to."""
+    def _deliver(self, ticket: Ticket, sinks: list[str] | None) -> None:
+        """Queue `ticket` for `sinks`; None: for those of all tickets."""
         if self._settings is None:
             return
         for sink in self._settings.tickets.sinks if sinks is None else sinks:

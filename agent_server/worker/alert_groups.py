@@ -1,4 +1,4 @@
-"""Groups of alerts whose time has come are told of: to tickets, triage, chats."""
+"""Reports groups of alerts that are due to tickets, triage and chats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AlertGroupStep:
-    """The lane of `groups`; many of them in one transaction, beside the event loop."""
+    """The lane of `groups`; processes many in one transaction, outside the event loop."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups

@@ -1,4 +1,4 @@
-"""Wakes the lanes of the worker when something was stored: by this process at once, by others soon."""
+"""Wakes the lanes of the worker after a commit: at once after one of this process, within a second after others."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 OTHERS_S = 1.0
-"""How often is looked whether another process has stored something; one read of a page that is in memory."""
+"""Seconds between checks for commits of other processes; each reads one cached page."""
 _log = logging.getLogger("whystall.work")
 
 
 class ChangeNotifier:
-    """Beats after everything that is stored in `kb` while `run` runs."""
+    """Wakes waiters after each commit to `kb` while `run` runs."""
 
     def __init__(self, kb: Stores) -> None:
         self._kb = kb
         self._beat = anyio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._coming = False
+        self._scheduled = False
         self.count = 0
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Notify until cancelled."""
         self._loop = asyncio.get_running_loop()
         with self._kb.after_commit(self.beat):
             known = -1
             while True:
                 try:
                     version = await in_thread(self._kb.version)
-                except ToolError as error:  # a file that is locked for long: the lanes will say so themselves
+                except ToolError as error:  # the file is locked for long: the lanes report that themselves
                     _log.info("%s", error)
                 else:
                     if version != known:
@@ -46,19 +46,19 @@ class ChangeNotifier:
                 await anyio.sleep(OTHERS_S)
 
     def beat(self) -> None:
-        """Something was stored. Callable from every thread."""
-        if self._loop is not None and not self._coming and not self._loop.is_closed():
-            self._coming = True
+        """Notify of a commit. Thread-safe."""
+        if self._loop is not None and not self._scheduled and not self._loop.is_closed():
+            self._scheduled = True
             self._loop.call_soon_threadsafe(self._now)
 
     async def after(self, seen: int, seconds: float) -> None:
-        """Return when there was a beat after the one that was counted `seen`, or when `seconds` are over."""
+        """Wait for a notification after number `seen`, at most `seconds`."""
         with anyio.move_on_after(seconds):
             while self.count <= seen:
                 await self._beat.wait()
 
     def _now(self) -> None:
-        self._coming = False
+        self._scheduled = False
         self.count += 1
         self._beat.set()
         self._beat = anyio.Event()

@@ -1,4 +1,4 @@
-"""A clock that is set back: what was put off by some seconds would wait as long as the clock was set back."""
+"""Adjusts stored due times when the clock is set back: else they would wait that much longer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 EVERY_S = 1.0
-_STEP_S = 1.0  # less is no harm; a clock that is slewed is never so far off within `EVERY_S`
+_STEP_S = 1.0  # a slewed clock never moves that far within `EVERY_S`
 _log = logging.getLogger("whystall.work")
 
 
 def _running() -> float:
-    """Seconds by a clock that is never set, and runs while the machine sleeps."""
+    """Return seconds of a clock that is never set and also runs during suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class ClockWatch:
-    """Compares the clock on the wall with one that is never set; as the former is set back, so is all that is put off
-    in `kb`. A clock that is set forward needs nothing: what was put off is then due.
+    """Compares the wall clock with one that is never set, and moves due times in `kb` back with it. A clock that is set
+    forward needs no change: postponed records are then due.
     """
 
     def __init__(self, kb: Stores, running: Callable[[], float] = _running) -> None:
@@ -33,12 +33,12 @@ class ClockWatch:
         self._ahead: float | None = None
 
     async def step(self, now: float) -> None:
-        """Look, at `now` (seconds since the epoch)."""
+        """Compare the clocks at `now` (seconds since the epoch)."""
         ahead = now - self._running()
         by = 0.0 if self._ahead is None else self._ahead - ahead
         if by > _STEP_S:
             moved = await in_thread(lambda: self._moved(by, now))
-            _log.warning("the clock was set back by %.0f s; %d records that wait with it", by, moved)
+            _log.warning("the clock was set back by %.0f s; %d due times were moved with it", by, moved)
         self._ahead = ahead
 
     def _moved(self, by: float, now: float) -> int:

@@ -1,4 +1,4 @@
-"""Whether there is anything to serve besides MCP: asked before anything of it is loaded."""
+"""Whether to serve anything besides MCP, decided before loading it."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def configured(settings: Settings) -> bool:
-    """Whether `settings` turn anything on."""
+    """Return whether `settings` enable alerts, chats, trackers or on-call."""
     return bool(settings.alerts.token or settings.chat or settings.sinks or settings.oncall.schedules)

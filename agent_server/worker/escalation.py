@@ -1,4 +1,4 @@
-"""Tickets that nobody acknowledges go on to whoever is next, who is told in their chats."""
+"""Escalates unacknowledged tickets to the next level, whose users are notified in their chats."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from whystall.prompts.render import fill, words
 
 EVERY_S = 15.0
 _ORIGINS: tuple[Origin, ...] = ("alert", "person")
-"""A backlog that was imported is nobody's emergency, and who asked for a diagnosis is awake and reads it."""
+"""Not imported tickets, nor those of a diagnosis that somebody asked for and reads anyway."""
 _MOST = 10_000
 _TITLE = 120  # characters
 
 
 class Escalation:
-    """Looks at the open tickets of `kb`. One that has nobody to go on to is read again only when it changed."""
+    """Escalates open tickets of `kb`. One without a next level is read again only after it changed."""
 
     def __init__(self, kb: Stores, settings: Settings) -> None:
         self._kb = kb
         self._settings = settings
-        self._staying: dict[str, int] = {}
+        self._final: dict[str, int] = {}
 
     async def step(self, now: float) -> None:
-        """Everything that is due at `now`, seconds since the epoch."""
+        """Escalate what is due at `now` (seconds since the epoch)."""
         await in_thread(lambda: self.escalate(datetime.fromtimestamp(now, timezone.utc)))
 
     def escalate(self, now: datetime) -> int:
-        """How many tickets went on."""
+        """Escalate what is due; return the number of tickets."""
         lines = self._kb.tickets.lines(Wanted(states=("open",), origins=_ORIGINS), _MOST)
-        known = self._staying
-        self._staying = {line.id: line.revision for line in lines if known.get(line.id) == line.revision}
-        return sum(self._one(line.id, now) for line in lines if line.id not in self._staying)
+        known = self._final
+        self._final = {line.id: line.revision for line in lines if known.get(line.id) == line.revision}
+        return sum(self._one(line.id, now) for line in lines if line.id not in self._final)
 
     def _one(self, id: str, now: datetime) -> bool:
         ticket = self._kb.tickets.get(id)
         if escalates_at(ticket, self._settings.oncall) is None:
-            self._staying[id] = ticket.revision
+            self._final[id] = ticket.revision
             return False
         overrides = self._kb.overrides.all()
         if due_escalation(ticket, self._settings.oncall, overrides, now) is None:
@@ -73,16 +73,16 @@ class Escalation:
 
 
 def escalated(ticket: Ticket, assignment: Assignment, lang: str) -> Outgoing:
-    """What whoever has `ticket` now is told."""
-    said = words(lang)
+    """Return the message to the new assignees of `ticket`."""
+    texts = words(lang)
     values = {
         "id": ticket.id,
-        "severity": said["severities"][ticket.severity.value],
+        "severity": texts["severities"][ticket.severity.value],
         "title": markdown(short(ticket.human.title or ticket.component, _TITLE)),
         "level": assignment.level,
         "schedule": markdown(assignment.schedule or ""),
     }
-    title = fill(markdown, said["work"]["escalated_title"], id=ticket.id)
+    title = fill(markdown, texts["work"]["escalated_title"], id=ticket.id)
     return Outgoing(
-        title=title, text=fill(markdown, said["work"]["escalated"], **values), lang="zh" if lang == "zh" else "en"
+        title=title, text=fill(markdown, texts["work"]["escalated"], **values), lang="zh" if lang == "zh" else "en"
     )

@@ -1,7 +1,6 @@
-"""One worker per knowledge base: what it does in steps, no other process may do between them.
+"""A lock that allows one worker per knowledge base: a ``flock`` on an empty file beside it.
 
-A lock of the kernel on a file beside the knowledge base: it is given back by whatever ends its holder, at once, and
-asks no clock. The file itself says nothing and stays.
+The kernel releases it as soon as the holder ends, for whatever reason. The file stays.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 @contextmanager
 def worker_lock(database: Path) -> Iterator[bool]:
-    """Within the block this process is the one that works on what waits in `database`; yields False where another is.
+    """Hold the worker's lock of `database` during the block. Yield False if another process holds it.
 
-    Raises `ToolError` (io_error) where the file system has no locks or the file cannot be made.
+    Raises `ToolError` (io_error) if the file system has no locks or the file cannot be created.
     """
     path = database.with_name(f"{database.name}.worker")
     try:

@@ -1,5 +1,5 @@
-"""Forgets what has ended: tasks, messages, alerts, looks, questions, and the memory against replays. Tickets and the
-audit log stay.
+"""Deletes old tasks, messages, alerts, observation requests, questions and replay records. Tickets and the audit log
+are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("whystall.work")
 
 
 class Retention:
-    """Keeps `days` of what has ended; `also`: further parts, which say how much they forgot."""
+    """Keeps `days` of what has ended; `also`: further deletions, which return their count."""
 
     def __init__(self, kb: Stores, days: float, also: list[Callable[[float], int]]) -> None:
         self._kb = kb
@@ -29,19 +29,19 @@ class Retention:
         self._also = also
 
     async def step(self, now: float) -> None:
-        """Forget what is older, seen from `now` (seconds since the epoch)."""
+        """Delete what is too old at `now` (seconds since the epoch)."""
         await in_thread(lambda: self.forget(now))
 
     def forget(self, now: float) -> int:
-        """How much that was."""
+        """Delete what is too old; return the number of records."""
         before = datetime.fromtimestamp(now, timezone.utc) - self._keep
         stamp = rfc3339(before)
-        # What was taken is remembered at least as long as it could come again, however short the rest is kept.
+        # Replay records are kept as long as a message can be sent again.
         seen = min(before.timestamp(), now - KEPT_S)
         kb = self._kb
         many = kb.tasks.forget(stamp) + kb.messages.forget(stamp) + kb.handled_requests.forget(seen)
         many += kb.pending_commands.forget(now) + kb.observation_requests.forget(stamp)
         many += sum(forget(now) for forget in self._also)
         if many:
-            _log.info("%d records of what has ended are forgotten", many)
+            _log.info("%d old records were deleted", many)
         return many

@@ -1,4 +1,4 @@
-"""Everything that the settings turn on, made once: the web doors take in what its worker works on."""
+"""All parts of one server that the settings enable; the web interfaces store what its worker processes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from whystall.agent_server.worker.triage import Triage
 
 _CHATS_AT_ONCE = 8
-_LOOKS_AT_ONCE = 2
-_TELLS_AT_ONCE = 2
+_OBSERVATIONS_AT_ONCE = 2
+_NOTIFICATIONS_AT_ONCE = 2
 _STRAYS_S = 60.0
 _FAILING = 5  # times in a row
 
 
 class Service:
-    """The parts of one server. Raises `ToolError` (bad_argument) where a file that the settings name is at fault."""
+    """The parts of one server. Raises `ToolError` (bad_argument) if a file named in the settings is invalid."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         self.app = app
@@ -46,7 +46,7 @@ class Service:
             self.intake = Intake(self.kb, settings)
 
     async def run(self) -> None:
-        """Work until cancelled. Raises `ToolError` (io_error) where the knowledge base cannot be locked."""
+        """Work until cancelled. Raises `ToolError` (io_error) if the knowledge base cannot be locked."""
         from whystall.agent_server.worker.triage import KIND, Triage
 
         triage = Triage(self.app, self.ticket_service, self.settings.triage)
@@ -57,14 +57,14 @@ class Service:
 
     @property
     def failing(self) -> bool:
-        """Whether a lane of the worker cannot do its work, or the worker has stopped."""
+        """Whether the worker has stopped or one of its lanes keeps failing."""
         worker = self.worker
         if worker is None:
             return False
         return worker.state == "stopped" or any(lane.failures >= _FAILING for lane in worker.lanes)
 
     def _begin(self) -> None:
-        """Nobody else works: what a process that is gone had taken is given back."""
+        """Release what a worker that ended had taken."""
         self.kb.messages.release(time.time())
         self.kb.deliveries.release()
 
@@ -74,7 +74,7 @@ class Service:
 
         lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
             "triage": (1, {KIND: triage.handle}),
-            "tell": (_TELLS_AT_ONCE, {TELL: TriageNotifier(self.kb, self.pictures.make).handle}),
+            "tell": (_NOTIFICATIONS_AT_ONCE, {TELL: TriageNotifier(self.kb, self.pictures.make).handle}),
         }
         if self.vendors:
             from whystall.agent_server.integrations.chat import conversation, investigations
@@ -82,11 +82,11 @@ class Service:
             async def chat(task: Task) -> None:
                 await conversation.handle(task, self.app, self.ticket_service, self.settings)
 
-            async def look(task: Task) -> None:
+            async def observe(task: Task) -> None:
                 await investigations.run_task(task, self.app, self.settings)
 
             lanes["chat"] = (_CHATS_AT_ONCE, {conversation.KIND: chat})
-            lanes["look"] = (_LOOKS_AT_ONCE, {investigations.KIND: look})
+            lanes["look"] = (_OBSERVATIONS_AT_ONCE, {investigations.KIND: observe})
         return lanes
 
     def _steps(self, client: Client) -> dict[str, Step]:
@@ -109,7 +109,7 @@ class Service:
         return steps
 
     def _sending(self, client: Client) -> dict[str, Step]:
-        """A lane for each chat and each tracker: one that does not answer holds up no other."""
+        """Return a lane for each chat and each tracker, so that one that does not answer blocks no other."""
         steps: dict[str, Step] = {}
         if self.vendors:
             from whystall.agent_server.integrations.chat.sending import Sender
@@ -122,16 +122,16 @@ class Service:
             from whystall.agent_server.integrations.trackers.delivery_worker import DeliveryWorker
             from whystall.agent_server.integrations.trackers.polling import TrackerPoller
 
-            courier = DeliveryWorker(self.kb, self.settings, client, time.time)
-            syncing = TrackerPoller(self.kb, self.settings, self.ticket_service, client, time.time)
+            deliveries = DeliveryWorker(self.kb, self.settings, client, time.time)
+            poller = TrackerPoller(self.kb, self.settings, self.ticket_service, client, time.time)
             for name in self.settings.sinks:
-                steps[f"sink:{name}"] = _step(courier.due, name)
-                steps[f"news:{name}"] = _step(syncing.due, name)
+                steps[f"sink:{name}"] = _step(deliveries.due, name)
+                steps[f"news:{name}"] = _step(poller.due, name)
         return steps
 
 
 def _step(due: Callable[..., Awaitable[float | None]], *given: str) -> Step:
-    """`due` as a step of a lane: it asks the clock itself."""
+    """Return `due`, which reads the clock itself, as a step of a lane."""
 
     async def step(_now: float) -> float | None:
         return await due(*given)

@@ -1,4 +1,4 @@
-"""A lane that does tasks: several at once, those of one conversation in their order."""
+"""A lane that runs tasks: several at once, those of one conversation in their order."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 ATTEMPTS = 5
-"""A task that failed so often for reasons nobody foresaw, or ended the process, is not begun again."""
-_LEASE_S = 3600.0  # nobody else takes while we hold the lock of the worker
+"""Attempts before a task that fails unexpectedly, or ends the process, is given up."""
+_LEASE_S = 3600.0  # others cannot take tasks while we hold the worker's lock
 _BACKOFF_S = 5.0
 PASSES = {ErrorCode.BUSY: 5.0, ErrorCode.CANCELLED: 5.0, ErrorCode.DATABASE: 15.0, ErrorCode.DISK_FULL: 60.0}
-"""What passes (another window is open, the file is locked, the disk full), and after how many seconds it is tried."""
+"""Temporary errors (another window is open, the file is locked, the disk is full) and the seconds until a retry."""
 _REASON = 500  # characters
 _log = logging.getLogger("whystall.work")
 
 
 class TaskRunner:
-    """Does tasks of the kinds of `handlers`, at most `width` at once. Its `step` is that of a `WorkLoop`."""
+    """Runs tasks of the kinds of `handlers`, at most `width` at once, as the `step` of a `WorkLoop`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TaskRunner:
         group: TaskGroup,
         given_up: Mapping[str, Callable[[Task], None]],
     ) -> None:
-        """`given_up`: of some kinds, what is stored together with that a task failed for good."""
+        """`given_up`: by kind, called in the transaction that stores a task's final failure."""
         self._given_up = given_up
         self._kb = kb
         self._handlers = handlers
@@ -49,16 +49,16 @@ class TaskRunner:
         self._running: dict[int, str] = {}
 
     async def step(self, now: float) -> float | None:
-        """Begin what is due, as far as there is room; when the next one is."""
+        """Start due tasks while fewer than `width` run. Return when the next is due."""
         while len(self._running) < self._width:
             due = await in_thread(lambda: self._kb.tasks.next_due(self._kinds, self._busy))
             if due is None or due > now:
                 return due
             task = await in_thread(lambda: self._taken(now))
-            if task is not None and task.id not in self._running:  # the clock was set: it is ours, and goes on
+            if task is not None and task.id not in self._running:  # else the clock was set, and we run it already
                 self._running[task.id] = _conversation(task)
                 self._group.start_soon(self._run, task)
-        return None  # the end of one of them is stored, and wakes us
+        return None  # the end of a task is a commit, which wakes us
 
     @property
     def _kinds(self) -> list[str]:
@@ -75,17 +75,17 @@ class TaskRunner:
         try:
             await self._do(task)
         except anyio.get_cancelled_exc_class():
-            with suppress(ToolError):  # a file in use: whoever works next takes it all the same
+            with suppress(ToolError):  # the next process releases it too
                 self._kb.tasks.give_back(task.id, self._owner)
             raise
-        except ToolError as error:  # what became of it could not be stored
+        except ToolError as error:  # its result could not be stored
             _log.warning("task %s: %s", task.key, error)
             await self._returned(task)
         finally:
             del self._running[task.id]
 
     async def _returned(self, task: Task) -> None:
-        """Give it back, once the knowledge base can be written again."""
+        """Release the task once the knowledge base can be written again."""
         while True:
             await anyio.sleep(PASSES[ErrorCode.DATABASE])
             try:
@@ -113,7 +113,7 @@ class TaskRunner:
                 due = time.time() + wait
                 await in_thread(lambda: tasks.retry(task.id, due, text, counted=False))
         except Exception as error:
-            # What it says may hold anything: it stays in the log.
+            # Its text may contain anything: only log it.
             _log.exception("task %s failed unexpectedly", task.key)
             why, due = type(error).__name__, time.time() + _BACKOFF_S * 2.0**task.attempts
             await in_thread(lambda: tasks.retry(task.id, due, why))
@@ -126,13 +126,13 @@ class TaskRunner:
             self._kb.tasks.done(task.id)
 
     def _failed(self, task: Task, why: str) -> None:
-        tell = self._given_up.get(task.kind)
+        given_up = self._given_up.get(task.kind)
         with self._kb.transaction():
             self._kb.tasks.failed(task.id, clean(why, _REASON))
-            if tell is not None:
+            if given_up is not None:
                 try:
-                    tell(task)
-                except ToolError as error:  # what it was about may be gone
+                    given_up(task)
+                except ToolError as error:  # its subject may have been deleted
                     _log.warning("task %s: %s", task.key, error)
             self._kb.audit.put("engine", "task.failed", task.key, "failed", {"kind": task.kind, "why": why[:_REASON]})
 

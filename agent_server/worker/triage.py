@@ -1,8 +1,7 @@
-"""Triage: the process that an alert is about is found and looked at, and what was found out goes onto its ticket.
+"""Triage: finds the process that an alert is about, diagnoses it, and attaches the result to the ticket.
 
-Nobody is accused for want of anybody better: where the labels name no process of this host, or several, the ticket says
-so. All of it may be killed anywhere and begun again: the diagnosis, its ticket, what is to be told, and the end of the
-task are stored in one transaction.
+If the labels match no process of this host, or several, nothing is diagnosed and the ticket states why. Crash-safe: the
+diagnosis, its ticket, the notification and the end of the task are stored in one transaction.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _log = logging.getLogger("whystall.work")
 
 
 @dataclass(frozen=True)
-class Look:
-    """What became of one triage, as its task keeps it. `process`: what was looked at, ``PID:START``."""
+class TriageResult:
+    """The result of a triage, stored with its task. `process`: the one diagnosed, ``PID:START``."""
 
     code: str
     ticket: str
@@ -50,12 +49,12 @@ class Look:
     diagnosis: str = ""
 
     def text(self) -> str:
-        """For `Task.result`."""
+        """Return it as stored in `Task.result`."""
         return json.dumps(self.__dict__)
 
     @classmethod
-    def read(cls, text: str) -> Look | None:
-        """What `text` says; None for another result."""
+    def read(cls, text: str) -> TriageResult | None:
+        """Parse ``{"code": "diagnosed", "ticket": "12", ...}``; None for anything else."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError):
@@ -63,7 +62,7 @@ class Look:
 
 
 class Triage:
-    """Does tasks of the kind `KIND`. Payload: ``ticket``, and who is told of it: ``places``, ``lang``."""
+    """Handles tasks of the kind `KIND`. Payload: ``ticket``; ``places`` and ``lang`` of the notification."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Triage:
         settings: TriageSettings,
         find: Callable[[Wanted], Awaitable[Resolution]] = find,
     ) -> None:
-        """`find`: what turns labels into a process of this host."""
+        """`find`: finds a process of this host by labels."""
         self._app = app
         self._kb = app.kb()
         self._ticket_service = ticket_service
@@ -80,34 +79,35 @@ class Triage:
         self._find = find
 
     async def handle(self, task: Task) -> None:
-        """Look at the process of the ticket's alert, if it is to be told which and there is room for it."""
+        """Diagnose the process of the ticket's alert, unless none is found or a limit is reached."""
         ticket = self._kb.tickets.get(str(task.payload.get("ticket", "")))
         if ticket.state not in LIVE:
-            self._kb.tasks.done(task.id, Look("over", ticket.id).text())
+            self._kb.tasks.done(task.id, TriageResult("over", ticket.id).text())
             return
-        looks = self._looks()
-        if (full := self._full(looks)) is not None:
-            self._say(task, ticket, full)
+        recent = self._recent()
+        if (full := self._full(recent)) is not None:
+            self._end_without(task, ticket, full)
             return
         found = await self._find(Wanted(labels=ticket.labels, text=ticket.human.title))
         if found.status != "found" or found.pid is None or found.start_ticks is None:
-            self._say(task, ticket, _unfound(found), [*found.how, *found.tried, *(job.id for job in found.jobs)])
+            why = [*found.how, *found.tried, *(job.id for job in found.jobs)]
+            self._end_without(task, ticket, _unfound(found), why)
             return
         if f"pid:{found.pid}" in found.how and _younger(found.start_ticks, moment(ticket.created)):
-            self._say(task, ticket, "vanished", [f"pid:{found.pid}", "reused"])
+            self._end_without(task, ticket, "vanished", [f"pid:{found.pid}", "reused"])
             return
         process = f"{found.pid}:{found.start_ticks}"
-        before = self._before(looks, process)
+        before = self._before(recent, process)
         if before is not None:
-            self._say(task, ticket, "cooldown", [f"ticket:{before.ticket}"], before.ticket, process)
+            self._end_without(task, ticket, "cooldown", [f"ticket:{before.ticket}"], before.ticket, process)
             return
-        await self._look(task, ticket, found.pid, process)
+        await self._diagnose(task, ticket, found.pid, process)
 
     def given_up(self, task: Task) -> None:
-        """The task failed for good, in the transaction that stores so: its ticket says that nobody looked."""
+        """Note on the ticket that the task failed for good; called in the transaction that stores that."""
         self._ticket_service.triaged(str(task.payload.get("ticket", "")), "failed:internal", now=_now())
 
-    async def _look(self, task: Task, ticket: Ticket, pid: int, process: str) -> None:
+    async def _diagnose(self, task: Task, ticket: Ticket, pid: int, process: str) -> None:
         params = DiagnoseParams(
             pid=pid,
             duration=self._settings.duration,
@@ -118,7 +118,7 @@ class Triage:
 
         def then(diagnosis: Diagnosis) -> None:
             has = self._ticket_service.attach(ticket.id, diagnosis, now=_now())
-            self._end(task, Look(DIAGNOSED, has.id, process, diagnosis.id))
+            self._end(task, TriageResult(DIAGNOSED, has.id, process, diagnosis.id))
 
         try:
             await self._app.diagnose(params, lang=_lang(task.payload), then=then)
@@ -127,49 +127,49 @@ class Triage:
                 raise
             gone = error.code is ErrorCode.NO_SUCH_PROCESS
             _log.warning("ticket %s: no diagnosis: %s", ticket.id, error)
-            self._say(task, ticket, "vanished" if gone else f"failed:{error.code.value}", [f"pid:{pid}"])
+            self._end_without(task, ticket, "vanished" if gone else f"failed:{error.code.value}", [f"pid:{pid}"])
 
-    def _say(
+    def _end_without(
         self, task: Task, ticket: Ticket, code: str, why: Sequence[str] = (), other: str = "", process: str = ""
     ) -> None:
-        """The ticket says by `code` why it has no diagnosis of its own; `other`: the one to look at instead."""
+        """End the task without a diagnosis for the reason `code`; `other`: a ticket with one of the same process."""
         with self._kb.transaction():
             self._ticket_service.triaged(ticket.id, code, why, now=_now())
             if other and other != ticket.id and all(link.ticket != other for link in ticket.links):
                 self._ticket_service.link(ticket.id, other, "related", by="engine", source="triage", now=_now())
-            self._end(task, Look(code, ticket.id, process), why)
+            self._end(task, TriageResult(code, ticket.id, process), why)
 
-    def _end(self, task: Task, look: Look, why: Sequence[str] = ()) -> None:
-        """The task is done, and whoever is to be told of it will be."""
+    def _end(self, task: Task, result: TriageResult, why: Sequence[str] = ()) -> None:
+        """Complete the task and queue its notification."""
         places = task.payload.get("places") or []
         with self._kb.transaction():
             if places:
-                about = {**look.__dict__, "why": list(why), "places": places, "lang": _lang(task.payload)}
+                about = {**result.__dict__, "why": list(why), "places": places, "lang": _lang(task.payload)}
                 self._kb.tasks.add(TELL, f"{TELL}:{task.key}", about)
-            self._kb.tasks.done(task.id, look.text())
+            self._kb.tasks.done(task.id, result.text())
 
-    def _looks(self) -> list[tuple[datetime, Look]]:
-        """The triages of the last hour, or of the cooldown where that is longer, and when they ended."""
+    def _recent(self) -> list[tuple[datetime, TriageResult]]:
+        """Return the diagnoses of the last hour (or the cooldown, if longer) and when they ended."""
         span = max(_HOUR_S, self._settings.cooldown_s)
         ended = self._kb.tasks.ended(KIND, rfc3339(_now() - timedelta(seconds=span)))
-        looks = [(moment(task.updated), Look.read(task.result)) for task in ended]
-        return [(at, look) for at, look in looks if at is not None and look is not None and look.code == DIAGNOSED]
+        found = [(moment(task.updated), TriageResult.read(task.result)) for task in ended]
+        return [(at, r) for at, r in found if at is not None and r is not None and r.code == DIAGNOSED]
 
-    def _full(self, looks: Sequence[tuple[datetime, Look]]) -> str | None:
-        """A code where too much is asked for."""
+    def _full(self, recent: Sequence[tuple[datetime, TriageResult]]) -> str | None:
+        """Return a code if a limit is reached."""
         hour = _now() - timedelta(seconds=_HOUR_S)
-        if sum(at >= hour for at, _ in looks) >= self._settings.per_hour:
+        if sum(at >= hour for at, _ in recent) >= self._settings.per_hour:
             return "too_many"
         return "too_many" if self._kb.tasks.waiting(KIND) >= self._settings.waiting else None
 
-    def _before(self, looks: Sequence[tuple[datetime, Look]], process: str) -> Look | None:
-        """The look at `process` that is too recent for another one."""
+    def _before(self, recent: Sequence[tuple[datetime, TriageResult]], process: str) -> TriageResult | None:
+        """Return the diagnosis of `process` within the cooldown."""
         since = _now() - timedelta(seconds=self._settings.cooldown_s)
-        return next((look for at, look in reversed(looks) if look.process == process and since <= at), None)
+        return next((result for at, result in reversed(recent) if result.process == process and since <= at), None)
 
 
 def _younger(start_ticks: int, began: datetime | None) -> bool:
-    """Whether a process was started after `began`: its number is that of another one, which the alert meant."""
+    """Whether a process started after `began`: then its pid was reused, and the alert meant another process."""
     if began is None:
         return False
     uptime = float(Path("/proc/uptime").read_text().split()[0])

@@ -1,4 +1,4 @@
-"""Tells chats what became of a triage: the verdict with its picture, or why nobody looked."""
+"""Sends the result of a triage to chats: the verdict with a picture, or why nothing was diagnosed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class TriageNotifier:
-    """Does tasks of the kind ``tell``; see `Triage`. `picture`: makes one of a diagnosis, and says its uri."""
+    """Handles tasks of the kind ``tell``; see `Triage`. `picture`: draws a diagnosis and returns the uri."""
 
     def __init__(self, kb: Stores, picture: Callable[[Diagnosis, Lang], str | None] | None) -> None:
         self._kb = kb
         self._picture = picture
 
     async def handle(self, task: Task) -> None:
-        """Queue the messages, each once, and end the task with them."""
+        """Queue one message per chat and complete the task in the same transaction."""
         about = task.payload
         lang: Lang = "zh" if about.get("lang") == "zh" else "en"
         ticket = self._kb.tickets.get(about["ticket"])
@@ -44,7 +44,7 @@ class TriageNotifier:
             self._kb.tasks.done(task.id)
 
     async def _pictured(self, diagnosis: Diagnosis, lang: Lang) -> str | None:
-        """A picture is worth less than the message: without room for one there is none."""
+        """Return the uri of a picture; None if it cannot be stored, since the message matters more."""
         make = self._picture
         if make is None:
             return None

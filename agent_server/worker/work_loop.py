@@ -1,4 +1,4 @@
-"""A lane of the worker: one kind of work, done one step after another, whatever happens in the other lanes."""
+"""A lane of the worker: one kind of work, one step after another, independent of the other lanes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from whystall.agent_server.worker.change_notifier import ChangeNotifier
 from whystall.tools.contract.errors import ToolError
 
 LONGEST_S = 15.0
-"""However far ahead a time lies, it is looked at so often: the clock may be set meanwhile, forward or back."""
+"""The longest wait before a step is called again: the clock may be set meanwhile."""
 _SHORTEST_S = 0.02
 _BACKOFF_S = (1.0, 60.0)
 _log = logging.getLogger("whystall.work")
 
 Step = Callable[[float], Awaitable["float | None"]]
-"""Does what is due at a time (seconds since the epoch), and returns when it wants to be called again, None: when
-something was stored. It writes only where there is something to do.
+"""Does what is due at a time (seconds since the epoch). Returns when to call it again; None: after the next commit. It
+writes only if something is due, since a commit wakes all lanes.
 """
 
 
 class WorkLoop:
-    """Calls `step` when it wants to be called and when something was stored; nothing that it raises ends it."""
+    """Calls `step` when it is due and after each commit; its exceptions are logged and it is called again later."""
 
     def __init__(self, name: str, step: Step) -> None:
         self.name = name
@@ -34,18 +34,18 @@ class WorkLoop:
     async def run(self, changes: ChangeNotifier) -> None:
         """Work until cancelled."""
         while True:
-            seen = changes.count
+            count = changes.count
             try:
                 wanted = await self._step(time.time())
             except ToolError as error:
                 await self._pause("%s: %s", self.name, error)
             except Exception:
                 _log.exception("lane %s failed unexpectedly", self.name)
-                await self._pause("%s: goes on", self.name)
+                await self._pause("%s: retried", self.name)
             else:
                 self.failures = 0
                 await anyio.sleep(_SHORTEST_S)
-                await changes.after(seen, LONGEST_S if wanted is None else min(LONGEST_S, wanted - time.time()))
+                await changes.after(count, LONGEST_S if wanted is None else min(LONGEST_S, wanted - time.time()))
 
     async def _pause(self, message: str, *words: object) -> None:
         self.failures += 1
@@ -55,7 +55,7 @@ class WorkLoop:
 
 
 def every(seconds: float, work: Callable[[float], Awaitable[object]]) -> Step:
-    """A step that does `work` now and then every `seconds`, by a clock that is never set."""
+    """Return a step that does `work` at once and then every `seconds`, by the monotonic clock."""
     due = 0.0
 
     async def step(now: float) -> float:

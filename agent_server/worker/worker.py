@@ -1,4 +1,4 @@
-"""The worker: does in the background what was taken in, in lanes that do not wait for each other."""
+"""The worker: processes stored tasks and periodic work in the background, in lanes that do not block each other."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _log = logging.getLogger("whystall.work")
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do. `tasks`: per lane how many at once, and what does which kind; `steps`: the other lanes;
-    `begin`: is called when nobody else works, before anything is done. `given_up`: see `TaskRunner`.
+    """What a worker does. `tasks`: per lane the number of concurrent tasks and the handlers by kind; `steps`: the other
+    lanes; `begin`: called once this process is the only worker, before anything else. `given_up`: see `TaskRunner`.
     """
 
     tasks: Mapping[str, tuple[int, Mapping[str, Handler]]] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Work:
 
 
 class Worker:
-    """Does `work` of the knowledge base `kb`. Nothing is lost when it is cancelled or killed: it begins again where the
-    last transaction ended. `state`: ``starting``, ``standing_by`` (another process works), ``working``, ``stopped``.
+    """Does the `work` of `kb`. Crash-safe: it continues after the last transaction. `state`: ``starting``,
+    ``standing_by`` (another process works), ``working``, ``stopped``.
     """
 
     def __init__(self, kb: Stores, work: Work) -> None:
@@ -54,9 +54,9 @@ class Worker:
         self.lanes: list[WorkLoop] = []
 
     async def run(self) -> None:
-        """Work until cancelled; what was begun is given back. While another process works, wait for its end.
+        """Work until cancelled, then release unfinished tasks. While another process works, wait for its end.
 
-        Raises `ToolError` (io_error) where the knowledge base cannot be locked.
+        Raises `ToolError` (io_error) if the knowledge base cannot be locked.
         """
         try:
             while not await self._turn():
@@ -66,16 +66,16 @@ class Worker:
             self.state = "stopped"
 
     async def _turn(self) -> bool:
-        """Work, if nobody else does."""
+        """Work until cancelled; return False at once if another process works."""
         with worker_lock(self._kb.path) as ours:
             if not ours:
                 return False
             try:
                 await self._all_lanes()
             finally:
-                # Before the lock is given back: whoever comes next takes what we had. A thread that was abandoned may
-                # have taken something after its lane was cancelled.
-                with suppress(ToolError):  # it takes them anyway
+                # Before the lock is released, so that the next process can take our tasks: an abandoned thread may have
+                # taken one after its lane was cancelled.
+                with suppress(ToolError):  # the next process releases them too
                     self._kb.tasks.release(self._owner, time.time())
         return True
 
@@ -87,7 +87,7 @@ class Worker:
     async def _all_lanes(self) -> None:
         given = await in_thread(self._begun)
         if given:
-            _log.info("%d tasks of a process that is gone are begun again", given)
+            _log.info("%d tasks of a process that ended are started again", given)
         changes = ChangeNotifier(self._kb)
         async with anyio.create_task_group() as group:
             for name, (width, handlers) in self._work.tasks.items():

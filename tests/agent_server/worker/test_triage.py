@@ -21,7 +21,7 @@ from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.sections.server import TriageSettings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
-from whystall.agent_server.worker.triage import DIAGNOSED, KIND, TELL, Look, Triage
+from whystall.agent_server.worker.triage import DIAGNOSED, KIND, TELL, Triage, TriageResult
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.tickets.models import Ticket
 from whystall.knowledge_base.times import rfc3339
@@ -87,7 +87,7 @@ class Bench:
         key = f"earlier:{process}:{ago}"
         number = self.kb.tasks.add(KIND, key, {})
         assert number is not None
-        self.kb.tasks.done(number, Look(code, ticket, process, "d").text())
+        self.kb.tasks.done(number, TriageResult(code, ticket, process, "d").text())
         at = rfc3339(datetime.now(timezone.utc) - ago)
         with self.kb._file.write() as db:
             db.execute("UPDATE tasks SET updated = ? WHERE id = ?", [at, number])
@@ -111,7 +111,7 @@ async def test_the_process_is_diagnosed_and_its_ticket_has_the_diagnosis(app: Ap
     assert bench.asked == [Wanted(labels={"job": "llama-7b"}, text="training stalls")]
     after = bench.kb.tickets.get(ticket.id)
     assert after.diagnosis is not None
-    look = Look.read(task.result)
+    look = TriageResult.read(task.result)
     assert look is not None
     assert (task.state, look.code, look.ticket, look.diagnosis) == ("done", DIAGNOSED, ticket.id, after.diagnosis.id)
     assert look.process.startswith(f"{os.getpid()}:")
@@ -297,8 +297,8 @@ async def test_a_ticket_that_is_not_there_ends_the_task(app: App) -> None:
 
 
 def test_results_of_tasks_are_read_or_passed_over() -> None:
-    look = Look("diagnosed", "12", "4242:99", "d-1")
-    assert Look.read(look.text()) == look
-    assert Look.read(replace(look, code="x").text()) != look
+    look = TriageResult("diagnosed", "12", "4242:99", "d-1")
+    assert TriageResult.read(look.text()) == look
+    assert TriageResult.read(replace(look, code="x").text()) != look
     for odd in ("", "made", "[]", "{}", json.dumps({"code": 1, "other": 2}), "null"):
-        assert Look.read(odd) is None
+        assert TriageResult.read(odd) is None
