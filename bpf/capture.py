@@ -1,8 +1,8 @@
-"""What a session saw, as plain typed rows, and how they are decoded from the kernel side's records.
+"""The result of a session as typed rows, decoded from the records of the BPF programs.
 
-All times are CLOCK_MONOTONIC nanoseconds. Names and paths are bytes exactly as the kernel gave
-them: hostile text, to be sanitised above. ``dev`` is the kernel's own device number (``device``
-splits it). Stack ids are keys of ``Capture.stacks``; 0 means no stack.
+All times are CLOCK_MONOTONIC nanoseconds. Names and paths are untrusted bytes as the kernel gave them; the callers
+sanitise them. ``dev`` is the kernel's device number (``device`` splits it). Stack ids are keys of ``Capture.stacks``; 0
+means no stack.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from whystall.bpf import layout as lay
 
 _Result = TypeVar("_Result")
-_Name = bytes  # where a member is called ``bytes``
+_Name = bytes  # for classes with a member ``bytes``
 
 
 class FileKey(NamedTuple):
@@ -36,9 +36,9 @@ class Call(NamedTuple):
     comm: bytes
     nr: int
     fd: int
-    """Descriptor it works on, or that it returned; -1: none."""
+    """Descriptor argument, or the one returned; -1: none."""
     flags: int
-    """Of layout: SEEDED (began before the window), OPEN (still in flight at its end), DIRECT, SYNC, REGULAR."""
+    """``layout.RECORD_*``: SEEDED (began before the window), OPEN (in progress at its end), DIRECT, SYNC, REGULAR."""
     file: FileKey | None
     file2: FileKey | None
     """The other file of sendfile (out), copy_file_range and splice (out)."""
@@ -49,7 +49,7 @@ class Call(NamedTuple):
     """First path argument as the caller wrote it; empty: none, or unreadable."""
     path2: bytes
     asked: int
-    """Bytes asked for; of a vector call the sum (of its first 32 parts), 0 while it is open."""
+    """Bytes requested; of a vector call the sum (of its first 32 parts), 0 while it is open."""
     returned: int
     """Result; negative errno; 0 while open."""
     offset: int | None
@@ -99,13 +99,13 @@ class FileSlot:
 
 
 class File(NamedTuple):
-    """A file that something slow touched."""
+    """A file that a recorded event used."""
 
     key: FileKey
     path: bytes
-    """Absolute, as seen from the root of its mount tree; no leading ``/`` when the head is missing."""
+    """Absolute within the root of its mount tree; no leading ``/`` if the head is missing."""
     flags: int
-    """Of layout: FILE_TRUNCATED, FILE_UNLINKED, FILE_NO_MOUNT (path within its file system only)."""
+    """``layout``: FILE_TRUNCATED, FILE_UNLINKED, FILE_NO_MOUNT (path within its file system only)."""
     size: int
     mode: int
     fs: bytes
@@ -139,7 +139,7 @@ class Segment(NamedTuple):
     waker_tid: int
     waker_comm: bytes
     wake_stack: int
-    """Kernel stack of the waker: tells whether an interrupt of an innocent thread did it."""
+    """Kernel stack of the waker: shows whether it was only interrupted by the wake-up."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class OffTotal:
 
 
 class Thread(NamedTuple):
-    """A thread that was looked at, named at its first event and again at the end."""
+    """An observed thread, named at its first event and again at the end."""
 
     tid: int
     tgid: int
@@ -211,19 +211,19 @@ class BlockIo(NamedTuple):
     tgid: int
     tid: int
     comm: _Name
-    """Who queued it: for buffered writes a kernel worker, not the writer."""
+    """The thread that queued it: for buffered writes a kernel worker, not the writer."""
 
 
 class Stack(NamedTuple):
-    """Addresses, innermost first; of a Python stack what ``src/python.bpf.h`` says."""
+    """Addresses, innermost first; a Python stack has words as in ``src/python_records.h``."""
 
     kind: int
-    """Of layout: STACK_KERNEL, STACK_USER, STACK_PYTHON."""
+    """``layout.STACK_KERNEL``, ``STACK_USER`` or ``STACK_PYTHON``."""
     addresses: tuple[int, ...]
 
     @property
     def user(self) -> bool:
-        """Whether it is a native stack in user mode."""
+        """Return whether it is a native stack in user mode."""
         return self.kind == lay.STACK_USER
 
 
@@ -238,33 +238,28 @@ class Capture(NamedTuple):
     results: dict[type, object]
     """The results of the collectors, by their types."""
     lost: dict[str, list[int]]
-    """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU where the kernel
-    counts so, else one number. Only reasons that happened."""
+    """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU or in one number. Only
+    reasons that occurred."""
     seen: dict[str, int]
-    """``calls``, ``switches``, ``block``, ``samples``: events that were measured; ``records``: told in full;
-    ``self_calls``, ``self_switches``, ``self_ticks``: of the tracer itself; ``ticks``: of the sampling timers,
-    whoever had the CPU; ``idle_ticks``: of these nobody; ``untold``: switches back to a traced thread that the
-    kernel did not tell, found by the scheduler's own account; ``python_walks``: Python stacks that were read,
-    ``python_skipped``: switches without one since they had cost enough, ``python_broken``: walks that ended early,
-    ``python_ns``: what they cost; ``pages``: events of the page cache; ``self_added``, ``self_read``: pages that the
-    tracer itself put into the cache, and reads of it that the kernel told; ``self_waits``: its own waits for a CPU."""
+    """Counts of events: ``layout.COUNTERS`` from ``self_calls`` on, without the prefix ``seen_`` (meanings:
+    ``src/records.h``), ``calls`` and ``switches``."""
     hooks: tuple[str, ...]
     variants: dict[str, str]
 
     def of(self, kind: type[_Result]) -> _Result:
-        """Return the result of type `kind`; KeyError when the session did not have that collector."""
+        """Return the result of type `kind`; KeyError without that collector."""
         result = self.results[kind]
         if not isinstance(result, kind):
-            raise TypeError(f"{result!r} is no {kind}")
+            raise TypeError(f"{result!r} is not a {kind}")
         return result
 
     def with_results(self, *results: object) -> Capture:
-        """Return a copy in which `results` take the place of others of their types."""
+        """Return a copy in which `results` replace those of the same types."""
         return self._replace(results=self.results | {type(one): one for one in results})
 
 
 def device(dev: int) -> tuple[int, int]:
-    """(major, minor) of a kernel device number."""
+    """Return (major, minor) of a kernel device number."""
     return dev >> 20, dev & 0xFFFFF
 
 
@@ -316,7 +311,7 @@ class Records:
         key = FileKey(head.file.dev, head.file.ino, head.file.gen)
         names = record[_FILE_TEXT : _FILE_TEXT + head.length].split(b"\0")[:-1]
         fs = bytes(head.fs)
-        if fs in (b"pipefs", b"sockfs"):  # named as /proc/PID/fd names them
+        if fs in (b"pipefs", b"sockfs"):  # as in /proc/PID/fd
             path = b"%s:[%d]" % (b"pipe" if fs == b"pipefs" else b"socket", key.ino)
         elif fs == b"anon_inodefs":
             path = b"anon_inode:" + b"/".join(names)
@@ -369,7 +364,7 @@ Items = list[tuple[bytes, bytes]]
 
 
 def call_totals(items: Items) -> list[CallTotal]:
-    """Rows of map call_totals."""
+    """Return the rows of map call_totals."""
     key, value = lay.unpacker(lay.CallKey), lay.unpacker(lay.CallTotal)
     rows = []
     for k, v in items:
@@ -381,7 +376,7 @@ def call_totals(items: Items) -> list[CallTotal]:
 
 
 def file_slots(items: Items) -> list[FileSlot]:
-    """Rows of map file_slots."""
+    """Return the rows of map file_slots."""
     key, value = lay.unpacker(lay.SlotKey), lay.unpacker(lay.SlotValue)
     rows = []
     for k, v in items:
@@ -391,7 +386,7 @@ def file_slots(items: Items) -> list[FileSlot]:
 
 
 def off_totals(items: Items) -> list[OffTotal]:
-    """Rows of map off_totals."""
+    """Return the rows of map off_totals."""
     key, value = lay.unpacker(lay.OffKey), lay.unpacker(lay.OffTotal)
     rows = []
     for k, v in items:
@@ -407,7 +402,7 @@ def off_totals(items: Items) -> list[OffTotal]:
 
 
 def threads(items: Items) -> dict[int, Thread]:
-    """Rows of map threads."""
+    """Return the rows of map threads by thread id."""
     value = lay.unpacker(lay.ThreadInfoValue)
     found = {}
     for k, v in items:
@@ -421,14 +416,14 @@ _STACK_HEAD = lay.StackRecord.ip.offset
 
 
 def stack(record: bytes) -> tuple[int, Stack]:
-    """Id and content of a stack record."""
+    """Return the id and content of a stack record."""
     depth, kind = int.from_bytes(record[4:6], "little"), int.from_bytes(record[6:8], "little")
     addresses = struct.unpack_from(f"<{depth}Q", record, _STACK_HEAD)
     return int.from_bytes(record[8:16], "little"), Stack(kind, addresses)
 
 
 def block_slots(items: Items) -> list[BlockSlot]:
-    """Rows of map block_slots."""
+    """Return the rows of map block_slots."""
     key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockSlot)
     rows = []
     for k, v in items:
@@ -438,7 +433,7 @@ def block_slots(items: Items) -> list[BlockSlot]:
 
 
 def block_totals(items: Items) -> list[BlockTotal]:
-    """Rows of map block_totals."""
+    """Return the rows of map block_totals."""
     key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockTotal)
     rows = []
     for k, v in items:
@@ -448,7 +443,7 @@ def block_totals(items: Items) -> list[BlockTotal]:
 
 
 def open_ios(items: Items, end: int) -> list[BlockIo]:
-    """Rows of map requests: what was on its way when the window ended."""
+    """Return the rows of map requests: I/Os in progress when the window ended."""
     value = lay.unpacker(lay.RequestState)
     rows = []
     for _, v in items:

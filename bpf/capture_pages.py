@@ -1,4 +1,4 @@
-"""What a session saw of the page cache, read from the maps of ``src/pagecache.bpf.h`` and its neighbours."""
+"""The page cache in one window, decoded from the maps of ``src/page*.bpf.h``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from whystall.bpf.capture import FileKey
 
 
 class PageUse(NamedTuple):
-    """What one process did with one file. Pages; -1: not known on this kernel."""
+    """Use of one file by one process, in pages; -1: unknown on this kernel."""
 
     file: FileKey | None
-    """None: of several files that did not fit. Inode 0: of the block device ``dev`` itself."""
+    """None: several files that did not fit. Inode 0: the block device ``dev`` itself."""
     tgid: int
     """0: kernel threads."""
     comm: bytes
@@ -31,8 +31,8 @@ class PageUse(NamedTuple):
 
 
 class PageFile(NamedTuple):
-    """What left the cache of one file, and of what came within the window and is still there, what was used once at
-    most (``touched_once``). Pages; -1: not known."""
+    """Pages of one file that left the cache, and pages added in the window, still there and used at most once
+    (``touched_once``); -1: unknown."""
 
     file: FileKey
     reclaimed: int
@@ -81,7 +81,7 @@ class Pages:
     stalls: list[Stall]
     sizes: list[SizeSlot]
     absent: list[str]
-    reads_told: bool
+    reads_reported: bool
 
 
 Items = list[tuple[bytes, bytes]]
@@ -92,7 +92,7 @@ def _key(ino: int, dev: int, gen: int) -> FileKey | None:
 
 
 def touched_once(items: Items) -> dict[FileKey, int]:
-    """From map page_chunks: pages that came within the window, are still there, and were used once at most."""
+    """Count, from map page_chunks, the pages added in the window, still there and used at most once."""
     key, words = lay.unpacker(lay.ChunkKey), 8 * lay.CHUNK_WORDS
     added, more = lay.PageChunk.added.offset, lay.PageChunk.more.offset
     counts: dict[FileKey, int] = {}
@@ -105,8 +105,8 @@ def touched_once(items: Items) -> dict[FileKey, int]:
     return counts
 
 
-def uses(items: Items, maps_told: bool) -> list[PageUse]:
-    """Rows of the maps page_uses; `maps_told`: whether the kernel tells what faults map."""
+def uses(items: Items, maps_reported: bool) -> list[PageUse]:
+    """Return the rows of the maps page_uses; `maps_reported`: whether the kernel reports pages that faults map."""
     key, value = lay.unpacker(lay.UseKey), lay.unpacker(lay.PageUse)
     rows = []
     for k, v in items:
@@ -116,30 +116,30 @@ def uses(items: Items, maps_told: bool) -> list[PageUse]:
         ) = value.unpack(v)  # fmt: skip
         rows.append(
             PageUse(
-                _key(ino, dev, gen), tgid, comm.split(b"\0", 1)[0], accessed, mapped if maps_told else -1,
+                _key(ino, dev, gen), tgid, comm.split(b"\0", 1)[0], accessed, mapped if maps_reported else -1,
                 again, added, refaulted, dirtied, tracked, untracked, direct, read, written,
             )
         )  # fmt: skip
     return rows
 
 
-def files(items: Items, once: dict[FileKey, int], writes_told: bool) -> list[PageFile]:
-    """Rows of map page_files and what `touched_once` found; `writes_told`: whether the kernel tells of bios."""
+def files(items: Items, once: dict[FileKey, int], writes_reported: bool) -> list[PageFile]:
+    """Return the rows of map page_files with the counts `once`; `writes_reported`: whether the kernel reports bios."""
     key, value = lay.unpacker(lay.FileKey), lay.unpacker(lay.PageFile)
     rows = []
     for k, v in items:
         ino, dev, gen = key.unpack(k)
         reclaimed, dropped, judged, one_pass, written, flags = value.unpack(v)
         file = FileKey(dev, ino, gen)
-        if not writes_told or flags & lay.PAGE_FILE_NO_DISK or not ino:
+        if not writes_reported or flags & lay.PAGE_FILE_NO_DISK or not ino:
             written = -1
         rows.append(PageFile(file, reclaimed, dropped, judged, one_pass, once.pop(file, 0), written))
-    left = (PageFile(file, 0, 0, 0, 0, count, 0 if writes_told else -1) for file, count in once.items())
+    left = (PageFile(file, 0, 0, 0, 0, count, 0 if writes_reported else -1) for file, count in once.items())
     return rows + list(left)
 
 
 def stalls(items: Items) -> list[Stall]:
-    """Rows of map stall_totals."""
+    """Return the rows of map stall_totals."""
     key, value = lay.unpacker(lay.StallKey), lay.unpacker(lay.StallTotal)
     rows = []
     for k, v in items:
@@ -152,7 +152,7 @@ def stalls(items: Items) -> list[Stall]:
 
 
 def sizes(items: Items) -> list[SizeSlot]:
-    """Rows of the maps size_totals."""
+    """Return the rows of the maps size_totals."""
     key, value = lay.unpacker(lay.SizeKey), lay.unpacker(lay.SizeTotal)
     rows = []
     for k, v in items:

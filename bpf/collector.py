@@ -1,4 +1,4 @@
-"""The specification of one collector of the kernel side: what it needs of the BPF object, and how its result is read.
+"""The specification of one BPF collector: what it needs of the BPF object, and how its result is read.
 
 A new collector takes a subclass of `Collector` in ``bpf/collectors/``, listed in ``bpf/collectors/__init__.py``.
 """
@@ -22,39 +22,39 @@ class Setup:
     forced: Mapping[str, bool]
     """`whystall.bpf.session.SessionConfig.variants`."""
     targets: Callable[[], frozenset[int] | None]
-    """The target processes now, with those that were followed; None: all processes."""
+    """Return the current target processes, followed children included; None: all processes."""
     stacks: dict[int, Stack]
-    """The session's stacks by id, to which a collector may add its own."""
+    """The session's stacks by id; a collector may add its own."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a session hands to its collectors when the hooks are gone."""
+    """What a session hands to its collectors after detaching."""
 
     made: Object
     end: int
     records: Records
     lost: Mapping[str, list[int]]
     seen: dict[str, int]
-    """Counts of events, to which a collector may add its own."""
+    """Counts of events; a collector may add its own."""
 
 
 class Collector:
     """One collector for one session. A subclass overrides what it needs."""
 
     maps: ClassVar[tuple[str, ...]] = ()
-    """Maps that only its own programs name; a session without it does not create them."""
+    """Maps that only its own programs use; a session without it does not create them."""
     shared_maps: ClassVar[tuple[str, ...]] = ()
-    """Maps that programs of other collectors name too; they get one entry where no collector needs them."""
+    """Maps that programs of other collectors refer to, too; without a collector that needs them they get one entry."""
     start_iterators: ClassVar[tuple[str, ...]] = ()
     """Programs that walk all threads when counting starts."""
     stop_iterators: ClassVar[tuple[str, ...]] = ()
     """Programs that walk all threads when counting stops."""
     bytes_per_thread: ClassVar[int] = 0
-    """What the last walk may write into the ring buffer for each thread."""
+    """Bytes per thread that the last walk may write into the ring buffer."""
 
     def prepare(self, setup: Setup) -> None:
-        """Find out what the kernel offers; the first call of all."""
+        """Find out what the kernel offers; called first."""
         self.setup = setup
 
     def programs(self) -> Sequence[str]:
@@ -62,31 +62,31 @@ class Collector:
         return ()
 
     def needed_maps(self) -> Iterable[str]:
-        """Return those of its maps that this kernel's variants use."""
+        """Return its maps that this kernel's variants use."""
         return (*self.maps, *self.shared_maps)
 
     def map_sizes(self) -> Mapping[str, int]:
-        """Return the entries of maps that need others than the object's own number."""
+        """Return the number of entries of maps whose default in the object does not fit."""
         return {}
 
     def constants(self) -> Mapping[str, int]:
-        """Return the members of ``struct config`` that it sets."""
+        """Return its members of ``struct config``."""
         return {}
 
     def record_handlers(self) -> Mapping[int, Callable[[bytes], object]]:
-        """Return, by type, the functions that take ring buffer records as they arrive; others are kept for `read`."""
+        """Return, by record type, functions that process records on arrival; other records are kept for `read`."""
         return {}
 
     def loaded(self, made: Object) -> None:
-        """Fill maps: the object is loaded, and nothing is attached yet."""
+        """Fill maps, after the object is loaded and before programs are attached."""
 
     def attach(self, program: Program) -> list[Link]:
         """Attach one of `programs`."""
         return [program.attach()]
 
     def poll(self) -> None:
-        """Do what is due now and then while the window runs."""
+        """Do periodic work while the window runs."""
 
     def read(self, window: Window) -> object:
-        """Return the result, of a type that no other collector has; the hooks are gone."""
+        """Return the result, of a type unique to this collector; called after detaching."""
         raise NotImplementedError

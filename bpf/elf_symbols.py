@@ -1,4 +1,4 @@
-"""Functions of an ELF file: their names, and where they begin even when their names were stripped."""
+"""Read the functions of an ELF file: names, and start addresses even if the names were stripped."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from whystall.bpf.regular_files import open_regular
 
 NAME_BYTES = 200
 _ELF_BYTES = 1 << 30  # larger files get no symbols
-_UNSIZED = 1 << 12  # a symbol without a size is a short routine in assembly: further behind it, its name is a guess
-_HEADER = bytes((1, 0x1B, 0x03, 0x3B))  # .eh_frame_hdr as every linker writes it: sorted pairs of 32-bit distances
+_UNSIZED = 1 << 12  # a symbol without a size is a short assembly routine: farther addresses are not named after it
+_HEADER = bytes((1, 0x1B, 0x03, 0x3B))  # .eh_frame_hdr as linkers write it: sorted pairs of 32-bit distances
 
 
 class Table:
-    """Sorted starts and the names that begin there; a name holds up to the next start or its own end. One without a
-    size holds for 4 KiB at most."""
+    """Sorted symbols. A name applies up to the next start or its own end; without a size for at most 4 KiB."""
 
     def __init__(self, entries: Iterable[tuple[int, int, str]]) -> None:
         """Entries are (start, size or 0, name)."""
@@ -34,7 +33,7 @@ class Table:
         return len(self._starts)
 
     def find(self, address: int, since: int = 0) -> tuple[str, int] | None:
-        """Name and offset into it. What has no size does not hold if it begins before `since`."""
+        """Return the name and the offset into it. A symbol without a size must not begin before `since`."""
         at = bisect.bisect_right(self._starts, address) - 1
         if at < 0:
             return None
@@ -48,13 +47,12 @@ class Code:
     """The functions of one file, by file offset."""
 
     def __init__(self, names: Table, starts: Iterable[int] = ()) -> None:
-        """`starts`: where functions begin, by the unwinder's table, which stays when symbols are stripped."""
+        """`starts`: of functions, from the unwind table, which is not stripped."""
         self.names = names
         self._starts = array("Q", sorted(starts))
 
     def find(self, offset: int) -> tuple[str, int]:
-        """Name of the function at `offset`, empty when it has none, and where it begins (`offset` itself when that is
-        not known either)."""
+        """Return the name of the function at `offset` (empty if unknown), and its start (`offset` if unknown)."""
         at = bisect.bisect_right(self._starts, offset) - 1
         begin = self._starts[at] if at >= 0 else None
         found = self.names.find(offset, begin or 0)
@@ -64,7 +62,7 @@ class Code:
 
 
 def read_file(path: str) -> Code | None:
-    """The functions of the file at `path`; None when it cannot be read, is broken, or no regular file."""
+    """Return the functions of the file at `path`; None if it is unreadable, broken, or not a regular file."""
     try:
         with open(open_regular(path), "rb") as stream:
             if os.fstat(stream.fileno()).st_size > _ELF_BYTES:
@@ -75,7 +73,7 @@ def read_file(path: str) -> Code | None:
 
 
 def read_vdso(pid: int | str = "self") -> Code | None:
-    """The functions the kernel lends to every process, from the memory of one."""
+    """Return the functions of the vDSO, read from the memory of process `pid`."""
     try:
         for line in Path(f"/proc/{pid}/maps").read_bytes().splitlines():
             if line.endswith(b"[vdso]"):
@@ -114,7 +112,7 @@ def _read(stream: Any) -> Code | None:
 
 
 def _offset(address: int, loads: list[tuple[int, int, int]]) -> int | None:
-    """Where in the file the byte lies that is mapped at `address`."""
+    """Return the file offset of the byte mapped at `address`."""
     for start, size, offset in loads:
         if start <= address < start + size:
             return address - start + offset
@@ -122,8 +120,7 @@ def _offset(address: int, loads: list[tuple[int, int, int]]) -> int | None:
 
 
 def _functions(symbols: bytes, names: bytes, little: bool) -> Iterator[tuple[int, int, str]]:
-    """(value, size, name) of the functions of a 64-bit symbol table; a hundred times faster than going
-    through the library's objects."""
+    """Yield (value, size, name) of the functions of a 64-bit symbol table, 100 times faster than pyelftools."""
     layout = struct.Struct(("<" if little else ">") + "IBBHQQ")
     whole = len(symbols) // layout.size * layout.size
     for name, info, _other, section, value, size in layout.iter_unpack(symbols[:whole]):
@@ -133,7 +130,7 @@ def _functions(symbols: bytes, names: bytes, little: bool) -> Iterator[tuple[int
 
 
 def _begins(header: bytes, address: int) -> Iterator[int]:
-    """Addresses of the functions in the unwinder's table (Linux Standard Base, .eh_frame_hdr)."""
+    """Yield the addresses of the functions in the unwind table (Linux Standard Base, .eh_frame_hdr)."""
     if header[:4] != _HEADER or len(header) < 12:
         return
     count = int.from_bytes(header[8:12], "little")

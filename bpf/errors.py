@@ -1,10 +1,10 @@
-"""The one error of this room; the rooms above turn it into theirs."""
+"""The error of the package ``bpf``; its callers convert it to theirs."""
 
 from __future__ import annotations
 
 
 class BpfError(Exception):
-    """Why the kernel side cannot work, in one line, and what to do about it.
+    """BPF programs cannot be used: one line with the reason, and the remedy.
 
     ``code`` is one of ``no_libbpf``, ``no_btf``, ``no_privilege``, ``object_missing``,
     ``build_failed``, ``load_failed``, ``attach_failed``, ``read_failed``, ``bad_config``.

@@ -1,7 +1,6 @@
-"""A thin ctypes binding of libbpf (1.x): the only place that talks to it.
+"""A thin ctypes binding of libbpf 1.x, its only user.
 
-Handles are plain objects with ``close``; closing twice is harmless. Every attachment is held
-by a file descriptor of this process, so a killed process leaves nothing in the kernel.
+Handles have an idempotent ``close``. Attachments are file descriptors: a killed process leaves nothing in the kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from whystall.bpf.errors import BpfError
 from whystall.bpf.privileges import held, short_of_memlock
 
 _LOG_TAIL = 6000  # characters of log kept in an error
-_LOG_BUFFER = 16 << 20  # libbpf asks the verifier for at most this much, and prints it in one piece
+_LOG_BUFFER = 16 << 20  # most that libbpf requests of the verifier, printed in one piece
 _PERMISSION = (errno.EPERM, errno.EACCES)
 _PRIVILEGE_REMEDY = "run as root, or with CAP_BPF and CAP_PERFMON"
 
@@ -121,7 +120,7 @@ def _libc() -> ct.CDLL:
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """libbpf.so.1, loaded once. Raises ``BpfError`` ``no_libbpf``."""
+    """Load libbpf.so.1, once. Raises ``BpfError`` ``no_libbpf``."""
     try:
         lib = ct.CDLL("libbpf.so.1", use_errno=True)
         _signatures(lib)
@@ -136,13 +135,13 @@ def library() -> Any:
 
 
 def version() -> str:
-    """Version of the loaded libbpf, ``major.minor``."""
+    """Return the version of the loaded libbpf, ``major.minor``."""
     lib = library()
     return f"{lib.libbpf_major_version()}.{lib.libbpf_minor_version()}"
 
 
 def possible_cpus() -> int:
-    """CPUs a per-CPU map has values for."""
+    """Return the number of CPUs that a per-CPU map has values for."""
     return int(library().libbpf_num_possible_cpus())
 
 
@@ -158,7 +157,7 @@ _LIMITS = {
     errno.ENFILE: "the system's descriptors are used up: raise the limit (sysctl fs.file-max)",
     errno.ENOMEM: "free some memory, or give this control group more",
 }
-"""What mends a failure that says nothing of the program, by its number."""
+"""Remedies of failures not caused by the program, by error number."""
 
 
 def _failed(code: str, what: str, number: int, remedy: str) -> BpfError:
@@ -183,7 +182,7 @@ def _privilege_remedy() -> str:
 
 
 class KernelTypes:
-    """What the running kernel's BTF says; about 6 ms to load and 6 MB while open, so ask once and close."""
+    """The running kernel's BTF; takes about 6 ms to load and 6 MB while open: query once and close."""
 
     def __init__(self) -> None:
         self._lib = library()
@@ -208,13 +207,13 @@ class KernelTypes:
         return int(self._lib.btf__find_by_name_kind(self._btf, name.encode(), _KINDS[kind]))
 
     def _type(self, number: int) -> tuple[int, int, int]:
-        """(info word, size or type id, address) of one type."""
+        """Return (info word, size or type id, address) of one type."""
         address = self._lib.btf__type_by_id(self._btf, number)
         words = (ct.c_uint32 * 3).from_address(address)
         return words[1], words[2], address
 
     def tracepoint_arguments(self, name: str) -> int:
-        """Number of arguments of a BTF tracepoint; -1 when the kernel has none of that name."""
+        """Return the number of arguments of a BTF tracepoint; -1 without that tracepoint."""
         number = self._find(f"btf_trace_{name}", "typedef")
         if number < 0:
             return -1
@@ -223,7 +222,7 @@ class KernelTypes:
         return (self._type(prototype)[0] & 0xFFFF) - 1  # less the leading `void *`
 
     def enum_names(self, name: str) -> frozenset[str]:
-        """Names of the values of an enum."""
+        """Return the names of the values of an enum."""
         number = self._find(name, "enum")
         if number < 0:
             return frozenset()
@@ -234,7 +233,7 @@ class KernelTypes:
         return frozenset(text.decode() for text in names)
 
     def per_cpu_offsets(self) -> dict[str, int]:
-        """Where each of the kernel's own per-CPU variables lies in a CPU's area, in bytes; empty when not told."""
+        """Return the byte offsets of the kernel's per-CPU variables in a CPU's area; empty if BTF has none."""
         number = self._find(".data..percpu", "section")
         if number < 0:
             return {}
@@ -249,7 +248,7 @@ class KernelTypes:
         return offsets
 
     def has_function(self, name: str) -> bool:
-        """Whether the kernel has this function (as far as its types tell)."""
+        """Return whether BTF has this kernel function."""
         return self._find(name, "function") >= 0
 
 
@@ -263,36 +262,35 @@ class Map:
 
     @property
     def max_entries(self) -> int:
-        """Upper bound of entries."""
+        """Return the maximum number of entries."""
         return int(self._lib.bpf_map__max_entries(self._handle))
 
     @property
     def fd(self) -> int:
-        """Descriptor of a loaded map; negative before."""
+        """Return the descriptor of a loaded map; negative before."""
         return int(self._lib.bpf_map__fd(self._handle))
 
     def set_max_entries(self, entries: int) -> None:
-        """Before load."""
+        """Set, before load, the maximum number of entries."""
         self._check(self._lib.bpf_map__set_max_entries(self._handle, entries), "resize")
 
     def set_autocreate(self, wanted: bool) -> None:
-        """Before load: whether the map is made at all."""
+        """Set, before load, whether the map is created."""
         self._check(self._lib.bpf_map__set_autocreate(self._handle, wanted), "choose")
 
     def set_initial(self, data: bytes) -> None:
-        """Before load: the whole content of a data section (constants included)."""
+        """Set, before load, the whole content of a data section (constants included)."""
         self._check(self._lib.bpf_map__set_initial_value(self._handle, data, len(data)), "initialise")
 
     def memory(self) -> mmap.mmap:
-        """A writable data section of a loaded object, shared with the running programs."""
+        """Return a writable data section of a loaded object, shared with the running programs."""
         try:
             return mmap.mmap(self.fd, mmap.PAGESIZE)
         except OSError as error:
             raise _failed("load_failed", f"cannot map {self.name}", error.errno or 0, "free some memory") from error
 
     def lookup(self, key: bytes, per_cpu: bool = False) -> bytes | None:
-        """The value, None when there is none; per-CPU maps give all CPUs' values in a row, each
-        rounded up to 8 bytes."""
+        """Return the value or None; per-CPU maps return all CPUs' values in a row, each padded to 8 bytes."""
         size = (self.value_size + 7) // 8 * 8 * possible_cpus() if per_cpu else self.value_size
         value = ct.create_string_buffer(size)
         if self._lib.bpf_map_lookup_elem(self.fd, key, value):
@@ -304,15 +302,15 @@ class Map:
         self._check(self._lib.bpf_map_update_elem(self.fd, key, value, 0), "update")
 
     def delete(self, key: bytes) -> bool:
-        """Remove; False when it was not there."""
+        """Remove; return False if it was not there."""
         return bool(self._lib.bpf_map_delete_elem(self.fd, key) == 0)
 
     def items(self, batch: int = 4096) -> list[tuple[bytes, bytes]]:
-        """Everything in the map, in no order; in batches (since 5.6), else key by key."""
+        """Return all entries, in no order; read in batches (since 5.6), else key by key."""
         found: list[tuple[bytes, bytes]] = []
         keys = ct.create_string_buffer(self.key_size * batch)
         values = ct.create_string_buffer(self.value_size * batch)
-        # a hash map's cursor is a bucket number, an array's a key: room for either
+        # size for either: a hash map's cursor is a bucket number, an array's a key
         cursor = ct.create_string_buffer(max(8, self.key_size))
         start: Any = None
         while True:
@@ -350,7 +348,7 @@ class Link:
 
     @property
     def fd(self) -> int:
-        """Descriptor of the attachment."""
+        """Return the descriptor of the attachment."""
         return int(library().bpf_link__fd(self._handle))
 
     def close(self) -> None:
@@ -368,19 +366,19 @@ class Program:
 
     @property
     def fd(self) -> int:
-        """Descriptor of a loaded program; negative before."""
+        """Return the descriptor of a loaded program; negative before."""
         return int(self._lib.bpf_program__fd(self._handle))
 
     def set_autoload(self, wanted: bool) -> None:
-        """Before load: whether the program is loaded at all."""
+        """Set, before load, whether the program is loaded."""
         self._lib.bpf_program__set_autoload(self._handle, wanted)
 
     def attach(self) -> Link:
-        """Attach to the hook its section names. Raises ``BpfError`` ``attach_failed``."""
+        """Attach to the hook named by its section. Raises ``BpfError`` ``attach_failed``."""
         return Link(self._attached(self._lib.bpf_program__attach(self._handle)))
 
     def attach_to_timer(self, descriptor: int) -> Link:
-        """Attach to the perf event `descriptor`, start that, and own it from now on; on failure it is closed."""
+        """Attach to the perf event `descriptor` and start it. Takes ownership: on failure it is closed."""
         handle = self._lib.bpf_program__attach_perf_event(self._handle, descriptor)
         if not handle:
             number = ct.get_errno()
@@ -389,7 +387,7 @@ class Program:
         return Link(self._attached(handle))
 
     def run_iterator(self) -> bytes:
-        """Run an iterator program over everything, return what it wrote."""
+        """Run an iterator program; return its output."""
         link = Link(self._attached(self._lib.bpf_program__attach_iter(self._handle, None)))
         try:
             fd = self._lib.bpf_iter_create(link.fd)
@@ -401,7 +399,7 @@ class Program:
             link.close()
 
     def recursion_misses(self) -> int:
-        """Times the program was not run because it was running already (kernels since 5.12)."""
+        """Return how often the program did not run because it was already running (kernels since 5.12)."""
         info = ct.create_string_buffer(256)
         size = ct.c_uint32(len(info))
         if self._lib.bpf_obj_get_info_by_fd(self.fd, info, ct.byref(size)) or size.value < 216:
@@ -430,11 +428,11 @@ class Ring:
             raise _failed("load_failed", "cannot map the ring buffer", ct.get_errno(), "free some memory")
 
     def fileno(self) -> int:
-        """Descriptor that becomes readable when the programs wake the reader."""
+        """Return a descriptor that becomes readable when the programs wake the reader."""
         return int(library().ring_buffer__epoll_fd(self._handle))
 
     def consume(self) -> int:
-        """Take everything there is now; number of records."""
+        """Process all available records; return their number."""
         if not self._handle:
             return 0
         taken: int = library().ring_buffer__consume(self._handle)
@@ -453,7 +451,7 @@ class Object:
     """A BPF object: opened from bytes, configured, loaded once."""
 
     def __init__(self, data: bytes, name: str) -> None:
-        """Parse the object. Raises ``BpfError`` ``load_failed`` when it is none."""
+        """Parse the object. Raises ``BpfError`` ``load_failed``."""
         self._lib = library()
         _take_log()
         self.name = name
@@ -462,21 +460,21 @@ class Object:
             raise _failed("load_failed", f"{name} is no BPF object", ct.get_errno(), "build it again: make build")
 
     def map(self, name: str) -> Map:
-        """A map by name (a data section by its section's name)."""
+        """Return a map by name (a data section by its section's name)."""
         handle = self._lib.bpf_object__find_map_by_name(self._handle, name.encode())
         if not handle:
             raise BpfError("load_failed", f"{self.name} has no map {name}", "build it again: make build")
         return Map(handle, name)
 
     def program(self, name: str) -> Program:
-        """A program by its function's name."""
+        """Return a program by its function's name."""
         handle = self._lib.bpf_object__find_program_by_name(self._handle, name.encode())
         if not handle:
             raise BpfError("load_failed", f"{self.name} has no program {name}", "build it again: make build")
         return Program(handle, name)
 
     def program_names(self) -> list[str]:
-        """Names of all programs in the object."""
+        """Return the names of all programs in the object."""
         names: list[str] = []
         handle = self._lib.bpf_object__next_program(self._handle, None)
         while handle:
@@ -485,7 +483,7 @@ class Object:
         return names
 
     def load(self) -> None:
-        """Make the maps, verify the programs. Raises ``BpfError`` ``load_failed`` or ``no_privilege``."""
+        """Create the maps and load the programs. Raises ``BpfError`` ``load_failed`` or ``no_privilege``."""
         _take_log()
         result = self._lib.bpf_object__load(self._handle)
         if result:
@@ -497,18 +495,18 @@ class Object:
             )
 
     def close(self) -> None:
-        """Free everything the object holds."""
+        """Free the object."""
         handle, self._handle = self._handle, None
         if handle:
             self._lib.bpf_object__close(handle)
 
 
 def _options() -> Any:
-    """How to open an object without CAP_SYS_ADMIN.
+    """Return options to open an object without CAP_SYS_ADMIN.
 
-    A type that this kernel lacks is looked for in its modules too, which takes that capability (BPF_BTF_GET_NEXT_ID),
-    and where it is refused libbpf 1.1 gives up the whole object (newer ones go on). With the kernel's types named as a
-    file it looks nowhere else (bpf_core_find_cands), at the price of reading them twice, about 6 ms.
+    libbpf searches a type that the kernel lacks in its modules, which requires that capability (BPF_BTF_GET_NEXT_ID);
+    without it libbpf 1.1 fails. With the kernel's types given as a file it does not search modules
+    (bpf_core_find_cands), but reads the types twice, about 6 ms.
     """
     if "CAP_SYS_ADMIN" in held():
         return None
@@ -516,7 +514,7 @@ def _options() -> Any:
 
 
 def program_ids() -> frozenset[int]:
-    """Ids of all BPF programs in the kernel now (needs privilege)."""
+    """Return the ids of all BPF programs in the kernel (requires privilege)."""
     lib, found, number = library(), [], ct.c_uint32(0)
     while lib.bpf_prog_get_next_id(number.value, ct.byref(number)) == 0:
         found.append(number.value)

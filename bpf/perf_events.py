@@ -1,4 +1,4 @@
-"""The kernel's sampling timers: one software event ``cpu-clock`` for each CPU, opened here, without perf's own ring."""
+"""Open the kernel's sampling timers: one software event ``cpu-clock`` per CPU, without perf's ring buffer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Attr(ct.Structure):
 
 
 def online_cpus(source: Path = _ONLINE) -> list[int]:
-    """Numbers of the CPUs that run now."""
+    """Return the numbers of the online CPUs."""
     try:
         text = source.read_text().strip()
     except OSError:
@@ -49,9 +49,9 @@ def online_cpus(source: Path = _ONLINE) -> list[int]:
 
 
 def cpu_clock(cpu: int, period_ns: int) -> int | None:
-    """Descriptor of a timer, not yet running, that fires every `period_ns` of wall time on `cpu`, whoever has it;
-    None when the CPU is not there any more. A period and not a frequency: the kernel then neither adjusts it nor
-    checks it against ``perf_event_max_sample_rate``. Raises `BpfError`.
+    """Return the descriptor of a disabled timer that fires every `period_ns` of wall time on `cpu`; None if the CPU is
+    offline. With a period, unlike a frequency, the kernel does not adjust it or check ``perf_event_max_sample_rate``.
+    Raises `BpfError`.
     """
     attr = _Attr(
         type=_TYPE_SOFTWARE,
@@ -61,8 +61,8 @@ def cpu_clock(cpu: int, period_ns: int) -> int | None:
         flags=_DISABLED,
     )
     libc = ct.CDLL(None, use_errno=True)
-    everyone, no_group = -1, -1
-    fd = libc.syscall(_number(), ct.byref(attr), everyone, cpu, no_group, _FLAG_CLOEXEC)
+    any_process, no_group = -1, -1
+    fd = libc.syscall(_number(), ct.byref(attr), any_process, cpu, no_group, _FLAG_CLOEXEC)
     if fd >= 0:
         return int(fd)
     number = ct.get_errno()
@@ -80,7 +80,7 @@ def _refused(number: int, cpu: int) -> BpfError:
     what = f"cannot open a sampling timer on CPU {cpu}: {os.strerror(number)}"
     if number in (errno.EPERM, errno.EACCES):
         return BpfError(
-            "no_privilege", what, "run as root, or with CAP_BPF and CAP_PERFMON; in a container, let perf_event_open be"
+            "no_privilege", what, "run as root, or with CAP_BPF and CAP_PERFMON; in a container, allow perf_event_open"
         )
     if number in (errno.EMFILE, errno.ENFILE):
         return BpfError("attach_failed", what, "two descriptors per CPU are needed: raise the limit (ulimit -n)")

@@ -1,4 +1,4 @@
-"""What this process may do, by the kernel's own account: capabilities instead of user ids. Standard library only."""
+"""The capabilities of this process. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 NEEDED = {
     "CAP_BPF": "load BPF programs and make their maps",
     "CAP_PERFMON": "let them trace the kernel, and open its sampling timers",
-    "CAP_SYS_PTRACE": "look into other users' processes: their files, memory maps, I/O counts and namespaces",
-    "CAP_DAC_READ_SEARCH": "read the programs and libraries, for names, that file permissions keep from us",
+    "CAP_SYS_PTRACE": "read other users' processes: their files, memory maps, I/O counts and namespaces",
+    "CAP_DAC_READ_SEARCH": "read programs and libraries, for names, despite file permissions",
     "CAP_SYSLOG": "read the kernel's addresses, for the names of its functions",
 }
-"""All that observing a host takes, and what each is for; what is deployed (deploy/) grants exactly these."""
+"""The capabilities for observing a host, and their use; the files in deploy/ grant exactly these."""
 
 _STATUS = Path("/proc/thread-self/status")  # capabilities are a thread's
 _NUMBERS = {
-    # include/uapi/linux/capability.h: those that something here asks about
+    # include/uapi/linux/capability.h
     "CAP_DAC_OVERRIDE": 1,
     "CAP_DAC_READ_SEARCH": 2,
     "CAP_FOWNER": 3,
@@ -32,10 +32,9 @@ _NUMBERS = {
 
 
 def held(status: Path = _STATUS) -> frozenset[str]:
-    """Those capabilities in effect that something here asks about, by name; none where /proc does not say.
+    """Return the effective capabilities among `_NUMBERS`, by name; none if /proc is unreadable.
 
-    A capability counts within a user namespace of its own too: whether the host's kernel grants what it stands for is
-    known only by trying.
+    In a user namespace a capability may not apply to the host: only trying shows that.
     """
     try:
         lines = status.read_text(errors="replace").splitlines()
@@ -46,11 +45,11 @@ def held(status: Path = _STATUS) -> frozenset[str]:
 
 
 def short_of_memlock(release: str | None = None) -> int | None:
-    """The limit in bytes, where BPF memory counts against RLIMIT_MEMLOCK and the limit is finite; else None.
+    """Return RLIMIT_MEMLOCK in bytes if it limits BPF memory, else None.
 
-    Before Linux 5.11 (commit 80ee81e0403c) maps are charged to the user's locked memory, of which 64 KiB to 8 MiB are
-    usual, and what goes beyond is refused with EPERM, as if a capability were missing. Who holds CAP_SYS_RESOURCE has
-    the limit raised by libbpf. `release`: of another kernel than the running one.
+    Before Linux 5.11 (commit 80ee81e0403c) maps count as the user's locked memory, usually limited to 64 KiB to 8 MiB;
+    exceeding it fails with EPERM, as if a capability were missing. With CAP_SYS_RESOURCE libbpf raises the limit.
+    `release`: of another kernel than the running one.
     """
     head = (release or os.uname().release).split("-")[0].split(".")
     version = tuple(int(part) for part in head[:2] if part.isdigit())

@@ -1,7 +1,7 @@
-"""Whether this process may trace by BPF here, by the kernel's own word: capabilities do not tell it in a user
-namespace, under seccomp, or where the kernel is locked down.
+"""Test whether this process can load BPF programs: capabilities are not conclusive in a user namespace, under seccomp,
+or with kernel lockdown.
 
-A program of seven instructions is loaded and thrown away; nothing is attached. Costs about 0.1 ms.
+A program of seven instructions is loaded and discarded; nothing is attached. Takes about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _PROG_LOAD = 5
 _RAW_TRACEPOINT = 17
 _PROBE_READ_KERNEL = 113  # enum bpf_func_id
 _TIMER_NS = 10_101_010
-# What all maps of a window may take: rings of 8 MiB and the tables beside them. Kernels before 5.11 charge maps and
-# programs to RLIMIT_MEMLOCK (later ones to the cgroup's memory: commit 97306be45fbe).
+# Upper bound of the memory of a window's maps. Kernels before 5.11 charge maps and programs to RLIMIT_MEMLOCK (later
+# ones to the cgroup's memory: commit 97306be45fbe).
 MEMLOCK_BYTES = 256 << 20
 
 
 def refusal(*, timers: bool = False) -> BpfError | None:
-    """Why BPF programs like ours cannot be loaded here, None where they can. `timers`: whether the sampling timers,
-    which only the collector of samples needs, can be opened as well.
+    """Return why BPF programs cannot be loaded here, or None. `timers`: also test the sampling timers, which only the
+    collector of samples needs.
     """
     try:
         library()
         _load(reads_kernel=True)
-        _room()
+        _check_memlock()
         if timers:
             timer = cpu_clock(online_cpus()[0], _TIMER_NS)
             if timer is not None:
@@ -46,15 +46,15 @@ def refusal(*, timers: bool = False) -> BpfError | None:
 
 
 def _load(*, reads_kernel: bool) -> None:
-    """Load a program that does nothing, or that reads 8 bytes of the kernel as all of ours do."""
+    """Load an empty program, or one that reads 8 bytes of the kernel as our programs do."""
     code = [(0xB7, 0, 0), (0x95, 0, 0)]  # r0 = 0; exit
     if reads_kernel:  # r1 = fp; r1 += -8; r2 = 8; r3 = 0; call
         code = [(0xBF, 0xA1, 0), (0x07, 1, -8), (0xB7, 2, 8), (0xB7, 3, 0), (0x85, 0, _PROBE_READ_KERNEL), *code]
-    number = _ask(code)
+    number = _try_load(code)
     if not number:
         return
     if number in (errno.EINVAL, errno.EACCES) and reads_kernel:
-        _load(reads_kernel=False)  # raises where it is not the reading that is refused
+        _load(reads_kernel=False)  # raises if reading is not the reason
         raise BpfError(
             "lockdown",
             "the kernel lets no BPF program read its memory (lockdown: confidentiality)",
@@ -63,8 +63,8 @@ def _load(*, reads_kernel: bool) -> None:
     raise _refused(number)
 
 
-def _ask(code: Sequence[tuple[int, int, int]]) -> int:
-    """Have the kernel load these instructions (operation, registers, immediate); the number of its error, or 0."""
+def _try_load(code: Sequence[tuple[int, int, int]]) -> int:
+    """Load the instructions (operation, registers, immediate); return the error number, or 0."""
     program = ct.create_string_buffer(b"".join(struct.pack("=BBhi", op, regs, 0, imm) for op, regs, imm in code))
     licence = ct.create_string_buffer(b"GPL")
     attr = ct.create_string_buffer(
@@ -86,8 +86,8 @@ def _refused(number: int) -> BpfError:
     return BpfError("load_failed", what, "report this with the kernel version")
 
 
-def _room() -> None:
-    """Whether the maps have room where the kernel charges them to RLIMIT_MEMLOCK; libbpf raises the soft limit."""
+def _check_memlock() -> None:
+    """Raise `BpfError` if RLIMIT_MEMLOCK is too small for the maps; libbpf raises the soft limit."""
     limit = short_of_memlock()
     if limit is not None and limit < MEMLOCK_BYTES:
         raise BpfError(

@@ -1,6 +1,6 @@
-"""Code objects as the kernel side told them, and the frames that Python stacks are made of.
+"""Decode code objects from the BPF programs' records, and the frames of Python stacks.
 
-Names and paths are text from strangers, only decoded here.
+Names and paths are untrusted text, only decoded here.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class Code:
     """One code object."""
 
     name: str
-    """Qualified where CPython knows that (from 3.11); a long one is cut at its end."""
+    """Qualified name from CPython 3.11 on; a long one is cut at its end."""
     file: str
-    """As the compiler was told: a path, ``<string>`` ...; a long one lacks its head."""
+    """As given to the compiler: a path, ``<string>`` ...; a long one lacks its head."""
     first_line: int
     lines: bytes
-    """Its line table, or the head of it."""
+    """The line table, or the head of it."""
     pairs: bool
-    """Whether that is a table of CPython 3.10."""
+    """Whether the line table has the format of CPython 3.10."""
 
     def line(self, instruction: int) -> int:
-        """Line of an instruction (-1: before the first); 0: none, or not known."""
+        """Return the line of an instruction (-1: before the first); 0: unknown."""
         line = line_of(self.lines, self.first_line, instruction, pairs=self.pairs)
         return line if line <= _MOST_LINE else 0
 
 
 UNKNOWN = Code("[python]", "", 0, b"", pairs=False)
-"""A code object that could not be told."""
+"""Stands for a code object without a record."""
 
 
 class Frame(NamedTuple):
@@ -48,13 +48,13 @@ class Frame(NamedTuple):
     name: str
     file: str
     line: int
-    """0: not known."""
+    """0: unknown."""
     entry: bool
-    """Whether a C call of the evaluator begins with it: its caller is C, not Python."""
+    """Whether a C call of the evaluator begins with it: its caller is C."""
 
 
 def decode(record: bytes) -> tuple[tuple[int, int], Code]:
-    """(process id, code id) and content of a code record."""
+    """Return (process id, code id) and content of a code record."""
     head = lay.CodeRecord.from_buffer_copy(record[:_LINES].ljust(_LINES + lay.CODE_LINES_BYTES, b"\0"))
     at = lay.CodeRecord.name.offset
     name = _text(record[at : at + lay.CODE_NAME_BYTES], head.name_kind, head.name_length, tail=False)
@@ -66,23 +66,23 @@ def decode(record: bytes) -> tuple[tuple[int, int], Code]:
 
 
 def frames(words: Iterable[int], tgid: int, codes: Mapping[tuple[int, int], Code]) -> list[Frame]:
-    """Frames of a Python stack of process `tgid`, innermost first."""
+    """Return the frames of a Python stack of process `tgid`, innermost first."""
     return [_frame(word, codes.get((tgid, word >> lay.FRAME_CODE_SHIFT), UNKNOWN)) for word in words]
 
 
 @dataclass
-class PythonSeen:
-    """What a window learned about Python."""
+class PythonResult:
+    """The Python processes and code objects of a window."""
 
     codes: dict[tuple[int, int], Code] = field(default_factory=dict)
-    """By process id and the id in a stack's words."""
+    """By process id and code id."""
     processes: dict[int, int] = field(default_factory=dict)
-    """Process id to the minor version of CPython 3 whose frames were walked."""
+    """By process id: minor version of CPython 3 of the processes whose frames were walked."""
     refused: dict[int, str] = field(default_factory=dict)
-    """Python processes whose frames cannot be walked, and why."""
+    """By process id: why frames of a Python process cannot be walked."""
 
     def frames(self, words: Iterable[int], tgid: int) -> list[Frame]:
-        """Frames of a Python stack of process `tgid`, innermost first."""
+        """Return the frames of a Python stack of process `tgid`, innermost first."""
         return frames(words, tgid, self.codes)
 
 
@@ -99,7 +99,7 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 def _text(raw: bytes, kind: int, length: int, *, tail: bool) -> str:
-    """A string's head or tail; `length` in characters is the whole one's."""
+    """Decode the head or tail of a string; `length` is that of the whole string, in characters."""
     if kind not in _ENCODINGS:
         return ""
     kept = min(length * kind, len(raw) // kind * kind)

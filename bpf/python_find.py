@@ -1,4 +1,4 @@
-"""Find the CPython interpreter in a process, and make sure that it is laid out as it is believed to be."""
+"""Find the CPython interpreter in a process, and verify its memory layout."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SYMBOLS = ("_PyRuntime", "PyCode_Type", "Py_Version")
 
 
 class NotReady(Exception):
-    """The interpreter is there but has not begun, or is ending: look again."""
+    """The interpreter is not initialized yet, or is ending: try again."""
 
 
 class Image(NamedTuple):
-    """What matters of an executable or library: symbols by name (addresses as linked), the section .PyRuntime, loaded
-    segments as (address, file offset, size), the value of ``Py_Version`` (0: none)."""
+    """Parts of an executable or library: symbols by name (addresses as linked), the address of the section .PyRuntime,
+    loaded segments as (address, file offset, size), the value of ``Py_Version`` (0: none)."""
 
     symbols: dict[str, int]
     section: int
@@ -50,11 +50,10 @@ class _Mapped:
 
 
 def find(pid: int, *, named_only: bool = False) -> Runtime | None:
-    """The interpreter of process `pid`; None when it is no Python process.
+    """Return the interpreter of process `pid`; None if it is not a Python process.
 
-    `named_only`: only where a mapped file is called like Python; else its executable is looked into, too, which may
-    have an interpreter built in. Raises `UnknownLayout` (its frames cannot be walked, and why), `NotReady`,
-    ``OSError``.
+    `named_only`: read only mapped files named like Python, not other executables, which may embed an interpreter.
+    Raises `UnknownLayout` (frames cannot be walked), `NotReady`, ``OSError``.
     """
     for mapped in _candidates(pid, named_only):
         image = _image(pid, mapped)
@@ -71,24 +70,24 @@ def find(pid: int, *, named_only: bool = False) -> Runtime | None:
 
 
 def check(memory: Reader, runtime: Runtime, tasks: dict[int, int]) -> None:
-    """That the interpreter's threads are the process's `tasks` (number in its own pid namespace to host thread id).
+    """Verify that the interpreter's threads are the process's `tasks` (see `tasks_of`).
 
     Raises `UnknownLayout`, `NotReady`.
     """
     version = f"CPython 3.{runtime.minor}"
     try:
         if not word(memory, runtime.address + runtime.offsets.interpreters_head):
-            raise NotReady(f"{version} has not begun")
+            raise NotReady(f"{version} is not initialized")
         found = list(threads(memory, runtime))
     except OSError:
-        raise UnknownLayout(f"{version}, not laid out as such") from None
+        raise UnknownLayout(f"{version}, with another memory layout") from None
     if not found or not any(thread.number for thread in found):
-        raise NotReady(f"{version} has not begun")
+        raise NotReady(f"{version} is not initialized")
     if not all(thread.consistent for thread in found):
-        raise UnknownLayout(f"{version}, not laid out as such (a debug build?)")
+        raise UnknownLayout(f"{version}, with another memory layout (a debug build?)")
     by_pointer = runtime.offsets.flags & lay.PYTHON_THREAD_BY_POINTER
     if not by_pointer and not any(thread_number(memory, runtime, thread, tasks) for thread in found):
-        raise UnknownLayout(f"{version}, not laid out as such (a debug build?)")
+        raise UnknownLayout(f"{version}, with another memory layout (a debug build?)")
 
 
 def _runtime(memory: Memory, image: Image, bias: int, path: str) -> Runtime:
@@ -96,9 +95,9 @@ def _runtime(memory: Memory, image: Image, bias: int, path: str) -> Runtime:
     code_type = image.symbols.get("PyCode_Type", 0)
     base = os.path.basename(path)
     named = _NAME.match(base)
-    told = published(memory.read(address, PUBLISHED_BYTES))
-    if told is not None:
-        minor, offsets = told
+    known = published(memory.read(address, PUBLISHED_BYTES))
+    if known is not None:
+        minor, offsets = known
     else:
         minor = image.version >> 16 & 0xFF if image.version >> 24 == 3 else 0
         if not minor and named and named[1]:
@@ -118,14 +117,14 @@ def _runtime(memory: Memory, image: Image, bias: int, path: str) -> Runtime:
 
 
 def _pthread_bytes(offsets: Offsets) -> int:
-    """On x86_64 the thread pointer is what pthread_self gives; on aarch64 that lies before it, by its own size."""
+    """Return 0: on x86_64 the thread pointer equals pthread_self. On aarch64 they differ by an unpublished size."""
     if os.uname().machine == "x86_64" or not offsets.flags & lay.PYTHON_THREAD_BY_POINTER:
         return 0
     raise UnknownLayout("CPython 3.10 on this machine")
 
 
 def _candidates(pid: int, named_only: bool) -> list[_Mapped]:
-    """Mapped files that may hold the interpreter, libraries before the executable; each by its first mapping."""
+    """Return mapped files that may hold the interpreter, libraries first; each by its first mapping."""
     found: dict[str, _Mapped] = {}
     try:
         text = Path(f"/proc/{pid}/maps").read_bytes()
@@ -154,7 +153,7 @@ def _candidates(pid: int, named_only: bool) -> list[_Mapped]:
 
 
 def _bias(image: Image, mapped: _Mapped) -> int | None:
-    """From addresses as linked to those in the process."""
+    """Return the difference between addresses in the process and as linked."""
     for address, offset, size in image.segments:
         page = offset & ~0xFFF
         if page <= mapped.offset < offset + size:
@@ -163,13 +162,13 @@ def _bias(image: Image, mapped: _Mapped) -> int | None:
 
 
 def tasks_of(pid: int) -> dict[int, int]:
-    """Thread numbers as the process itself knows them, to those of the host."""
+    """Return host thread ids by the ids in the process's own pid namespace."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/task"):
         try:
             status = Path(f"/proc/{pid}/task/{name}/status").read_bytes()
         except OSError:
-            continue  # gone
+            continue  # the thread ended
         at = status.find(b"\nNSpid:")
         line = status[at + 7 : status.find(b"\n", at + 1)].split() if at >= 0 else [name.encode()]
         found[int(line[-1])] = int(name)
@@ -192,7 +191,7 @@ def _image(pid: int, mapped: _Mapped) -> Image | None:
 
 
 def read_image(path: str) -> Image | None:
-    """What an ELF file says; None when it cannot be read, or is none."""
+    """Read an ELF file; None if it is unreadable or broken."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -216,11 +215,11 @@ def read_image(path: str) -> Image | None:
                     version = int.from_bytes(stream.read(4), "little")
             return Image(symbols, section["sh_addr"] if section is not None else 0, segments, version)
     except (OSError, ELFError, ValueError, KeyError, AttributeError, TypeError):
-        return None  # a broken file holds no interpreter
+        return None
 
 
 def _wanted(symbols: bytes, names: bytes, little: bool) -> dict[str, int]:
-    """The symbols of interest that are defined in a 64-bit symbol table."""
+    """Return the `_SYMBOLS` defined in a 64-bit symbol table."""
     import struct
 
     positions = {}

@@ -1,8 +1,7 @@
-"""Line tables of CPython code objects: which source line an instruction belongs to.
+"""Decode line tables of CPython code objects: the source line of an instruction.
 
-Formats: 3.10 is PEP 626's (Objects/lnotab_notes.txt there), 3.11 and later PEP 657's (Objects/locations.md, later
-InternalDocs/code_objects.md). The bytes come from another process and may be anything: what does not decode has no
-line.
+Formats: 3.10: PEP 626 (Objects/lnotab_notes.txt); 3.11 and later: PEP 657 (Objects/locations.md, later
+InternalDocs/code_objects.md). The bytes are untrusted: undecodable ones have no line.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ _MOST_ENTRIES = 1 << 18
 
 
 def line_of(table: bytes, first_line: int, instruction: int, *, pairs: bool) -> int:
-    """Line of the instruction with this number (-1: the code has not begun); 0 when it has none, or the table ends
-    before. `pairs`: a table of CPython 3.10.
-    """
+    """Return the line of an instruction (-1: the code has not begun); 0 if unknown. `pairs`: a CPython 3.10 table."""
     if instruction < 0:
         return max(first_line, 0)
     spans = _pairs(table, first_line) if pairs else _locations(table, first_line)
@@ -31,7 +28,7 @@ def line_of(table: bytes, first_line: int, instruction: int, *, pairs: bool) -> 
 
 
 def _pairs(table: bytes, line: int) -> Iterator[tuple[int, int]]:
-    """(instructions, line) in order, of a table of pairs: bytes of code, and what is added to the line."""
+    """Yield (instructions, line) of a table of pairs: bytes of code, line increment."""
     for at in range(0, len(table) - 1, 2):
         delta = table[at + 1] - (256 if table[at + 1] > 127 else 0)
         if delta != _NO_LINE:
@@ -40,12 +37,12 @@ def _pairs(table: bytes, line: int) -> Iterator[tuple[int, int]]:
 
 
 def _locations(table: bytes, line: int) -> Iterator[tuple[int, int]]:
-    """(instructions, line) in order, of a table of entries that each begin with a byte above 127."""
+    """Yield (instructions, line) of a table of entries that each begin with a byte above 127."""
     at, end = 0, len(table)
     while at < end:
         head = table[at]
         code, length = head >> 3 & 15, (head & 7) + 1
-        if code in (13, 14):  # with a line delta of any size
+        if code in (13, 14):  # with a line increment of any size
             delta, read = _signed(table, at + 1)
             if not read:
                 return
@@ -59,7 +56,7 @@ def _locations(table: bytes, line: int) -> Iterator[tuple[int, int]]:
 
 
 def _signed(table: bytes, at: int) -> tuple[int, int]:
-    """A number of 6 bits per byte, lowest first, its sign in the lowest bit; and its length, 0 when it is cut."""
+    """Return a number (6 bits per byte, lowest first, sign in the lowest bit) and its length; 0 if it is cut."""
     value = shift = read = 0
     while at + read < len(table):
         byte = table[at + read]

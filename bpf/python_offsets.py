@@ -1,8 +1,8 @@
-"""Where the members lie that lead from a CPython runtime to the frames of its threads.
+"""Offsets of the members that lead from a CPython runtime to the frames of its threads.
 
-3.13 and later publish that in the runtime itself (``_Py_DebugOffsets``, Include/internal/pycore_runtime.h, from 3.14 on
-pycore_debug_offsets.h). For older ones there is a table, taken from the public headers of each; members do not move
-within a minor version, and `whystall.bpf.python_find` checks each process before it is believed.
+3.13 and later publish them in the runtime (``_Py_DebugOffsets``, Include/internal/pycore_runtime.h, from 3.14 on
+pycore_debug_offsets.h). Those of older versions are from the public headers; members do not move within a minor
+version, and `whystall.bpf.python_find` verifies each process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Offsets:
     thread_id: int
     thread_frame: int
     frame_bytes: int
-    """What of a frame is read: up to the last member that is looked at."""
+    """Bytes of a frame that are read: up to the last used member."""
     frame_previous: int
     frame_code: int
     frame_instruction: int
@@ -38,9 +38,9 @@ class Offsets:
     code_line: int
     code_lines: int
     code_first: int
-    """The first instruction; 0 where frames number instructions (3.10)."""
+    """The first instruction; 0 if frames have instruction numbers (3.10)."""
     code_version: int = 0
-    """A number that no other code object has (3.12 and later); 0: there is none."""
+    """Unique number of the code object (3.12 and later); 0: none."""
     thread_interpreter: int = 16
     cframe_frame: int = 0
     text_length: int = 16
@@ -118,8 +118,8 @@ _BY_MINOR = {
     ),
 }
 
-# The published tables, group by group; the first group follows cookie, version and free_threaded. What is not named
-# here is skipped. Each group begins with the size of its structure.
+# The published tables by group; the first group follows cookie, version and free_threaded. Each group begins with the
+# size of its structure.
 _PUBLISHED: dict[int, tuple[tuple[str, str], ...]] = {
     13: (
         ("runtime", "size finalizing interpreters_head"),
@@ -173,26 +173,26 @@ _PUBLISHED: dict[int, tuple[tuple[str, str], ...]] = {
     ),
 }
 PUBLISHED_BYTES = 8 * (3 + max(sum(len(names.split()) for _, names in groups) for groups in _PUBLISHED.values()))
-"""How much of a runtime's start has all published tables in it."""
+"""Bytes at the start of a runtime that contain all published tables."""
 OLDEST, NEWEST = 10, 14
 """Minor versions of CPython 3 whose frames can be walked."""
 
 
 class UnknownLayout(Exception):
-    """This interpreter's frames cannot be walked; the message says why, in a few words."""
+    """This interpreter's frames cannot be walked; the message is the reason, in a few words."""
 
 
 def offsets_of(minor: int) -> Offsets:
-    """Offsets of CPython 3.`minor` without published ones. Raises `UnknownLayout`."""
+    """Return the offsets of CPython 3.`minor`, which does not publish them. Raises `UnknownLayout`."""
     if minor not in _BY_MINOR:
         raise UnknownLayout(f"CPython 3.{minor}")
     return _BY_MINOR[minor]
 
 
 def published(start: bytes) -> tuple[int, Offsets] | None:
-    """Minor version and offsets that the `PUBLISHED_BYTES` at the start of a runtime say; None when they say nothing.
+    """Return minor version and offsets from the `PUBLISHED_BYTES` at the start of a runtime; None without any.
 
-    Raises `UnknownLayout` for a version, a build (free-threaded) or values that cannot be walked by.
+    Raises `UnknownLayout` for an unsupported version or build (free-threaded), or invalid values.
     """
     if not start.startswith(COOKIE):
         return None
@@ -210,7 +210,7 @@ def published(start: bytes) -> tuple[int, Offsets] | None:
         for position, member in enumerate(members.split()):
             value = words[at + position]
             if member in _USED.get(group, ()) and not (value < size <= 1 << 24 and value <= _FARTHEST):
-                raise UnknownLayout(f"CPython {major}.{minor} with offsets that cannot be")
+                raise UnknownLayout(f"CPython {major}.{minor} with invalid offsets")
             named[f"{group}.{member}"] = value
         at += len(members.split())
     found = Offsets(
@@ -235,20 +235,20 @@ def published(start: bytes) -> tuple[int, Offsets] | None:
         code_line=named["code.firstlineno"],
         code_lines=named["code.linetable"],
         code_first=named["code.co_code_adaptive"],
-        # not published, but the last four bytes before the names of its variables in both
+        # not published, but in both versions the four bytes before localsplusnames
         code_version=named["code.localsplusnames"] - 4,
         text_length=named["unicode.length"],
         text_state=named["unicode.state"],
         text_ascii=named["unicode.asciiobject_size"],
-        # a string that is not ASCII has the length and the address of its UTF-8 form too
+        # a string that is not ASCII also has the length and the address of its UTF-8 form
         text_compact=named["unicode.asciiobject_size"] + 16,
         bytes_length=named["bytes.ob_size"],
         bytes_data=named["bytes.ob_sval"],
     )
-    # the kernel side reads a code object up to the address of its line table
+    # the BPF programs read a code object up to the address of its line table
     behind = max(found.code_file, found.code_name, found.code_line, found.code_version) > found.code_lines
     if behind or max(found.frame_bytes, found.code_lines + 8, found.text_compact) > lay.PYTHON_BYTES:
-        raise UnknownLayout(f"CPython {major}.{minor} with offsets that cannot be")
+        raise UnknownLayout(f"CPython {major}.{minor} with invalid offsets")
     return minor, found
 
 

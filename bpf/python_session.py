@@ -1,6 +1,6 @@
-"""The Python processes of one window: found, told to the kernel side, and what those threads do that do not run.
+"""Find the Python processes of a window, register them with the BPF programs, and read the stacks of waiting threads.
 
-A process may become a Python process (it executes one) or cease to be one, so all are looked at again and again.
+A process may become a Python process by exec, or cease to be one, so all are examined repeatedly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from whystall.bpf import layout as lay
 from whystall.bpf.capture import Stack
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import Map
-from whystall.bpf.python_code import PythonSeen, decode
+from whystall.bpf.python_code import PythonResult, decode
 from whystall.bpf.python_find import NotReady, find, tasks_of
 from whystall.bpf.python_offsets import UnknownLayout
 from whystall.bpf.python_walk import (
@@ -31,12 +31,12 @@ from whystall.bpf.python_walk import (
 
 _MOST_CODES = 100_000
 _MOST_LINES = 64 << 20  # bytes of line tables
-_SEED_BUDGET_S = 1.0  # for reading what blocked threads do, before the window
+_SEED_BUDGET_S = 1.0  # for reading the stacks of blocked threads, before the window
 _MOST_PROCESSES = 4096
 
 
 class Maps(NamedTuple):
-    """The kernel side's tables."""
+    """Maps of the BPF programs."""
 
     processes: Map
     seeds: Map
@@ -44,17 +44,17 @@ class Maps(NamedTuple):
 
 
 class _Known(NamedTuple):
-    identity: bytes  # of the program it executes
-    settled: bool  # whether looking again can tell nothing new
+    identity: bytes  # changes with each exec
+    settled: bool  # whether examining it again is useless
 
 
 class PythonProcesses:
     """See the module."""
 
     def __init__(self, maps: Maps, *, named_only: bool) -> None:
-        self.seen = PythonSeen()
+        self.result = PythonResult()
         self.stacks: dict[int, Stack] = {}
-        """Of threads that did not run, by the ids told to the kernel side."""
+        """Stacks of waiting threads, by the ids in the map of seeds."""
         self._maps = maps
         self._named_only = named_only
         self._known: dict[int, _Known] = {}
@@ -62,57 +62,60 @@ class PythonProcesses:
         self._line_bytes = 0
         self.codes_full = 0
 
-    def look(self, pids: Iterable[int]) -> None:
-        """Look at processes that are new, or execute another program than before."""
+    def update(self, pids: Iterable[int]) -> None:
+        """Examine processes that are new, or that executed another program."""
         for pid in pids:
             try:
-                identity = Path(f"/proc/{pid}/auxv").read_bytes()  # has addresses that each exec chooses anew
+                identity = Path(f"/proc/{pid}/auxv").read_bytes()  # has addresses that change with each exec
             except OSError:
                 self._known.pop(pid, None)
                 continue
             known = self._known.get(pid)
             if known is not None and known.settled and known.identity == identity:
                 continue
-            self._known[pid] = _Known(identity, self._look_at(pid) if identity else True)
+            self._known[pid] = _Known(identity, self._examine(pid) if identity else True)
 
-    def _look_at(self, pid: int) -> bool:
-        """Whether all is known that will ever be."""
+    def _examine(self, pid: int) -> bool:
+        """Examine process `pid`; return whether the outcome is final."""
         self._runtimes.pop(pid, None)
-        self.seen.refused.pop(pid, None)
+        self.result.refused.pop(pid, None)
         try:
             runtime = find(pid, named_only=self._named_only)
         except UnknownLayout as why:
-            self._untell(pid)
-            self.seen.refused[pid] = str(why)
+            self._unregister(pid)
+            self.result.refused[pid] = str(why)
             return True
         except NotReady:
-            return False  # a child just after its fork, too: what it has of its parent stays
+            return False  # also a child just after its fork: it keeps the entry of its parent
         except PermissionError:
-            self.seen.refused[pid] = "its memory may not be read"
+            self.result.refused[pid] = "no permission to read its memory"
             return True
         except OSError:
-            return False  # it ends, or executes something else
+            return False  # it ends, or executes another program
         if runtime is None:
-            self._untell(pid)
+            self._unregister(pid)
             return True
         if len(self._runtimes) >= _MOST_PROCESSES:
-            self.seen.refused[pid] = "too many Python processes"
+            self.result.refused[pid] = "too many Python processes"
             return True
         try:
             self._maps.processes.update(pid.to_bytes(4, "little"), runtime.for_kernel())
         except BpfError as error:
-            self.seen.refused[pid] = error.message
+            self.result.refused[pid] = error.message
             return True
         self._runtimes[pid] = runtime
-        self.seen.processes[pid] = runtime.minor
+        self.result.processes[pid] = runtime.minor
         return True
 
-    def _untell(self, pid: int) -> None:
-        self._maps.processes.delete(pid.to_bytes(4, "little"))  # a child may have its parent's, from before its exec
+    def _unregister(self, pid: int) -> None:
+        self._maps.processes.delete(
+            pid.to_bytes(4, "little")
+        )  # a child may have its parent's entry, from before its exec
 
     def seed(self) -> None:
-        """Read what the threads do that do not run, so that one that blocks from before the window until its end has a
-        Python stack. The kernel side takes it only if the thread has not run meanwhile.
+        """Read the stacks of waiting threads, for those that block during the whole window.
+
+        The BPF programs use them only if the thread has not run meanwhile.
         """
         deadline = time.monotonic() + _SEED_BUDGET_S
         for pid, runtime in list(self._runtimes.items()):
@@ -123,21 +126,21 @@ class PythonProcesses:
                     for thread in threads(memory, runtime):
                         if time.monotonic() > deadline:
                             return
-                        # a thread may have a state in several interpreters: the newest in use is what it runs
+                        # a thread may have a state in several interpreters: the newest with a stack is the active one
                         if thread.number not in seeded and self._seed(memory, runtime, thread, pid, tasks):
                             seeded.add(thread.number)
             except (OSError, ValueError):
                 continue  # it ends
 
     def _seed(self, memory: Memory, runtime: Runtime, thread: Thread, pid: int, tasks: dict[int, int]) -> bool:
-        """Whether there is something that it does."""
+        """Register the stack of a thread; return whether it has one."""
         tid = thread_number(memory, runtime, thread, tasks)
         runs = _runs(pid, tid) if tid else 0
         if not runs:
             return False
         words, codes = stack(memory, runtime, thread.state, pid)
         for number, address in codes.items():
-            if (pid, number) not in self.seen.codes:
+            if (pid, number) not in self.result.codes:
                 try:
                     self.take(code_record(memory, runtime, address, pid))
                 except OSError:
@@ -152,15 +155,15 @@ class PythonProcesses:
     def take(self, record: bytes) -> None:
         """Keep a code record."""
         key, code = decode(record)
-        if len(self.seen.codes) >= _MOST_CODES or self._line_bytes >= _MOST_LINES:
+        if len(self.result.codes) >= _MOST_CODES or self._line_bytes >= _MOST_LINES:
             self.codes_full += 1
             return
         self._line_bytes += len(code.lines)
-        self.seen.codes[key] = code
+        self.result.codes[key] = code
 
 
 def _runs(pid: int, tid: int) -> int:
-    """How often a thread has got a CPU, by the scheduler's account; 0: not known."""
+    """Return how often a thread has got a CPU (schedstat, third field); 0: unknown."""
     try:
         return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes().split()[2])
     except (OSError, IndexError, ValueError):
@@ -168,6 +171,6 @@ def _runs(pid: int, tid: int) -> int:
 
 
 def every_process() -> list[int]:
-    """All processes there are."""
+    """Return all processes but this one."""
     own = os.getpid()
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own]

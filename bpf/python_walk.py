@@ -1,6 +1,6 @@
-"""What the kernel side does with a CPython interpreter's memory (``src/python.bpf.h``), for a thread that does not run.
+"""Walk the frames of a waiting thread in a CPython interpreter's memory, like ``src/python.bpf.h`` for running threads.
 
-Everything read is another process's: it may change while it is read, and may be anything.
+The memory belongs to another process: it is untrusted, and may change while it is read.
 """
 
 from __future__ import annotations
@@ -19,34 +19,33 @@ _MOST_INTERPRETERS = 64
 _OWNED_BY_C = 3
 _MIX = 0x9E3779B97F4A7C15
 _SEED = 0xCBF29CE484222325
-_TOLD_APART = lay.CODE_IDENTITY_BYTES
 
 
 class Reader(Protocol):
     """Another process's memory."""
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly `size` bytes. Raises ``OSError`` when they cannot be read."""
+        """Return exactly `size` bytes. Raises ``OSError``."""
 
 
 class Memory:
-    """Memory of a process by /proc; close it."""
+    """Memory of a process, by /proc/PID/mem."""
 
     def __init__(self, pid: int) -> None:
-        """Raises ``OSError`` when the process is gone or may not be read."""
+        """Open it. Raises ``OSError``."""
         self._descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, address: int, size: int) -> bytes:
         """See `Reader`."""
         if not 0 < address < 1 << 63:
-            raise OSError("no address")
+            raise OSError("invalid address")
         data = os.pread(self._descriptor, size, address)
         if len(data) != size:
             raise OSError("unmapped")
         return data
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close; idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -64,15 +63,15 @@ class Runtime:
 
     minor: int
     address: int
-    """Of its ``_PyRuntime``."""
+    """Address of ``_PyRuntime``."""
     offsets: Offsets
     code_type: int = 0
-    """Address of the type of code objects; 0: not known."""
+    """Address of the type of code objects; 0: unknown."""
     pthread_bytes: int = 0
-    """From the thread pointer back to what pthread_self gives."""
+    """Distance from pthread_self to the thread pointer."""
 
     def for_kernel(self) -> bytes:
-        """As the kernel side wants it."""
+        """Return it as ``struct python_process``."""
         members = {name for name, *_ in lay.PythonProcess._fields_}
         return bytes(
             lay.PythonProcess(
@@ -86,22 +85,22 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread state: its address, the number by which it is found, and the interpreter it says it belongs to."""
+    """A thread state: its address, thread number, and interpreter."""
 
     state: int
     number: int
     interpreter: int
     consistent: bool
-    """Whether it says that it belongs to the interpreter in whose list it is."""
+    """Whether its own interpreter member matches the list it is in."""
 
 
 def word(memory: Reader, address: int) -> int:
-    """Eight bytes as a number."""
+    """Read eight bytes as a number."""
     return int.from_bytes(memory.read(address, 8), "little")
 
 
 def threads(memory: Reader, runtime: Runtime) -> Iterator[Thread]:
-    """Thread states of all interpreters, in no order. Raises ``OSError``."""
+    """Yield the thread states of all interpreters, in no order. Raises ``OSError``."""
     o = runtime.offsets
     interpreter = word(memory, runtime.address + o.interpreters_head)
     for _ in range(_MOST_INTERPRETERS):
@@ -119,8 +118,8 @@ def threads(memory: Reader, runtime: Runtime) -> Iterator[Thread]:
 
 
 def stack(memory: Reader, runtime: Runtime, state: int, tgid: int) -> tuple[list[int], dict[int, int]]:
-    """Words of the Python stack of a thread state, innermost first (see ``src/python_records.h``), and addresses of the
-    code objects by the ids in them. Ends early, without an error, where memory is not what it should be.
+    """Return the words of a thread state's Python stack, innermost first (see ``src/python_records.h``), and addresses
+    of the code objects by id. Ends early, without an error, at invalid memory.
     """
     o = runtime.offsets
     words: list[int] = []
@@ -147,7 +146,7 @@ def stack(memory: Reader, runtime: Runtime, state: int, tgid: int) -> tuple[list
             entry = o.flags & lay.PYTHON_FRAME_OBJECTS or (o.flags & lay.PYTHON_IS_ENTRY and owner)
             words.append(_frame_word(number, _instruction(raw, code, o), bool(entry)))
     except OSError:
-        pass  # what was read so far is true
+        pass  # keep the frames read so far
     return words, codes
 
 
@@ -168,7 +167,7 @@ def _frame_word(number: int, instruction: int, entry: bool) -> int:
 
 
 def code_id(memory: Reader, runtime: Runtime, code: int, tgid: int) -> int:
-    """The number that stands for a code object in a stack, as ``python_code_id`` makes it; 0: there is none."""
+    """Return the id of a code object in stacks, as ``python_code_id`` computes it; 0: none."""
     o = runtime.offsets
     head = memory.read(code, o.code_lines + 8)
     if runtime.code_type and _at(head, 8) != runtime.code_type:
@@ -203,12 +202,12 @@ def _path_mixed(memory: Reader, o: Offsets, number: int, file: int) -> int:
 def _lines_mixed(memory: Reader, o: Offsets, number: int, lines: int) -> int:
     length = word(memory, lines + o.bytes_length)
     number = _mixed(number, length)
-    ends = [(0, min(length, _TOLD_APART))]
-    if length > _TOLD_APART:
-        ends.append((length - _TOLD_APART, _TOLD_APART))
+    ends = [(0, min(length, lay.CODE_IDENTITY_BYTES))]
+    if length > lay.CODE_IDENTITY_BYTES:
+        ends.append((length - lay.CODE_IDENTITY_BYTES, lay.CODE_IDENTITY_BYTES))
     for begin, size in ends:
         part = memory.read(lines + o.bytes_data + begin, size) if size else b""
-        for at in range(0, _TOLD_APART, 8):
+        for at in range(0, lay.CODE_IDENTITY_BYTES, 8):
             number = _mixed(number, int.from_bytes(part[at : at + 8], "little"))
     return number
 
@@ -219,7 +218,7 @@ def _mixed(number: int, value: int) -> int:
 
 
 def stack_id(words: list[int]) -> int:
-    """The id of a Python stack, as ``keep_stack`` makes it."""
+    """Return the id of a Python stack, as ``keep_stack`` computes it."""
     number = _SEED + lay.STACK_PYTHON
     for value in words + [0] * (-len(words) % 4):
         number = _mixed(number, value)
@@ -227,13 +226,13 @@ def stack_id(words: list[int]) -> int:
 
 
 def code_record(memory: Reader, runtime: Runtime, code: int, tgid: int) -> bytes:
-    """A code object as the kernel side tells it, with the whole line table. Raises ``OSError``."""
+    """Return the record of a code object, with the whole line table. Raises ``OSError``."""
     o = runtime.offsets
     head = memory.read(code, o.code_lines + 8)
     lines = _at(head, o.code_lines)
     length = word(memory, lines + o.bytes_length)
     if length > 1 << 20:
-        raise OSError("no line table")
+        raise OSError("invalid line table")
     name, name_kind, name_length = _text(memory, o, _at(head, o.code_name), lay.CODE_NAME_BYTES, tail=False)
     file, file_kind, file_length = _text(memory, o, _at(head, o.code_file), lay.CODE_FILE_BYTES, tail=True)
     record = lay.CodeRecord(
@@ -267,12 +266,12 @@ def _text(memory: Reader, o: Offsets, address: int, most: int, *, tail: bool) ->
     return memory.read(data, min(size, most)) if size else b"", kind, characters
 
 
-# struct pthread of glibc begins with the thread's control block; the number follows it and a list head.
+# glibc's struct pthread begins with the thread control block and a list head; the thread id follows.
 _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 
 
 def thread_number(memory: Reader, runtime: Runtime, thread: Thread, tasks: dict[int, int]) -> int:
-    """Host thread id of a thread state; `tasks`: number in its own pid namespace to host thread id. 0: unknown."""
+    """Return the host thread id of a thread state, 0 if unknown; `tasks`: as `tasks_of` returns them."""
     if not runtime.offsets.flags & lay.PYTHON_THREAD_BY_POINTER:
         return tasks.get(thread.number, 0)
     offset = _PTHREAD_TID.get(os.uname().machine)

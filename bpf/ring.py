@@ -1,8 +1,8 @@
-"""A ring buffer of records of one size, taken in bulk: splitting it into columns costs less than a call per record.
+"""Read a ring buffer of equal-sized records in bulk: splitting it into columns is cheaper than a call per record.
 
-The kernel's side of the protocol: Documentation/bpf/ringbuf.rst. Memory: a page with the reader's position, a page
-with the writers' position, and the data, mapped twice in a row so that nothing is ever cut at the end. Each record is
-preceded by 8 bytes of which the first 4 are its length, with the highest bit set while it is being written.
+Protocol: Documentation/bpf/ringbuf.rst. Memory: a page with the reader's position, a page with the writers' position,
+and the data, mapped twice in a row so that no record is cut at the end. Each record follows 8 bytes, of which the first
+4 are its length, with the highest bit set while it is being written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BulkRing:
         self._written = memoryview(self._writer)[:HEAD].cast("Q")
 
     def take(self) -> bytes:
-        """All records that are complete up to now, each with its 8 bytes before it; empty when there are none."""
+        """Return all complete records, each with its 8 bytes of header."""
         begin = self._positions[0]
         count = (self._written[0] - begin) // self._step
         if not count:
@@ -47,7 +47,7 @@ class BulkRing:
         start = begin % self._size
         words = self._data[start : start + count * self._step].cast("I")
         count = _leading(words[:: self._step // 4].tobytes(), self._whole)
-        _barrier()  # a record's content is valid only once its length was seen
+        _barrier()  # a record's content is valid only after its length was read
         taken = bytes(self._data[start : start + count * self._step])
         _barrier()
         self._positions[0] = begin + count * self._step
@@ -62,11 +62,11 @@ class BulkRing:
 
 
 def _leading(words: bytes, word: bytes) -> int:
-    """How many of the 4-byte `words` equal `word` before the first that does not."""
+    """Return how many leading 4-byte `words` equal `word`."""
     low, high = 0, len(words) // 4
     if words == word * high:  # nearly always
         return high
-    while low < high:  # the first `low` do, and not the first `high` + 1
+    while low < high:  # the first `low` words equal it, the first `high` + 1 do not
         middle = (low + high + 1) // 2
         if words[low * 4 : middle * 4] == word * (middle - low):
             low = middle
@@ -79,8 +79,7 @@ _fence = threading.Lock()
 
 
 def _barrier() -> None:
-    """Keeps machines that reorder memory accesses (aarch64) from moving any across: a lock orders what is before its
-    release, and what is after its next acquisition."""
+    """Order memory accesses on machines that reorder them (aarch64): a lock's release and next acquisition do."""
     for _ in range(2):
         with _fence:
             pass

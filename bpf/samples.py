@@ -1,4 +1,4 @@
-"""CPU samples as they are kept while a window runs: twelve bytes for each, however deep their stacks."""
+"""CPU samples of a window, kept in twelve bytes each whatever the depth of their stacks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from whystall.bpf import layout as lay
 
 MOST = 8_000_000
-"""Samples that are kept (about 100 MB). Beyond, one in two, four, ... is, chosen by chance, and stands for the others:
-shares stay true, and only their bounds widen."""
+"""Most samples kept (about 100 MB). Beyond that a random half, quarter, ... is kept and represents the others: shares
+stay unbiased, their bounds widen."""
 
 _SAMPLE = lay.unpacker(lay.SampleRecord)
 
 
 class Place(NamedTuple):
-    """Where a thread was. Stacks are keys of ``Capture.stacks``; 0: none, or lost."""
+    """A thread and its stacks, keys of ``Capture.stacks``; 0: none, or lost."""
 
     tgid: int
     tid: int
@@ -33,21 +33,21 @@ class Samples(NamedTuple):
     place: array[int]
     places: list[Place]
     one_in: int
-    """How many samples one that was kept stands for."""
+    """Number of samples that each kept one represents."""
 
 
 class SampleLog:
-    """Takes in sample records."""
+    """Collects sample records."""
 
     def __init__(self, most: int = MOST, seed: int | None = None) -> None:
         self._most = most
-        self._chance = random.Random(seed)  # noqa: S311 - which sample is kept is no secret
+        self._chance = random.Random(seed)  # noqa: S311 - sampling, not cryptography
         self._at, self._place = array("q"), array("i")
         self._places: dict[Place, int] = {}
         self._one_in = 1
 
     def add(self, record: bytes) -> Place | None:
-        """Keep one record; the place when it is a new one."""
+        """Keep one record; return its place if new."""
         _, _, at, kstack, ustack, pystack, tgid, tid = _SAMPLE.unpack(record)
         if self._one_in > 1 and self._chance.randrange(self._one_in):
             return None
@@ -61,7 +61,7 @@ class SampleLog:
         return place if number == known else None
 
     def _thin(self) -> None:
-        """Drop about half of what is there."""
+        """Drop a random half."""
         import numpy as np
 
         kept = np.random.default_rng(self._chance.getrandbits(64)).random(len(self._at)) < 0.5
@@ -70,5 +70,5 @@ class SampleLog:
         self._one_in *= 2
 
     def samples(self) -> Samples:
-        """What was kept."""
+        """Return the kept samples."""
         return Samples(self._at, self._place, list(self._places), self._one_in)

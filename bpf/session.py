@@ -25,7 +25,7 @@ from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Map, Object, Ring
 
 _WALK_RING_MAX = 64 << 20
-_MAX_STACKS = 1 << 18  # kept in this process; of 200 bytes each, as a rule
+_MAX_STACKS = 1 << 18  # kept in this process, about 200 bytes each
 _CONSTANT_VARIANTS = frozenset(name for name, *_ in lay.Config._fields_)
 
 
@@ -37,16 +37,16 @@ class SessionConfig:
     """Process ids (1 to 1024 of them); None: every process but the tracer, and then only file operations
     among the system calls."""
     self_tgid: int = field(default_factory=os.getpid)
-    """The tracer: not reported, unless it is a target; its events are counted to prove the hooks alive."""
+    """The tracer: not reported unless it is a target; its events are counted to verify that the hooks work."""
     follow: bool = False
-    """Also processes that targets start during the window."""
+    """Whether to observe processes that targets start during the window."""
     ring_bytes: int = 1 << 21
     """Power of two, at least a page."""
     max_bytes: int = 32 << 20
-    """Memory for records in this process; what comes later is counted as lost (``reader_full``)."""
+    """Memory for records in this process; later records are counted as lost (``reader_full``)."""
     variants: Mapping[str, bool] = field(default_factory=dict)
-    """Do as on an older kernel (False) for: task_storage, pt_regs_helper, current_btf, loop_helper,
-    plain_loads, switch_has_state, atomics, or do without an event of the page cache (``category:name``)."""
+    """False: behave as on an older kernel for task_storage, pt_regs_helper, current_btf, loop_helper,
+    plain_loads, switch_has_state, atomics, or without an event of the page cache (``category:name``)."""
 
 
 @lru_cache(maxsize=1)
@@ -140,14 +140,14 @@ class Session(AttachedObject):
         return made
 
     def _targets_now(self) -> frozenset[int] | None:
-        """The targets with those that were followed; None: everyone."""
+        """Return the targets, followed children included; None: all processes."""
         targets = self.config.targets
         if targets is None or self._targets is None:
             return targets
         return targets.union(int.from_bytes(key, "little") for key, _ in self._targets.items())
 
     def _ring_for_walk(self) -> int:
-        """Bytes of a ring that holds what the last walk writes at once: an open segment of every thread there is."""
+        """Return the size of a ring for the last walk, which writes an open segment of every thread at once."""
         most = max((collector.bytes_per_thread for collector in self.collectors), default=0)
         if self.config.targets is not None or not most:
             return 0
@@ -155,7 +155,7 @@ class Session(AttachedObject):
         return min(_WALK_RING_MAX, 1 << (2 * threads * most).bit_length())
 
     def _choose(self, made: Object) -> None:
-        """Load the programs and create the maps that are needed."""
+        """Choose the programs to load and the maps to create."""
         iterators = {name for one in self.collectors for name in (*one.start_iterators, *one.stop_iterators)}
         wanted = {*self._owners(), *iterators}
         for name in made.program_names():
@@ -174,7 +174,7 @@ class Session(AttachedObject):
                 made.map(name).set_max_entries(entries)
 
     def _owners(self) -> dict[str, Collector | None]:
-        """Programs to attach in this order, each with the collector that attaches it."""
+        """Return the programs to attach in this order, each with its collector."""
         owners: dict[str, Collector | None] = {}
         for collector in self.collectors:
             for name in collector.programs():
@@ -228,7 +228,7 @@ class Session(AttachedObject):
         return self._ring.fileno()
 
     def poll(self) -> int:
-        """Take the records there are, and return their number."""
+        """Process the available records; return their number."""
         if self._ring is None:
             return 0
         for collector in self.collectors:
@@ -257,7 +257,7 @@ class Session(AttachedObject):
         made = self._loaded()
         if self._live.window_end:
             return int(self._live.window_end)
-        self.poll()  # before the end, to make room for what the walk writes: decoding it takes a while
+        self.poll()  # make room for what the walk writes
         end = self._live.window_end = time.monotonic_ns()
         self._missed += self._misses()
         self._live.walk_stage = 1  # at once: a call that ends before the walk reaches it is not recorded

@@ -1,7 +1,7 @@
 """Names of code addresses: kernel from /proc/kallsyms, user from ELF files and perf maps.
 
-Lazy and cached. Names are text from strangers (an ELF file, a map in /tmp): cut at ``NAME_BYTES``
-here, sanitised above. What has no name becomes ``[module+0x1f]``; never guessed.
+Lazy and cached. Names are untrusted text (an ELF file, a map in /tmp): cut at ``NAME_BYTES`` here, sanitised by the
+callers. An address without a name becomes ``[module+0x1f]``.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NOWHERE = "[unknown]"
 _EXECUTABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) (\S+) ([0-9]+) *([^\n]*)$", re.MULTILINE)
 _HOOK_DEPTH = 8  # the hook's own frames lie within the innermost few
 _CODE = frozenset((b"t", b"T", b"w", b"W"))
-_FARTHEST = 1 << 20  # no kernel function is longer: such an address lies in code that has no symbol
+_FARTHEST = 1 << 20  # no kernel function is longer: farther addresses have no symbol
 _HOOK = re.compile(r"^(bpf_trace_run\d+|__bpf_trace_\w+|__traceiter_\w+)")
-# the kernel's own way off the CPU (kernel/sched/core.c, kernel/time): says nothing about the reason
+# the scheduler's own functions (kernel/sched/core.c, kernel/time): not the reason of a wait
 _SCHEDULER = re.compile(
     r"^(__schedule|schedule|__schedule_loop|preempt_schedule\w*|__cond_resched|schedule_\w+|io_schedule\w*|do_nanosleep)$"
 )
 
 
 class KernelSymbols:
-    """Names of kernel functions, cached until `refresh`. The table (some 120,000 lines) is not kept: a pass over it,
-    about 60 ms, names all addresses of one `prepare`. Empty when the kernel hides addresses.
+    """Names of kernel functions, cached until `refresh`. The table (some 120,000 lines) is not kept: one pass of about
+    60 ms names all addresses of a `prepare`.
     """
 
     def __init__(self, source: Path = Path("/proc/kallsyms")) -> None:
@@ -46,23 +46,23 @@ class KernelSymbols:
         self._hidden: bool | None = None
 
     def refresh(self) -> None:
-        """Forget all names: modules and BPF programs come and go, and addresses are used again."""
+        """Forget all names: addresses of unloaded modules and BPF programs are reused."""
         self._names.clear()
         self._hidden = None
 
     @property
     def hidden(self) -> bool:
-        """Whether the kernel's addresses cannot be read (all are zero under kptr_restrict)."""
+        """Return whether the kernel hides its addresses (all zero under kptr_restrict)."""
         if self._hidden is None:
             self._hidden = all(line[:16] == b"0" * 16 for line in self._functions())
         return self._hidden
 
     def prepare(self, addresses: Iterable[int]) -> None:
-        """Name `addresses` in one pass; those known already cost nothing."""
+        """Name `addresses` in one pass; known ones are free."""
         wanted = sorted({address for address in addresses if address not in self._names})
         if not wanted:
             return
-        # Addresses have one width in the table, so the order of text is the order of numbers.
+        # Addresses have a fixed width in the table, so text sorts as numbers.
         keys = [b"%016x" % address for address in wanted]
         nearest: list[bytes] = [b""] * len(keys)
         for line in self._functions():
@@ -75,7 +75,7 @@ class KernelSymbols:
             self._names[address] = self._called(address, best)
 
     def name(self, address: int) -> str:
-        """Function at an address, ``[kernel+0x...]`` when unknown."""
+        """Return the function at an address, ``[kernel+0x...]`` if unknown."""
         self.prepare([address])
         return self._names[address]
 
@@ -88,7 +88,7 @@ class KernelSymbols:
         return line[19:].split(b"\t", 1)[0].rstrip(b"\n").decode("ascii", "replace")[:NAME_BYTES]
 
     def _functions(self) -> Iterator[bytes]:
-        """The table's lines that are code; none when it cannot be read."""
+        """Yield the table's lines of functions; none if it is unreadable."""
         try:
             with self._source.open("rb", buffering=1 << 16) as table:
                 for line in table:
@@ -98,14 +98,14 @@ class KernelSymbols:
             return
 
     def frames(self, addresses: Iterable[int]) -> list[str]:
-        """Names, innermost first; all but the first address are return addresses."""
+        """Return names, innermost first; all but the first address are return addresses."""
         callers = [address - bool(at) for at, address in enumerate(addresses)]
         self.prepare(callers)
         return [self._names[address] for address in callers]
 
     def stack(self, addresses: Iterable[int]) -> list[str]:
-        """Names, innermost first, without the frames of the hook and of the scheduler's own switch."""
-        # a return address may lie just behind its function, when the call was the function's last word
+        """Return names, innermost first, without the frames of the hook and of the scheduler."""
+        # a return address may lie just behind its function, if the call was its last instruction
         callers = [address - 1 for address in addresses]
         self.prepare(callers)
         names = [self._names[address] for address in callers]
@@ -117,7 +117,7 @@ class KernelSymbols:
 
 
 class Frame(NamedTuple):
-    """A function, and the file its code was mapped from (its path as that process sees it); empty: none."""
+    """A function, and the path of its mapped file as that process sees it; empty: none."""
 
     name: str
     module: str
@@ -129,13 +129,13 @@ class _Mapping(NamedTuple):
     offset: int
     path: str
     identity: tuple[str, str]
-    """Device and inode as the maps file says them."""
+    """Device and inode from the maps file."""
     deleted: bool = False
-    """What has that path now is another file."""
+    """That path is now another file, or none."""
 
     @property
     def file(self) -> _File | None:
-        """Which file it maps; None: memory of its own, or jitted code."""
+        """Return the mapped file; None: anonymous memory, or jitted code."""
         if not self.path.startswith("/") or self.path.startswith(("/memfd:", "/dev/zero")):
             return None
         return self.path, self.identity
@@ -145,15 +145,15 @@ _File = tuple[str, tuple[str, str]]
 
 
 class OpenFiles:
-    """Keeps the files open that processes have mapped during one window, so that their symbols can be read when the
-    process has exited: at most 256, to be closed at the window's end.
+    """Keeps at most 256 files that processes mapped during a window open, so that their symbols can be read after the
+    process has exited. Close it at the window's end.
     """
 
     def __init__(self) -> None:
         self._descriptors: dict[_File, int] = {}
 
     def keep(self, pid: int, mapping: _Mapping) -> None:
-        """Open what `mapping` of process `pid` maps, unless it is open already."""
+        """Open the file of `mapping` of process `pid` unless it is open."""
         file = mapping.file
         if file is None or file in self._descriptors or len(self._descriptors) >= _OPEN_FILES:
             return
@@ -183,10 +183,10 @@ class ProcessSymbols:
         self._ends: list[int] = []
         self._perf: Table | None = None
         self._codes: dict[_File, Code | None] = {}
-        self.look_again()
+        self.update()
 
-    def look_again(self) -> None:
-        """Add what the process has mapped meanwhile (libraries, another program); what is gone stays known."""
+    def update(self) -> None:
+        """Add new mappings of the process (libraries, another program); removed ones stay known."""
         fresh = list(_mappings(self.pid))
         if fresh == self._mappings:
             return
@@ -200,7 +200,7 @@ class ProcessSymbols:
         self._ends = [mapping.end for mapping in self._mappings]
 
     def keep(self, addresses: Iterable[int]) -> bool:
-        """Hold the files behind code at `addresses` until they can be read; whether all of it lies in known code."""
+        """Keep the files of code at `addresses` open; return whether all addresses lie in known mappings."""
         found = [self._mapping(address) for address in addresses]
         if self._files is not None:
             for mapping in found:
@@ -209,12 +209,12 @@ class ProcessSymbols:
         return None not in found
 
     def name(self, address: int) -> str:
-        """Function at an address; ``[module+0x...]`` (where it begins in the file) when it has no name, ``[unknown]``
-        outside of all mappings."""
+        """Return the function at an address; ``[module+0x...]`` (its start in the file) without a name, ``[unknown]``
+        outside all mappings."""
         return self.frame(address).name
 
     def frame(self, address: int) -> Frame:
-        """The same, and the module."""
+        """Return the function at an address, as `name` does, and its module."""
         mapping = self._mapping(address)
         if mapping is None:
             return Frame(self._from_perf_map(address) or _NOWHERE, "")
@@ -230,12 +230,12 @@ class ProcessSymbols:
         return Frame(name or f"[{os.path.basename(mapping.path)[:NAME_BYTES]}+{begin:#x}]", mapping.path)
 
     def stack(self, addresses: Iterable[int]) -> list[str]:
-        """Names, innermost first; all but the first address are return addresses."""
+        """Return names, innermost first; all but the first address are return addresses."""
         return [self.name(address - bool(at)) for at, address in enumerate(addresses)]
 
     def frames(self, addresses: Iterable[int]) -> list[Frame]:
-        """Frames, innermost first, up to where the walk went astray: code without frame pointers leaves other
-        numbers where a caller's address should be, and what lies in no code is no caller."""
+        """Return frames, innermost first, up to the first caller outside all code: without frame pointers the stack
+        walk finds arbitrary numbers instead of return addresses."""
         found: list[Frame] = []
         for at, address in enumerate(addresses):
             frame = self.frame(address - bool(at))
@@ -285,8 +285,8 @@ def _functions(path: str) -> Code | None:
 
 
 def _paths(pid: int, mapping: _Mapping) -> list[str]:
-    """Return the paths by which a mapped file can be read, whatever the process sees as its root. The first is the
-    mapped file itself, and takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN."""
+    """Return the paths of a mapped file outside the process's root. The first is the mapped file itself and requires
+    CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN."""
     itself = f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}"
     return [itself] if mapping.deleted else [itself, f"/proc/{pid}/root{mapping.path}"]
 
@@ -304,13 +304,13 @@ def _mappings(pid: int) -> Iterable[_Mapping]:
 
 
 def _perf_map(pid: int) -> Iterable[tuple[int, int, str]]:
-    """``START SIZE name`` lines (hexadecimal) that a JIT, or Python with ``-X perf``, writes."""
+    """Yield the lines of a JIT's or ``python -X perf``'s map: ``7f12a0 1c py::main:/app/train.py``."""
     inside = pid
     try:
         for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines():
             if line.startswith("NSpid:"):
-                inside = int(line.split()[-1])  # the map is named as the process knows itself
-        # any user may lay a link there
+                inside = int(line.split()[-1])  # the name has the pid in the process's own namespace
+        # any user may create a link there
         with open(open_regular(f"/proc/{pid}/root/tmp/perf-{inside}.map", os.O_NOFOLLOW), "rb") as file:
             if os.fstat(file.fileno()).st_size > _PERF_MAP_BYTES:
                 return

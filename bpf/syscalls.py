@@ -1,7 +1,6 @@
-"""System calls: their names on both machines, and what the kernel side must know of some of them.
+"""System calls: names on both machines, and properties that the BPF programs need.
 
-Numbers are facts of the kernel's ABI (``asm/unistd_64.h``; on aarch64 ``asm-generic/unistd.h``),
-up to Linux 6.18.
+Numbers: ``asm/unistd_64.h``; on aarch64 ``asm-generic/unistd.h``; up to Linux 6.18.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from functools import lru_cache
 from whystall.bpf import layout as lay
 
 # One line per kind: names | flags and argument numbers (0..5).
-# file: a file operation (seen even without targets), meta: on names and attributes, bytes: returns bytes,
+# file: a file operation (observed even without targets), meta: on names and attributes, bytes: returns bytes,
 # pos: uses the file's own position, vec: size counts iovecs and the argument before points to them.
 # reads, writes: the content of `fd`.
-# The offset of msync is an address; user space finds the file behind it.
+# The offset of msync is an address; user space finds the mapped file.
 _ROWS = """
 read | file bytes pos reads fd=0 size=2
 write | file bytes pos writes fd=0 size=2
@@ -154,7 +153,7 @@ setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file
 
 @lru_cache(maxsize=2)
 def names(machine: str | None = None) -> dict[int, str]:
-    """Number -> name of every system call of a machine (``x86_64`` or ``aarch64``; default: this one).
+    """Return the names by number of a machine's system calls (``x86_64`` or ``aarch64``; default: this one).
 
     Raises ``KeyError`` for another machine.
     """
@@ -171,7 +170,7 @@ def names(machine: str | None = None) -> dict[int, str]:
 
 
 def name(nr: int, machine: str | None = None) -> str:
-    """Name of a system call, ``syscall_<nr>`` when unknown, empty for -1 (not in a system call)."""
+    """Return the name of a system call: ``syscall_<nr>`` if unknown, empty for -1 (not in a system call)."""
     return "" if nr < 0 else names(machine).get(nr, f"syscall_{nr}")
 
 
@@ -193,22 +192,22 @@ def _described() -> dict[str, dict[str, int]]:
 
 
 def row(call: str) -> dict[str, int]:
-    """What is known of a call by name: ``flags`` and argument numbers; all absent when nothing is."""
+    """Return ``flags`` and argument numbers of a call by name; `NO_ARG` where unknown."""
     return _described().get(call) or {**dict.fromkeys(_ARGUMENTS, lay.NO_ARG), "flags": 0}
 
 
 def is_file_operation(call: str) -> bool:
-    """Whether it works on a file or a name in a file system."""
+    """Return whether a call works on a file or a name in a file system."""
     return bool(row(call)["flags"] & lay.ROW_FILE_OP)
 
 
 def is_metadata(call: str) -> bool:
-    """Whether it works on names or attributes rather than content."""
+    """Return whether a call works on names or attributes, not on content."""
     return bool(row(call)["flags"] & lay.ROW_METADATA)
 
 
 def rows_image(machine: str | None = None) -> bytes:
-    """The table of rows as the kernel side wants it."""
+    """Return the table of rows for the BPF programs."""
     image = (lay.SyscallRow * lay.SYSCALL_ROWS)()
     by_number = names(machine)
     for number in range(lay.SYSCALL_ROWS):

@@ -22,7 +22,7 @@ from whystall.bpf.ring import HEAD, BulkRing
 from whystall.bpf.session import kernel_variants
 
 RECORD_BYTES = HEAD + 48
-"""What one record takes: 8 bytes of the ring buffer's, then `layout.TraceRecord`."""
+"""Size of a record: 8 bytes of the ring buffer's header, then `layout.TraceRecord`."""
 MAX_CPUS = 8192
 GROUPS = ("sched", "irq", "softirq", "futex", "syscalls", "block", "power")
 # group -> program: tracepoint
@@ -55,7 +55,7 @@ _FUTEX = frozenset({"futex", "futex_waitv", "futex_wait", "futex_wake", "futex_r
 
 @lru_cache(maxsize=1)
 def _kernel() -> tuple[frozenset[str], int]:
-    """Which of our tracepoints the kernel has, and how far a CPU's preemption count lies from its run queue."""
+    """Return which of our tracepoints exist, and the distance from a CPU's run queue to its preemption count."""
     with KernelTypes() as kernel:
         hooks = {hook for programs in _PROGRAMS.values() for hook in programs.values()}
         here = frozenset(hook for hook in hooks if kernel.tracepoint_arguments(hook) >= 0)
@@ -71,23 +71,23 @@ class TraceConfig:
 
     groups: frozenset[str] = frozenset({"sched"})
     cpus: frozenset[int] | None = None
-    """Events that happen on these CPUs; None: on all. Births, ends and names of threads are told from all CPUs."""
+    """Events on these CPUs; None: on all. Starts, ends and names of threads are reported from all CPUs."""
     targets: frozenset[int] | None = None
-    """Only events that concern threads of these processes (1 to 1024); None: of all, the tracer included."""
+    """Only events of threads of these processes (1 to 1024); None: of all, the tracer included."""
     follow: bool = False
-    """Also processes that targets start."""
+    """Whether to trace processes that targets start."""
     self_tgid: int = field(default_factory=os.getpid)
-    """Whose switches are counted to prove the hooks alive."""
+    """The process whose switches are counted to verify that the hooks work."""
     ring_bytes: int = 1 << 23
     """Power of two, at least a page."""
     max_bytes: int = 1 << 28
-    """Memory for records in this process; when it is full, tracing ends."""
+    """Memory for records in this process; tracing ends if it is full."""
     variants: Mapping[str, bool] = field(default_factory=dict)
-    """Force an older kernel's way (False) for: current_btf, switch_has_state, pt_regs_helper."""
+    """False: behave as on an older kernel for current_btf, switch_has_state, pt_regs_helper."""
 
 
 class Loss(NamedTuple):
-    """Events that are not in a trace: how many, between two instants."""
+    """The number of events missing from a trace between two times."""
 
     cpu: int
     """-1: any."""
@@ -98,28 +98,27 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """What a trace brought home; instants are CLOCK_MONOTONIC nanoseconds."""
+    """A finished trace; times are CLOCK_MONOTONIC nanoseconds."""
 
     start: int
     end: int
     records: list[bytes]
-    """Pieces of whole records, `RECORD_BYTES` each, in the order of the ring buffer; those of type ``lost`` tell of
-    losses too."""
+    """Chunks of whole records, `RECORD_BYTES` each, in the order of the ring buffer; type ``lost`` reports losses."""
     losses: list[Loss]
-    """What the records do not tell: losses at the end, and by hooks that were entered twice."""
+    """Losses not in the records: at the end, and by recursion of hooks."""
     stopped: int
-    """When tracing ended because the memory was full; 0: it did not."""
+    """When tracing ended because the memory was full; 0: not."""
     threads: list[tuple[int, int, int, bytes]]
-    """All threads there were at the start, and at the end: when, thread, process, name."""
+    """All threads at the start and at the end: time, thread, process, name."""
     self_switches: int
-    """Switches away from threads of `TraceConfig.self_tgid`, also where its events are not wanted."""
+    """Switches away from threads of `TraceConfig.self_tgid`, even if it is not a target."""
     compat_calls: int
-    """System calls of 32-bit programs: left out, their numbers mean something else."""
+    """System calls of 32-bit programs, which are left out: their numbers differ."""
     targets_full: bool
-    """Some processes that targets started were not followed."""
+    """Whether some processes that targets started were not followed."""
     hooks: tuple[str, ...]
     missing: tuple[str, ...]
-    """Tracepoints that were wanted and that this kernel has not."""
+    """Wanted tracepoints that this kernel does not have."""
 
 
 class TraceSession(AttachedObject):
@@ -179,7 +178,7 @@ class TraceSession(AttachedObject):
         return made
 
     def _choose(self) -> dict[str, str]:
-        """Wanted programs, each with its tracepoint, as far as the kernel has it."""
+        """Return the wanted programs with their tracepoints, as far as the kernel has them."""
         wanted: dict[str, str] = {}
         for group in GROUPS:
             if group == "sched" or group in self.config.groups:
@@ -209,7 +208,7 @@ class TraceSession(AttachedObject):
         return bytes(everything or syscalls.name(number) in _FUTEX for number in range(lay.SYSCALL_ROWS))
 
     def poll(self) -> int:
-        """Take the records there are; their number. To be called often enough that the ring buffer does not fill."""
+        """Take the available records; return their number. Call it often enough that the ring buffer does not fill."""
         taken = self._ring.take() if self._ring is not None else b""
         if taken:
             self._chunks.append(taken)
@@ -226,7 +225,7 @@ class TraceSession(AttachedObject):
             start, end = self._live.window_start, time.monotonic_ns()
             self._live.window_end = self._live.window_end or end
             self._detach()
-            self._name_all(made, end)  # of births that were not told
+            self._name_all(made, end)  # threads whose start was not reported
             self.poll()
             counted = dict(zip(lay.COUNTERS, map(sum, _columns(made.map("counters"))), strict=True))
             losses = self._losses(made.map("losses"), end)
@@ -253,7 +252,7 @@ class TraceSession(AttachedObject):
         self._threads.extend((at, tid, tgid, comm.split(b"\0", 1)[0]) for tid, tgid, comm in found)
 
     def _losses(self, source: Map, end: int) -> list[Loss]:
-        """Losses since the last record of a CPU."""
+        """Return the losses since the last record of each CPU."""
         first, count = _columns(source)
         return [Loss(cpu, at, end, n) for cpu, (at, n) in enumerate(zip(first, count, strict=True)) if n]
 
@@ -264,7 +263,7 @@ class TraceSession(AttachedObject):
 
 
 def _columns(source: Map) -> list[list[int]]:
-    """The members of a per-CPU structure of 64-bit numbers: for each its values, CPU by CPU."""
+    """Return, per member of a per-CPU structure of 64-bit numbers, its values by CPU."""
     words = memoryview(source.lookup(bytes(4), per_cpu=True) or b"").cast("Q")
     width = source.value_size // 8
     return [list(words[member::width]) for member in range(width)]

@@ -1,4 +1,4 @@
-"""The collectors of the kernel side, one module each."""
+"""The BPF collectors, one module each."""
 
 from __future__ import annotations
 

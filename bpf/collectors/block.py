@@ -17,7 +17,7 @@ class BlockRows:
     block_totals: list[cap.BlockTotal] = field(default_factory=list)
     block_ios: list[cap.BlockIo] = field(default_factory=list)
     block_open: list[cap.BlockIo] = field(default_factory=list)
-    """In progress when the window ended; in no total."""
+    """In progress when the window ended; not in the totals."""
 
 
 class Block(Collector):
@@ -29,12 +29,12 @@ class Block(Collector):
         self._min_ns = min_ns
 
     def programs(self) -> list[str]:
-        """In this order no program sees the second half of a request alone."""
+        """Return ends first: no request's start is recorded without its end."""
         merges = ["on_merge"] * self.setup.variants["block_merge_hook"]
         return ["on_complete", "on_issue", "on_insert", *merges]
 
     def constants(self) -> Mapping[str, int]:
-        """The threshold."""
+        """Return the threshold."""
         return {"block_min_ns": self._min_ns}
 
     def read(self, window: Window) -> BlockRows:

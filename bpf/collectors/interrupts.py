@@ -1,4 +1,4 @@
-"""Handlers of interrupts and softirqs, of the whole host: their times, and what they took of targets' threads."""
+"""Handlers of interrupts and softirqs of the whole host: their times, and the time taken from targets' threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class IrqTotal:
     kind: str
     """hardirq or softirq."""
     name: bytes
-    """Of a hardirq its action's, as the driver gave it: hostile text."""
+    """Of a hardirq the name of its action, from the driver: untrusted text."""
     cpu: int
     count: int
     total_ns: int
@@ -39,7 +39,7 @@ class IrqSlot:
 
 @dataclass(frozen=True)
 class Stolen:
-    """What one handler took of a target's thread, without what interrupts took of a softirq within it."""
+    """Time that one handler took from a target's thread, without interrupts within a softirq."""
 
     tgid: int
     tid: int
@@ -67,7 +67,7 @@ class InterruptTimes(Collector):
     maps = ("irq_totals", "irq_slots", "irq_names", "stolen_totals", "irq_runs")
 
     def programs(self) -> Sequence[str]:
-        """In this order a handler may end before its start is hooked, not after."""
+        """Return exits first: no handler's start is recorded without its end."""
         return ("on_irq_exit", "on_irq_entry", "on_softirq_exit", "on_softirq_entry")
 
     def read(self, window: Window) -> Interrupts:
@@ -88,9 +88,9 @@ def decode(totals: Items, slots: Items, names: Items, stolen: Items) -> Interrup
     for k, v in totals:
         number, kind, cpu = key.unpack(k)
         count, total, longest = value.unpack(v)
-        who = (*_named(kind, number, known), cpu)
-        before = merged.get(who, (0, 0, 0))
-        merged[who] = (before[0] + count, before[1] + total, max(before[2], longest))
+        handler = (*_named(kind, number, known), cpu)
+        before = merged.get(handler, (0, 0, 0))
+        merged[handler] = (before[0] + count, before[1] + total, max(before[2], longest))
     counted: dict[tuple[str, bytes, int], int] = {}
     for k, v in slots:
         number, kind, slot = slot_key.unpack(k)
@@ -103,7 +103,7 @@ def decode(totals: Items, slots: Items, names: Items, stolen: Items) -> Interrup
         named = _named(kind, number, known)
         taken.append(Stolen(tgid, tid, comm.split(b"\0", 1)[0], *named, count, total, longest, in_call))
     return Interrupts(
-        totals=[IrqTotal(*who, *sums) for who, sums in merged.items()],
+        totals=[IrqTotal(*handler, *sums) for handler, sums in merged.items()],
         slots=[IrqSlot(*place, count) for place, count in counted.items()],
         stolen=taken,
     )

@@ -1,7 +1,7 @@
-"""The page cache of the whole host: who reads pages in, uses them again, evicts them and waits for them.
+"""The page cache of the whole host: which processes read pages in, use them again, evict them and wait for them.
 
-Everything but what enters and leaves the cache is optional: kernels differ in their tracepoints (`KernelPages`), and
-the result names those that are absent.
+All events but adding and removing pages are optional: kernels differ in their tracepoints (`KernelPages`), and the
+result lists absent ones.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from whystall.bpf.libbpf import KernelTypes
 
 _CLOCK_MONOTONIC_COARSE = 6  # include/uapi/linux/time.h; Python has no name for it
 CHUNKS = 32768
-"""Chunks of 512 pages that are followed: 64 GiB of files, of pages of 4 KiB."""
+"""Most chunks of 512 pages that are tracked: 64 GiB of files with pages of 4 KiB."""
+
 
 class _Hook(NamedTuple):
     program: str
     event: str
     """As tracefs names it: ``category:name``."""
     arguments: int = -1
-    """So many or none, where kernels differ."""
+    """Required number of arguments, where kernels differ."""
     on_bits: bool = False
     """Works on bits of single pages."""
 
 
 _DIRTY, _DIRTY_OLD = "writeback:writeback_dirty_folio", "writeback:writeback_dirty_page"
-# In this order: what ends a stall after what begins it, what takes pages out before what puts them in.
+# In this order: the end of a stall after its start, removal of pages before adding.
 _HOOKS = (
     _Hook("on_direct_begin", "vmscan:mm_vmscan_direct_reclaim_begin"),
     _Hook("on_direct_end", "vmscan:mm_vmscan_direct_reclaim_end"),
@@ -45,7 +46,7 @@ _HOOKS = (
     _Hook("on_throttle_old", "writeback:balance_dirty_pages", 12),
     _Hook("on_lock_wait", "lock:contention_begin"),
     _Hook("on_lock_got", "lock:contention_end"),
-    _Hook("on_bio", "block:block_bio_queue", 1),  # alone, and with the bi_bdev it is asked for, since 5.12
+    _Hook("on_bio", "block:block_bio_queue", 1),  # one argument, and bio->bi_bdev, since 5.12
     _Hook("on_page_delete", "filemap:mm_filemap_delete_from_page_cache", on_bits=True),
     _Hook("on_page_dirty", _DIRTY, on_bits=True),
     _Hook("on_page_dirty_old", _DIRTY_OLD, on_bits=True),
@@ -59,35 +60,35 @@ _HOOKS = (
 
 @dataclass(frozen=True)
 class KernelPages:
-    """What the running kernel tells of its page cache."""
+    """The events of the page cache that the running kernel has."""
 
     events: Mapping[str, int]
-    """Number of arguments of every event of ours (``category:name``) that is there."""
+    """Number of arguments of each existing event among `_HOOKS` (``category:name``)."""
     atomics: bool
-    """Whether BPF has atomic operations beside adding (5.12; on aarch64 5.18)."""
+    """Whether BPF has atomic operations other than adding (5.12; on aarch64 5.18)."""
 
     def _found(self) -> list[_Hook]:
         return [h for h in _HOOKS if h.event in self.events and h.arguments in (-1, self.events[h.event])]
 
     def programs(self) -> list[str]:
-        """Programs to attach, in this order."""
+        """Return the programs to attach, in this order."""
         return [f"{h.program}_plain" if h.on_bits and not self.atomics else h.program for h in self._found()]
 
     def absent(self) -> list[str]:
-        """Events that would have told more, as ``category:name``."""
+        """Return the missing events as ``category:name``."""
         found = {hook.event for hook in self._found()}
         if found & {_DIRTY, _DIRTY_OLD}:  # one name or the other
             found |= {_DIRTY, _DIRTY_OLD}
         return sorted({hook.event for hook in _HOOKS} - found)
 
     @property
-    def reads_told(self) -> bool:
-        """Whether the kernel tells which pages a read gets; else the calls do."""
+    def reads_reported(self) -> bool:
+        """Return whether the kernel reports the pages of a read; else they are derived from the calls."""
         return "on_pages_read" in self.programs()
 
     @property
-    def maps_told(self) -> bool:
-        """Whether it tells which pages faults map."""
+    def maps_reported(self) -> bool:
+        """Return whether the kernel reports the pages that faults map."""
         return {"on_page_fault", "on_pages_mapped"} <= set(self.programs())
 
 
@@ -96,13 +97,13 @@ def _here() -> KernelPages:
     with KernelTypes() as kernel:
         helpers = kernel.enum_names("bpf_func_id")
         counted = {hook.event: kernel.tracepoint_arguments(hook.event.split(":")[1]) for hook in _HOOKS}
-    # The youngest helpers of the versions that brought them.
+    # A helper that was added in the same version.
     sign = "BPF_FUNC_ima_file_hash" if os.uname().machine == "aarch64" else "BPF_FUNC_check_mtu"
     return KernelPages({event: count for event, count in counted.items() if count >= 0}, sign in helpers)
 
 
 def kernel_pages(forced: Mapping[str, bool]) -> KernelPages:
-    """The running kernel's; `forced`: events (``category:name``) and ``atomics`` to do without (False)."""
+    """Return the running kernel's; `forced`: events (``category:name``) and ``atomics`` to leave out (False)."""
     here = _here()
     return KernelPages(
         {event: count for event, count in here.events.items() if forced.get(event, True)},
@@ -111,24 +112,24 @@ def kernel_pages(forced: Mapping[str, bool]) -> KernelPages:
 
 
 def constants(kernel: KernelPages, targets: bool) -> dict[str, int]:
-    """Members of ``config`` for the page cache."""
+    """Return the members of ``struct config`` for the page cache."""
     return {
-        # of the coarse clocks the resolution is the tick
+        # the resolution of a coarse clock is the tick
         "tick_ns": round(time.clock_getres(_CLOCK_MONOTONIC_COARSE) * 1e9),
         "page_shift": resource.getpagesize().bit_length() - 1,
         "chunks_of_others": CHUNKS // 2 if targets else CHUNKS,
-        "pages_reported": kernel.reads_told,
-        "maps_folios": _release() >= (6, 18),  # "mm/filemap: map entire large folio faultaround"; no type tells it
+        "pages_reported": kernel.reads_reported,
+        "maps_folios": _release() >= (6, 18),  # "mm/filemap: map entire large folio faultaround"; not visible in BTF
     }
 
 
 def _release() -> tuple[int, ...]:
-    """The kernel's version, its first two numbers."""
+    """Return the first two numbers of the kernel's version."""
     return tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 
 
 class PageCache(Collector):
-    """Follow the page cache of the whole host, whatever the targets: a target's pages are often evicted by others."""
+    """Observe the page cache of the whole host, whatever the targets: other processes evict a target's pages."""
 
     maps = (
         "page_uses",
@@ -140,7 +141,7 @@ class PageCache(Collector):
         "size_totals_others",
         "page_storage",
     )
-    shared_maps = ("page_hash",)  # the hook on a thread's end names it
+    shared_maps = ("page_hash",)  # the hook on a thread's end refers to it
     stop_iterators = ("walk_stalls",)
 
     def prepare(self, setup: Setup) -> None:
@@ -149,17 +150,17 @@ class PageCache(Collector):
         self._kernel = kernel_pages(setup.forced)
 
     def programs(self) -> list[str]:
-        """Without storage per task, its state must be removed when a thread ends."""
+        """Return the kernel's programs; without task storage also the one that removes an ended thread's state."""
         ends = [] if self.setup.variants["task_storage"] else ["on_thread_exit"]
         return ends + self._kernel.programs()
 
     def needed_maps(self) -> Iterable[str]:
-        """One of the two maps of state per thread."""
+        """Return its maps with one of the two for state per thread."""
         unused = "page_hash" if self.setup.variants["task_storage"] else "page_storage"
         return {*self.maps, *self.shared_maps} - {unused}
 
     def constants(self) -> Mapping[str, int]:
-        """What the programs need to know of the kernel."""
+        """Return the properties of the kernel."""
         return constants(self._kernel, self.setup.targets() is not None)
 
     def read(self, window: Window) -> cap.Pages:
@@ -171,10 +172,10 @@ class PageCache(Collector):
         kernel = self._kernel
         once = cap.touched_once(items("page_chunks"))
         return cap.Pages(
-            uses=cap.uses(items("page_uses", "page_uses_others"), kernel.maps_told),
+            uses=cap.uses(items("page_uses", "page_uses_others"), kernel.maps_reported),
             files=cap.files(items("page_files"), once, "block:block_bio_queue" in kernel.events),
             stalls=cap.stalls(items("stall_totals")),
             sizes=cap.sizes(items("size_totals", "size_totals_others")),
             absent=kernel.absent(),
-            reads_told=kernel.reads_told,
+            reads_reported=kernel.reads_reported,
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from whystall.bpf import layout as lay
 from whystall.bpf.collector import Collector, Window
 from whystall.bpf.libbpf import Object
-from whystall.bpf.python_code import PythonSeen
+from whystall.bpf.python_code import PythonResult
 from whystall.bpf.python_session import Maps, PythonProcesses, every_process
 
 _SEARCH_S = 0.5  # between searches for new Python processes among the targets; four times that on a whole host
@@ -55,12 +55,12 @@ class PythonFrames(Collector):
     def _search(self, processes: PythonProcesses) -> None:
         self._searched = time.monotonic()
         targets = self.setup.targets()
-        processes.look(every_process() if targets is None else targets)
+        processes.update(every_process() if targets is None else targets)
 
     def _take(self, record: bytes) -> None:
         if self._processes is not None:
             self._processes.take(record)
 
-    def read(self, window: Window) -> PythonSeen:
-        """Return what the window learned about Python."""
-        return self._processes.seen if self._processes is not None else PythonSeen()
+    def read(self, window: Window) -> PythonResult:
+        """Return the Python processes and code objects of the window."""
+        return self._processes.result if self._processes is not None else PythonResult()

@@ -12,7 +12,7 @@ from whystall.bpf.collector import Collector, Window
 
 @dataclass(frozen=True)
 class QueueTotal:
-    """Waits of one thread, one that lasts at the window's end included."""
+    """Waits of one thread, including one still open at the window's end."""
 
     tgid: int
     tid: int
@@ -45,7 +45,7 @@ class RunQueueWaits(Collector):
     start_iterators = stop_iterators = ("walk_queue",)
 
     def programs(self) -> Sequence[str]:
-        """In this order a wait may end whose start was not seen, which is ignored."""
+        """Return the end of waits first: an end without a start is ignored."""
         return ("on_queue_switch", "on_wakeup", "on_wakeup_new")
 
     def read(self, window: Window) -> RunQueue:

@@ -1,4 +1,4 @@
-"""Samples of who has each CPU, and where, by a timer per CPU."""
+"""Samples of the running threads and their stacks, by a timer per CPU."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from whystall.bpf.perf_events import cpu_clock, online_cpus
 from whystall.bpf.samples import Place, SampleLog, Samples
 
 _STACKS = 1 << 16  # while sampling, nearly every stack is new
-_OTHER_DESCRIPTORS = 512  # open beside the timers: hooks and maps take 120, files of processes come later
+_OTHER_DESCRIPTORS = 512  # other open descriptors: 120 of hooks and maps, and files of processes
 
 
 class CpuSamples(Collector):
     """Sample every CPU each `period_ns`."""
 
-    shared_maps = ("stacks_told",)
+    shared_maps = ("stacks_emitted",)
 
     def __init__(self, period_ns: int) -> None:
         self._period_ns = period_ns
         self._log = SampleLog()
         self._new: list[Place] = []
         self.timers = 0
-        """CPUs that are sampled."""
+        """Number of sampled CPUs."""
 
     def programs(self) -> list[str]:
-        """The program of the timers."""
+        """Return the program of the timers."""
         return ["on_tick"]
 
     def map_sizes(self) -> Mapping[str, int]:
-        """More stacks than without samples."""
-        return {"stacks_told": _STACKS}
+        """Return more stacks than without samples."""
+        return {"stacks_emitted": _STACKS}
 
     def constants(self) -> Mapping[str, int]:
-        """The switch."""
+        """Enable sampling."""
         return {"samples": True}
 
     def record_handlers(self) -> Mapping[int, Callable[[bytes], object]]:
-        """Samples are kept as columns as they arrive."""
+        """Return the handler that keeps samples as columns."""
         return {lay.RECORD_SAMPLE: self._take}
 
     def attach(self, program: Program) -> list[Link]:
-        """Attach to a timer of every CPU; they tick out of step, each since its own start."""
+        """Attach to a timer of every CPU; timers are not synchronized."""
         cpus = online_cpus()
         raise_open_files(2 * len(cpus) + _OTHER_DESCRIPTORS)
         links = []
@@ -67,8 +67,8 @@ class CpuSamples(Collector):
             self._new.append(place)
 
     def new_places(self) -> list[tuple[Place, Stack | None]]:
-        """Return where samples were taken for the first time since the last call, each with its user stack: symbols
-        must be read while a process lives."""
+        """Return the places first sampled since the last call, with their user stacks: symbols must be read while a
+        process lives."""
         arrived, self._new = self._new, []
         return [(place, self.setup.stacks.get(place.ustack)) for place in arrived]
 
@@ -78,8 +78,8 @@ class CpuSamples(Collector):
 
 
 def raise_open_files(descriptors: int) -> None:
-    """Raise our limit of open files to `descriptors`, as far as the hard limit allows: of a soft limit of 1024 the
-    timers of 512 CPUs take all. A limit that cannot be raised shows where it is reached."""
+    """Raise the limit of open files to `descriptors`, as far as the hard limit allows: the timers of 512 CPUs use up
+    a soft limit of 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= descriptors:
         return

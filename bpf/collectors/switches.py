@@ -20,9 +20,9 @@ class SwitchRows:
 
 
 class Switches(Collector):
-    """Record times off the CPU of at least `min_ns`; `wakers`: who ended each; `user_stacks`: native user stacks."""
+    """Record times off the CPU of at least `min_ns`, optionally with `wakers` and native `user_stacks`."""
 
-    shared_maps = ("off_totals", "stacks_told")
+    shared_maps = ("off_totals", "stacks_emitted")
     start_iterators = stop_iterators = ("walk",)
     bytes_per_thread = ct.sizeof(lay.SegmentRecord)
 
@@ -30,13 +30,13 @@ class Switches(Collector):
         self._min_ns, self._wakers, self._user_stacks = min_ns, wakers, user_stacks
 
     def programs(self) -> list[str]:
-        """The file of a major fault, and wakers, where they are wanted and the kernel has the tracepoints."""
+        """Return the programs, with those for files of major faults and for wakers if available and wanted."""
         variants = self.setup.variants
         names = ["on_switch"] if variants["task_storage"] else ["on_switch", "on_thread_exit"]
         return names + ["on_fault"] * variants["fault_hook"] + ["on_waking"] * self._wakers
 
     def constants(self) -> Mapping[str, int]:
-        """The threshold, and what is recorded beside the times."""
+        """Return the threshold and the options."""
         return {
             "switches": True,
             "switch_min_ns": self._min_ns,

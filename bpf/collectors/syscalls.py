@@ -24,7 +24,7 @@ class SyscallRows:
 class Syscalls(Collector):
     """Record calls that take at least `min_ns`."""
 
-    shared_maps = ("call_totals", "file_slots", "stacks_told")
+    shared_maps = ("call_totals", "file_slots", "stacks_emitted")
     start_iterators = stop_iterators = ("walk",)
     bytes_per_thread = ct.sizeof(lay.SegmentRecord)
 
@@ -32,12 +32,12 @@ class Syscalls(Collector):
         self._min_ns = min_ns
 
     def programs(self) -> list[str]:
-        """Exits first: a call whose entry was not seen is no call."""
+        """Return exits first: an exit without an entry is ignored."""
         ends = [] if self.setup.variants["task_storage"] else ["on_thread_exit"]
         return ["on_exit", "on_enter", "on_switch", *ends]
 
     def constants(self) -> Mapping[str, int]:
-        """The threshold."""
+        """Return the threshold."""
         return {"syscalls": True, "call_min_ns": self._min_ns}
 
     def read(self, window: Window) -> SyscallRows:
@@ -59,7 +59,7 @@ def _with_open_paths(call: cap.Call, records: cap.Records) -> cap.Call:
 
 
 def remote_text(tid: int, address: int) -> bytes:
-    """Return a NUL-ended text in another thread's memory; empty when it cannot be read."""
+    """Return a NUL-terminated text in another thread's memory; empty if unreadable."""
     if not address:
         return b""
     text = b""

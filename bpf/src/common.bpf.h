@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Configuration, counters, the ring buffer, and who is looked at. */
+/* Configuration, counters, the ring buffer, and which processes are observed. */
 #ifndef WHYSTALL_COMMON_H
 #define WHYSTALL_COMMON_H
 

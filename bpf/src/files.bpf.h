@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Which file a descriptor means, and its full path, told to user space once per file and window. */
+/* The file of a descriptor, and its full path, emitted once per file and window. */
 #ifndef WHYSTALL_FILES_BPF_H
 #define WHYSTALL_FILES_BPF_H
 
@@ -43,12 +43,12 @@ static __always_inline bool find_task_file(struct task_struct *task, __s64 fd, s
 #endif
 
 /*
- * Tells the path of (mnt, dentry) unless this window told it; mnt 0: within the file system only. The inode is the
+ * Emits the path of (mnt, dentry) once per window; mnt 0: within the file system only. The inode is the
  * dentry's, or, where another holds the content (overlayfs), `inode_address`.
  * A global function, verified once (5.6). The running length lives in the buffer, where the verifier
  * knows nothing of it: else it follows every mix of names and mounts.
  */
-__noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user, __u64 inode_address)
+__noinline int emit_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user, __u64 inode_address)
 {
 	struct vfsmount *mnt = (struct vfsmount *)mnt_address;
 	struct dentry *dentry = (struct dentry *)dentry_address;
@@ -81,46 +81,46 @@ __noinline int tell_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 		return 0;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct file_record, text) + length, ring_flags())) {
 		count(LOST_RING_FULL);
-		bpf_map_delete_elem(&files_seen, &key);	/* the next slow call tells it */
+		bpf_map_delete_elem(&files_seen, &key);	/* the next slow call emits it */
 	} else {
 		count(SEEN_RECORDS);
 	}
 	return 0;
 }
 
-static __always_inline void tell_file(__u64 mnt_address, __u64 dentry_address, __u32 user)
+static __always_inline void emit_file(__u64 mnt_address, __u64 dentry_address, __u32 user)
 {
-	tell_file_as(mnt_address, dentry_address, user, 0);
+	emit_file_as(mnt_address, dentry_address, user, 0);
 }
 
-static __always_inline void tell_open_file(struct file *file, __u32 user)
+static __always_inline void emit_open_file(struct file *file, __u32 user)
 {
-	tell_file((__u64)BPF_CORE_READ(file, f_path.mnt), (__u64)BPF_CORE_READ(file, f_path.dentry), user);
+	emit_file((__u64)BPF_CORE_READ(file, f_path.mnt), (__u64)BPF_CORE_READ(file, f_path.dentry), user);
 }
 
 /*
- * Tells the file behind a descriptor (AT_FDCWD: the working directory); its identity goes to
- * scratch.told[which], all zero when there is none. A global function, verified once.
+ * Emits the file of a descriptor (AT_FDCWD: the working directory); its identity goes to
+ * scratch.keys[which], all zero when there is none. A global function, verified once.
  */
-__noinline int tell_descriptor(__u64 files, __u64 fs_address, __s32 fd, __u32 user, __u32 which)
+__noinline int emit_descriptor(__u64 files, __u64 fs_address, __s32 fd, __u32 user, __u32 which)
 {
 	struct fs_struct *fs = (struct fs_struct *)fs_address;
 	struct scratch *buffer = scratch(user);
 	struct found_file found = {};
-	struct file_key *told;
+	struct file_key *key;
 	struct dentry *dentry;
 
-	if (!buffer || which >= TOLD)
+	if (!buffer || which >= KEY_COUNT)
 		return 0;
-	told = &buffer->told[which];
-	__builtin_memset(told, 0, sizeof(*told));
+	key = &buffer->keys[which];
+	__builtin_memset(key, 0, sizeof(*key));
 	if (fd == AT_FDCWD) {
 		dentry = BPF_CORE_READ(fs, pwd.dentry);
-		inode_key(BPF_CORE_READ(dentry, d_inode), told);
-		tell_file((__u64)BPF_CORE_READ(fs, pwd.mnt), (__u64)dentry, user);
+		inode_key(BPF_CORE_READ(dentry, d_inode), key);
+		emit_file((__u64)BPF_CORE_READ(fs, pwd.mnt), (__u64)dentry, user);
 	} else if (find_file((struct files_struct *)files, fd, &found)) {
-		*told = found.key;
-		tell_open_file(found.file, user);
+		*key = found.key;
+		emit_open_file(found.file, user);
 	}
 	return 0;
 }

@@ -27,10 +27,10 @@ static __always_inline const volatile struct syscall_row *row_of(__s32 nr)
 enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_SAMPLE, SCRATCH_PAGES, SCRATCH_USERS };
 
 /* Files a call names beside its main one. */
-enum told { TOLD_FILE2, TOLD_DIR, TOLD_DIR2, TOLD };
+enum scratch_key { KEY_FILE2, KEY_DIR, KEY_DIR2, KEY_COUNT };
 
 struct scratch {
-	struct file_key told[TOLD];
+	struct file_key keys[KEY_COUNT];
 	union {
 		struct stack_record stack;
 		struct {

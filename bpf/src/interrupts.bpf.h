@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Handlers of interrupts and softirqs, from entry to exit. On a CPU neither kind nests in its own, and a total is of
- * one CPU, so nobody else writes to it. What an architecture handles without an action (on x86 the local timer, calls
- * between CPUs) is not told here.
+ * one CPU, so nothing else writes to it. What an architecture handles without an action (on x86 the local timer, calls
+ * between CPUs) is not reported here.
  */
 #ifndef WHYSTALL_INTERRUPTS_BPF_H
 #define WHYSTALL_INTERRUPTS_BPF_H

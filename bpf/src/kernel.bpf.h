@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * The kernel's types, only the members used here, relocated at load (CO-RE), and everything that differs between
- * kernels, from 5.8 on, with the version or commit that brought it. What types tell is decided here; what they do not
+ * kernels, from 5.8 on, with the version or commit that brought it. Differences visible in types are decided here; what they do not
  * is chosen before the load (bpf/session.py, bpf/collectors/page_cache.py) and arrives in `config`.
  *
  * Tracepoints that not every kernel has, or not with the same arguments:
@@ -181,7 +181,7 @@ struct folio {
 	unsigned long _flags_1;		/* the order of a large folio in its lowest byte since 6.6 (ebc1baf5c9b4) */
 } CORE;
 struct folio___before_6_6 { unsigned char _folio_order; } CORE;	/* since 6.1 (c3a15bff46cb) */
-/* Before 5.16 the page cache tells of pages; of a compound one the second holds the order, until 6.1. */
+/* Before 5.16 the page cache reports pages; of a compound one the second holds the order, until 6.1. */
 struct page { struct address_space *mapping; unsigned long index; unsigned long compound_head; } CORE;
 struct page___before_6_2 { unsigned char compound_order; } CORE;
 enum pageflags { PG_head = 16 };
@@ -320,7 +320,7 @@ static __always_inline struct address_space *folio_place(void *object, __u64 *fi
 
 /*
  * The file that holds the content of an open file of overlayfs: its private data, or since 6.14 what that, then a
- * structure of its own, begins with. Whoever asks tries both: no type tells.
+ * structure of its own, begins with. Callers try both: types do not show it.
  */
 static __always_inline struct file *overlay_first(struct file *real)
 {
@@ -397,7 +397,7 @@ static __always_inline __u64 clear_bits(__u64 *word, __u64 mask, bool plain)
 	return before;
 }
 
-/* What a helper that answers an error number said: an int until 6.4, whose upper half means nothing. */
+/* The result of a helper that returns an error number: an int until 6.4, whose upper half means nothing. */
 typedef __s32 helper_error;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Reads and writes of files as their callers made them: sizes, bytes, and where the kernel does not tell it, pages. */
+/* Reads and writes of files as their callers made them: sizes, bytes, and pages where the kernel does not report them. */
 #ifndef WHYSTALL_PAGE_CALLS_H
 #define WHYSTALL_PAGE_CALLS_H
 
@@ -36,7 +36,7 @@ static __always_inline void add_size(void *map, struct size_key *key, __u64 byte
 	__sync_fetch_and_add(&total->bytes, bytes);
 }
 
-/* Where no event tells which pages are read, the calls do; what is read otherwise (io_uring) is not known there. */
+/* Without an event for the pages of a read, the calls give them; other reads (io_uring) are then unknown. */
 static __always_inline void read_pages(struct actor *actor, struct page_use *use, struct file_key *key,
 				       struct inode *inode, __u64 position, __u64 bytes, bool plain)
 {
@@ -114,7 +114,7 @@ static __always_inline int page_call(__u64 *ctx, bool plain)
 		return 0;
 	if (row->offset != NO_ARG)
 		position = regs_arg(regs, row->offset);
-	else	/* of sendfile too, unless it is told one to go on from */
+	else	/* of sendfile too, unless it has an offset argument */
 		position = BPF_CORE_READ(file, f_pos) - returned;
 	if (!(row->flags & ROW_POSITION) && row->offset == NO_ARG && regs_arg(regs, 2)) {
 		if (bpf_probe_read_user(&position, sizeof(position), (void *)regs_arg(regs, 2)))

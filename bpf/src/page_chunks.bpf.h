@@ -127,7 +127,7 @@ static __always_inline bool have_chunk(struct file_key *file, __u64 number, bool
 	return true;
 }
 
-/* Whether reclaim has evicted this page, and nobody has read it back. */
+/* Whether reclaim has evicted this page, and it was not read back. */
 static __always_inline bool was_evicted(struct file_key *file, __u64 index)
 {
 	struct chunk_key key = { .file = *file, .chunk = index >> CHUNK_SHIFT };

@@ -81,7 +81,7 @@ static __noinline int count_mapped(struct file_key *file, __u64 inode, struct ac
 }
 
 /*
- * A fault maps the pages first..last: one that it asks for, or those `around` it that are there. One fault may tell
+ * A fault maps the pages first..last: one that it asks for, or those `around` it that are there. One fault may report
  * of itself several times, before its page is there and after: of these only what is new counts.
  */
 static __always_inline void mapped_pages(struct address_space *mapping, __u64 first, __u64 last, bool around)
@@ -148,7 +148,7 @@ int on_page_fault(__u64 *ctx)
 	return 0;
 }
 
-/* (mapping, first, last): a fault mapped what is there of these pages; huge mappings (PMD) are not told. */
+/* (mapping, first, last): a fault mapped what is there of these pages; huge mappings (PMD) are not reported. */
 SEC("tp_btf/mm_filemap_map_pages")
 int on_pages_mapped(__u64 *ctx)
 {

@@ -80,8 +80,8 @@ static __always_inline __u64 last_page(struct inode *inode)
 }
 
 /*
- * A read that goes on in the middle of the page where the last one ended does not use it anew, as in the kernel
- * (pos_same_folio in filemap_read): else whoever reads in small steps would seem to read everything many times.
+ * A read that continues in the middle of the page where the last one ended does not use it anew, as in the kernel
+ * (pos_same_folio in filemap_read): else reads in small steps would count every page many times.
  */
 static __always_inline bool goes_on(struct task_struct *task, struct inode *inode)
 {
@@ -106,7 +106,7 @@ static __always_inline bool goes_on(struct task_struct *task, struct inode *inod
 }
 
 /*
- * (mapping, index, last): the pages up to `last` are read, and a batch of them from `index` on is there. One call tells
+ * (mapping, index, last): the pages up to `last` are read, and a batch of them from `index` on is there. One call reports
  * of each of its batches, every time up to its end, and asks for pages beyond the end of the file.
  * ("filemap: add trace events for get_pages, map_pages, and fault"). All is counted at a call's first batch; pages that
  * it adds later are used by it (see page_add).

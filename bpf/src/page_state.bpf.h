@@ -49,7 +49,7 @@ static __always_inline struct page_state *make_page_state(struct task_struct *ta
 	return state;
 }
 
-/* How many reads the thread has ended (CONFIG_TASK_XACCT): tells one call from the next. */
+/* Number of reads the thread has ended (CONFIG_TASK_XACCT): distinguishes one call from the next. */
 static __always_inline __u64 read_calls(struct task_struct *task)
 {
 	if (bpf_core_field_exists(task->ioac.syscr))

@@ -9,11 +9,11 @@
 #include "page_keys.h"
 
 HASH_MAP(page_uses, struct use_key, struct page_use, 16384);
-/* With targets: what others do. When that is full, their files are no longer told apart. */
+/* With targets: what others do. When that is full, their files are counted together. */
 HASH_MAP(page_uses_others, struct use_key, struct page_use, 8192);
 HASH_MAP(page_files, struct file_key, struct page_file, 65536);
 
-/* Who does it. Kernel threads work for others, of whom nothing is known here: 0. */
+/* The acting process. Kernel threads work for unknown others: 0. */
 struct actor {
 	struct task_struct *task;
 	__u32 tgid, tid;
@@ -90,7 +90,7 @@ static __always_inline struct file *file_of_call(struct task_struct *task, struc
 }
 
 /*
- * Names the file of `inode`, if nobody did: by the descriptor that is being read, or by any of its names within its
+ * Names the file of `inode`, unless it is named: by the descriptor that is being read, or by any of its names within its
  * file system. A global function: verified once.
  */
 __noinline int name_page_file(__u64 inode_address)
@@ -101,13 +101,13 @@ __noinline int name_page_file(__u64 inode_address)
 	struct dentry *dentry;
 
 	if (file) {
-		tell_file_as((__u64)BPF_CORE_READ(file, f_path.mnt), (__u64)BPF_CORE_READ(file, f_path.dentry),
+		emit_file_as((__u64)BPF_CORE_READ(file, f_path.mnt), (__u64)BPF_CORE_READ(file, f_path.dentry),
 			     SCRATCH_PAGES, inode_address);
 		return 0;
 	}
 	dentry = any_dentry(inode);
 	if (dentry)
-		tell_file_as(0, (__u64)dentry, SCRATCH_PAGES, 0);
+		emit_file_as(0, (__u64)dentry, SCRATCH_PAGES, 0);
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The page cache as its own tracepoints tell it: what each process reads, faults in, adds and dirties, per file, and
+ * The page cache from its own tracepoints: what each process reads, faults in, adds and dirties, per file, and
  * what leaves it again. Pages are base pages: a folio of order n is 2^n of them. tmpfs is memory, no cache of
  * anything, and left out.
  */
@@ -26,7 +26,7 @@ static __always_inline __u64 folio_work(struct pages *pages, __u64 first, __u64 
 	return sum;
 }
 
-/* Pages come into the cache: read ahead for somebody, or written anew. */
+/* Pages are added to the cache: by readahead, or by writes. */
 static __always_inline int page_add(__u64 *ctx, bool plain)
 {
 	struct pages pages = {};
@@ -69,7 +69,7 @@ static __always_inline int page_add(__u64 *ctx, bool plain)
 	return 0;
 }
 
-/* Pages leave the cache: a task that reclaims memory says so of itself (kswapd too), everything else drops them. */
+/* Pages leave the cache: reclaimed by a task in reclaim (kswapd too), else dropped. */
 static __always_inline int page_delete(__u64 *ctx, bool plain)
 {
 	struct pages pages = {};
@@ -138,7 +138,7 @@ PAGE_PROGRAM(on_page_dirty, "tp_btf/writeback_dirty_folio", page_dirty)
 PAGE_PROGRAM(on_page_dirty_old, "tp_btf/writeback_dirty_page", page_dirty)
 
 /*
- * (bio): pages go to the disk. Only where the file system sits on that very device: what is stacked below tells of the
+ * (bio): pages go to the disk. Only where the file system sits on that very device: devices stacked below report the
  * same pages again.
  */
 SEC("tp_btf/block_bio_queue")

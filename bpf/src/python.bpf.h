@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * The frames of a CPython interpreter, read from the memory of the thread that is current: what it was doing at
- * this very instant. User space says per process where things lie (bpf/python_offsets.py). Every read may fail
+ * this very instant. User space provides the offsets per process (bpf/python_offsets.py). Every read may fail
  * (nothing is ever paged in), and nothing read is trusted: it ends up as a number, or as text that user space cleans.
  */
 #ifndef WHYSTALL_PYTHON_H
@@ -11,10 +11,10 @@
 
 /* Entry frames of C calls hold no Python code and are skipped, so there may be more frames than are kept. */
 #define PYTHON_TURNS (STACK_DEPTH + STACK_DEPTH / 2)
-#define PYTHON_THREADS 512		/* thread states that are looked at to find a thread's */
+#define PYTHON_THREADS 512		/* most thread states searched for a thread's */
 #define PYTHON_THREADS_PLAIN 64
 #define PYTHON_LOOK_AGAIN_NS 10000000	/* for the state of a thread that had none, as one has just after a fork */
-#define PYTHON_CODES_PER_WALK 64	/* code objects told at once: the rest when the stack comes again */
+#define PYTHON_CODES_PER_WALK 64	/* code objects emitted at once: the rest when the stack recurs */
 #define PYTHON_OWNED_BY_C 3		/* from here on, a frame's owner is the evaluator itself (3.12 and later) */
 /* What walks at switches may cost a CPU: 10 ms in a second, which is 1 %. */
 #define PYTHON_SECOND_NS 1000000000
@@ -229,7 +229,7 @@ static __always_inline __u64 python_word(__u64 address)
  * Names a code object (in 40 bits): by where it lies, by what it points to, by its number and by the hash that the text
  * of its name keeps (behind the text's length; interpreters choose it anew). Memory is used again at once: a program
  * that makes functions and frees them has them all at the same place, also what they point to. Before 3.12 there are no
- * numbers, and the end of its path and both ends of its line table tell functions apart. Reads its head into the
+ * numbers, and the end of its path and both ends of its line table distinguish functions. Reads its head into the
  * buffer. 0: there is no code object. bpf/python_walk.py computes the same.
  */
 static __always_inline __u64 python_code_id(const struct python_process *process, struct python_buffer *buffer,
@@ -343,7 +343,7 @@ static __always_inline __u8 python_text(const struct python_process *process, __
 }
 
 /* A global function, as the one below: verified once. */
-__noinline int python_tell_code(__u32 user, __u64 code, __u64 id)
+__noinline int python_emit_code(__u32 user, __u64 code, __u64 id)
 {
 	struct python_buffer *buffer = python_buffer(user);
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
@@ -383,24 +383,24 @@ __noinline int python_tell_code(__u32 user, __u64 code, __u64 id)
 	return 1;
 }
 
-struct python_telling {
+struct python_emission {
 	struct python_buffer *buffer;
 	struct scratch *scratch;
-	__u32 user, depth, told, pad;
+	__u32 user, depth, emitted, pad;
 };
 
-static __noinline long python_tell_step(__u32 i, struct python_telling *telling)
+static __noinline long python_emit_step(__u32 i, struct python_emission *emission)
 {
 	__u64 at = i, id;
 
-	if (at >= telling->depth || telling->told >= PYTHON_CODES_PER_WALK)
+	if (at >= emission->depth || emission->emitted >= PYTHON_CODES_PER_WALK)
 		return 1;
 	asm volatile("" : "+r"(at));
 	if (at >= STACK_DEPTH)
 		return 1;
-	id = telling->scratch->stack.ip[at] >> FRAME_CODE_SHIFT;
+	id = emission->scratch->stack.ip[at] >> FRAME_CODE_SHIFT;
 	if (!bpf_map_lookup_elem(&codes_emitted, &id))
-		telling->told += python_tell_code(telling->user, telling->buffer->codes[at], id) & 1;
+		emission->emitted += python_emit_code(emission->user, emission->buffer->codes[at], id) & 1;
 	return 0;
 }
 
@@ -410,7 +410,7 @@ __noinline __u64 python_stack(__u32 user)
 	__u64 id = bpf_get_current_pid_tgid(), now, stack = 0;
 	__u32 tgid = id >> 32;
 	struct python_walk walk = { .tgid = tgid };
-	struct python_telling telling = { .user = user };
+	struct python_emission emission = { .user = user };
 
 	walk.process = bpf_map_lookup_elem(&python_processes, &tgid);
 	if (!walk.process)
@@ -432,15 +432,15 @@ __noinline __u64 python_stack(__u32 user)
 	if (walk.frame)
 		REPEAT(PYTHON_TURNS, PYTHON_TURNS, python_frame, &walk);
 	if (walk.depth && walk.depth <= STACK_DEPTH) {
-		walk.scratch->stack.id = 0;	/* set where a stack is told */
+		walk.scratch->stack.id = 0;	/* set where a stack is emitted */
 		stack = keep_stack(user, walk.depth * 8, STACK_PYTHON);
 		if (stack && walk.scratch->stack.id) {
-			telling.buffer = walk.buffer;
-			telling.scratch = walk.scratch;
-			telling.depth = walk.depth;
-			REPEAT(STACK_DEPTH, STACK_DEPTH, python_tell_step, &telling);
-			if (telling.told >= PYTHON_CODES_PER_WALK)
-				bpf_map_delete_elem(&stacks_told, &stack);
+			emission.buffer = walk.buffer;
+			emission.scratch = walk.scratch;
+			emission.depth = walk.depth;
+			REPEAT(STACK_DEPTH, STACK_DEPTH, python_emit_step, &emission);
+			if (emission.emitted >= PYTHON_CODES_PER_WALK)
+				bpf_map_delete_elem(&stacks_emitted, &stack);
 		}
 		count(PYTHON_WALKS);
 	}

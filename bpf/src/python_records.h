@@ -12,10 +12,10 @@ enum python_size {
 };
 
 enum python_flag {
-	PYTHON_THREAD_BY_POINTER = 1 << 0,	/* 3.10: a thread is told by pthread_self, not by its number */
+	PYTHON_THREAD_BY_POINTER = 1 << 0,	/* 3.10: a thread is identified by pthread_self, not by its number */
 	PYTHON_FRAME_OBJECTS = 1 << 1,		/* 3.10: frame_instruction is an index, every frame has its own C call */
 	PYTHON_CFRAME = 1 << 2,			/* 3.11, 3.12: thread_frame leads to what leads to the frame */
-	PYTHON_IS_ENTRY = 1 << 3,		/* 3.11: frame_owner says whether a C call begins here */
+	PYTHON_IS_ENTRY = 1 << 3,		/* 3.11: frame_owner is whether a C call begins here */
 };
 
 /* A Python process: where its interpreters are, and where the members are (offsets in bytes). */
@@ -28,15 +28,15 @@ struct python_process {
 	__u16 thread_next, thread_id, thread_frame, cframe_frame;
 	__u16 frame_bytes, frame_previous, frame_code, frame_instruction, frame_owner;
 	__u16 code_file, code_name, code_line, code_lines, code_first;
-	__u16 code_version;	/* a number no other code object has; 0: there is none, and its line table is looked at */
+	__u16 code_version;	/* a number no other code object has; 0: none, its line table is compared */
 	__u16 text_length, text_state, text_ascii, text_compact;
 	__u16 bytes_length, bytes_data;
 	__u16 pad;
 };
 
 /*
- * One word of a Python stack, from the highest bit: 40 bits that name the code object (CODE_RECORD's id), one that says
- * that a C call of the evaluator begins with this frame, 23 bits of instruction: its number in the code object plus
+ * One word of a Python stack, from the highest bit: 40 bits that name the code object (CODE_RECORD's id), one for
+ * whether a C call of the evaluator begins with this frame, 23 bits of instruction: its number in the code object plus
  * one; 0: it has not begun.
  */
 enum frame_word {
@@ -45,7 +45,7 @@ enum frame_word {
 	FRAME_INSTRUCTION = FRAME_ENTRY - 1,
 };
 
-/* A code object, told at its first use: the memory it lies in may be gone when somebody looks. */
+/* A code object, emitted at its first use: its memory may be freed later. */
 struct code_record {
 	__u32 type, tgid;
 	__u64 id, code;

@@ -20,7 +20,7 @@ enum record_limit {
 
 /* What a system call number means; filled by user space before load. */
 enum row_flag {
-	ROW_FILE_OP = 1 << 0,	/* a file operation, looked at even without targets */
+	ROW_FILE_OP = 1 << 0,	/* a file operation, observed even without targets */
 	ROW_METADATA = 1 << 1,	/* works on names or attributes, not on content */
 	ROW_BYTES = 1 << 2,	/* returns a number of bytes */
 	ROW_POSITION = 1 << 3,	/* uses the file's own position */
@@ -46,19 +46,19 @@ struct config {
 	__u64 switch_min_ns;
 	__u64 block_min_ns;
 	__u64 wakeup_bytes;	/* wake the reader when the ring holds this much */
-	__u64 tick_ns;		/* of the kernel's own clock tick, in which it counts its pauses */
-	__s64 preempt_distance;	/* from a CPU's run queue to where its preemption count lies; 0: not known */
-	__u32 target;		/* the first target tgid; 0: everyone */
-	__u32 self_tgid;	/* the tracer: counted apart, never reported */
+	__u64 tick_ns;		/* of the kernel's own clock tick, the unit of its pauses */
+	__s64 preempt_distance;	/* from a CPU's run queue to its preemption count; 0: unknown */
+	__u32 target;		/* the first target tgid; 0: all */
+	__u32 self_tgid;	/* the tracer: counted separately, never reported */
 	__u32 thread_size;	/* bytes of a kernel stack, for the register fallback */
 	__u32 page_shift;	/* log2 of the bytes of a page */
-	__u32 chunks_of_others;	/* with targets: so many chunks of pages at most for what others touch */
+	__u32 chunks_of_others;	/* with targets: most chunks of pages for other processes */
 	__u8 follow;
 	__u8 syscalls;
 	__u8 switches;
 	__u8 user_stacks;
 	__u8 wakers;
-	__u8 task_storage;	/* variants: 1 takes the newer kernel's way */
+	__u8 task_storage;	/* variants: 1: as on newer kernels */
 	__u8 pt_regs_helper;
 	__u8 switch_has_state;
 	__u8 block_one_arg;
@@ -66,16 +66,16 @@ struct config {
 	__u8 loop_helper;
 	__u8 all_cpus;
 	__u8 samples;
-	__u8 python;		/* walk the interpreter's frames too */
-	__u8 pages_reported;	/* variant: the kernel tells which pages a read gets */
-	__u8 maps_folios;	/* variant: a fault maps all of a large folio, whatever range it tells */
+	__u8 python;		/* also walk the interpreter's frames */
+	__u8 pages_reported;	/* variant: the kernel reports the pages of a read */
+	__u8 maps_folios;	/* variant: a fault maps all of a large folio, whatever range it reports */
 	__u8 pad[4];
 };
 
 /* Written while the programs run. */
 struct live {
 	__u64 window_start;
-	__u64 window_end;	/* 0 until nothing more counts */
+	__u64 window_end;	/* 0 while counting */
 	__u64 more_targets;	/* targets beyond config.target, in the map `targets` */
 	__u64 walk_stage;	/* 0 seed, 1 finish */
 	__s64 clock_offset;	/* CLOCK_MONOTONIC less the scheduler's clock; 0: not known */
@@ -116,9 +116,9 @@ enum counter {
 	SELF_READ,			/* reads of its own that were recorded */
 	SELF_WAITS,		/* waits of the tracer for a CPU */
 	PYTHON_WALKS,			/* Python stacks that were read */
-	PYTHON_SKIPPED,			/* switches without one, since they had cost enough */
+	PYTHON_SKIPPED,			/* switches without one, to limit the cost */
 	PYTHON_BROKEN,			/* of the walks: ended where memory could not be read, or was no frame */
-	PYTHON_NS,			/* what they cost, nanoseconds */
+	PYTHON_NS,			/* their cost, nanoseconds */
 	SEEN_RECORDS,			/* records put into the ring buffer */
 	COUNTER_COUNT,
 };
@@ -200,10 +200,10 @@ struct block_key {
 enum block_op { BLOCK_READ, BLOCK_WRITE, BLOCK_SYNC_WRITE, BLOCK_FLUSH, BLOCK_DISCARD, BLOCK_OTHER };
 enum block_phase { PHASE_QUEUE, PHASE_DEVICE };
 
-/* An I/O on its way; what is left in the map at the end is told as open. */
+/* An I/O in progress; those left in the map at the end are open. */
 struct request_state {
 	__u64 insert, issue, sector;
-	__u64 allocated;	/* tells a reused request from the one that was queued */
+	__u64 allocated;	/* distinguishes a reused request from the queued one */
 	__u32 dev, bytes, op;
 	__u32 tgid, tid, pad;
 	char comm[COMM_BYTES];
@@ -341,7 +341,7 @@ struct queue_slot_key {
 	__u32 tgid, slot;
 };
 
-/* Ring buffer records: the first member says which. */
+/* Ring buffer records: the first member is the type. */
 enum record_type {
 	RECORD_CALL = 1,
 	RECORD_PATH,
@@ -353,10 +353,10 @@ enum record_type {
 	RECORD_CODE,
 };
 
-/* Python stacks hold what bpf/src/python.bpf.h says instead of addresses. */
+/* Python stacks hold words of python_records.h instead of addresses. */
 enum stack_kind { STACK_KERNEL, STACK_USER, STACK_PYTHON };
 
-/* Told at its first use, rarely again, before anything that carries its id is; as long as its depth. Innermost first. */
+/* Emitted at its first use, before any record with its id; as long as its depth. Innermost first. */
 struct stack_record {
 	__u32 type;
 	__u16 depth, kind;
@@ -364,7 +364,7 @@ struct stack_record {
 	__u64 ip[STACK_DEPTH];
 };
 
-/* Who had a CPU at an instant. kstack 0: user mode (or lost); ustack 0: a kernel thread (or lost). */
+/* The thread on a CPU at an instant. kstack 0: user mode (or lost); ustack 0: a kernel thread (or lost). */
 struct sample_record {
 	__u32 type, cpu;
 	__u64 at;
@@ -422,7 +422,7 @@ struct segment_record {
 	struct file_key file;
 	__u64 futex;
 	__u64 kstack, ustack, pystack;
-	__u64 wake, wake_stack;	/* when, and the waker's kernel stack: tells interrupts apart */
+	__u64 wake, wake_stack;	/* when, and the waker's kernel stack: shows interrupts */
 	__u32 waker_tgid, waker_tid;
 	char waker_comm[COMM_BYTES];
 	char comm[COMM_BYTES];

@@ -43,8 +43,8 @@ static __always_inline __u64 present_wait(struct task_struct *task)
 }
 
 /*
- * A wait ends, `waiting` since then without interruption, by what was told: but some kernels do not tell all switches.
- * Who got a CPU in between, by the scheduler's own account, waited as long as that says, and of several waits each is
+ * A wait ends, `waiting` since then without interruption, according to the reported switches; but some kernels do not report all.
+ * A thread that got a CPU in between, by the scheduler's own account, waited as long as that account, and of several waits each is
  * taken for their mean. Who is switched away (not `waiting`) and got none had one all the time.
  */
 static __always_inline void end_wait(struct task_struct *task, struct queue_since *since, __u64 now, bool waiting)
@@ -120,7 +120,7 @@ int on_queue_switch(__u64 *ctx)
 	return 0;
 }
 
-/* Twice: who waits already gets a beginning, the window's; who still waits at the end is told. */
+/* Runs twice: waits at the start begin with the window; waits at the end are recorded. */
 SEC("iter/task")
 int walk_queue(struct bpf_iter__task *ctx)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Stacks by a 64-bit hash of their addresses. A stack's content is told once, at
+ * Stacks by a 64-bit hash of their addresses. A stack's content is emitted once, at
  * its first use, so that a window of many thousand stacks costs the kernel a few
  * bytes for each. Unlike a kernel stack map this loses nothing to collisions, and
  * the walk can add the stack of a thread that is not running.
@@ -10,13 +10,13 @@
 
 #include "host.bpf.h"
 
-/* Those that user space knows; what was forgotten is told again. */
+/* Stacks that user space knows; a dropped entry is emitted again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u64);
 	__type(value, __u8);
-} stacks_told SEC(".maps");
+} stacks_emitted SEC(".maps");
 
 #define HASH_BLOCK 4	/* addresses per turn: a turn costs more than an address */
 
@@ -60,10 +60,10 @@ __noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 kind)
 	hashing.stack = &buffer->stack;
 	hashing.depth = depth;
 	REPEAT((depth + HASH_BLOCK - 1) / HASH_BLOCK, STACK_DEPTH / HASH_BLOCK, hash_block, &hashing);
-	hash = hashing.hash | 1;	/* never 0, which says: no stack */
-	if (bpf_map_lookup_elem(&stacks_told, &hash))
+	hash = hashing.hash | 1;	/* never 0, which means: no stack */
+	if (bpf_map_lookup_elem(&stacks_emitted, &hash))
 		return hash;
-	bpf_map_update_elem(&stacks_told, &hash, &one, BPF_ANY);
+	bpf_map_update_elem(&stacks_emitted, &hash, &one, BPF_ANY);
 	buffer->stack.type = RECORD_STACK;
 	buffer->stack.depth = depth;
 	buffer->stack.kind = kind;
@@ -71,7 +71,7 @@ __noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 kind)
 	size = __builtin_offsetof(struct stack_record, ip) + depth * 8;
 	if (bpf_ringbuf_output(&ring, &buffer->stack, size, ring_flags())) {
 		count(LOST_RING_FULL);
-		bpf_map_delete_elem(&stacks_told, &hash);	/* its next use tells it */
+		bpf_map_delete_elem(&stacks_emitted, &hash);	/* its next use emits it */
 		return 0;
 	}
 	return hash;

@@ -7,7 +7,7 @@
 
 HASH_MAP(stall_totals, struct stall_key, struct stall_total, 8192);
 
-/* One stall of one thread: nobody else writes to its total. */
+/* One stall of one thread: nothing else writes to its total. */
 static __always_inline void add_stall(struct task_struct *task, __u32 what, struct file_key *file, __u64 start,
 				      __u64 ns, __u64 pages, bool open)
 {
@@ -137,7 +137,7 @@ static __always_inline void called_file(struct task_struct *task, struct file_ke
 		name_page_file((__u64)inode);
 }
 
-/* A writer is about to pause so many ticks; not more than 0: it goes on. */
+/* A writer is about to pause for `pause` ticks; 0 or less: no pause. */
 static __always_inline int throttle(__u64 dirtied, __s64 pause)
 {
 	struct task_struct *task = current_task();
@@ -159,7 +159,7 @@ static __always_inline int throttle(__u64 dirtied, __s64 pause)
 	return 0;
 }
 
-/* (wb, dtc, two rates, pages dirtied, period, pause, start): as newer kernels tell it */
+/* (wb, dtc, two rates, pages dirtied, period, pause, start): on newer kernels */
 SEC("tp_btf/balance_dirty_pages")
 int on_throttle(__u64 *ctx)
 {

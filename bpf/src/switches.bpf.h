@@ -18,7 +18,7 @@
 /* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
 #define CLOCK_AGE_NS 100000000
 
-/* A fault waits for its page right after it was told; a later wait has another reason, say swap. */
+/* A fault waits for its page right after it was reported; a later wait has another reason, say swap. */
 #define FAULT_TO_WAIT_NS 2000000
 
 /* Waits for a CPU since the switch away that ended in getting one. */
@@ -63,11 +63,11 @@ static __always_inline void read_clock(struct task_struct *task, __u64 now)
 
 /*
  * The end, at most `now`, of the time off the CPU of a thread that ran since; 0: it did not. A switch back
- * may never be told: some kernels do not tell switches from certain threads. But the scheduler counts a
- * thread's arrivals on a CPU and keeps the last. Of several untold ones only the last is known: what ran
- * before it counts as off the CPU. (A switch away that is not told leaves no trace: it counts as running.)
+ * may never be reported: some kernels do not report switches from certain threads. But the scheduler counts a
+ * thread's arrivals on a CPU and keeps the last. Of several unreported ones only the last is known: what ran
+ * before it counts as off the CPU. (An unreported switch away is invisible: it counts as running.)
  */
-static __always_inline __u64 untold_end(struct task_struct *task, struct thread_state *state, __u64 now)
+static __always_inline __u64 unreported_end(struct task_struct *task, struct thread_state *state, __u64 now)
 {
 	__u64 arrival;
 
@@ -93,14 +93,14 @@ static __always_inline __u64 wait_within(struct thread_state *state, __u64 end, 
 	return wait < end - start ? wait : end - start;
 }
 
-/* A call ends in a thread that is off the CPU by what was told: the wait is its own, the rest is told later. */
+/* A call ends in a thread that is off the CPU according to the reported switches: the wait is its own, the rest is recorded later. */
 static __always_inline void settle_call(struct task_struct *task, struct thread_state *state, __u64 now)
 {
 	__u64 end;
 
 	if (!state->off_start || state->off_end)
 		return;
-	end = untold_end(task, state, now);
+	end = unreported_end(task, state, now);
 	state->off_end = end ? end : now;
 	add_to_call(state, state->off_start, state->off_end, wait_within(state, state->off_end, past_wait(task, state)));
 }
@@ -138,7 +138,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	off_class = state->off_class & 3;
 	tgid = task->tgid;
 	tid = task->pid;
-	end = untold_end(task, state, now);
+	end = unreported_end(task, state, now);
 	if (end && !(flags & RECORD_OPEN && end >= now)) {
 		if (!(flags & RECORD_OPEN))	/* else it may just have come after the hooks were gone */
 			count(SEEN_UNREPORTED);
@@ -183,10 +183,10 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	bpf_ringbuf_submit(record, ring_flags());
 	count(SEEN_RECORDS);
 	if (flags & RECORD_FAULT_FILE)
-		tell_file(0, state->fault_dentry, user);
+		emit_file(0, state->fault_dentry, user);
 	file = waiting_file(state);
 	if (file)
-		tell_open_file(file, user);
+		emit_open_file(file, user);
 	return 0;
 }
 
@@ -199,7 +199,7 @@ static __always_inline void begin_call(struct thread_state *state, __s32 nr, __u
 
 /*
  * Whether a thread that has not been seen to enter a call is in one of those that count: one that was in flight when
- * the window began, while the thread was running. What comes first tells it, its exit or its going to sleep.
+ * the window began, while the thread was running. The first of its exit and its going to sleep records it.
  */
 static __always_inline bool in_call_before(struct task_struct *task, struct pt_regs *regs)
 {
@@ -243,7 +243,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	if (!state)
 		return;
 	read_clock(task, now);
-	if (state->off_start)	/* yet it ran: its switch back was not told */
+	if (state->off_start)	/* yet it ran: its switch back was not reported */
 		end_segment(task, state, now, 0);
 	if (dead || (!config.switches && !state->call_start))
 		return;
@@ -262,7 +262,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->pystack = 0;
 	if (config.switches)
 		find_wait(task, state);
-	if (state->off_class == OFF_R)	/* where it was preempted says nothing about why */
+	if (state->off_class == OFF_R)	/* the stack of a preemption is not its cause */
 		return;
 	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);
 	if (config.user_stacks && has_user_side(task))

@@ -6,7 +6,7 @@
 #include "switches.bpf.h"
 #include "syscalls.h"
 
-static __always_inline void tell_path(__u32 which, __u32 tid, __u64 start, __u64 address)
+static __always_inline void emit_path(__u32 which, __u32 tid, __u64 start, __u64 address)
 {
 	struct scratch *buffer = scratch(SCRATCH_HOOK);
 	struct path_record *record;
@@ -28,7 +28,7 @@ static __always_inline void tell_path(__u32 which, __u32 tid, __u64 start, __u64
  * One call in full. For an open call (from the walk) the caller's memory cannot be read here:
  * user space reads the paths through path_address.
  */
-static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, struct thread_state *state,
+static __noinline int emit_call(struct task_struct *task, struct pt_regs *regs, struct thread_state *state,
 				__u64 end, __s64 returned)
 {
 	bool open = live.walk_stage;
@@ -47,11 +47,11 @@ static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, 
 	files = (__u64)BPF_CORE_READ(task, files);
 	fs = (__u64)BPF_CORE_READ(task, fs);
 	if (row->fd2 != NO_ARG)
-		tell_descriptor(files, fs, regs_arg(regs, row->fd2), user, TOLD_FILE2);
+		emit_descriptor(files, fs, regs_arg(regs, row->fd2), user, KEY_FILE2);
 	if (row->path != NO_ARG)
-		tell_descriptor(files, fs, row->dir == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir), user, TOLD_DIR);
+		emit_descriptor(files, fs, row->dir == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir), user, KEY_DIR);
 	if (row->path2 != NO_ARG)
-		tell_descriptor(files, fs, row->dir2 == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir2), user, TOLD_DIR2);
+		emit_descriptor(files, fs, row->dir2 == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir2), user, KEY_DIR2);
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
 		count(LOST_RING_FULL);
@@ -66,29 +66,29 @@ static __noinline int tell_call(struct task_struct *task, struct pt_regs *regs, 
 	READ_COMM(record->comm, task);
 	fill_call(record, (struct files_struct *)files, regs, state, row, returned, open, &found);
 	if (row->fd2 != NO_ARG)
-		record->file2 = buffer->told[TOLD_FILE2];
+		record->file2 = buffer->keys[KEY_FILE2];
 	if (row->path != NO_ARG) {
-		record->dir = buffer->told[TOLD_DIR];
+		record->dir = buffer->keys[KEY_DIR];
 		record->path_address = regs_arg(regs, row->path);
 	}
 	if (row->path2 != NO_ARG) {
-		record->dir2 = buffer->told[TOLD_DIR2];
+		record->dir2 = buffer->keys[KEY_DIR2];
 		record->path2_address = regs_arg(regs, row->path2);
 	}
 	bpf_ringbuf_submit(record, ring_flags());
 	count(SEEN_RECORDS);
 	if (!open && row->path != NO_ARG)
-		tell_path(0, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path));
+		emit_path(0, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path));
 	if (!open && row->path2 != NO_ARG)
-		tell_path(1, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path2));
+		emit_path(1, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path2));
 	if (row->flags & ROW_CLOSES && state->closing.ino)
-		tell_file(state->closing_mnt, state->closing_dentry, user);
+		emit_file(state->closing_mnt, state->closing_dentry, user);
 	else if (found.file)
-		tell_open_file(found.file, user);
+		emit_open_file(found.file, user);
 	return 0;
 }
 
-/* Not inlined, like the next: their stack frames are not needed while a call is told. */
+/* Not inlined, like the next: their stack frames are not needed while a call is emitted. */
 static __noinline int add_to_totals(struct thread_state *state, __u32 tgid, __u32 tid, __u64 duration, __u64 bytes)
 {
 	if (state)
@@ -192,7 +192,7 @@ int on_exit(__u64 *ctx)
 	if (wanted) {
 		add_to_totals(state, id >> 32, id, duration, bytes);
 		if (duration >= config.call_min_ns)
-			tell_call(task, regs, state, now, returned);
+			emit_call(task, regs, state, now, returned);
 	}
 	state->call_start = 0;
 	return 0;

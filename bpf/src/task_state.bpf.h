@@ -26,7 +26,7 @@ struct thread_state {
 	__s32 off_nr;
 	__u32 off_class;
 	__u32 off_flags, pad;
-	/* who woke it; wake 0: nobody yet */
+	/* the waker; wake 0: not woken yet */
 	__u64 wake, wake_stack;
 	__u32 waker_tgid, waker_tid;
 	char waker_comm[COMM_BYTES];

@@ -32,7 +32,7 @@ int on_thread_exit(__u64 *ctx)
 	return 0;
 }
 
-/* Runs in the waker, or in an interrupt of an innocent thread: the waker's stack tells which. */
+/* Runs in the waker, or in an interrupt of an unrelated thread: the waker's stack shows which. */
 SEC("tp_btf/sched_waking")
 int on_waking(__u64 *ctx)
 {

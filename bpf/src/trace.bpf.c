@@ -80,7 +80,7 @@ static __always_inline struct trace_record *take(void)
 	return record;
 }
 
-static __always_inline void tell(struct trace_record *record)
+static __always_inline void emit(struct trace_record *record)
 {
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);	/* user space comes by itself */
 }
@@ -116,7 +116,7 @@ static __always_inline struct trace_record *begin(enum trace_type type)
 		lost->a = loss->first;
 		lost->b = n;
 		__sync_fetch_and_add(&loss->count, -n);
-		tell(lost);
+		emit(lost);
 	}
 	return record;
 }
@@ -129,7 +129,7 @@ static __always_inline void put_comm(struct trace_record *record, struct task_st
 
 /*
  * The preemption count has 8 bits each of preemption and softirq, 4 each of interrupts and NMIs (preempt.h).
- * x86 keeps it in a per-CPU variable, whose address few kernels tell. But the CPU's run queue is one too, and
+ * x86 keeps it in a per-CPU variable, whose address few kernels publish. But the CPU's run queue is one too, and
  * the current thread leads to it.
  */
 static __always_inline __u8 context(void)
@@ -189,7 +189,7 @@ static __always_inline struct trace_clock *read_clock(struct task_struct *task, 
 
 /*
  * Since when a thread that is switched away had its CPU, by the scheduler's account, which knows of switches too
- * that the kernel does not tell. It may be counted too early, by a clock not read for that switch, never too late.
+ * that the kernel does not report. It may be counted too early, by a clock not read for that switch, never too late.
  * The idle thread has no account.
  */
 static __always_inline __u64 arrived(struct task_struct *task, __u64 now)
@@ -227,11 +227,11 @@ int trace_switch(__u64 *ctx)
 	record->flags = ctx[0] & 1 ? TRACE_PREEMPTED : 0;
 	record->prio = prev->prio;
 	record->prio2 = next->prio;
-	tell(record);
+	emit(record);
 	return 0;
 }
 
-static __always_inline int tell_wake(struct task_struct *task, enum trace_type type)
+static __always_inline int emit_wake(struct task_struct *task, enum trace_type type)
 {
 	struct trace_record *record;
 
@@ -248,26 +248,26 @@ static __always_inline int tell_wake(struct task_struct *task, enum trace_type t
 	record->flags = context();
 	if (type == TRACE_WAKEUP)
 		read_clock(task, record->at);
-	tell(record);
+	emit(record);
 	return 0;
 }
 
 SEC("tp_btf/sched_waking")
 int trace_waking(__u64 *ctx)
 {
-	return tell_wake((struct task_struct *)ctx[0], TRACE_WAKING);
+	return emit_wake((struct task_struct *)ctx[0], TRACE_WAKING);
 }
 
 SEC("tp_btf/sched_wakeup")
 int trace_wakeup(__u64 *ctx)
 {
-	return tell_wake((struct task_struct *)ctx[0], TRACE_WAKEUP);
+	return emit_wake((struct task_struct *)ctx[0], TRACE_WAKEUP);
 }
 
 SEC("tp_btf/sched_wakeup_new")
 int trace_wakeup_new(__u64 *ctx)
 {
-	return tell_wake((struct task_struct *)ctx[0], TRACE_NEW);
+	return emit_wake((struct task_struct *)ctx[0], TRACE_NEW);
 }
 
 /* (task, CPU it goes to) */
@@ -285,7 +285,7 @@ int trace_migrate(__u64 *ctx)
 	record->other = task->pid;
 	record->value = cpu_of(task);
 	record->a = (__u32)ctx[1];
-	tell(record);
+	emit(record);
 	return 0;
 }
 
@@ -317,7 +317,7 @@ int trace_fork(__u64 *ctx)
 	if (!record)
 		return 0;
 	record->other = child->pid;
-	tell(record);
+	emit(record);
 	return 0;
 }
 
@@ -330,7 +330,7 @@ int trace_exec(__u64 *ctx)
 	if (!record)
 		return 0;
 	record->other = (__s32)ctx[1];
-	tell(record);
+	emit(record);
 	return 0;
 }
 
@@ -340,11 +340,11 @@ int trace_exit(__u64 *ctx)
 	struct trace_record *record = begin_task((struct task_struct *)ctx[0], TRACE_EXIT);
 
 	if (record)
-		tell(record);
+		emit(record);
 	return 0;
 }
 
-/* (task, its new name); told before it has it. A process may rename its other threads. */
+/* (task, its new name); emitted before the change. A process may rename its other threads. */
 SEC("tp_btf/task_rename")
 int trace_rename(__u64 *ctx)
 {
@@ -356,7 +356,7 @@ int trace_rename(__u64 *ctx)
 	record->other = task->pid;
 	record->b = record->c = 0;
 	bpf_probe_read_kernel_str(&record->b, COMM_BYTES, (void *)ctx[1]);
-	tell(record);
+	emit(record);
 	return 0;
 }
 
@@ -382,7 +382,7 @@ int trace_irq_entry(__u64 *ctx)
 	if (!record)
 		return 0;
 	bpf_probe_read_kernel_str(&record->a, 3 * sizeof(record->a), (void *)action->name);
-	tell(record);
+	emit(record);
 	return 0;
 }
 
@@ -392,7 +392,7 @@ int trace_irq_exit(__u64 *ctx)
 	struct trace_record *record = begin_interrupt(TRACE_IRQ_EXIT, ctx[0]);
 
 	if (record)
-		tell(record);
+		emit(record);
 	return 0;
 }
 
@@ -402,7 +402,7 @@ int trace_softirq_entry(__u64 *ctx)
 	struct trace_record *record = begin_interrupt(TRACE_SOFTIRQ_ENTRY, ctx[0]);
 
 	if (record)
-		tell(record);
+		emit(record);
 	return 0;
 }
 
@@ -412,7 +412,7 @@ int trace_softirq_exit(__u64 *ctx)
 	struct trace_record *record = begin_interrupt(TRACE_SOFTIRQ_EXIT, ctx[0]);
 
 	if (record)
-		tell(record);
+		emit(record);
 	return 0;
 }
 
@@ -458,7 +458,7 @@ int trace_sys_enter(__u64 *ctx)
 	record->b = regs->regs[1];
 	record->c = regs->regs[2];
 #endif
-	tell(record);
+	emit(record);
 	return 0;
 }
 
@@ -471,12 +471,12 @@ int trace_sys_exit(__u64 *ctx)
 	if (!record)
 		return 0;
 	record->a = ctx[1];
-	tell(record);
+	emit(record);
 	return 0;
 }
 
 /* (value, CPU) */
-static __always_inline int tell_power(__u64 *ctx, enum trace_type type)
+static __always_inline int emit_power(__u64 *ctx, enum trace_type type)
 {
 	struct trace_record *record;
 
@@ -487,23 +487,23 @@ static __always_inline int tell_power(__u64 *ctx, enum trace_type type)
 		return 0;
 	record->a = (__s64)(__s32)ctx[0];
 	record->value = ctx[1];
-	tell(record);
+	emit(record);
 	return 0;
 }
 
 SEC("tp_btf/cpu_idle")
 int trace_idle(__u64 *ctx)
 {
-	return tell_power(ctx, TRACE_IDLE);
+	return emit_power(ctx, TRACE_IDLE);
 }
 
 SEC("tp_btf/cpu_frequency")
 int trace_frequency(__u64 *ctx)
 {
-	return tell_power(ctx, TRACE_FREQUENCY);
+	return emit_power(ctx, TRACE_FREQUENCY);
 }
 
-static __always_inline int tell_request(struct request *rq, enum trace_type type, __u32 bytes)
+static __always_inline int emit_request(struct request *rq, enum trace_type type, __u32 bytes)
 {
 	struct trace_record *record;
 	struct gendisk *disk;
@@ -519,7 +519,7 @@ static __always_inline int tell_request(struct request *rq, enum trace_type type
 	if (disk)
 		record->c = BPF_CORE_READ(disk, major) << 20 | BPF_CORE_READ(disk, first_minor);
 	record->value = block_op(BPF_CORE_READ(rq, cmd_flags));
-	tell(record);
+	emit(record);
 	return 0;
 }
 
@@ -528,7 +528,7 @@ int trace_insert(__u64 *ctx)
 {
 	struct request *rq = block_argument(ctx);
 
-	return tell_request(rq, TRACE_BLOCK_INSERT, BPF_CORE_READ(rq, __data_len));
+	return emit_request(rq, TRACE_BLOCK_INSERT, BPF_CORE_READ(rq, __data_len));
 }
 
 SEC("tp_btf/block_rq_issue")
@@ -536,14 +536,14 @@ int trace_issue(__u64 *ctx)
 {
 	struct request *rq = block_argument(ctx);
 
-	return tell_request(rq, TRACE_BLOCK_ISSUE, BPF_CORE_READ(rq, __data_len));
+	return emit_request(rq, TRACE_BLOCK_ISSUE, BPF_CORE_READ(rq, __data_len));
 }
 
 /* (request, error, bytes) */
 SEC("tp_btf/block_rq_complete")
 int trace_complete(__u64 *ctx)
 {
-	return tell_request((struct request *)ctx[0], TRACE_BLOCK_COMPLETE, ctx[2]);
+	return emit_request((struct request *)ctx[0], TRACE_BLOCK_COMPLETE, ctx[2]);
 }
 
 /* Who is there when the trace begins and ends. */

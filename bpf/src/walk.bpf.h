@@ -2,7 +2,7 @@
 /*
  * All threads, twice. At the start: who is already blocked gets an open segment and
  * call, so that a thread blocked for the whole window is seen. At the end, when no
- * hook counts any more: what is still open is told.
+ * hook counts any more: what is still open is recorded.
  */
 #ifndef WHYSTALL_WALK_H
 #define WHYSTALL_WALK_H
@@ -24,7 +24,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	if (!state || state->off_start)
 		return;
 	if (task->on_cpu)
-		return;	/* where a running thread is, is not known; its first exit tells */
+		return;	/* the call of a running thread is unknown until its first exit */
 	state->off_end = 0;
 	state->off_runs = runs;
 	state->off_run_delay = task->sched_info.run_delay;
@@ -69,7 +69,7 @@ static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 t
 		return;
 	row = row_of(state->call_nr);
 	regs = saved_regs(task);
-	if (!row || regs_syscall(regs) != state->call_nr)	/* never tell of a call that is over */
+	if (!row || regs_syscall(regs) != state->call_nr)	/* never emit a call that has ended */
 		return;
 	if (!wanted && row->fd != NO_ARG)	/* everyone: only what is a file */
 		wanted = find_task_file(task, fd_arg(regs, row->fd), &found) && is_storage(found.mode);
@@ -79,7 +79,7 @@ static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 t
 		return;
 	add_to_totals(state, tgid, tid, end - state->call_start, 0);
 	if (end - state->call_start >= config.call_min_ns)
-		tell_call(task, regs, state, end, 0);
+		emit_call(task, regs, state, end, 0);
 	state->call_start = 0;
 }
 

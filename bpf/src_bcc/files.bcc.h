@@ -23,7 +23,7 @@ CPU_VALUE(scratch, struct scratch);
 BPF_HASH(files_seen, struct file_key, __u8, 16384);
 
 /* Sends the path of (mnt, dentry), once per window; mnt 0: the path within its file system. */
-HERE void tell_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
+HERE void emit_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 {
 	struct scratch *buffer = scratch_here();
 	struct path_walk walk = {};
@@ -59,8 +59,8 @@ HERE void tell_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 	}
 }
 
-HERE void tell_open_file(void *ctx, struct file *file)
+HERE void emit_open_file(void *ctx, struct file *file)
 {
-	tell_file(ctx, READ(file, f_path.mnt), READ(file, f_path.dentry));
+	emit_file(ctx, READ(file, f_path.mnt), READ(file, f_path.dentry));
 }
 #endif

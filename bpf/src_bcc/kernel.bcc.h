@@ -49,7 +49,7 @@ struct mount {
 #define TASK_STATE_OF(task) ((unsigned int)READ(task, state))
 #endif
 
-/* sched_switch tells prev's state since 5.18, commit fa2c3254d7cf; before, what it is by now. */
+/* sched_switch has prev's state since 5.18, commit fa2c3254d7cf; before, what it is by now. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
 #define STATE_AT_SWITCH(ctx, task) ((unsigned int)(ctx)->args[3])
 #else

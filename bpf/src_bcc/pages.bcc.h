@@ -87,7 +87,7 @@ HERE void name_page_file(void *ctx, struct pages *pages)
 		return;
 	dentry = any_dentry(pages->inode);
 	if (dentry)
-		tell_file(ctx, 0, dentry);
+		emit_file(ctx, 0, dentry);
 }
 
 HERE struct page_use *use_of(void *ctx, struct pages *pages, __u32 tgid)
@@ -105,7 +105,7 @@ HERE struct page_use *use_of(void *ctx, struct pages *pages, __u32 tgid)
 	return use;
 }
 
-/* Kernel threads work for others, of whom nothing is known here: 0. */
+/* Kernel threads work for unknown others: 0. */
 HERE __u32 page_actor(struct task_struct *task)
 {
 	return READ(task, flags) & PF_KTHREAD ? 0 : READ(task, tgid);
@@ -150,7 +150,7 @@ int on_page_dirty(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* A task that reclaims memory says so of itself (kswapd too); everything else drops pages. */
+/* Reclaimed by a task in reclaim (kswapd too), else dropped. */
 int on_page_delete(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Time off the CPU: one segment from the switch away to the switch back, blocked until the thread is woken and
- * runnable from there on; and the wait for a CPU, whoever asks for which.
+ * runnable from there on; and the wait for a CPU.
  */
 #if SYSCALLS || SWITCHES || RUN_QUEUE
 
 #if SWITCHES || SYSCALLS
 BPF_STACK_TRACE(stacks, 8192);
 
-/* Number of a stack, told apart from others by its kind; 0: lost. */
+/* Number of a stack, distinct by its kind; 0: lost. */
 HERE __u64 stack_here(void *ctx, bool user)
 {
 	int number = stacks.get_stackid(ctx, user ? BPF_F_USER_STACK : 0);
@@ -56,7 +56,7 @@ HERE void add_segment(void *ctx, struct task_struct *task, struct thread_state *
 		count(SEEN_RECORDS);
 	file = waiting_file(state);
 	if (file)
-		tell_open_file(ctx, file);
+		emit_open_file(ctx, file);
 }
 #endif
 
@@ -69,7 +69,7 @@ HERE void switch_in(void *ctx, struct task_struct *task, struct thread_state *st
 	state->queued = 0;
 	if (!begin)
 		return;
-	if (start && READ(task, sched_info.pcount) != state->off_runs) {	/* it ran since, and that was not told */
+	if (start && READ(task, sched_info.pcount) != state->off_runs) {	/* it ran since, and that was not reported */
 		count(SEEN_UNREPORTED);
 		return;
 	}
@@ -126,7 +126,7 @@ HERE void switch_away(void *ctx, struct task_struct *task, __u32 tgid, __u32 tid
 	state = make_state(task, tgid, tid);
 	if (!state)
 		return;
-	if (state->off_start > 1)	/* yet it ran: its switch back was not told, and when that was is not known */
+	if (state->off_start > 1)	/* yet it ran: its switch back was not reported, its time is unknown */
 		count(SEEN_UNREPORTED);
 	state->off_start = now;
 	state->off_runs = READ(task, sched_info.pcount);
@@ -147,7 +147,7 @@ HERE void switch_away(void *ctx, struct task_struct *task, __u32 tgid, __u32 tid
 	if (!state->call_start && state->off_class != OFF_R && !window_start())
 		find_call(task, state, now);
 #endif
-	if (state->off_class == OFF_R)	/* where it was preempted says nothing about why */
+	if (state->off_class == OFF_R)	/* the stack of a preemption is not its cause */
 		return;
 	state->kstack = stack_here(ctx, false);
 #if SWITCHES

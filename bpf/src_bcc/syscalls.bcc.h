@@ -5,7 +5,7 @@
 #include "syscalls.h"
 
 /* The directory a relative path starts from. */
-HERE void tell_directory(void *ctx, struct task_struct *task, __s32 fd, struct file_key *told)
+HERE void emit_directory(void *ctx, struct task_struct *task, __s32 fd, struct file_key *key)
 {
 	struct found_file found = {};
 	struct vfsmount *mnt;
@@ -19,19 +19,19 @@ HERE void tell_directory(void *ctx, struct task_struct *task, __s32 fd, struct f
 		dentry = READ(fs, pwd.dentry);
 		if (!dentry)
 			return;
-		inode_key(READ(dentry, d_inode), told);
+		inode_key(READ(dentry, d_inode), key);
 	} else {
 		if (!find_task_file(task, fd, &found))
 			return;
-		*told = found.key;
+		*key = found.key;
 		file = found.file;
 		mnt = READ(file, f_path.mnt);
 		dentry = READ(file, f_path.dentry);
 	}
-	tell_file(ctx, mnt, dentry);
+	emit_file(ctx, mnt, dentry);
 }
 
-HERE void tell_path(void *ctx, __u32 tid, __u64 start, __u64 address)
+HERE void emit_path(void *ctx, __u32 tid, __u64 start, __u64 address)
 {
 	struct scratch *buffer = scratch_here();
 	struct path_record *record;
@@ -50,7 +50,7 @@ HERE void tell_path(void *ctx, __u32 tid, __u64 start, __u64 address)
 }
 
 /* One call in full, from its exit. */
-HERE void tell_call(void *ctx, struct task_struct *task, struct pt_regs *regs, struct thread_state *state,
+HERE void emit_call(void *ctx, struct task_struct *task, struct pt_regs *regs, struct thread_state *state,
 		    const volatile struct syscall_row *row, __u64 start, __u64 end, __s64 returned, __u32 flags)
 {
 	struct file_key directory = {};
@@ -59,7 +59,7 @@ HERE void tell_call(void *ctx, struct task_struct *task, struct pt_regs *regs, s
 	struct scratch *buffer;
 
 	if (row->path != NO_ARG)	/* before the record is made: both want the buffer */
-		tell_directory(ctx, task, row->dir == NO_ARG ? AT_FDCWD : (__s32)regs_arg(regs, row->dir), &directory);
+		emit_directory(ctx, task, row->dir == NO_ARG ? AT_FDCWD : (__s32)regs_arg(regs, row->dir), &directory);
 	buffer = scratch_here();
 	if (!buffer)
 		return;
@@ -78,11 +78,11 @@ HERE void tell_call(void *ctx, struct task_struct *task, struct pt_regs *regs, s
 	else
 		count(SEEN_RECORDS);
 	if (row->path != NO_ARG)
-		tell_path(ctx, state->tid, start, regs_arg(regs, row->path));
+		emit_path(ctx, state->tid, start, regs_arg(regs, row->path));
 	if (row->flags & ROW_CLOSES && state->closing.ino)
-		tell_file(ctx, (struct vfsmount *)state->closing_mnt, (struct dentry *)state->closing_dentry);
+		emit_file(ctx, (struct vfsmount *)state->closing_mnt, (struct dentry *)state->closing_dentry);
 	else if (found.file)
-		tell_open_file(ctx, found.file);
+		emit_open_file(ctx, found.file);
 }
 
 /* (regs, number) */
@@ -165,7 +165,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	if (wanted) {
 		add_call_total(state, id >> 32, id, now - start, bytes);
 		if (now - start >= CALL_MIN_NS)
-			tell_call(ctx, task, regs, state, row, start, now, returned, flags);
+			emit_call(ctx, task, regs, state, row, start, now, returned, flags);
 	}
 	return 0;
 }

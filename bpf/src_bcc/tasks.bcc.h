@@ -14,7 +14,7 @@ struct thread_state {
 	__u64 off_runs;			/* how often it had got a CPU until then (schedstat's third number) */
 	__u64 kstack, ustack, futex, file_pointer;
 	struct file_key file;
-	/* when it was woken, and by whom; 0: it has not been yet */
+	/* when it was woken, and the waker; 0: not yet */
 	__u64 wake;
 	__u64 queued;			/* when it came to wait for a CPU; 0: it does not */
 	__u32 waker_tgid, waker_tid;

@@ -51,8 +51,8 @@ def test_a_new_kernel_tells_everything() -> None:
         kernel = KERNELS[version]
         programs = kernel.programs()
         assert kernel.absent() == []
-        assert kernel.reads_told
-        assert kernel.maps_told
+        assert kernel.reads_reported
+        assert kernel.maps_reported
         assert {name for name in programs if name.startswith("on_throttle") and name != "on_throttled"} == {throttle}
         assert not [name for name in programs if name.endswith("_plain")]
         assert programs.index("on_direct_begin") < programs.index("on_direct_end")
@@ -75,8 +75,8 @@ def test_an_old_kernel_says_what_it_does_not_tell() -> None:
         programs
     )
     assert not {"on_page_add", "on_page_dirty", "on_page_dirty_plain", "on_bio"} & set(programs)
-    assert not kernel.reads_told
-    assert not kernel.maps_told
+    assert not kernel.reads_reported
+    assert not kernel.maps_reported
     assert KERNELS["6.1"].absent() == [
         "filemap:mm_filemap_fault",
         "filemap:mm_filemap_get_pages",

@@ -43,8 +43,8 @@ def test_a_kernel_that_refuses_only_its_memory_is_locked_down(monkeypatch: pytes
         lengths.append(len(code))  # type: ignore[arg-type]
         return errno.EINVAL if len(lengths) == 1 else 0
 
-    monkeypatch.setattr(probe, "_ask", load)
-    monkeypatch.setattr(probe, "_room", lambda: None)
+    monkeypatch.setattr(probe, "_try_load", load)
+    monkeypatch.setattr(probe, "_check_memlock", lambda: None)
     refused = probe.refusal()
     assert refused is not None
     assert (refused.code, refused.remedy) == ("lockdown", "boot with lockdown=integrity")
@@ -55,7 +55,7 @@ def test_a_kernel_that_refuses_only_its_memory_is_locked_down(monkeypatch: pytes
     ("number", "code"), [(errno.EPERM, "no_privilege"), (errno.ENOSYS, "load_failed"), (errno.E2BIG, "load_failed")]
 )
 def test_what_a_refusal_means(number: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_ask", lambda _code: number)
+    monkeypatch.setattr(probe, "_try_load", lambda _code: number)
     refused = probe.refusal()
     assert refused is not None
     assert refused.code == code
@@ -66,7 +66,7 @@ def test_what_a_refusal_means(number: int, code: str, monkeypatch: pytest.Monkey
 def test_locked_memory_counts_where_it_is_too_little(
     limit: int | None, code: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_ask", lambda _code: 0)
+    monkeypatch.setattr(probe, "_try_load", lambda _code: 0)
     monkeypatch.setattr(probe, "short_of_memlock", lambda: limit)
     refused = probe.refusal()
     assert (refused.code if refused else None) == code

@@ -235,7 +235,7 @@ def test_what_was_not_told_is_not_named() -> None:
 def test_an_interpreter_is_believed_only_when_its_threads_are_the_processs() -> None:
     made = Interpreter(VERSIONS[12], 12, STACK, tid=4242)
     check(made.image, made.runtime, {4242: 99})
-    with pytest.raises(UnknownLayout, match="not laid out"):
+    with pytest.raises(UnknownLayout, match="another memory layout"):
         check(made.image, made.runtime, {1: 1})
     (thread,) = threads(made.image, made.runtime)
     assert thread_number(made.image, made.runtime, thread, {4242: 99}) == 99

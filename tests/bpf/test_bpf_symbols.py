@@ -194,7 +194,7 @@ def test_symbols_of_a_process_that_is_gone(tmp_path: Path) -> None:
     files = OpenFiles()
     symbols = ProcessSymbols(process.pid, files)
     while not (mapping := [m for m in symbols._mappings if m.path == str(copy)]):  # until it has its own program
-        symbols.look_again()
+        symbols.update()
     address = mapping[0].start + 0x10
     assert symbols.keep([address])
     assert not symbols.keep([1])

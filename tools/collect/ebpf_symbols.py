@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from whystall.bpf.capture import Capture as BpfCapture
 from whystall.bpf.capture import Stack
 from whystall.bpf.layout import STACK_KERNEL
-from whystall.bpf.python_code import PythonSeen
+from whystall.bpf.python_code import PythonResult
 from whystall.bpf.samples import Place
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
@@ -43,13 +43,13 @@ class Processes:
             callers = [address - bool(at) for at, address in enumerate(stack.addresses)]
             if not process.keep(callers) and time.monotonic_ns() - self._read_ns[place.tgid] > _REFRESH_NS:
                 self._read_ns[place.tgid] = time.monotonic_ns()
-                process.look_again()
+                process.update()
                 process.keep(callers)
 
     def refresh(self) -> None:
         """Read all processes' mappings again, at the end of the window."""
         for process in self._known.values():
-            process.look_again()
+            process.update()
 
     def close(self) -> None:
         """Close all files; idempotent."""
@@ -82,7 +82,7 @@ class SampleCalls:
         if key not in self._user:
             native, python = self._raw.stacks.get(ustack), self._raw.stacks.get(pystack)
             frames = self._processes.of(pid).frames(native.addresses) if native is not None else []
-            lines = self._raw.of(PythonSeen).frames(python.addresses, pid) if python is not None else []
+            lines = self._raw.of(PythonResult).frames(python.addresses, pid) if python is not None else []
             self._user[key] = merged(frames, lines)[::-1]
         return self._user[key]
 

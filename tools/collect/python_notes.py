@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from whystall.bpf.capture import Capture
-from whystall.bpf.python_code import PythonSeen
+from whystall.bpf.python_code import PythonResult
 
 _LISTED = 3
 
@@ -14,7 +14,7 @@ def python_notes(raw: Capture, *, switches: bool) -> list[tuple[str, str]]:
     """Return (blind spot, detail): processes whose frames cannot be walked; for `switches`, waits whose frames were
     skipped to limit the cost; walks that ended at unreadable memory."""
     notes = []
-    if refused := raw.of(PythonSeen).refused:
+    if refused := raw.of(PythonResult).refused:
         notes.append(("python_frames", _refused(refused)))
     walks = raw.seen.get("python_walks", 0)
     skipped, broken = raw.seen.get("python_skipped", 0), raw.seen.get("python_broken", 0)

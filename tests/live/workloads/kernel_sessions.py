@@ -15,11 +15,11 @@ from whystall.bpf.collectors.run_queue import RunQueue, RunQueueWaits
 from whystall.bpf.collectors.samples import CpuSamples
 from whystall.bpf.collectors.switches import Switches
 from whystall.bpf.collectors.syscalls import Syscalls
-from whystall.bpf.python_code import PythonSeen
+from whystall.bpf.python_code import PythonResult
 from whystall.bpf.samples import Samples
 from whystall.bpf.session import Session, SessionConfig
 
-_WHOLE = {"pages": Pages, "interrupts": Interrupts, "run_queue": RunQueue, "python": PythonSeen, "samples": Samples}
+_WHOLE = {"pages": Pages, "interrupts": Interrupts, "run_queue": RunQueue, "python": PythonResult, "samples": Samples}
 
 
 class Seen:

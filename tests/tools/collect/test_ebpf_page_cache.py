@@ -41,7 +41,7 @@ def use(key: FileKey | None, pid: int = 7, mapped: int = 0, **values: int) -> Pa
 
 
 def pages(**values: Any) -> Pages:
-    given: dict[str, Any] = {"uses": [], "files": [], "stalls": [], "sizes": [], "absent": [], "reads_told": True}
+    given: dict[str, Any] = {"uses": [], "files": [], "stalls": [], "sizes": [], "absent": [], "reads_reported": True}
     return Pages(**(given | values))
 
 

@@ -106,15 +106,15 @@ def _pages(rows: Rows) -> capture_pages.Pages:
     """Return pages added to and dropped from the cache; their use by calls and faults is not recorded."""
     uses = [
         use._replace(accessed=-1, mapped=-1, again=-1, direct_bytes=-1, read_bytes=-1, write_bytes=-1)
-        for use in capture_pages.uses(rows["page_uses"], maps_told=False)
+        for use in capture_pages.uses(rows["page_uses"], maps_reported=False)
     ]
     return capture_pages.Pages(
         uses=uses,
-        files=capture_pages.files(rows.get("page_files", []), {}, writes_told=False),
+        files=capture_pages.files(rows.get("page_files", []), {}, writes_reported=False),
         stalls=capture_pages.stalls(rows.get("stall_totals", [])),
         sizes=[],
         absent=[],
-        reads_told=False,
+        reads_reported=False,
     )
 
 
