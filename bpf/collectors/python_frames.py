@@ -26,7 +26,7 @@ class PythonFrames(Collector):
     @property
     def refused(self) -> list[int]:
         """Python processes whose frames cannot be walked, as far as known now."""
-        return sorted(self._processes.seen.refused) if self._processes is not None else []
+        return sorted(self._processes.result.refused) if self._processes is not None else []
 
     def constants(self) -> Mapping[str, int]:
         """The switch."""

@@ -1,1 +1,1 @@
-"""The one shape of a tool: parameters, findings, result envelope, errors, registry."""
+"""The common interface of tools: parameters, findings, result envelope, errors, registry."""

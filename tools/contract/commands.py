@@ -1,4 +1,4 @@
-"""Programs of others that whystall runs: a closed list of command lines. Standard library only.
+"""The external programs that whystall runs: a closed list of command lines. Standard library only.
 
 Every child that is not whystall itself is started with words from here, without a shell. What varies is a number, a
 path or a name that was checked, and can never be taken for an option. What builds our own objects (clang) is no
@@ -19,11 +19,10 @@ Word = str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Command:
-    """`places`: where the program may stand, the first that is there is meant; a bare name is looked up on the PATH.
+    """`places`: possible paths of the program, the first existing one is used; a bare name is searched on the PATH.
 
-    `words`: what follows it; a word in braces is a value. A tuple of words is left out where its value is None, and
-    repeated for every element where its value is a sequence. A value with a question mark is there, or not, and says
-    nothing itself.
+    `words`: the arguments; a word in braces is a value. A tuple of words is left out if its value is None, and repeated
+    for every element of a sequence. A value with a question mark is a switch: it adds no text itself.
     """
 
     places: tuple[str, ...]
@@ -31,7 +30,7 @@ class Command:
 
 
 def _bcc(tool: str, *words: Word) -> Command:
-    """A stock tool of BCC, as Fedora, RHEL and openEuler (and BCC itself) install it, and as Debian and Ubuntu do."""
+    """Return a tool of BCC at the paths of Fedora, RHEL, openEuler (and BCC itself), and of Debian and Ubuntu."""
     return Command((f"/usr/share/bcc/tools/{tool}", f"/usr/sbin/{tool}-bpfcc", f"/usr/bin/{tool}-bpfcc"), words)
 
 
@@ -47,7 +46,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "bcc.offcputime": _bcc("offcputime", ("-p", "{pid}"), "-d", "--stack-storage-size", "{stacks}"),
         "bcc.runqlat": _bcc("runqlat", "-T", ("-p", "{pid}"), _EVERY_SECOND),
         "bcc.softirqs": _bcc("softirqs", "-N", "-T", _EVERY_SECOND),
-        # the python that BCC is installed for, never ours
+        # the system's python, which BCC is installed for
         "bcc.own": Command(("/usr/bin/python3",), ("-I", "-u", "{program}")),
         "py-spy": Command(
             ("py-spy",),
@@ -70,7 +69,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 
 
 def program(name: str) -> str | None:
-    """The program of command `name` on this host; None where it is not installed."""
+    """Return the program of command `name` on this host; None if it is not installed."""
     for place in COMMANDS[name].places:
         if not place.startswith("/"):
             found = shutil.which(place)
@@ -82,9 +81,9 @@ def program(name: str) -> str | None:
 
 
 def argv(name: str, path: str | None = None, /, **values: Value) -> list[str]:
-    """The command line `name` with these `values`; `path`: its program, where that is known already.
+    """Return the command line `name` with these `values`; `path`: its program, if known.
 
-    Raises `FileNotFoundError` where the program is not installed; `ValueError` for values that are not the command's,
+    Raises `FileNotFoundError` if the program is not installed; `ValueError` for values that are not the command's,
     or that could be taken for something else.
     """
     command = COMMANDS[name]

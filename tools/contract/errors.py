@@ -1,4 +1,4 @@
-"""How a tool fails: a code, one line, and what to do about it."""
+"""Errors of tools: a code, a one-line message, and a remedy."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from whystall.tools.contract.text import path_pattern
 
 
 class Severity(str, Enum):
-    """How much a finding hurts its subject; ordered by `rank`."""
+    """How severe a finding is for its subject; ordered by `rank`."""
 
     INFO = "info"
     MINOR = "minor"
@@ -21,23 +21,23 @@ class Severity(str, Enum):
 
     @property
     def rank(self) -> int:
-        """0 for `INFO` to 3 for `CRITICAL`."""
+        """Return 0 for `INFO` to 3 for `CRITICAL`."""
         return list(Severity).index(self)
 
 
 class Polarity(str, Enum):
-    """`ABNORMAL`, or measured and `NORMAL`: the latter is what rules a cause out."""
+    """`ABNORMAL`, or measured and `NORMAL`, which rules a cause out."""
 
     ABNORMAL = "abnormal"
     NORMAL = "normal"
 
 
 class Subject(BaseModel):
-    """What a finding is about. `type` is the primary subject; the other fields say who and where.
+    """What a finding is about. `type` is the primary subject; the other fields are its process and place.
 
     `path` is a full path on the observed host, or a numbered series of paths with ``*`` (see `path_pattern`).
     `rank`: of a distributed job; `host`: where it ran. `container` (its id) and `pod` (``namespace/name``; only the
-    name, or the uid, where no more is known): where the process `pid` runs, or what the cgroup is of. A path is as that
+    name or the uid if no more is known): of the process `pid`, or of the cgroup. A path is as that
     process sees it.
     """
 
@@ -71,14 +71,14 @@ class Interval(BaseModel):
         return self
 
     def overlaps(self, other: Interval) -> bool:
-        """True when the two intervals share at least an instant."""
+        """Return whether the two intervals overlap."""
         return self.start_ns <= other.end_ns and other.start_ns <= self.end_ns
 
 
 class Finding(BaseModel):
     """One measured fact. `id` is unique within a run; `fingerprint` is stable across runs and hosts.
 
-    `metrics` and `attributes` hold only what `KINDS` declares for `kind`; a ValueError says otherwise.
+    `metrics` and `attributes` have only keys that `KINDS` declares for `kind`; else ValueError.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,12 +95,12 @@ class Finding(BaseModel):
 
     @property
     def spec(self) -> KindSpec:
-        """The declaration of this finding's kind."""
+        """Return the declaration of this finding's kind."""
         return KINDS[self.kind]
 
     @property
     def window_pct(self) -> float:
-        """Share of the window this finding accounts for in its thread's time, percent; 0 where the kind has none."""
+        """Return the finding's share of its thread's time in the window, percent; 0 if the kind has none."""
         return self.metrics.get(self.spec.share, 0.0) if self.spec.share else 0.0
 
     @model_validator(mode="after")
@@ -112,17 +112,17 @@ class Finding(BaseModel):
         if extra:
             raise ValueError(f"{self.kind} does not declare {sorted(extra)}")
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", _fingerprint(self))  # frozen for everybody else
+            object.__setattr__(self, "fingerprint", _fingerprint(self))  # the model is frozen
         return self
 
 
-# What tells findings of one kind about one thread apart. (`syscall` and `operation` came before these: old fingerprints
-# must stay what they are.)
+# Attributes that distinguish findings of one kind about one thread, after `syscall` and `operation`: old fingerprints
+# must not change.
 _DISTINGUISH = ("neighbour", "interrupt", "reason", "ranks", "name", "what")
 
 
 def _fingerprint(finding: Finding) -> str:
-    """Hash of what stays the same from run to run: kind, command, file series, device, system call, neighbour."""
+    """Hash the stable parts: kind, command, file series, device, system call, neighbour."""
     subject, words = finding.subject, finding.attributes
     parts = [
         finding.kind,

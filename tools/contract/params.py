@@ -1,4 +1,4 @@
-"""Parameters every tool understands the same way."""
+"""Parameters common to all tools."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
 class Params(BaseModel):
-    """Base of all tool parameters: flat, bounded, unknown names refused."""
+    """Base of all tool parameters: flat, bounded, without unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _no_truth_as_number(cls, values: Any) -> Any:
-        """JSON's ``true`` is no number, though Python takes it for 1: it would name process 1."""
+        """Reject booleans for integer fields: `true` would become pid 1."""
         for name, value in values.items() if isinstance(values, dict) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and not _takes_truth(field.annotation):
@@ -30,7 +30,7 @@ def _takes_truth(annotation: Any) -> bool:
 
 
 class TargetParams(Params):
-    """Whom to observe. At most one of `pid`, `comm`, `cgroup`; none means the whole host."""
+    """The processes to observe: at most one of `pid`, `comm`, `cgroup`; without any the whole host."""
 
     pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id; all its threads")] = None
     comm: Annotated[str | None, Field(min_length=1, max_length=15, description="command name, exact")] = None
@@ -44,12 +44,12 @@ class TargetParams(Params):
         if sum(x is not None for x in (self.pid, self.comm, self.cgroup)) > 1:
             raise ValueError("give only one of pid, comm, cgroup")
         if self.children and self.pid is None and self.comm is None and self.cgroup is None:
-            raise ValueError("children needs a pid or comm")  # of the whole host everything is observed already
+            raise ValueError("children needs a pid or comm")  # the whole host includes children
         return self
 
 
 class LiveParams(TargetParams):
-    """A target and a time to look at it."""
+    """A target and a duration."""
 
     duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
     top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
@@ -69,7 +69,7 @@ def parse_params(model: type[ParamsT], values: dict[str, Any]) -> ParamsT:
         if first["type"] == "extra_forbidden":
             message, remedy = f"unknown argument {name!r}", f"valid: {', '.join(model.model_fields)}"
         else:
-            said = first["msg"].removeprefix("Value error, ")
-            message = f"{name}: {said}" if name else said
+            fault = first["msg"].removeprefix("Value error, ")
+            message = f"{name}: {fault}" if name else fault
             remedy = "correct the value and call again"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, remedy) from None

@@ -1,4 +1,4 @@
-"""How far a share that was counted may be from the true one."""
+"""Confidence interval of a counted share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _Z = 1.959964  # 95 % of a normal distribution
 
 
 def wilson(hits: float, samples: float) -> tuple[float, float]:
-    """95 % Wilson score interval of the proportion of `hits` in `samples`, 0 to 1 (E. B. Wilson, 1927); (0, 1) without
-    samples. It is the share of the time in which the samples were taken: of other runs of a program that stays long in
-    one place it says less. Samples at even distances scatter no more than independent ones, as the interval assumes,
-    unless the program repeats itself in step with them.
+    """Return the 95 % Wilson score interval of the proportion of `hits` in `samples` (E. B. Wilson, 1927).
+
+    It is (0, 1) without samples. It holds for the sampled time; other runs of a program with long phases vary more.
+    Evenly spaced samples vary no more than independent ones, unless the program is periodic in step with them.
     """
     if samples <= 0:
         return 0.0, 1.0

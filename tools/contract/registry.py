@@ -1,4 +1,4 @@
-"""One entry per tool: it yields the MCP tool, the command and the function offered to a model."""
+"""The registry of tools, from which the MCP tools, commands and functions for models are generated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reads = Literal["host", "ranks", "stacks"]
 
 @dataclass(frozen=True)
 class ArtifactContent:
-    """An artifact as a pure function makes it: `name` is a plain file name."""
+    """The content of an artifact; `name` is a plain file name."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class ArtifactContent:
 class Judgement(Generic[DataT]):
     """What a tool's `judge` returns. `seen` counts the events it judged: zero with a proven collector is `no_data`.
 
-    `basis`: what was worked out from the recording on the way, for who draws the same again as a page.
+    `basis`: the intermediate result, from which pages are drawn.
     """
 
     findings: list[Finding]
@@ -51,11 +51,10 @@ class Judgement(Generic[DataT]):
 class Tool(Generic[ParamsT, DataT]):
     """A diagnostic tool.
 
-    `needs` says which collectors, configured how, serve given parameters; `judge` is pure: it reads a recording and
-    parameters and touches nothing else. `kinds` are the finding kinds it can produce. `cost` is the relative price of
-    looking (1 = reading counters), used to choose what to look at next. `reads`: what a path names that is given
-    instead of observing: a recording or trace of a host (``host``), the traces of a job's ranks (``ranks``), or stack
-    samples in any format (``stacks``).
+    `needs` returns the collectors, with options, for given parameters; `judge` is a pure function of a recording and
+    parameters. `kinds`: the finding kinds it can produce. `cost`: relative cost of observing (1 = reading counters), to
+    choose the next tool. `reads`: kind of a file given instead of observing: a recording or trace of a host (``host``),
+    the traces of a job's ranks (``ranks``), or stack samples in any format (``stacks``).
     """
 
     name: str
@@ -71,19 +70,19 @@ class Tool(Generic[ParamsT, DataT]):
 
 
 class Registry:
-    """The tools by name."""
+    """All tools, by name."""
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool[Any, Any]] = {}
 
     def add(self, tool: Tool[Any, Any]) -> None:
-        """Register `tool`; a ValueError if its name is taken."""
+        """Register `tool`. Raises ValueError if its name is taken."""
         if tool.name in self._tools:
             raise ValueError(f"tool {tool.name} is registered twice")
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool[Any, Any]:
-        """The tool called `name`; `ToolError` (not_found) lists the valid names."""
+        """Return the tool `name`. Raises `ToolError` (not_found), which lists the valid names."""
         try:
             return self._tools[name]
         except KeyError:

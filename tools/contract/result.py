@@ -1,4 +1,4 @@
-"""The envelope of every tool's answer."""
+"""The envelope of every tool's result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA_VERSION = "1"
 
 
 class Status(str, Enum):
-    """`OK`; `NO_DATA`: looked properly and saw nothing; `PARTIAL`: lost, cut short, or unreadable in part."""
+    """`OK`; `NO_DATA`: verified collectors, no events; `PARTIAL`: lost, cut short, or unreadable in part."""
 
     OK = "ok"
     NO_DATA = "no_data"
@@ -28,13 +28,13 @@ class Model(BaseModel):
 
 
 class BlindSpot(Model):
-    """Something a result could not see. `code` is one of `BLIND_SPOTS`; `detail` narrows it (hostile text, cleaned)."""
+    """Something that could not be observed. `code` is one of `BLIND_SPOTS`; `detail` is cleaned untrusted text."""
 
     code: str
     detail: Annotated[str, AfterValidator(clean)] = ""
 
 
-# Codes of what cannot be seen; their sentences are in prompts/.
+# Codes of blind spots; their sentences are in prompts/.
 BLIND_SPOTS = frozenset(
     {
         "events_lost",  # the buffer or a table was full; detail: how many
@@ -54,7 +54,7 @@ BLIND_SPOTS = frozenset(
         "path_incomplete",  # a path could not be followed to its root
         "redacted",  # names were hashed before the recording left its host
         "no_target_threads",  # per-thread accounting is missing
-        "no_dispatch_thread",  # host_bound: nobody worked who could be judged, or no process was named
+        "no_dispatch_thread",  # host_bound: no thread to judge worked, or no process was given
         "no_delay_accounting",  # waiting for block I/O is estimated from how often threads were seen blocked
         "psi_absent",  # the kernel offers no pressure information
         "cgroup_absent",  # the controller's files are not there
@@ -64,7 +64,7 @@ BLIND_SPOTS = frozenset(
         "calls_not_traced",  # no system calls in the trace: what threads block in is known by who wakes them only
         "no_topology",  # where CPUs sit was not recorded
         "observer",  # the recording itself took CPU time that a thread waited for; detail: thread and share
-        "trace_dark",  # part of a thread's time the trace does not tell; detail: thread and share
+        "trace_dark",  # part of a thread's time is not in the trace; detail: thread and share
         "odd_lines",  # lines of a trace could not be read; detail: how many
         "alignment",  # a profile and a trace were laid side by side; detail: within what
         "untold_switches",  # switches that must have happened are not in the trace; detail: how many times
@@ -81,7 +81,7 @@ BLIND_SPOTS = frozenset(
         "alignment_doubtful",  # the content confirms the alignment in part; detail: shares of instants that agree
         "ranks_missing",  # ranks of the job that no trace is of; detail: which
         "ranks_unread",  # traces of ranks that could not be read; detail: which, and why
-        "ranks_guessed",  # no trace says of which rank it is: numbered in the order of their names; detail: how many
+        "ranks_guessed",  # traces without rank numbers, numbered in the order of their names; detail: how many
         "other_time",  # ranks of one host were traced at different times: of different runs, maybe; detail: which
         "ranks_unheard",  # their traces lack operations in every step: not judged; detail: which
         "no_collectives",  # nothing in the traces synchronises the ranks
@@ -91,21 +91,21 @@ BLIND_SPOTS = frozenset(
         "few_steps",  # too few steps for a vote; detail: how many
         "clock_spread",  # clocks of the ranks differ; detail: by how much, and what is left after correction
         "no_work_seen",  # what ranks did between collectives is not in the traces
-        "starts_unknown",  # when operations began is not told, only when they were asked for or logged; detail: count
+        "starts_unknown",  # starts of operations unknown, only when they were enqueued or logged; detail: count
         "dump_instant",  # when the dumps of a hang were written is not known, nor so how long ranks have waited
         "coarse_durations",  # the host measured how long operations took, not the device; detail: which and how many
         "no_baseline",  # nothing to compare transfers with: a link that is slow for all looks normal
         "rank_elsewhere",  # the slow rank's process is not on this host; detail: where it is
         "rank_gone",  # it has ended, or its number belongs to another process now; detail: which
-        "rank_process_unknown",  # which process the slow rank is, or since when, is not told; detail: the rank
-        "rank_not_looked_at",  # the slow rank's process is here and could not be looked at; detail: why
-        "looked_later",  # the host was looked at after the traces had been made
+        "rank_process_unknown",  # the slow rank's process, or its start, is unknown; detail: the rank
+        "rank_not_looked_at",  # the slow rank's process is here and could not be observed; detail: why
+        "looked_later",  # the host was observed after the traces were made
         "not_calibrated",  # direct I/O could not be tried beside buffered; detail: why (a code of `calibration`), where
         "not_stored",  # no room for the diagnosis, and so no ticket; detail: where
         "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
         "samples_untimed",  # samples without an instant, of which no place in time is known; detail: how many
         "cache_untracked",  # pages whose touches were not followed, only counted; detail: how many of how many
-        "less_told",  # what would have told more is not in the recording; detail: which collector
+        "less_told",  # an optional collector is not in the recording; detail: which
         "residency_cut",  # open files that were not asked for their cached pages; detail: how many
         "samples_outside",  # samples far from all others in time, left out; detail: how many
         "python_frames",  # Python processes whose frames could not be walked; detail: why, and which
@@ -114,8 +114,8 @@ BLIND_SPOTS = frozenset(
         "python_broken",  # Python stacks that could not be read to their end; detail: how many of how many
         # interrupts that were counted and not timed: those the architecture handles itself; detail `all`: every one
         "untimed_interrupts",
-        "untold_interrupts",  # the kernel ran handlers that it did not tell of; detail: how many of how many
-        # what the stock tool of BCC that was used cannot tell; detail of stock_runqlat: host, where all are one
+        "untold_interrupts",  # the kernel ran handlers that it did not report; detail: how many of how many
+        # limits of the stock tool of BCC that was used; detail of stock_runqlat: host, where all are one
         "stock_fileslower",
         "stock_offcputime",
         "stock_biolatency",
@@ -133,7 +133,7 @@ BLIND_SPOTS = frozenset(
 
 
 class CollectorCoverage(Model):
-    """How one collector served this result. Counts are events; `proven`: it saw an event it caused itself."""
+    """One collector's part in this result. Counts are events; `proven`: it recorded an event of its own."""
 
     name: str
     engine: str
@@ -146,7 +146,7 @@ class CollectorCoverage(Model):
 
 
 class Coverage(Model):
-    """What was looked at and what could not be seen. Times in seconds; `start` is RFC 3339."""
+    """What was observed and what could not be. Times in seconds; `start` is RFC 3339."""
 
     recording: str
     host: str
@@ -160,7 +160,7 @@ class Coverage(Model):
 
 
 class Artifact(Model):
-    """Something too big to read inline: a file served under `uri` (``whystall://artifacts/...``)."""
+    """A file too big to include, served under `uri` (``whystall://artifacts/...``)."""
 
     uri: str
     title: str
@@ -173,7 +173,7 @@ DataT = TypeVar("DataT", bound=BaseModel)
 
 
 class ToolResult(Model, Generic[DataT]):
-    """A tool's answer. `data` holds the tool's own tables, cut to the top rows; `totals` their full row counts."""
+    """A tool's result. `data` has the tool's own tables, cut to the top rows; `totals` their full row counts."""
 
     schema_version: str = SCHEMA_VERSION
     tool: str

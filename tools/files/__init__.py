@@ -1,1 +1,1 @@
-"""Files of others: packed input within bounds, output that is whole or absent, the wire format of protobuf."""
+"""Files: bounded reading of untrusted input, atomic output, the wire format of protobuf."""

@@ -1,4 +1,4 @@
-"""A file of somebody, for reading: never a pipe that is waited for, unpacked when it is packed, and never a bomb."""
+"""Open untrusted files for reading: no pipes, which would block; packed ones unpacked, with a limit against bombs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from typing import BinaryIO, cast
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-# Profiles pack 13 to 35 times, gzip at most 1032: what unpacks to more than this much, and so many times, is a bomb.
+# A bomb unpacks to more than this much and this many times its size. Profiles pack 13 to 35 times, gzip at most 1032.
 _UNPACKED = 256 << 20
 _TIMES_PACKED = 100
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard")
 _BLOCK = 1 << 20
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
-"""What reading a damaged file raises."""
+"""Exceptions of reading a damaged file."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file for reading, unpacked when it is gzip or zstd. Raises OSError; `ToolError` (bad_trace) for a pipe.
+    """Open a regular file, unpacking gzip and zstd. Raises OSError; `ToolError` (bad_trace) for a pipe.
 
-    Reading raises `ToolError` (bad_trace) when it unpacks to a hundred times its size, beyond the first 256 MiB; one of
-    `DAMAGED` for a packed file that breaks off or holds nonsense.
+    Reading raises `ToolError` (bad_trace) beyond 256 MiB and a hundred times the packed size; one of `DAMAGED` for a
+    truncated or corrupt packed file.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
@@ -48,33 +48,33 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Gzip(gzip.GzipFile):
-    """What a gzip file holds, unless that is out of proportion."""
+    """The content of a gzip file, with a limit against bombs."""
 
     def __init__(self, path: Path, file: BinaryIO, most: int) -> None:
         super().__init__(fileobj=file)
         self._path, self._most = path, most
 
     def read(self, size: int | None = -1) -> bytes:
-        """At most `size` bytes. Raises `ToolError` (bad_trace) beyond the limit."""
+        """Read at most `size` bytes. Raises `ToolError` (bad_trace) beyond the limit."""
         data = super().read(size)
         _weigh(self._path, self.tell(), self._most)
         return data
 
     def readline(self, size: int | None = -1) -> bytes:
-        """A line, of at most `size` bytes. Raises `ToolError` (bad_trace) beyond the limit."""
+        """Read a line of at most `size` bytes. Raises `ToolError` (bad_trace) beyond the limit."""
         data = super().readline(size)
         _weigh(self._path, self.tell(), self._most)
         return data
 
     def read1(self, size: int = -1) -> bytes:
-        """The same, with what is there before damage is met."""
+        """Like `read`, and return the bytes before damage."""
         data = super().read1(size)
         _weigh(self._path, self.tell(), self._most)
         return data
 
 
 class _Zstd(io.RawIOBase):
-    """What a zstd file holds, unless that is out of proportion; by whichever package is there (3.14 brings one)."""
+    """The content of a zstd file, with a limit against bombs; read by Python 3.14 or an installed package."""
 
     def __init__(self, path: Path, file: BinaryIO, most: int) -> None:
         self._path, self._most, self._done = path, most, 0
@@ -93,7 +93,7 @@ class _Zstd(io.RawIOBase):
         self._file: BinaryIO = self._module.open(file, "rb")
 
     def readable(self) -> bool:
-        """It is for reading."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -114,10 +114,10 @@ def _weigh(path: Path, done: int, most: int) -> None:
 
 
 def bad(path: Path, why: str, remedy: str = "export it from the profiler again") -> ToolError:
-    """The error of a profile that cannot be read."""
+    """Return the error of an unreadable profile."""
     return ToolError(ErrorCode.BAD_TRACE, f"{path} is not a usable profile: {why}", remedy)
 
 
 def unreadable(path: Path, error: OSError) -> ToolError:
-    """The error of a file that cannot be opened."""
+    """Return the error of a file that cannot be opened."""
     return ToolError(ErrorCode.IO_ERROR, f"cannot read {path}: {error.strerror or error}", "check path and permission")

@@ -1,4 +1,4 @@
-"""A file that is whole or not there: written aside, then moved into place."""
+"""Write a file atomically: beside its path, then moved into place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; it becomes `path` when all went well, and is removed otherwise.
+    """Yield a path beside `path` to write to; it replaces `path` on success, and is removed otherwise.
 
-    Raises `ToolError`: disk_full, or io_error with the system's word for it; also where `path` is something whose place
-    no file may take (a device, a pipe). What was at `path` stays until then.
+    Raises `ToolError`: disk_full, or io_error with the system's message; also if `path` must not be replaced (a device,
+    a pipe).
     """
-    if path.is_dir():  # before the work; and "." and "/" have no name to write beside
-        raise _told(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if path.is_dir():  # before the work, and for "." and "/"
+        raise _failure(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
     if path.exists() and not path.is_file():
         raise ToolError(ErrorCode.IO_ERROR, f"{path} is no regular file", "choose a file to write to")
     beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
@@ -31,13 +31,13 @@ def aside(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())  # a full disk may show only now
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:
-        raise _told(path, error) from error
+        raise _failure(path, error) from error
     finally:
         with suppress(FileNotFoundError):
             beside.unlink()
 
 
-def _told(path: Path, error: OSError | sqlite3.Error) -> ToolError:
+def _failure(path: Path, error: OSError | sqlite3.Error) -> ToolError:
     if isinstance(error, OSError):
         full, word = error.errno in (errno.ENOSPC, errno.EDQUOT), error.strerror
     else:

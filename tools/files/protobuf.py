@@ -8,7 +8,7 @@ _U64 = (1 << 64) - 1
 
 
 def varint(value: int) -> bytes:
-    """`value` as a varint; negative ones as 64-bit two's complement, as protobuf has it for int32 and int64."""
+    """Encode a varint; negative values as 64-bit two's complement, as protobuf's int32 and int64."""
     value &= _U64
     out = bytearray()
     while value > 0x7F:
@@ -19,29 +19,29 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field of an integer, a boolean or an enum."""
+    """Encode a field of an integer, a boolean or an enum."""
     return varint(field << 3) + varint(value)
 
 
 def fixed64(field: int, value: int) -> bytes:
-    """A field of 8 bytes, little endian."""
+    """Encode a field of 8 bytes, little endian."""
     return varint(field << 3 | 1) + (value & _U64).to_bytes(8, "little")
 
 
 def message(field: int, content: bytes) -> bytes:
-    """A field of bytes or of a message."""
+    """Encode a field of bytes or of a message."""
     return varint(field << 3 | 2) + varint(len(content)) + content
 
 
 def text(field: int, value: str) -> bytes:
-    """A field of text."""
+    """Encode a field of text."""
     return message(field, value.encode("utf-8", "replace"))
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field of a message: integers unsigned, everything with a length as bytes.
+    """Yield (number, value) of each field of a message: integers unsigned, everything with a length as bytes.
 
-    Raises ValueError when it is no message: cut short, of a wire type that does not exist, a number too long.
+    Raises ValueError for an invalid message: truncated, of an unknown wire type, with a number too long.
     """
     at, end = 0, len(data)
     while at < end:
@@ -67,7 +67,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def packed(data: bytes) -> list[int]:
-    """The varints of a packed field, unsigned. Raises ValueError."""
+    """Decode the varints of a packed field, unsigned. Raises ValueError."""
     if data.isascii():
         return list(data)
     found, at, end = [], 0, len(data)
@@ -78,7 +78,7 @@ def packed(data: bytes) -> list[int]:
 
 
 def signed(value: int) -> int:
-    """An int64 that was read as unsigned."""
+    """Convert an int64 that was read as unsigned."""
     return value - (1 << 64) if value >> 63 else value
 
 

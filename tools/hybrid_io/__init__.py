@@ -1,7 +1,7 @@
 """Hybrid I/O: per request buffered or direct, by size and memory pressure.
 
-This room runs inside training processes: it imports the standard library only. The policy and the engine are in C
-(`src/`), used by Python through ctypes and by unmodified programs through LD_PRELOAD.
+This package runs inside training processes and imports the standard library only. The policy and the engine are in
+C (`src/`), used by Python through ctypes and by unmodified programs through LD_PRELOAD.
 
     from whystall.tools.hybrid_io import hybrid_open
 
@@ -22,7 +22,7 @@ __all__ = ["HybridFile", "Policy", "counters", "hybrid_open"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded when used: the command and the build need none of it."""
+    """Load `hybrid_file` at first use: the command and the build do not need it."""
     if name == "Policy":
         from whystall.tools.hybrid_io import policy as module
     elif name in __all__:

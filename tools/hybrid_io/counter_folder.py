@@ -1,4 +1,4 @@
-"""The folder that the programs of one run count in: made for it, gone with it, and what killed runs left is swept."""
+"""The folder of the counter files of one run, removed with it; folders of killed runs are removed by the next run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ _SECONDS = 60  # a folder younger than that may be about to be locked
 
 @contextmanager
 def counter_folder() -> Iterator[Path | None]:
-    """A folder of our own, with room in it for what programs count together; None where there is no such place.
-
-    It is locked as long as it is in use: the next run removes those of runs that were killed.
-    """
+    """Yield a new folder with the counter file of small programs; None without space. It is locked while in use."""
     for place in (_MEMORY, Path(tempfile.gettempdir()) if _has_temporary() else None):
         made = _made(place) if place else None
         if place and made:
@@ -69,7 +66,7 @@ def _made(place: Path) -> tuple[Path, int] | None:
 
 
 def _sweep(place: Path, but: Path) -> None:
-    """Remove what runs of this user left that did not come to their end."""
+    """Remove the folders that killed runs of this user left."""
     for path in place.glob(f"{PREFIX}*"):
         try:
             about = path.lstat()

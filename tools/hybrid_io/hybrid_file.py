@@ -1,17 +1,16 @@
-"""`hybrid_open`: a file whose requests go through the page cache or around it, each as the policy says.
+"""`hybrid_open`: a file whose requests go through the page cache or bypass it, as the policy decides for each.
 
-The object is raw and unbuffered, like ``open(path, mode, buffering=0)``: what it is given goes to the kernel at once,
-in one request. Put an ``io.BufferedReader`` or ``io.BufferedWriter`` around it where a program makes many small
-requests; with a buffer of the size from which requests go direct (some MiB), these go direct too.
+The object is raw and unbuffered, like ``open(path, mode, buffering=0)``: each call is one request to the kernel.
+Wrap it in an ``io.BufferedReader`` or ``io.BufferedWriter`` if a program makes many small requests; with a buffer as
+large as direct requests (some MiB), these go direct too.
 
 Coherence. Both ways see the same bytes, within this object, between objects and between processes: the kernel writes
 dirty pages back before it reads their range direct, and drops the pages of a range that is written direct. An ``mmap``
-of the file, here or elsewhere, sees direct writes once they are done; what it changes itself while a direct write to
-the same page is under way may be lost, so do not do both at once. Two writers to one range at the same moment leave
-either's bytes, as with any file. A crash of the machine is another matter: only `HybridFile.fsync` makes data durable,
-direct or not.
+of the file, here or elsewhere, sees completed direct writes; its changes during a direct write to the same page may be
+lost, so do not do both at once. Two writers to one range at the same moment leave
+either's bytes, as with any file. Only `HybridFile.fsync` makes data durable, direct or not.
 
-Errors. A direct write tells its error at once; a buffered one may tell it at `HybridFile.fsync` only, as always.
+Errors. A direct write reports its error at once; a buffered one possibly only at `HybridFile.fsync`.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from whystall.tools.hybrid_io.status import Counters, FileStatus, counters_of, s
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-_WAIT = 0.0005  # seconds between two looks whether requests of other threads are done
-_LARGE = 1 << 20  # bytes from which it is worth asking how long the file is before making room
-_TAIL = 1 << 16  # bytes asked for at once beyond the end that was known
-_told: set[str] = set()  # warnings given
+_WAIT = 0.0005  # seconds between two checks for requests of other threads
+_LARGE = 1 << 20  # bytes from which the size of the file is queried before allocating
+_TAIL = 1 << 16  # bytes requested at once beyond the known end
+_warned: set[str] = set()  # warnings given
 _open_files: weakref.WeakSet[HybridFile] = weakref.WeakSet()
 
 
@@ -53,11 +52,11 @@ def hybrid_open(
 ) -> HybridFile | PlainFile:
     """Open a file for hybrid I/O. `mode` is one of r, w, a, x, with "+" and "b" as for ``open``; never text.
 
-    `policy` is a `Policy`, some of its settings by name, or a mode ("auto", "buffered", "direct"). `direct` is the
-    caller's own wish, as O_DIRECT: every request goes direct as far as it can.
-    Where the file system cannot do direct I/O everything is buffered, and `HybridFile.status` says so. Where the engine
-    itself is missing, the result is a `PlainFile` with the same methods, and a ``RuntimeWarning`` tells it once: a
-    training job is not to fail for the want of an optimisation.
+    `policy` is a `Policy`, some of its settings by name, or a mode ("auto", "buffered", "direct"). `direct`
+    makes every request direct if possible, like O_DIRECT.
+    On a file system without direct I/O everything is buffered, as `HybridFile.status` reports. Without the engine the
+    result is a `PlainFile` with the same methods, with one ``RuntimeWarning``: a missing optimisation must not fail a
+    training job.
     Raises ``ValueError`` for a bad mode or policy, ``OSError`` with errno and filename as ``open`` does.
     """
     flags = flags_of(mode)
@@ -67,15 +66,15 @@ def hybrid_open(
         engine = library.load()
     except library.Unavailable as error:
         note = str(error)
-        if note not in _told:
-            _told.add(note)
+        if note not in _warned:
+            _warned.add(note)
             warnings.warn(f"{note}; files are plain and buffered until then", RuntimeWarning, stacklevel=2)
         return PlainFile(path, mode, note)
     return HybridFile(engine, path, mode, flags | (os.O_DIRECT if direct else 0), made)
 
 
 def flags_of(mode: str) -> int:
-    """The flags of open(2) for a mode. Raises ``ValueError``."""
+    """Return the flags of open(2) for a mode. Raises ``ValueError``."""
     letters = sorted(mode.replace("b", "", 1).replace("+", "", 1))
     if len(letters) != 1 or letters[0] not in "rwax":
         raise ValueError(f"mode is one of r, w, a, x, with + and b, not {mode!r} (text: wrap it in io.TextIOWrapper)")
@@ -90,16 +89,16 @@ def flags_of(mode: str) -> int:
 
 
 def counters() -> Counters:
-    """What this process did through the engine so far. Raises `library.Unavailable`."""
+    """Return the counters of this process so far. Raises `library.Unavailable`."""
     return counters_of(library.load().hy_counters().contents)
 
 
 class HybridFile(io.RawIOBase):
-    """A raw file of the engine; made by `hybrid_open`. Safe for threads as a descriptor is: `read`, `write` and `seek`
-    use the one position of the file, `pread` and `pwrite` none, and run at the same time.
+    """A raw file of the engine, from `hybrid_open`. Thread-safe as a descriptor is: `read`, `write` and `seek` share
+    the position; `pread` and `pwrite` do not use it and run in parallel.
 
-    Unlike ``io.FileIO``, `read`, `readinto` and `write` move all they are asked to: short is only what meets the end of
-    the file. A write that fails raises, and the position is where it was before (with "a", what was appended stays).
+    Unlike ``io.FileIO``, `read`, `readinto` and `write` transfer all bytes, except at the end of the file. A failed
+    write raises and restores the position (with "a", appended data stays).
     """
 
     _handle: int | None = None
@@ -129,20 +128,20 @@ class HybridFile(io.RawIOBase):
         if self._append and self.seekable():
             self.seek(0, os.SEEK_END)
 
-    # -- what it is
+    # -- properties
 
     def readable(self) -> bool:
-        """Whether it was opened for reading."""
+        """Return whether it was opened for reading."""
         self._check()
         return self._readable
 
     def writable(self) -> bool:
-        """Whether it was opened for writing."""
+        """Return whether it was opened for writing."""
         self._check()
         return self._writable
 
     def seekable(self) -> bool:
-        """Whether it has a position: not so for pipes and terminals."""
+        """Return whether it has a position, unlike pipes and terminals."""
         try:
             self.seek(0, os.SEEK_CUR)
         except OSError:
@@ -150,49 +149,49 @@ class HybridFile(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """The descriptor, which has the file's position; it is the buffered one."""
+        """Return the buffered descriptor, which has the file's position."""
         return int(self._call(self._engine.hy_fileno))
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Return whether it is a terminal."""
         return os.isatty(self.fileno())
 
     def status(self) -> FileStatus:
-        """What the engine knows and did; see `FileStatus`."""
+        """Return the engine's properties and counters of the file."""
         now = layout.Status()
         self._call(self._engine.hy_status, ctypes.byref(now))
         return status_of(now)
 
     def __repr__(self) -> str:
-        """As of ``io.FileIO``."""
+        """Return a representation like that of ``io.FileIO``."""
         state = "closed" if self._handle is None else f"mode={self.mode!r}"
         return f"<{type(self).__module__}.{type(self).__qualname__} name={self.name!r} {state}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refused: another process has no such descriptor."""
+        """Raise: another process does not have the descriptor."""
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
     # -- reading
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """`size` bytes, fewer at the end of the file; all that follow if negative or None."""
+        """Read `size` bytes, fewer at the end of the file; the rest if negative or None."""
         if size is None or size < 0:
             return self.readall()
         return self._read(size, layout.POSITION)
 
     def readall(self) -> bytes:
-        """All bytes up to the end of the file."""
+        """Read up to the end of the file."""
         parts = [self._read(max(self._rest(layout.POSITION), 1), layout.POSITION)]
         while parts[-1]:
             parts.append(self._read(_TAIL, layout.POSITION))
         return parts[0] if len(parts) <= 2 else b"".join(parts)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill `buffer`; the number of bytes, fewer than it holds only at the end of the file."""
+        """Fill `buffer`; return the number of bytes, fewer only at the end of the file."""
         return self.preadinto(buffer, layout.POSITION)
 
     def pread(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`; the position is not used."""
+        """Read `size` bytes from `offset`; the position is not used."""
         if size < 0:
             raise ValueError(f"the size is not negative, but {size}")
         return self._read(size, _checked(offset))
@@ -217,7 +216,7 @@ class HybridFile(io.RawIOBase):
         return made if got == size else made[:got]
 
     def _rest(self, offset: int) -> int:
-        """Bytes from `offset` to the end of the file as it is now."""
+        """Return the number of bytes from `offset` to the current end of the file."""
         about = os.fstat(self.fileno())
         if not self._regular:
             return _TAIL
@@ -226,7 +225,7 @@ class HybridFile(io.RawIOBase):
     # -- writing
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of `data` at the position; its number of bytes."""
+        """Write all of `data` at the position; return its number of bytes."""
         return self._write(data, layout.POSITION)
 
     def pwrite(self, data: ReadableBuffer, offset: int) -> int:
@@ -239,18 +238,18 @@ class HybridFile(io.RawIOBase):
         with block_of(data) as (address, size):
             return self._all(self._engine.hy_write, address, size, offset)
 
-    # -- the rest
+    # -- other methods
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move the position; where it is then."""
+        """Move the position; return it."""
         return int(self._call(self._engine.hy_seek, offset, whence))
 
     def tell(self) -> int:
-        """The position."""
+        """Return the position."""
         return self.seek(0, os.SEEK_CUR)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Cut or extend the file, to the position unless told; its size then. The position stays."""
+        """Resize the file, by default to the position; return its size. The position stays."""
         if not self._writable:
             self._not("writing")
         size = self.tell() if size is None else size
@@ -258,15 +257,15 @@ class HybridFile(io.RawIOBase):
         return size
 
     def flush(self) -> None:
-        """Nothing to do: nothing is held back. `fsync` makes data durable."""
+        """Do nothing: data is not buffered here. `fsync` makes it durable."""
         super().flush()
 
     def fsync(self, data_only: bool = False) -> None:
-        """Wait until all that was written is on the device; raises what writing it back met."""
+        """Wait until all written data is on the device; raise errors of its writeback."""
         self._call(self._engine.hy_sync, int(data_only))
 
     def close(self) -> None:
-        """Close, once requests of other threads are done. It is closed even if this raises."""
+        """Close, after requests of other threads have ended. It is closed even if this raises."""
         handle = self._handle
         if handle is None:
             super().close()
@@ -284,7 +283,7 @@ class HybridFile(io.RawIOBase):
             raise OSError(why, os.strerror(why), self.name)
 
     def __del__(self) -> None:
-        """Closes, with the warning that files give."""
+        """Close, with a ResourceWarning as other files."""
         if self._handle is not None:
             warnings.warn(f"unclosed file {self!r}", ResourceWarning, stacklevel=2, source=self)
             self.close()
@@ -300,14 +299,14 @@ class HybridFile(io.RawIOBase):
         raise io.UnsupportedOperation(f"File not open for {what}")
 
     def _call(self, function: Callable[..., int], *arguments: object) -> int:
-        """One call of the engine. Raises ``OSError``."""
+        """Call the engine. Raises ``OSError``."""
         me = threading.get_ident()
-        self._busy.append(me)  # first this, then the handle: `close` does it the other way round
+        self._busy.append(me)  # before reading the handle: `close` does it in reverse
         try:
             handle = self._handle
             if handle is None:
                 raise ValueError("I/O operation on closed file")
-            # again if a signal came first, as PEP 475: its handler has run by then
+            # retry after a signal, as PEP 475; its handler has run
             while (result := function(handle, *arguments)) < 0 and ctypes.get_errno() == errno.EINTR:
                 pass
         finally:
@@ -317,9 +316,9 @@ class HybridFile(io.RawIOBase):
         return result
 
     def _all(self, function: Callable[..., int], address: int, size: int, offset: int) -> int:
-        """Move `size` bytes, in as many requests as it takes; fewer only at the end of the file.
+        """Transfer `size` bytes in as many requests as needed; fewer only at the end of the file.
 
-        An error in the middle is told, and not taken for the end: the position goes back to where it was.
+        An error after some requests raises, too, and restores the position.
         """
         done = 0
         while True:
@@ -348,7 +347,7 @@ def _checked(offset: int) -> int:
 
 
 def _after_fork() -> None:
-    # other threads, and what they were doing, are not in the child
+    # other threads and their requests do not exist in the child
     for file in list(_open_files):
         file._busy.clear()
 

@@ -13,13 +13,13 @@ BUFFERED = (
 )
 DIRECT = ("caller", "size", "pressure")
 REASONS = (*BUFFERED, *DIRECT)
-"""Why a request went the way it did (``enum hy_reason``); the first are those of the buffered way."""
+"""Reasons of buffered, then of direct requests (``enum hy_reason``)."""
 FLAGS = ("caller_direct", "unsupported", "append", "shared", "mapped")
-"""What is special about a file (``HY_F_*``), lowest bit first."""
+"""Flags of a file (``HY_F_*``), lowest bit first."""
 POSITION = -1
-"""As an offset: where the descriptor is, and move it."""
+"""As an offset: use and move the descriptor's position."""
 MOST = 0x7FFFF000
-"""Bytes that one request moves at most, as in the kernel."""
+"""Most bytes of a request, as in the kernel."""
 
 _U32, _U64, _DOUBLE = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_double
 
@@ -125,19 +125,19 @@ class Status(ctypes.Structure):
 
 
 STRUCTS = (Policy, Request, Pressure, Choice, Counters, Status)
-"""In the order in which ``hy_sizes()`` tells their sizes."""
+"""In the order of the sizes from ``hy_sizes()``."""
 
 
 def check(library: ctypes.CDLL) -> str:
-    """What of a loaded library does not fit these structs, in one line; empty if all does."""
-    told = (_U32 * len(STRUCTS))()
-    library.hy_sizes(told, len(STRUCTS))
-    wrong = [struct.__name__ for struct, size in zip(STRUCTS, told, strict=True) if ctypes.sizeof(struct) != size]
+    """Compare a loaded library with these structs; return the differences in one line, empty if none."""
+    sizes = (_U32 * len(STRUCTS))()
+    library.hy_sizes(sizes, len(STRUCTS))
+    wrong = [struct.__name__ for struct, size in zip(STRUCTS, sizes, strict=True) if ctypes.sizeof(struct) != size]
     return f"sizes differ: {', '.join(wrong)}" if wrong else ""
 
 
 def counts(by: ctypes.Array[ctypes.Array[Count]]) -> dict[str, dict[str, dict[str, int]]]:
-    """Requests and bytes by operation and reason, those that are not zero."""
+    """Return requests and bytes by operation and reason, without zeros."""
     return {
         op: {
             reason: {"requests": by[i][j].requests, "bytes": by[i][j].bytes}

@@ -1,4 +1,4 @@
-"""The engine, loaded: ``libwhystall_hybrid.so`` with the types of its functions, or why it cannot be had."""
+"""Load the engine ``libwhystall_hybrid.so``, with the types of its functions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _loaded: ctypes.CDLL | None = None
 
 
 class Unavailable(OSError):
-    """The engine cannot be loaded; the message says why and what to do, in one line."""
+    """The engine cannot be loaded; the message is the reason and the remedy, in one line."""
 
 
 def load() -> ctypes.CDLL:
-    """The engine, loaded once per process. Raises `Unavailable`."""
+    """Return the engine, loaded once per process. Raises `Unavailable`."""
     global _loaded  # noqa: PLW0603 - one engine per process
     with _lock:
         if _loaded is None:

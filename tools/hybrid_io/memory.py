@@ -1,4 +1,4 @@
-"""Where the bytes of an object lie: read-only or writable buffers of any kind, and new ``bytes`` to be filled."""
+"""Addresses of the bytes of objects: read-only or writable buffers of any kind, and new ``bytes`` to be filled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 _SIMPLE, _WRITABLE = 0, 1  # PyBUF_*: both ask for one contiguous block of bytes
 _size = ctypes.c_ssize_t
 
-# Not ctypes.pythonapi itself: the types of its functions are everybody's.
+# Not ctypes.pythonapi itself: the types of its functions are shared by all users.
 _python = ctypes.PyDLL(None)
 
 
@@ -39,10 +39,10 @@ _address = _python.PyBytes_AsString
 _address.argtypes, _address.restype = (ctypes.py_object,), ctypes.c_void_p
 
 
-class block_of:  # a function to its users; a class costs half of what a generator does
-    """Address and length of the bytes of `data`, which stays locked meanwhile (it cannot be resized).
+class block_of:  # used like a function; a class costs half as much as a generator
+    """Give address and length of the bytes of `data`, which cannot be resized meanwhile.
 
-    Raises ``TypeError`` for what has no buffer, ``BufferError`` or ``ValueError`` where it is not contiguous or, if
+    Raises ``TypeError`` without a buffer, ``BufferError`` or ``ValueError`` if it is not contiguous or, with
     `writable`, read-only.
     """
 
@@ -62,7 +62,7 @@ class block_of:  # a function to its users; a class costs half of what a generat
 
 
 def new_bytes(size: int) -> tuple[bytes, int]:
-    """New ``bytes`` with arbitrary contents, and their address: to be filled before anybody else sees them.
+    """Return new ``bytes`` with arbitrary contents, and their address; fill them before use.
 
     `size` is at least 1: the empty ``bytes`` are shared.
     """

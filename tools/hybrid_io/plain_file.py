@@ -1,4 +1,4 @@
-"""What `hybrid_open` gives where the engine is missing: the same methods, all of them buffered by the kernel."""
+"""The result of `hybrid_open` without the engine: the same methods, all requests buffered."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class PlainFile(io.FileIO):
-    """A raw file that has what `HybridFile` has, and no engine."""
+    """A raw file with the methods of `HybridFile`, without the engine."""
 
     def __init__(self, path: Any, mode: str, note: str) -> None:
         super().__init__(path, mode)
         self._note = note
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """`size` bytes, fewer at the end of the file; all that follow if negative or None."""
+        """Read `size` bytes, fewer at the end of the file; the rest if negative or None."""
         if size is None or size < 0:
             return self.readall()
         parts = [super().read(size) or b""]
@@ -41,14 +41,14 @@ class PlainFile(io.FileIO):
         return done
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of `data`; its number of bytes."""
+        """Write all of `data`; return its number of bytes."""
         view, done = memoryview(data).cast("B"), 0
         while done < len(view):
             done += super().write(view[done:]) or 0
         return done
 
     def pread(self, size: int, offset: int) -> bytes:
-        """`size` bytes from `offset`; the position is not used."""
+        """Read `size` bytes from `offset`; the position is not used."""
         parts, missing = [os.pread(self.fileno(), size, offset)], size
         while parts[-1] and missing > len(parts[-1]):
             missing -= len(parts[-1])
@@ -74,13 +74,13 @@ class PlainFile(io.FileIO):
         return done
 
     def fsync(self, data_only: bool = False) -> None:
-        """Wait until all that was written is on the device."""
+        """Wait until all written data is on the device."""
         (os.fdatasync if data_only else os.fsync)(self.fileno())
 
     def status(self) -> FileStatus:
-        """That there is no engine, and why; nothing is counted."""
+        """Return a status without counters, with the reason why the engine is missing."""
         return FileStatus("plain", False, self._note, 0, 0, 0, 0, (), {"read": {}, "write": {}})
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refused: another process has no such descriptor."""
+        """Raise: another process does not have the descriptor."""
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")

@@ -1,4 +1,4 @@
-"""Which way requests go: the settings of the policy, and the policy itself, which exists once, in ``src/policy.c``."""
+"""Settings of the policy that makes requests buffered or direct; it is implemented in ``src/policy.c``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SIZES = 1 << 62
 class Policy(NamedTuple):
     """Settings. Sizes are bytes. The defaults are those of ``hy_policy_default()``; a test compares them.
 
-    ``mode`` is ``auto``, or ``buffered`` or ``direct`` for everything that can go that way (for measuring).
+    ``mode`` is ``auto``, or ``buffered`` or ``direct`` for every request that can (for measuring).
     From ``read_direct_bytes`` and ``write_direct_bytes`` on a request goes direct (measured by benchmarks/hybrid_io.py;
     autoIO, FAST'24, and Lustre 2.17 do from 2 to 8 MiB on); once the page cache holds ``direct_share`` of its limit,
     from ``pressure_direct_bytes`` on.
-    The limit is ``limit_share`` of min(cgroup limit, memory) less what is no page cache, or ``limit_bytes``.
-    What is read again and fits stays buffered (``keep_reread``), and so do files of up to ``keep_file_bytes`` that fit
-    in half of the room that is left, the first time already.
-    ``refresh_ns`` and ``refresh_bytes`` bound how old the known pressure may be.
+    The limit is ``limit_share`` of min(cgroup limit, memory) less other memory than page cache, or ``limit_bytes``.
+    Data that is read again and fits stays buffered (``keep_reread``); so do, at their first read, files of up to
+    ``keep_file_bytes`` that fit in half of the remaining space.
+    ``refresh_ns`` and ``refresh_bytes`` bound the age of the known pressure.
     """
 
     mode: str = "auto"
@@ -37,7 +37,7 @@ class Policy(NamedTuple):
     keep_file_bytes: int = 64 << 20
 
     def struct(self) -> layout.Policy:
-        """As the engine takes it. Raises ``ValueError`` for what it would refuse."""
+        """Return it as a C struct. Raises ``ValueError`` for invalid settings."""
         if self.mode not in layout.MODES:
             raise ValueError(f"mode is {' or '.join(layout.MODES)}, not {self.mode!r}")
         for name in ("limit_share", "direct_share"):
@@ -57,7 +57,7 @@ class Policy(NamedTuple):
 
 
 def policy_of(wanted: Policy | Mapping[str, object] | str | None) -> Policy:
-    """A policy from itself, from settings by name, from a mode, or the default. Raises ``ValueError``."""
+    """Return a policy from a policy, settings by name, a mode, or None (the default). Raises ``ValueError``."""
     if wanted is None:
         return Policy()
     if isinstance(wanted, Policy):
@@ -74,27 +74,27 @@ def policy_of(wanted: Policy | Mapping[str, object] | str | None) -> Policy:
 
 
 class Pressure(NamedTuple):
-    """How full the page cache is, in bytes: of the cgroup with the least room left; without limits, of the host."""
+    """Use of the page cache in bytes: of the cgroup with the least space left; without limits, of the host."""
 
     limit_bytes: int
-    """What it may hold."""
+    """Its limit."""
     cgroup_limit_bytes: int | None
-    """The smallest limit of the cgroup and its ancestors; None: there is none."""
+    """The smallest limit of the cgroup and its ancestors; None: none."""
     memory_bytes: int
     cached_bytes: int
-    """File pages, of everybody."""
+    """File pages of all processes."""
     active_bytes: int
-    """Of these, used more than once lately."""
+    """Those used more than once recently."""
     other_bytes: int
-    """What is no file page: anonymous memory, the kernel's own."""
+    """Other memory: anonymous, and the kernel's."""
     own_bytes: int
-    """What this process keeps in the cache to read it again, and has not read again yet."""
+    """Data that this process keeps in the cache to read it again later."""
     cgroup_version: int
-    """1 or 2; 0: the host's numbers."""
+    """cgroup version 1 or 2; 0: values of the host."""
 
 
 def pressure() -> Pressure:
-    """As it is now. Raises `library.Unavailable`."""
+    """Return the current pressure. Raises `library.Unavailable`."""
     now = layout.Pressure()
     library.load().hy_pressure_now(ctypes.byref(now))
     return _pressure(now)
@@ -115,7 +115,7 @@ def _pressure(now: layout.Pressure) -> Pressure:
 
 
 class Choice(NamedTuple):
-    """Which way a request would go: ``buffered`` or ``direct``, and one of `layout.REASONS`."""
+    """``buffered`` or ``direct``, and the reason, one of `layout.REASONS`."""
 
     way: str
     reason: str
@@ -132,10 +132,10 @@ def choose(
     rest_bytes: int | None = None,
     flags: tuple[str, ...] = (),
 ) -> Choice:
-    """What the policy does with one request of `size` bytes; nothing is read or written.
+    """Return what the policy decides for one request of `size` bytes, without I/O.
 
-    `op` is ``read`` or ``write``, `flags` of `layout.FLAGS`; `reread_bytes` of the request were read before,
-    `rest_bytes` of the file lie from its start on (all of them, unless told). Raises `library.Unavailable`.
+    `op`: ``read`` or ``write``; `flags`: of `layout.FLAGS`; `reread_bytes`: bytes of the request read before;
+    `rest_bytes`: bytes of the file from its start on (default: all). Raises `library.Unavailable`.
     """
     request = layout.Request(
         op=layout.OPS.index(op),

@@ -1,4 +1,4 @@
-"""Whether a program can be given a library by LD_PRELOAD: read from its file, before it is started."""
+"""Determine from a program's file whether LD_PRELOAD works for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DEPTH = 4
 
 
 def kind_of_program(path: str, depth: int = 0) -> str:
-    """``static`` (no loader that would look), ``setuid`` (or with capabilities: the loader does not listen),
-    ``other_libc`` or ``other_machine`` (it cannot load ours), or empty: it can, as far as can be told. A script is as
-    its interpreter.
+    """Return why LD_PRELOAD does not work: ``static`` (no loader), ``setuid`` (or with capabilities: the loader ignores
+    it), ``other_libc`` or ``other_machine`` (it cannot load our library); empty: no known reason. A script is as its
+    interpreter.
     """
     try:
         with open(path, "rb") as file:
@@ -46,7 +46,7 @@ def _has_capabilities(path: str) -> bool:
 
 
 def is_text(path: str) -> bool:
-    """Whether a file could be a script: shells look for a NUL in its first line, too."""
+    """Return whether a file may be a script; shells, too, test the first line for NUL."""
     try:
         with open(path, "rb") as file:
             line = file.readline(_HEAD)
@@ -71,7 +71,7 @@ def _kind_of_elf(head: bytes) -> str:
 
 
 def _own_machine() -> int:
-    """The ELF number of what we run on, of this very interpreter."""
+    """Return the ELF machine number of this interpreter."""
     with open(sys.executable, "rb") as file:
         return int(_ELF.unpack(file.read(_ELF.size))[2])
 

@@ -1,4 +1,4 @@
-"""What the shim counted in the programs of one run, read from the files they counted in.
+"""Read the shim's counters of the programs of one run from their files.
 
 The layout is `struct hy_counters` (src/hybrid.h) and, one page further, `struct shim_counters` (src/shim.h).
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from whystall.tools.hybrid_io.layout import DIRECT, OPS, REASONS
 
 REST = "rest"
-"""The file of all programs that made no large request."""
+"""The file of all programs without large requests."""
 _PAGE = 4096
 _ENGINE_MAGIC, _SHIM_MAGIC = 0x3130304F49594877, 0x3130304D49485359
 _ENGINE_HEAD = struct.Struct("=QQQQ64s")
@@ -23,12 +23,12 @@ _STRIPES = 16
 _ALIGN = 64
 _FIRST = -(-_SHIM_HEAD.size // _ALIGN) * _ALIGN
 REST_BYTES = _PAGE + _FIRST + _STRIPES * (-(-16 * len(OPS) * len(REASONS) // _ALIGN) * _ALIGN)
-"""How long a file of counters is."""
+"""Size of a counter file."""
 
 
 @dataclass
 class Count:
-    """Requests, and bytes that they moved."""
+    """Requests and transferred bytes."""
 
     requests: int = 0
     bytes: int = 0
@@ -40,12 +40,12 @@ def _counts() -> dict[str, dict[str, Count]]:
 
 @dataclass
 class Programs:
-    """What one program did, or several together.
+    """Counters of one program, or of several together.
 
-    `counts`: by operation and reason. `passed_bytes`: read and written (as the kernel accounts it: pipes and sockets,
-    too) without the shim, by C stdio or by system calls of its own, None where that is not known. `copied_bytes`: moved
-    inside of the kernel (sendfile, copy_file_range, splice). `stdio_requests`: large fread and fwrite looked after.
-    `started`: programs it started, `uncovered`: those of them that run without the shim.
+    `counts`: by operation and reason. `passed_bytes`: read and written without the shim, by C stdio or own system calls
+    (in the kernel's accounting, with pipes and sockets), None if unknown. `copied_bytes`: moved within the kernel
+    (sendfile, copy_file_range, splice). `stdio_requests`: large fread and fwrite of the shim. `started`: started
+    programs; `uncovered`: those without the shim.
     """
 
     pid: int = 0
@@ -66,21 +66,21 @@ class Programs:
     uncovered: int = 0
 
     def bytes(self, operation: str, direct: bool | None = None) -> int:
-        """Bytes of an operation, of one way where `direct` says which."""
+        """Return the bytes of an operation; with `direct`, of direct (True) or buffered (False) requests only."""
         ways = self.counts[operation].items()
         return sum(c.bytes for reason, c in ways if direct is None or (reason in DIRECT) is direct)
 
     def requests(self, operation: str) -> int:
-        """Requests of an operation."""
+        """Return the number of requests of an operation."""
         return sum(count.requests for count in self.counts[operation].values())
 
     def add(self, other: Programs) -> None:
-        """Count `other` in; what it passed by is left as it is."""
+        """Add the counters of `other`, except `passed_bytes`."""
         for operation, ways in other.counts.items():
             for reason, count in ways.items():
-                mine = self.counts[operation][reason]
-                mine.requests += count.requests
-                mine.bytes += count.bytes
+                total = self.counts[operation][reason]
+                total.requests += count.requests
+                total.bytes += count.bytes
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -92,14 +92,14 @@ _SUMS = (
 
 
 def read_folder(folder: Path) -> tuple[list[Programs], Programs]:
-    """The programs that made large requests, in the order they began, and all others as one.
+    """Return the programs with large requests, in the order of their start, and all others together.
 
-    A file that a program was about to make when it was killed is left out.
+    An incomplete file of a killed program is left out.
     """
     rest = Programs(programs=0)
     found: list[tuple[int, Programs]] = []
     for path in folder.iterdir():
-        if path.is_symlink():  # the shim's, where its path has blanks
+        if path.is_symlink():  # the link to a shim whose path has blanks
             continue
         data = path.read_bytes()
         if path.name == REST:
@@ -130,7 +130,7 @@ def _one(data: bytes) -> tuple[int, Programs] | None:
 def _rest(data: bytes) -> Programs | None:
     program = _shim(data)
     if program is not None:
-        program.passed_bytes = None  # of those that could tell; the run as a whole is told instead
+        program.passed_bytes = None  # known of a part only; the run reports the total instead
     return program
 
 
@@ -156,7 +156,7 @@ def _shim(data: bytes) -> Programs | None:
 
 
 def _add_counts(program: Programs, data: bytes, at: int) -> int:
-    """Add a table of counts at `at`; where it ends."""
+    """Add a table of counts at `at`; return its end."""
     numbers = struct.unpack_from(f"={2 * len(OPS) * len(REASONS)}Q", data, at)
     pairs = iter(zip(numbers[::2], numbers[1::2], strict=True))
     for operation in OPS:

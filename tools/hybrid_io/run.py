@@ -1,4 +1,4 @@
-"""Run a program, and all that it starts, with hybrid I/O below it: the shim of LD_PRELOAD, and what it counted."""
+"""Run a program and its children with hybrid I/O, by a library in LD_PRELOAD (the shim), and collect its counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whystall.tools.hybrid_io.report import Programs, read_folder
 LIBRARY = "libwhystall_hybrid_preload.so"
 
 NOT_FOUND, NOT_RUN = 127, 126
-"""Exit statuses of shells and env(1) for a program that is not there, and for one that cannot be run."""
+"""Exit statuses of shells and env(1) for a missing program, and for one that cannot be run."""
 _PASSED_ON = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
@@ -30,7 +30,7 @@ _MATTERS = 16 << 20  # bytes
 
 
 class CannotRun(Exception):
-    """The program cannot be started; `status` is what a shell would end with."""
+    """The program cannot be started; `status` is the exit status of a shell."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -39,13 +39,12 @@ class CannotRun(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What of the policy differs from its defaults, sizes in bytes; None: as it is there.
+    """Settings that differ from the policy's defaults, sizes in bytes; None: default.
 
-    `mode`: ``auto`` by the policy, ``buffered`` or ``direct`` for measuring. `read_direct`, `write_direct`: from this
-    size on, direct. `pressure_direct`: the same while the cache is at its limit. `limit_share`: of the memory there is,
-    what the cache may hold (0 < x <= 1). `limit_bytes`: that limit itself. `keep_file`: files up to this size
-    stay in the cache where they fit. `follow`: programs that are started with an environment of their own get the shim
-    as well.
+    `mode`: ``auto``, or ``buffered`` or ``direct`` for measuring. `read_direct`, `write_direct`: direct from this size
+    on; `pressure_direct`: likewise while the cache is at its limit. `limit_share`: limit of the cache as a share of
+    memory (0 < x <= 1); `limit_bytes`: in bytes. `keep_file`: files up to this size stay in the cache if they fit.
+    `follow`: also programs started with another environment get the shim.
     """
 
     mode: str = "auto"
@@ -58,7 +57,7 @@ class Options:
     follow: bool = False
 
     def text(self) -> str:
-        """As the shim reads it (src/shim.c)."""
+        """Return it as the shim reads it (src/shim.c)."""
         numbers = {
             "mode": MODES.index(self.mode),
             "read_direct": self.read_direct,
@@ -74,12 +73,12 @@ class Options:
 
 @dataclass
 class Run:
-    """A run that ended. `status`: the exit status, or 128 + `signal` where one ended it, as shells say it.
+    """A finished run. `status`: the exit status, or 128 + `signal`, as in shells.
 
-    `programs`: those that made large requests, each; `others`: all other programs together; `total`: both together,
-    with what passed the shim by where the kernel told (None where not). `kind`: ``static``, ``setuid``, ``other_libc``
-    or ``other_machine`` where the program could not be given the shim, else empty. `counted`: False where there was no
-    room for counters, neither in /dev/shm nor in the temporary directory; the program ran as it would have with them.
+    `programs`: each program with large requests; `others`: all others together; `total`: both together, with the bytes
+    that bypassed the shim (None if unknown). `kind`: why the program could not get the shim (see `kind_of_program`),
+    else empty. `counted`: False without space for counters in /dev/shm and the temporary directory; the program ran
+    nevertheless.
     """
 
     command: list[str]
@@ -94,7 +93,7 @@ class Run:
 
     @property
     def signal_name(self) -> str:
-        """Like ``SIGKILL``; empty where none ended it, or it has no name."""
+        """Return the name of the signal that ended it, such as ``SIGKILL``; empty without one."""
         try:
             return signal.Signals(self.signal).name
         except ValueError:
@@ -102,27 +101,27 @@ class Run:
 
     @property
     def mostly_passed(self) -> bool:
-        """Whether more bytes passed the shim by than it saw, and enough to matter."""
+        """Return whether more bytes bypassed the shim than it handled, and enough to matter."""
         passed = sum((self.total.passed_bytes or {}).values())
         return passed > max(_MATTERS, self.total.bytes("read") + self.total.bytes("write"))
 
 
 def library() -> Path:
-    """The shim, built if need be; raises ``build.BuildError`` where it cannot be."""
+    """Return the path of the shim, built if needed. Raises ``build.BuildError``."""
     path = build.library_path(LIBRARY)
     if not path.exists():
         try:
             build.build(LIBRARY)
-        except OSError as error:  # somebody else's installation
+        except OSError as error:  # an installation without write permission
             why = f"{error.filename or path}: {error.strerror or error}"
             raise build.BuildError(f"{why}; its owner can: python -m whystall.tools.hybrid_io.build") from None
     return path
 
 
 def environment(shim: Path, options: Options, folder: Path | None, base: dict[str, str]) -> dict[str, str]:
-    """`base` with the shim before whatever else is preloaded.
+    """Return the environment `base` with the shim before other preloaded libraries.
 
-    Programs with AddressSanitizer refuse to start with anything before its library, unless they are told not to look.
+    Programs with AddressSanitizer reject libraries before its own unless verify_asan_link_order is 0.
     """
     preload = " ".join([str(shim), *base.get("LD_PRELOAD", "").replace(":", " ").split()])
     asan = base.get("ASAN_OPTIONS", "")
@@ -138,9 +137,9 @@ def environment(shim: Path, options: Options, folder: Path | None, base: dict[st
 
 
 def run(command: Sequence[str], options: Options, base: dict[str, str] | None = None) -> Run:
-    """Run `command` to its end; signals that are sent to us meanwhile are passed on to it.
+    """Run `command` to its end; forward signals to it.
 
-    Raises `CannotRun`, and ``build.BuildError`` where there is no shim and none can be built.
+    Raises `CannotRun`, and ``build.BuildError`` if the shim cannot be built.
     """
     base = dict(os.environ) if base is None else base
     path = _found(command[0], base)
@@ -149,7 +148,7 @@ def run(command: Sequence[str], options: Options, base: dict[str, str] | None = 
     with counter_folder() as folder:
         shim = _nameable(shim, folder)
         before, began = _of_children(), time.monotonic()
-        # a loader that is not ours would refuse the program for the sake of the shim
+        # another loader would fail on the shim and not start the program
         variables = base if kind in ("other_libc", "other_machine") else environment(shim, options, folder, base)
         status, signum = _run(path, command, variables)
         seconds, after = time.monotonic() - began, _of_children()
@@ -164,10 +163,10 @@ def run(command: Sequence[str], options: Options, base: dict[str, str] | None = 
 
 
 def _nameable(shim: Path, folder: Path | None) -> Path:
-    """`shim` by a path that LD_PRELOAD can hold, where blanks and colons separate (ld.so(8)): else a link in `folder`,
-    which is gone after the run. What a program that outlives it starts then has no shim, and ld.so says so.
+    """Return a path of `shim` that is valid in LD_PRELOAD, without blanks and colons (ld.so(8)): else a link in
+    `folder`, which is removed after the run; later children of programs that outlive it run without the shim.
     """
-    if not {" ", ":", "$"} & set(str(shim)):  # $LIB and such would be put in place
+    if not {" ", ":", "$"} & set(str(shim)):  # $LIB and such would be expanded
         return shim
     if folder is None:
         raise CannotRun(f"{shim} is no path that LD_PRELOAD can hold, and there is no room for a link to it", NOT_RUN)
@@ -187,12 +186,12 @@ def _found(name: str, base: dict[str, str]) -> str:
 
 
 def _run(path: str, command: Sequence[str], variables: dict[str, str]) -> tuple[int, int]:
-    """Start it and wait; exit status and signal."""
+    """Start it and wait; return exit status and signal."""
     waited = {*_PASSED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else, ignored, children would leave no status
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, children leave no exit status
     try:
-        # Python ignores these two; a program expects them as the kernel gives them.
+        # Python ignores these two; the program must get the default.
         restored = (signal.SIGPIPE, signal.SIGXFSZ)
         try:
             try:
@@ -200,7 +199,7 @@ def _run(path: str, command: Sequence[str], variables: dict[str, str]) -> tuple[
             except OSError as error:
                 if error.errno != errno.ENOEXEC or not is_text(path):
                     raise
-                # a script that names no interpreter: the shell's, as execvp(3), env(1) and shells have it
+                # a script without #!: run it with the shell, as execvp(3), env(1) and shells do
                 words = ["/bin/sh", path, *command[1:]]
                 pid = os.posix_spawn(words[0], words, variables, setsigmask=before, setsigdef=restored)
         except OSError as error:
@@ -219,14 +218,14 @@ def _wait(pid: int, waited: Iterable[signal.Signals]) -> tuple[int, int]:
             if ended:
                 code = os.waitstatus_to_exitcode(status)
                 return (code, 0) if code >= 0 else (128 - code, -code)
-        elif came.si_code <= 0:  # from a process; a terminal sends to the whole group by itself
+        elif came.si_code <= 0:  # sent by a process; a terminal signals the whole group itself
             os.kill(pid, came.si_signo)
 
 
 def _of_children() -> dict[str, int] | None:
-    """Bytes that ended and waited-for children moved by system calls; None where the kernel does not tell.
+    """Return the I/O bytes of ended and waited-for children by system calls; None if unknown.
 
-    The kernel adds them to the account of the whole process, beside those of threads that are no more.
+    The kernel adds them to the process's counts, together with those of ended threads.
     """
     try:
         whole = _account("/proc/self/io")

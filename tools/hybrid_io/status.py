@@ -1,4 +1,4 @@
-"""What is told of a file and of the process: the engine's counters, by name."""
+"""Status of a file and of the process: the engine's counters by name."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ class FileStatus(NamedTuple):
     engine: str
     """``hybrid``, or ``plain`` where the engine is missing."""
     direct: bool
-    """Whether direct I/O is possible at all."""
+    """Whether direct I/O is possible."""
     note: str
-    """Why it is not, else empty."""
+    """Why not, else empty."""
     direct_align: int
-    """What offsets and sizes of direct requests are multiples of; 0 where it is not possible."""
+    """Required alignment of offsets and sizes of direct requests; 0 without direct I/O."""
     memory_align: int
-    """The same of memory; what lies otherwise is copied once."""
+    """Required alignment of memory; other memory is copied."""
     cached_bytes: int
-    """Resident pages of the file, whoever put them there."""
+    """Resident pages of the file, of all processes."""
     own_bytes: int
-    """Of these, put there by this process through the engine and not given back, as far as known."""
+    """Those added by this process through the engine and not released, as far as known."""
     flags: tuple[str, ...]
-    """What is special about it, of `layout.FLAGS`."""
+    """Properties, of `layout.FLAGS`."""
     requests: _By
     """Requests and bytes by operation and reason (`layout.REASONS`). Each request counts once, under the reason of its
     main part; bytes count under the reason of the part that moved them."""
 
 
 class Counters(NamedTuple):
-    """This process since it began; a child of fork begins anew."""
+    """Counters of this process since its start; a child of fork begins at zero."""
 
     requests: _By
     """As in `FileStatus`."""
     files: int
     dropped_bytes: int
-    """Cached pages given back to stay under the limit."""
+    """Cached pages released to stay below the limit."""
     pressure_reads: int
     bounced_bytes: int
-    """Copied through an aligned buffer, since the caller's memory was not aligned."""
+    """Copied through an aligned buffer because the caller's memory was not aligned."""
     fallbacks: int
-    """Direct requests that the kernel refused."""
+    """Direct requests that the kernel rejected."""
     errors: int
-    """Handed to the caller."""
+    """Returned to the caller."""
 
     def bytes_by_way(self) -> dict[str, int]:
-        """Bytes that went ``buffered`` and ``direct``, reads and writes together."""
+        """Return the bytes of ``buffered`` and ``direct`` requests, reads and writes together."""
         total = {"buffered": 0, "direct": 0}
         for by_reason in self.requests.values():
             for reason, count in by_reason.items():
@@ -60,7 +60,7 @@ class Counters(NamedTuple):
 
 
 def status_of(now: layout.Status) -> FileStatus:
-    """A status as the engine gives it."""
+    """Convert a status of the engine."""
     flags = tuple(name for bit, name in enumerate(layout.FLAGS) if now.flags >> bit & 1)
     direct = "unsupported" not in flags
     note = "" if direct else f"direct I/O is not possible here ({os.strerror(now.unsupported_errno)}): all is buffered"
@@ -78,7 +78,7 @@ def status_of(now: layout.Status) -> FileStatus:
 
 
 def counters_of(now: layout.Counters) -> Counters:
-    """Counters as the engine holds them."""
+    """Convert counters of the engine."""
     return Counters(
         requests=layout.counts(now.by),
         files=now.files,

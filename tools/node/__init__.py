@@ -1,1 +1,1 @@
-"""The node that processes run on, from wherever we run ourselves: its mounts, control groups, containers and pods."""
+"""The node, as seen from the host or a container: its mounts, control groups, containers and pods."""

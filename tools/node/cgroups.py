@@ -1,10 +1,11 @@
-"""What the control groups of a process say of its container, pod, Slurm job and unit. Pure.
+"""Parse the control groups of a process into its container, pod, Slurm job and unit. Pure.
 
-Paths as they are made by Docker, containerd and CRI-O with the drivers ``cgroupfs`` and ``systemd`` (kubelet's
+Path formats of Docker, containerd and CRI-O with the drivers ``cgroupfs`` and ``systemd`` (kubelet's
 ``cm/cgroup_manager_linux.go``: ``kubepods/burstable/podUID/ID`` and ``kubepods-burstable-podUID.slice``, where the
 dashes of the uid are underscores), by Podman, by Slurm (``cgroup/v1``: ``slurm/uid_U/job_J/step_S``; ``cgroup/v2``:
-``slurmstepd.scope/job_J/step_S``) and by systemd. What the node's own runtime made counts: below a container those who
-run in it may make control groups, by the names of others. Nodes may be containers themselves (kind): their pods count.
+``slurmstepd.scope/job_J/step_S``) and by systemd. Only groups of the node's runtime count: within a
+container processes may create control groups with any names. Nodes may be containers themselves (kind): their pods
+count.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _SLURM = re.compile(r"^job_(?P<job>[0-9]{1,12})$")
 _STEP = re.compile(r"^step_(?P<step>[0-9]{1,12}|batch|extern|interactive)$")
 _SLURM_ROOT = re.compile(r"^(?:slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope)$")
 _UNIT = re.compile(r"^(?P<unit>[^/]+\.service)$")
-# Units that hold whole logins or other services and are nobody's job.
+# Units of whole logins or of infrastructure, which are no jobs.
 _NO_JOB = re.compile(r"^(?:user@\d+|containerd|docker|kubelet|crio|slurmd|slurmstepd|ssh|sshd)\.service$")
 
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """What the path of a control group says: of its container, pod, Slurm job and unit."""
+    """The container, pod, Slurm job and unit of a control group."""
 
     container: str | None = None
     runtime: str | None = None
@@ -53,8 +54,8 @@ class Grouped:
 
 
 def proc_cgroup(raw: bytes) -> dict[str, bytes]:
-    """Parse /proc/PID/cgroup: controller name to path as it is on disk; ``""`` is the unified (v2) hierarchy. As the
-    kernel tells it: relative to our own cgroup namespace (see `Hierarchies.membership` in ``hierarchies.py``).
+    """Parse /proc/PID/cgroup: controller name to path as it is on disk; ``""`` is the unified (v2) hierarchy. Paths
+    are relative to our own cgroup namespace (see `CgroupView.membership` in ``hierarchies.py``).
     """
     found: dict[str, bytes] = {}
     for line in raw.splitlines():
@@ -66,7 +67,7 @@ def proc_cgroup(raw: bytes) -> dict[str, bytes]:
 
 
 def grouped(raw: str) -> Grouped:
-    """What `raw`, the content of /proc/PID/cgroup, says; of several hierarchies the one that says most counts first."""
+    """Parse `raw`, the content of /proc/PID/cgroup; the hierarchy with most information counts first."""
     found = [of_path(line.split(":", 2)[2]) for line in raw.splitlines() if line.count(":") >= 2]
     values: dict[str, str | None] = {}
     for name in Grouped.__slots__:
@@ -75,30 +76,28 @@ def grouped(raw: str) -> Grouped:
 
 
 def path_of(raw: str) -> str:
-    """The longest path in `raw`: what `TargetParams.cgroup` takes; empty where the process is in no group."""
+    """Return the longest path in `raw`, for `TargetParams.cgroup`; empty if the process is in no group."""
     paths = [line.split(":", 2)[2] for line in raw.splitlines() if line.count(":") >= 2]
     longest = max(paths, key=len, default="")
     return "" if longest == "/" else longest
 
 
 def group_of(path: str, name: str) -> str:
-    """The part of `path` that ends with the control group of the container or pod `name` (its id or uid); the whole
-    path where none of its groups is called so.
-    """
+    """Return `path` up to the control group of the container or pod `name` (its id or uid); all of it without one."""
     parts = path.split("/")
     named = [at for at, part in enumerate(parts) if name in part.replace("_", "-")]
     return "/".join(parts[: named[-1] + 1]) if named else path
 
 
 def of_path(path: str) -> Grouped:
-    """What one path says."""
+    """Parse one path."""
     container = runtime = pod = job = step = unit = None
     slurm = False
     parts = [part for part in path.split("/") if part]
     for place, part in enumerate(parts):
         if pod is None and (match := _POD.match(part)) is not None:
             pod = match["uid"].replace("_", "-")
-            container = runtime = None  # of a node that is a container itself
+            container = runtime = None  # the node itself is a container
         elif container is None and (match := _SCOPE.match(part) or _COLON.match(part)) is not None:
             container, runtime = match["id"], match["runtime"].removeprefix("cri-")
             if "slice" in match.re.groupindex and (inner := _POD.match(match["slice"])) is not None:

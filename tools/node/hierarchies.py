@@ -1,8 +1,8 @@
-"""The control groups of the node, from wherever we are: where their files are reached, and paths that mean something.
+"""The control groups of the node, also from within a container: paths of their files, and absolute group paths.
 
-/proc/PID/cgroup and mountinfo tell paths relative to the cgroup namespace of the reader (cgroup_namespaces(7)): in a
-container with one of its own, another pod is ``/../../podUID/ID``. Where our namespace begins is found by looking for
-ourselves in the node's tree, as deep as the ``..`` say.
+/proc/PID/cgroup and mountinfo have paths relative to the cgroup namespace of the reader (cgroup_namespaces(7)): in a
+container with its own namespace, another pod is ``/../../podUID/ID``. The start of our namespace is found by searching
+for our own process in the node's tree, at the depth given by the ``..``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from whystall.tools.node.vantage import PROC, in_sidecar, node_process
 
 _UP = b"/.."
 _MOST = 100_000
-"""Directories that are looked through for ourselves, at most."""
+"""Most directories searched for our own process."""
 
 
 class CgroupView:
-    """`mounts`: of control groups, those of the node in a sidecar, with roots as the node tells them and points that we
-    can open. Reads a few small files; below a cgroup namespace also a level of the tree, some 20 us per group.
+    """`mounts`: the cgroup mounts (in a sidecar the node's), with absolute roots and accessible mount points.
+
+    Reads a few small files; within a cgroup namespace also a level of the tree, some 20 us per group.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -40,20 +41,20 @@ class CgroupView:
         self.mounts = [mount._replace(root=self._absolute(mount.root, *_controllers(mount))) for mount in found]
 
     def membership(self, raw: bytes) -> dict[str, bytes]:
-        """Of `raw`, the content of /proc/PID/cgroup: controller (``""``: version 2) to path as the node tells it."""
+        """Parse `raw`, the content of /proc/PID/cgroup: controller (``""``: version 2) to absolute path."""
         return {controller: self._absolute(path, controller) for controller, path in proc_cgroup(raw).items()}
 
     def lines(self, raw: bytes) -> bytes:
-        """`raw` with paths as the node tells them."""
+        """Return `raw` with absolute paths."""
         if not self._base:
             return raw
-        told = []
+        lines = []
         for line in raw.splitlines():
             head, first, rest = line.partition(b":")
             names, second, path = rest.partition(b":")
             place = self._absolute(path, *(name.decode("utf-8", "replace") for name in names.split(b",")))
-            told.append(head + first + names + second + place)
-        return b"".join(line + b"\n" for line in told)
+            lines.append(head + first + names + second + place)
+        return b"".join(line + b"\n" for line in lines)
 
     def _absolute(self, path: bytes, *controllers: str) -> bytes:
         base = next((self._base[c] for c in controllers if c in self._base), next(iter(self._base.values()), None))
@@ -63,7 +64,7 @@ class CgroupView:
 
 
 def _mounts(table: Path, prefix: bytes) -> list[Mount]:
-    """The cgroup mounts in `table` that can be opened below `prefix`."""
+    """Return the cgroup mounts in `table` that can be opened below `prefix`."""
     try:
         mounts = mountinfo(table.read_bytes())
     except OSError:
@@ -73,7 +74,7 @@ def _mounts(table: Path, prefix: bytes) -> list[Mount]:
 
 
 def _opens(directory: bytes) -> bool:
-    """Whether its entries may be listed. (access(2) would ask for our real user, without its capabilities.)"""
+    """Return whether its entries can be listed. (access(2) checks the real user, without capabilities.)"""
     try:
         os.scandir(directory).close()
         return True
@@ -86,26 +87,26 @@ def _controllers(mount: Mount) -> tuple[str, ...]:
 
 
 def _bases(mounts: list[Mount], own: dict[str, bytes], pid: int) -> dict[str, bytes]:
-    """Where our cgroup namespace begins in the hierarchy of each of `mounts`, by controller; only what was found."""
+    """Return the start of our cgroup namespace in the hierarchies of `mounts`, by controller, where found."""
     found: dict[str, bytes] = {}
     for mount in mounts:
         if not mount.root.startswith(_UP):
             continue
         names = [name for name in _controllers(mount) if name in own]
-        mine = own[names[0]].strip(b"/") if names else b""
-        if not names or mine.startswith(b".."):
+        inside = own[names[0]].strip(b"/") if names else b""
+        if not names or inside.startswith(b".."):
             continue  # we are outside of our own namespace
-        depth = mount.root.count(_UP) + (mine.count(b"/") + 1 if mine else 0)
+        depth = mount.root.count(_UP) + (inside.count(b"/") + 1 if inside else 0)
         for group in _level(mount.point, depth):
             if _holds(group, pid):
                 path = group[len(mount.point) :]
-                found |= dict.fromkeys(names, path[: len(path) - len(mine)].rstrip(b"/") if mine else path)
+                found |= dict.fromkeys(names, path[: len(path) - len(inside)].rstrip(b"/") if inside else path)
                 break
     return found
 
 
 def _level(top: bytes, depth: int) -> Iterator[bytes]:
-    """Directories `depth` levels below `top`."""
+    """Yield the directories `depth` levels below `top`."""
     level = [top]
     for _ in range(depth):
         deeper = []
@@ -114,7 +115,7 @@ def _level(top: bytes, depth: int) -> Iterator[bytes]:
                 with os.scandir(directory) as entries:
                     deeper += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
             except OSError:
-                continue  # gone meanwhile
+                continue  # removed meanwhile
         level = deeper[:_MOST]
     yield from level
 

@@ -1,4 +1,4 @@
-"""What is mounted where: /proc/PID/mountinfo (proc(5)), and one file's names under several tables of mounts. Pure."""
+"""Parse /proc/PID/mountinfo (proc(5)). Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from whystall.tools.contract.text import clean
 
 REMOTE = ("nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "virtiofs")
-"""File systems where a look at a file may wait for a server that does not answer."""
-_OPTION = 1 << 16  # of an overlay: the directories of all its layers
+"""File systems on which opening a file may block on an unresponsive server."""
+_OPTION = 1 << 16  # most bytes of an option; an overlay has the directories of all its layers
 
 
 class Mount(NamedTuple):
@@ -24,7 +24,7 @@ class Mount(NamedTuple):
 
 
 def mountinfo(raw: bytes) -> list[Mount]:
-    """Parse /proc/PID/mountinfo; the later of two mounts on the same point is what is seen there."""
+    """Parse /proc/PID/mountinfo; of two mounts on the same point the later one counts."""
     mounts = []
     for line in raw.splitlines():
         left, dash, right = line.partition(b" - ")
@@ -39,7 +39,7 @@ def mountinfo(raw: bytes) -> list[Mount]:
 
 
 def below(path: bytes, top: bytes) -> bytes | None:
-    """What follows directory `top` in `path`, with its leading slash (empty: `top` itself); None: it lies elsewhere."""
+    """Return the part of `path` after directory `top`, from its slash on (empty: `top` itself); None: elsewhere."""
     top = top.rstrip(b"/")
     rest = path[len(top) :]
     return rest if path.startswith(top) and rest[:1] in (b"", b"/") else None

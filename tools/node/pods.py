@@ -1,11 +1,11 @@
-"""What the pods of this node are called, as the node itself says; nothing is asked of the cluster.
+"""Find the names of this node's pods in its own files, without access to the cluster.
 
 * the kubelet's logs: ``/var/log/pods/NAMESPACE_POD_UID`` (pkg/kubelet/kuberuntime/helpers.go, BuildPodLogsDirectory);
-* what the runtime was told: the annotations in the bundle's ``config.json`` of containerd
+* the runtime's files: the annotations in the bundle's ``config.json`` of containerd
   (``io.kubernetes.cri.sandbox-name``, ``-namespace``; pkg/cri/annotations) and CRI-O (``io.kubernetes.pod.*``), the
   labels in Docker's ``config.v2.json``;
 * the container itself, last: its host name is its pod's unless the pod gave itself another, and the namespace lies
-  beside its service account's token. Whoever runs in there may have written them, so they are told of their own only.
+  beside its service account's token. Its processes may have written them, so they are used for that container only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class Pods:
-    """Looks names up, each once. Blocks for a few small files of the node."""
+    """Finds and caches names. Reads a few small files of the node, blocking."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -53,8 +53,8 @@ class Pods:
         self._listed = False
 
     def name(self, uid: str | None, container: str | None, pid: int | None = None) -> str | None:
-        """``NAMESPACE/NAME`` of the pod `uid`, one of whose containers is `container`, one of whose processes is `pid`;
-        only ``NAME`` where nothing tells the namespace; None where it is not told, or there is no pod.
+        """Return ``NAMESPACE/NAME`` of the pod `uid` with the given `container` and process `pid`; only ``NAME`` if the
+        namespace is unknown; None if the name is unknown, or without a pod.
         """
         key = (uid, container)
         if self._known.get(key) is None:
@@ -95,7 +95,7 @@ class Pods:
         return None
 
     def _inside(self, pid: int) -> str | None:
-        """Of the container's own files. A pod in the network of its host has the host's name: that is none of its."""
+        """Return the name from the container's own files. The node's host name (hostNetwork) does not count."""
         root = self._proc / str(pid) / "root"
         if _remote(self._proc / str(pid) / "mountinfo", (_HOSTNAME, _NAMESPACE)):
             return None
@@ -110,10 +110,10 @@ class Pods:
 
 def _annotated(raw: bytes) -> str | None:
     try:
-        told = json.loads(raw)
+        config = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    for notes in _notes(told):
+    for notes in _notes(config):
         for namespace, pod in _NAMES:
             names = notes.get(namespace), notes.get(pod)
             if all(isinstance(name, str) for name in names):
@@ -123,18 +123,18 @@ def _annotated(raw: bytes) -> str | None:
     return None
 
 
-def _notes(told: Any) -> Iterator[dict[Any, Any]]:
-    """Annotations of an OCI bundle, labels of Docker."""
-    if isinstance(told, dict):
-        config = told.get("Config")
-        for notes in (told.get("annotations"), config.get("Labels") if isinstance(config, dict) else None):
+def _notes(bundle: Any) -> Iterator[dict[Any, Any]]:
+    """Yield the annotations of an OCI bundle, or the labels of Docker."""
+    if isinstance(bundle, dict):
+        config = bundle.get("Config")
+        for notes in (bundle.get("annotations"), config.get("Labels") if isinstance(config, dict) else None):
             if isinstance(notes, dict):
                 yield notes
 
 
 def _content(root: Path, path: str, most: int) -> bytes | None:
-    """At most `most` bytes of the regular file `path` below `root`. No link is followed on the way: an absolute one
-    would lead out of `root` into our own files, and its owner chose where to.
+    """Read at most `most` bytes of the regular file `path` below `root`, without following links: an absolute one could
+    lead from an untrusted `root` to our own files.
     """
     descriptor = -1
     try:
@@ -147,7 +147,7 @@ def _content(root: Path, path: str, most: int) -> bytes | None:
         above = descriptor
         descriptor = os.open(leaf, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
         os.close(above)
-        # a pipe would be waited for, and to open a device does something
+        # a pipe would block, and opening a device may have effects
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
         place, descriptor = descriptor, os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
@@ -163,7 +163,7 @@ def _content(root: Path, path: str, most: int) -> bytes | None:
 
 
 def _remote(table: Path, paths: Iterable[str]) -> bool:
-    """Whether one of `paths` may lie on a file system that waits for a server; True also where that is not known."""
+    """Return whether one of `paths` may be on a network file system; True also if unknown."""
     try:
         mounts = mountinfo(table.read_bytes())
     except OSError:

@@ -1,8 +1,8 @@
-"""From where we look at the node: on it, from a sidecar that shares its processes, or shut into a container.
+"""Where this process runs: on the node, in a sidecar that shares its processes, or in an isolated container.
 
-A privileged container with ``hostPID`` sees the node's processes under their own numbers, but has files, a host name
-and maybe control groups of its own. The node's are reached through a process of it: /proc/1/root is the node's root as
-that process sees it, and following it takes CAP_SYS_PTRACE (``PTRACE_MODE_READ_FSCREDS``, proc(5)), no mount.
+A privileged container with ``hostPID`` sees the node's processes with their pids, but has its own files, host name and
+maybe control groups. The node's files are reached through one of its processes: /proc/1/root is the node's root, and
+access requires CAP_SYS_PTRACE (``PTRACE_MODE_READ_FSCREDS``, proc(5)), but no mount.
 """
 
 from __future__ import annotations
@@ -15,41 +15,38 @@ from whystall.tools.contract.text import clean
 
 PROC = Path("/proc")
 FOREIGN_PIDS = "process numbers here are not the kernel's (an own PID namespace: share the host's, hostPID)"
-"""Why what the kernel tells cannot be laid on the processes seen here."""
+"""Why the kernel's events cannot be matched with the visible processes."""
 PARTIAL_PROC = "/proc tells of processes only (it is mounted with subset=pid)"
-"""Why no engine can count here."""
+"""Why no engine works here."""
 _INITIAL_PIDS = 0xEFFFFFFC
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): the inode of the first PID namespace is fixed."""
 
 
 def pids_are_the_hosts(proc: Path = PROC) -> bool:
-    """Whether our PIDs are those that the kernel tells in traces and BPF. Inside a PID namespace of our own the
-    kernel's numbers cannot be known.
-    """
+    """Return whether our PIDs are those of the kernel's traces and BPF: not in an own PID namespace."""
     try:
         return os.stat(proc / "self/ns/pid").st_ino == _INITIAL_PIDS
     except OSError:
-        return True  # a kernel without PID namespaces has but one
+        return True  # a kernel without PID namespaces
 
 
 def proc_is_whole(proc: Path = PROC) -> bool:
-    """Whether /proc tells of the host too, and not of processes only (mounted with ``subset=pid``; of a systemd unit:
-    ``ProcSubset=pid``): every engine counts by what it tells.
-    """
+    """Return whether /proc has the host's files, which every engine needs; not if it is mounted with ``subset=pid``
+    (systemd: ``ProcSubset=pid``)."""
     return os.path.exists(proc / "stat")
 
 
 def hidden_processes(proc: Path = PROC) -> str | None:
-    """Why /proc does not show every process of the host, in a few words; None where it does."""
+    """Return why /proc does not show all processes of the host, in a few words; None if it does."""
     if not pids_are_the_hosts(proc):
         return "an own PID namespace"
     return None if os.path.exists(proc / "1/stat") else "hidepid"
 
 
 def node_process(proc: Path = PROC) -> Path | None:
-    """Below /proc, a process that has the node's own mounts and may be looked at: the first one, else (some nodes let
-    nobody look at that) kthreadd, whose root is the node's unless that was booted from a RAM disk. None in a PID
-    namespace of our own, or without CAP_SYS_PTRACE.
+    """Return the /proc directory of an accessible process with the node's mounts: pid 1, else (if access to it is
+    denied) kthreadd, whose root is the node's unless booted from a RAM disk. None in an own PID namespace, or without
+    CAP_SYS_PTRACE.
     """
     if not pids_are_the_hosts(proc):
         return None
@@ -64,22 +61,22 @@ def node_process(proc: Path = PROC) -> Path | None:
 
 
 def in_sidecar(proc: Path = PROC) -> bool:
-    """Whether the node's processes are ours to see, but its files are not where we look: they have another table of
-    mounts. False also where that may not be known.
-    """
+    """Return whether the node's processes are visible but have other mounts than we. False also if unknown."""
     return _differs("mnt", proc)
 
 
 def node_path(path: str | Path, proc: Path = PROC) -> Path:
-    """Where the node's own file `path` (absolute) is reached from here; it need not exist."""
+    """Return the path by which the node's file `path` (absolute) is accessible; it need not exist."""
     process = node_process(proc) if in_sidecar(proc) else None
     return process / "root" / str(path).lstrip("/") if process is not None else Path(path)
 
 
 def host_name(proc: Path = PROC) -> str:
-    """The name of the node. In a sidecar our own is that of the pod: there it is what the node's /etc/hostname says,
-    else NODE_NAME (as manifests usually call ``spec.nodeName``); inert. Who has the node's files and a name apart is no
-    pod but a service (ProtectHostname=): its name is a copy of the node's, which /etc/hostname need not be (DHCP).
+    """Return the name of the node, cleaned.
+
+    In a sidecar, whose own name is the pod's, it is from the node's /etc/hostname, else NODE_NAME (usually
+    ``spec.nodeName``). A process with the node's files and its own UTS namespace is a service with ProtectHostname=:
+    its name is a copy of the node's, which /etc/hostname may not be (DHCP).
     """
     process = node_process(proc)
     if process is not None and _differs("uts", proc) and not _same_root(process):
@@ -88,8 +85,8 @@ def host_name(proc: Path = PROC) -> str:
         except OSError:
             lines = []
         names = [line.strip() for line in lines if line.strip() and not line.startswith(b"#")]
-        if said := (names[0] if names else os.environb.get(b"NODE_NAME", b"")):
-            return clean(said)
+        if name := (names[0] if names else os.environb.get(b"NODE_NAME", b"")):
+            return clean(name)
     return clean(platform.node())
 
 
@@ -101,7 +98,7 @@ def _same_root(process: Path) -> bool:
 
 
 def _differs(namespace: str, proc: Path) -> bool:
-    """Whether the node's processes are in another namespace of this kind than we."""
+    """Return whether the node's processes are in another namespace of this kind than we."""
     process = node_process(proc)
     try:
         return process is not None and os.readlink(process / "ns" / namespace) != os.readlink(

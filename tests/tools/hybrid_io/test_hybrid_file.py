@@ -43,7 +43,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "plain":
         monkeypatch.setattr(library, "_loaded", None)
         monkeypatch.setattr(library, "PATH", "/nonexistent/libwhystall_hybrid.so")
-        monkeypatch.setattr(hybrid_file, "_told", set())
+        monkeypatch.setattr(hybrid_file, "_warned", set())
         with pytest.warns(RuntimeWarning, match="engine is not built .* build it with: python -m whystall"):
             hybrid_open("/dev/null").close()
     kind: str = request.param
@@ -411,7 +411,7 @@ def test_a_child_of_fork_may_use_and_close_it(path: Path) -> None:
 def test_without_the_engine_it_is_told_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_loaded", None)
     monkeypatch.setattr(library, "PATH", __file__)  # no library
-    monkeypatch.setattr(hybrid_file, "_told", set())
+    monkeypatch.setattr(hybrid_file, "_warned", set())
     with pytest.warns(RuntimeWarning, match="cannot be loaded .* build it with") as told:
         first = hybrid_open(path)
     assert "\n" not in str(told[0].message)
