@@ -12,30 +12,34 @@ import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from whystall.agent_server.integrations.alerts.muting import Inhibitor, Muting, chunks
+from whystall.agent_server.integrations.alerts.receivers import Receiver
 from whystall.agent_server.integrations.alerts.regrouping import move
 from whystall.agent_server.integrations.alerts.related import relate
-from whystall.agent_server.integrations.alerts.reports import What, flood_report, joined, message, report, summary_of
-from whystall.agent_server.integrations.alerts.routefile import check_names, load
-from whystall.agent_server.integrations.alerts.tree import match
+from whystall.agent_server.integrations.alerts.reports import (
+    Summary,
+    What,
+    flood_report,
+    joined,
+    message,
+    report,
+    summary_of,
+)
+from whystall.agent_server.integrations.alerts.routefile import Routes, check_names, load
+from whystall.agent_server.integrations.alerts.tree import Node, match
+from whystall.agent_server.integrations.chat_vendors import vendor
+from whystall.agent_server.integrations.messages import Place
+from whystall.agent_server.journal.alerts import Group, Member
+from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
-from whystall.knowledge_base.tickets.models import LIVE
+from whystall.knowledge_base.tickets.models import LIVE, Ticket
 from whystall.knowledge_base.times import moment
+from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
-
-if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.receivers import Receiver
-    from whystall.agent_server.integrations.alerts.reports import Summary
-    from whystall.agent_server.integrations.alerts.routefile import Routes
-    from whystall.agent_server.integrations.alerts.tree import Node
-    from whystall.agent_server.integrations.messages import Place
-    from whystall.agent_server.journal.alerts import Group, Member
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.stores import Stores
-    from whystall.knowledge_base.tickets.models import Ticket
 
 BY = "alerts"
 """The actor in the histories of tickets and in the audit log."""
@@ -204,8 +208,6 @@ class Groups:
             again = max(again, group.told + options.repeat_interval - now)
         self._kb.alerts.put_group(group.model_copy(update={"flushed": now, "due": now + again, "wait": again}))
 
-    # --- notifications ----------------------------------------------------------------------------------------------
-
     def _notify_firing(
         self, group: Group, receiver: Receiver, members: _Members, what: What, now: float
     ) -> tuple[Group, Flushed]:
@@ -214,7 +216,8 @@ class Groups:
         at = datetime.fromtimestamp(now, timezone.utc)
         live = self._live(group) if receiver.ticket else None
         first = live is None if receiver.ticket else what == "first"
-        flood = self._flooded(receiver, now) if first else group.flood
+        limit = self._settings.alerts.flood
+        flood = self._first_notifications(receiver, now) >= limit if first else group.flood
         ticket: Ticket | None = None
         new = False
         if receiver.ticket and flood:
@@ -235,7 +238,7 @@ class Groups:
             self._kb.alerts.add_first_notification(receiver.name, group.id, now)
         if not flood:
             self._queue_messages(what, group, receiver, summary, members, now, triage)
-        elif new or (not receiver.ticket and self._just_flooded(receiver, now)):
+        elif new or (not receiver.ticket and self._first_notifications(receiver, now) == limit + 1):
             self._queue_messages("flood", group, receiver, summary, members, now, triage)
         return group, Flushed(group.id, "flood" if flood else what, number, new, len(new_alerts), len(members.muted))
 
@@ -266,8 +269,6 @@ class Groups:
         done = Flushed(group.id, "over", group.ticket, notified=len(members.resolved), muted=len(members.muted))
         resolves = receiver.resolved == "resolve"
         if ticket is not None and resolves and ticket.origin == "alert" and not self._fires_elsewhere(ticket, group):
-            from whystall.prompts.render import words
-
             because = str(words(receiver.lang)["alerts"]["resolved"])
             at = datetime.fromtimestamp(now, timezone.utc)
             self._ticket_service.resolve(ticket.id, because, BY, "alerts", at, lesson=False)
@@ -302,9 +303,6 @@ class Groups:
 
     def _destinations_of(self, receiver: Receiver) -> list[Place]:
         """Return the conversations that `receiver` notifies."""
-        from whystall.agent_server.integrations.chat_vendors import vendor
-        from whystall.agent_server.integrations.messages import Place
-
         found = []
         for to in receiver.chat:
             home = vendor(to.channel, self._settings.chat[to.channel]).home()
@@ -320,8 +318,6 @@ class Groups:
     def _summary(self, members: list[Member]) -> Summary:
         return summary_of(self._kb.alerts.bodies([m.n for m in members]))
 
-    # --- tickets ----------------------------------------------------------------------------------------------------
-
     def _ticket(self, group: Group) -> Ticket | None:
         """Return the ticket of the group, or the original if it was closed as a duplicate."""
         return None if group.ticket is None else self._kb.tickets.original(group.ticket)
@@ -333,12 +329,8 @@ class Groups:
             return ticket
         return self._kb.tickets.live(f"2:group:{group.id}")
 
-    def _flooded(self, receiver: Receiver, now: float) -> bool:
-        return self._kb.alerts.first_notifications_since(receiver.name, now - FLOOD_S) >= self._settings.alerts.flood
-
-    def _just_flooded(self, receiver: Receiver, now: float) -> bool:
-        limit = self._settings.alerts.flood + 1
-        return self._kb.alerts.first_notifications_since(receiver.name, now - FLOOD_S) == limit
+    def _first_notifications(self, receiver: Receiver, now: float) -> int:
+        return self._kb.alerts.first_notifications_since(receiver.name, now - FLOOD_S)
 
     def _flood(self, receiver: Receiver, summary: Summary, at: datetime) -> tuple[Ticket, bool]:
         """Return the ticket that the groups of a flood share, and whether it is new.
@@ -351,8 +343,6 @@ class Groups:
             return live, False
         filed = self._ticket_service.file(flood_report(receiver, summary, self._settings.alerts.flood, at), BY, at)
         return filed.ticket, filed.new
-
-    # --- changed routes ---------------------------------------------------------------------------------------------
 
     def _still_routed(self, group: Group, node: Node) -> bool:
         """Return whether `node` still puts the alerts of the group into it."""

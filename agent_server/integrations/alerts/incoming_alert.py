@@ -79,7 +79,8 @@ def _limited(
     kept: dict[str, str] = {}
     cut: set[str] = set()
     for name in names:
-        text = _text(raw[name], longest) if what == "annotations" else text_of(raw[name], longest)
+        keep_lines = what == "annotations" and isinstance(raw[name], str)
+        text = lines(raw[name], longest) if keep_lines else text_of(raw[name], longest)
         if text is None:
             raise InvalidAlert(f"{what}: a value is a list or an object")
         if not text:
@@ -95,11 +96,6 @@ def _limited(
     if len(raw) > len(names):
         cut.add(what)
     return kept, cut
-
-
-def _text(value: Any, limit: int) -> str | None:
-    """Like `text_of`, but keep line breaks."""
-    return lines(value, limit) if isinstance(value, str) else text_of(value, limit)
 
 
 def text_of(value: Any, limit: int) -> str | None:

@@ -6,25 +6,20 @@ sender that repeats the body after a crash completes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.integrations.alerts import payload as payloads
+from whystall.agent_server.integrations.alerts.incoming_alert import IncomingAlert
 from whystall.agent_server.integrations.alerts.regrouping import move
-from whystall.agent_server.integrations.alerts.routefile import load
-from whystall.agent_server.integrations.alerts.tree import match, walk
+from whystall.agent_server.integrations.alerts.routefile import Routes, load
+from whystall.agent_server.integrations.alerts.tree import Node, match, walk
 from whystall.agent_server.journal.alerts import Alert, Group
+from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ErrorCode, ToolError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from whystall.agent_server.integrations.alerts.incoming_alert import IncomingAlert
-    from whystall.agent_server.integrations.alerts.routefile import Routes
-    from whystall.agent_server.integrations.alerts.tree import Node
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.stores import Stores
 
 LATE_S = 600.0
 """A firing message this soon after the alert was resolved, with no later start, is taken for a delayed one. After that
@@ -204,18 +199,11 @@ class Intake:
                 )
                 return
             self._kb.alerts.put_member(id, alert.fingerprint, n, "firing", alert.starts, notified=False)
-        group = changed.get(id) or self._kb.alerts.group(id) or _group(node, id, alert, now)
+        group = changed.get(id) or self._kb.alerts.group(id)
+        if group is None:
+            labels = node.group_labels(alert.labels)
+            group = Group(id=id, receiver=node.options.receiver, route=node.key, labels=labels, created=now)
         changed[id] = _scheduled(group.model_copy(update={"truncated": truncated}), node, alert, now)
-
-
-def _group(node: Node, id: str, alert: Alert, now: float) -> Group:
-    return Group(
-        id=id,
-        receiver=node.options.receiver,
-        route=node.key,
-        labels=node.group_labels(alert.labels),
-        created=now,
-    )
 
 
 def _scheduled(group: Group, node: Node, alert: Alert, now: float) -> Group:

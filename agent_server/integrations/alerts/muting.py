@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from whystall.agent_server.integrations.alerts.matchers import Matchers, all_match, parse
-
-if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.routefile import InhibitRule, Routes
-    from whystall.agent_server.integrations.alerts.tree import Node
-    from whystall.agent_server.stores import Stores
+from whystall.agent_server.integrations.alerts.routefile import InhibitRule, Routes
+from whystall.agent_server.integrations.alerts.tree import Node
+from whystall.agent_server.stores import Stores
 
 Labels = Mapping[str, str]
 T = TypeVar("T")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.yaml_reader import Item
+from whystall.agent_server.integrations.alerts.yaml_reader import Item
+from whystall.knowledge_base.classify.rules import categories
+from whystall.tools.contract.findings import Severity
 
 _FIELDS = {"name", "ticket", "triage", "resolved", "chat", "sinks", "schedule", "given", "lang"}
 _GIVEN: tuple[Literal["category", "component", "severity"], ...] = ("category", "component", "severity")
@@ -90,11 +91,7 @@ def _name(item: Item) -> str:
 
 def _given(name: Literal["category", "component", "severity"], item: Item) -> str:
     if name == "severity":
-        from whystall.tools.contract.findings import Severity
-
         return item.word(tuple(s.value for s in Severity))
     if name == "category":
-        from whystall.knowledge_base.classify.rules import categories
-
         return item.word((*categories(), "none"))
     return _short(item)

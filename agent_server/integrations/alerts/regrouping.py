@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from whystall.agent_server.integrations.alerts.tree import Node
-    from whystall.agent_server.journal.alerts import Group, Member
-    from whystall.agent_server.stores import Stores
+from whystall.agent_server.integrations.alerts.tree import Node
+from whystall.agent_server.journal.alerts import Group, Member
+from whystall.agent_server.stores import Stores
 
 
 def move(
-    kb: Stores,
-    member: Member,
-    old: Group,
-    node: Node,
-    labels: Mapping[str, str],
-    new: Group | None,
-    now: float,
+    kb: Stores, member: Member, old: Group, node: Node, labels: Mapping[str, str], new: Group | None, now: float
 ) -> Group:
     """Add `member` of the group `old` to the group that `node` gives for `labels`; return that group, due now.
 

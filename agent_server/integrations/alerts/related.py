@@ -8,15 +8,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.tickets.models import Link, Ticket
 from whystall.knowledge_base.times import rfc3339
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from whystall.agent_server.stores import Stores
 
 LINKS = 5
 """Maximum links added to one ticket at a time."""

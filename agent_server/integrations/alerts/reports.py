@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from whystall.agent_server.integrations.alerts.matchers import format_matcher
+from whystall.agent_server.integrations.alerts.receivers import Receiver
 from whystall.agent_server.integrations.alerts.related import things_of
+from whystall.agent_server.integrations.messages import Outgoing
+from whystall.agent_server.journal.alerts import Group, Stored
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.tickets.human import line, lines
 from whystall.knowledge_base.tickets.models import Decision
 from whystall.knowledge_base.times import rfc3339
-
-if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.receivers import Receiver
-    from whystall.agent_server.integrations.messages import Outgoing
-    from whystall.agent_server.journal.alerts import Group, Stored
+from whystall.prompts.render import render, words
 
 What = Literal["first", "more", "repeat", "over", "flood"]
 SHOWN = 20
@@ -169,8 +168,6 @@ def _pairs(labels: Mapping[str, str], besides: tuple[str, ...]) -> str:
 
 
 def _words(lang: str) -> dict[str, Any]:
-    from whystall.prompts.render import words
-
     found: dict[str, Any] = words(lang)["alerts"]
     return found
 
@@ -189,9 +186,6 @@ def message(
     triage: bool = False,
 ) -> Outgoing:
     """Return the chat message about a group. `held`: number of muted alerts; `triage`: a diagnosis was started."""
-    from whystall.agent_server.integrations.messages import Outgoing
-    from whystall.prompts.render import render
-
     text = render(
         "alert_group.md",
         lang,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from whystall.agent_server.integrations.alerts.incoming_alert import IncomingAlert
 from whystall.agent_server.integrations.alerts.muting import Inhibitor, MuteReason, Muting
-from whystall.agent_server.integrations.alerts.tree import explain
-
-if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.incoming_alert import IncomingAlert
-    from whystall.agent_server.integrations.alerts.routefile import Routes
-    from whystall.agent_server.integrations.alerts.tree import Node, Visit
-    from whystall.agent_server.stores import Stores
+from whystall.agent_server.integrations.alerts.routefile import Routes
+from whystall.agent_server.integrations.alerts.tree import Node, Visit, explain
+from whystall.agent_server.stores import Stores
 
 
 class _Model(BaseModel):

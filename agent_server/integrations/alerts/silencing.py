@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.alerts.matchers import BadMatcher, Matcher, Matchers, parse
 from whystall.agent_server.journal.silences import Silence
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.tickets.human import line
 from whystall.tools.contract.errors import ErrorCode, ToolError
-
-if TYPE_CHECKING:
-    from whystall.agent_server.stores import Stores
 
 LONGEST = 366 * 86_400.0
 """Maximum seconds of a silence."""

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from whystall.agent_server.integrations.alerts.route_trace import RouteTrace, route_path
+from whystall.agent_server.integrations.alerts.routefile import Routes
+from whystall.agent_server.integrations.alerts.tree import ALL, walk
+from whystall.agent_server.journal.alerts import Stored
+from whystall.agent_server.journal.silences import Silence
+from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.times import rfc3339
-
-if TYPE_CHECKING:
-    from whystall.agent_server.integrations.alerts.route_trace import RouteTrace
-    from whystall.agent_server.integrations.alerts.routefile import Routes
-    from whystall.agent_server.journal.alerts import Stored
-    from whystall.agent_server.journal.silences import Silence
-    from whystall.knowledge_base.models import Lang
+from whystall.prompts.render import render
 
 
 def trace_text(found: Sequence[RouteTrace], left_out: int, file: str, lang: Lang) -> str:
     """Render the routing of each alert; `left_out`: number of alerts that were not traced."""
-    from whystall.prompts.render import render
-
     return render("route_test.txt", lang, found=found, left_out=left_out, file=file, span=span)
 
 
 def routes_text(routes: Routes, file: str, lang: Lang) -> str:
     """Render the routing tree."""
-    from whystall.agent_server.integrations.alerts.route_trace import route_path
-    from whystall.agent_server.integrations.alerts.tree import ALL, walk
-    from whystall.prompts.render import render
-
     nodes = [
         {
             "node": node,
@@ -45,15 +39,11 @@ def routes_text(routes: Routes, file: str, lang: Lang) -> str:
 
 def alerts_text(alerts: Sequence[Stored], counts: dict[str, int], lang: Lang) -> str:
     """Render the counts and a line per alert."""
-    from whystall.prompts.render import render
-
     return render("alerts.txt", lang, alerts=alerts, counts=counts, when=when)
 
 
 def silences_text(silences: Sequence[Silence], now: float, lang: Lang) -> str:
     """Render a line per silence."""
-    from whystall.prompts.render import render
-
     rows: list[dict[str, Any]] = [{"s": s, "state": s.state(now)} for s in silences]
     return render("silences.txt", lang, rows=rows, when=when)
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.chat.answers import clock
 from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.messages import Outgoing
+from whystall.agent_server.journal.alerts import Group
+from whystall.agent_server.journal.silences import Silence
+from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import words
-
-if TYPE_CHECKING:
-    from whystall.agent_server.journal.alerts import Group
-    from whystall.agent_server.journal.silences import Silence
-    from whystall.agent_server.stores import Stores
 
 _SHOWN = 10
 _READ = 200

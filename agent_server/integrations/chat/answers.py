@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.chat import message_texts as texts
 from whystall.agent_server.integrations.chat.intents import Intent
@@ -18,20 +17,18 @@ from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.job_lookup.models import Job, Missed, Resolution
 from whystall.agent_server.integrations.messages import Outgoing
-from whystall.knowledge_base.models import Lang
+from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
+from whystall.agent_server.ticketing.oncall.on_call import OnCall, on_call, shifts
+from whystall.knowledge_base.models import Lang, Match, Words
+from whystall.knowledge_base.tickets.models import State
+from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
-
-if TYPE_CHECKING:
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.oncall.on_call import OnCall
-    from whystall.knowledge_base.models import Match, Words
-    from whystall.knowledge_base.tickets.models import State
 
 SHOWN = 10
 _AHEAD = timedelta(days=62)
@@ -65,8 +62,6 @@ class Answers:
     kb: Stores
     settings: Settings | None
 
-    # --- on call ----------------------------------------------------------------------------------------------------
-
     def on_call(self, intent: Intent, lang: Lang, now: datetime, user: str = "") -> Outgoing:
         """Return who is on call in the schedules and at the time in the question, who is next, or when `user` is."""
         title = say(lang, "title.on_call")
@@ -91,8 +86,6 @@ class Answers:
 
     def on_call_at(self, schedules: Sequence[str], at: datetime) -> list[OnCall]:
         """Return who is on call in each of `schedules` at `at`."""
-        from whystall.agent_server.ticketing.oncall.on_call import on_call
-
         assert self.settings is not None  # noqa: S101 - callers have schedules
         overrides = self.kb.overrides.all()
         return [on_call(self.settings.oncall, overrides, schedule, at) for schedule in schedules]
@@ -133,8 +126,6 @@ class Answers:
 
     def _own_shift(self, user: str, schedules: Sequence[str], lang: Lang, now: datetime) -> Safe:
         """Return when `user` is on call next, or now."""
-        from whystall.agent_server.ticketing.oncall.on_call import shifts
-
         assert self.settings is not None  # noqa: S101 - the caller checked
         if not user:
             return say(lang, "ticket.not_known")
@@ -156,8 +147,6 @@ class Answers:
         person = self.settings.users.get(user) if self.settings is not None else None
         return name(short(person.name, _NAME)) if person is not None and person.name else name(user)
 
-    # --- tickets ----------------------------------------------------------------------------------------------------
-
     def ticket(self, id: str, lang: Lang) -> Outgoing:
         try:
             return texts.ticket_message(self.kb.tickets.get(id), lang)
@@ -168,8 +157,6 @@ class Answers:
 
     def tickets(self, intent: Intent, lang: Lang, user: str) -> tuple[Outgoing, list[str]]:
         """Return the tickets with the states, severities and assignee in the question, and the ids shown."""
-        from whystall.knowledge_base.tickets.rows import Wanted
-
         own = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的", intent.text, re.I) is not None
         whose = self._assignee(intent.text, user, own)
         if own and whose is None:
@@ -216,10 +203,6 @@ class Answers:
     def _fix(self, match: Match) -> Words | None:
         """Return the fix of the incident if its card was reviewed."""
         return self.kb.cards.get(match.incident).fix if match.state == "reviewed" else None
-
-    def matches(self, diagnosis: str) -> list[Match]:
-        """Return past incidents similar to a stored diagnosis."""
-        return list(self.kb.get_diagnosis(diagnosis).matches)
 
 
 def states_of(text: str) -> tuple[State, ...]:

@@ -176,14 +176,20 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
     """Return the model's supported sentences, else the plain answers, and start a requested investigation."""
     lang, functions = author.lang, exchange.functions
     stands = bool(exchange.grounded.kept) and not exchange.stopped
-    lines: list[str] = list(exchange.grounded.kept) if stands else _plain_lines(functions.plain, lang)
+    plain = list(dict.fromkeys(message.text for message in functions.plain)) or [say(lang, "unknown")]
+    lines: list[str] = list(exchange.grounded.kept) if stands else plain
     if exchange.stopped in ("struck", "empty"):
         lines.append(say(lang, "model.struck"))
     elif exchange.stopped:
         lines.append(say(lang, "model.stopped", name(exchange.stopped)))
     if functions.target is not None:
         started = conversation.investigate(functions.target, author, author.incoming.text)
-        return Turn(lambda: _joined(started.act(), lines if stands else [], lang), started.request)
+
+        def act_with_answer() -> Outgoing:
+            message = started.act()
+            return message.model_copy(update={"text": "\n".join([*(lines if stands else []), message.text])})
+
+        return Turn(act_with_answer, started.request)
     if functions.ambiguous is not None:
         return conversation.ask_which(functions.ambiguous, author, now)
     answer = clean(" ".join(lines), _EARLIER)
@@ -195,15 +201,6 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
         return outgoing(lang, lines)
 
     return Turn(act)
-
-
-def _joined(message: Outgoing, lines: list[str], lang: Lang) -> Outgoing:
-    return message.model_copy(update={"text": "\n".join([*lines, message.text])})
-
-
-def _plain_lines(plain: list[Outgoing], lang: Lang) -> list[str]:
-    texts = list(dict.fromkeys(message.text for message in plain))
-    return [*texts] if texts else [say(lang, "unknown")]
 
 
 async def _answer_by_rules(

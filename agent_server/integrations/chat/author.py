@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from whystall.agent_server.integrations.chat.intents import language
 from whystall.agent_server.integrations.messages import Incoming
 from whystall.agent_server.journal.observation_requests import Listener
+from whystall.agent_server.settings.model import Settings
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.text import clean
-
-if TYPE_CHECKING:
-    from whystall.agent_server.settings.model import Settings
 
 TERMINAL = "terminal"
 """The channel of ``whystall chat``; its user can write the knowledge base anyway."""

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, get_args
+from datetime import datetime, timezone
+from typing import Any, get_args
 
+from whystall.agent_server.integrations.alerts.silencing import add, matchers_of
 from whystall.agent_server.integrations.chat.answers import clock
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import outgoing, ticket_name
 from whystall.agent_server.integrations.chat.times import until
 from whystall.agent_server.integrations.messages import Outgoing
+from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.tickets.life import refusal
 from whystall.knowledge_base.tickets.models import ClosedAs, State
@@ -25,20 +29,10 @@ from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-if TYPE_CHECKING:
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.ticket_service import TicketService
-
 CONFIRM_S = 300.0
 """Seconds until a pending command expires."""
 CHANGE = "change"
-_STATES: dict[str, State] = {
-    "acknowledge": "acknowledged",
-    "resolve": "resolved",
-    "close": "closed",
-    "reopen": "open",
-}
+_STATES: dict[str, State] = {"acknowledge": "acknowledged", "resolve": "resolved", "close": "closed", "reopen": "open"}
 _SHOWN = 300
 _KNOWN = 10
 _AS: tuple[tuple[str, ClosedAs], ...] = (
@@ -109,8 +103,6 @@ class Commands:
         number = self._run(command, author, now)
         return outgoing(lang, [self._describe("done", command, author, now, number)])
 
-    # --- preparing --------------------------------------------------------------------------------------------------
-
     def _complete(self, intent: Intent, slots: dict[str, str], author: Author, now: datetime) -> Safe | None:
         """Complete the `slots` of `intent`; return a message if something is missing."""
         lang, id = author.lang, slots.get("id", "")
@@ -164,8 +156,6 @@ class Commands:
         return say(lang, "lacks.person", name(short(slots["to"], _SHOWN)), known)
 
     def _resolve_silence(self, intent: Intent, slots: dict[str, str], lang: Lang, now: datetime) -> Safe | None:
-        from whystall.agent_server.integrations.alerts.silencing import matchers_of
-
         ends = until(intent.get("time"), now)
         if ends is None:
             return say(lang, "lacks.until")
@@ -176,8 +166,6 @@ class Commands:
         slots["matchers"] = ", ".join(texts)
         slots["until"] = str(int(ends.timestamp()))
         return None
-
-    # --- executing --------------------------------------------------------------------------------------------------
 
     def _run(self, command: PendingCommand, author: Author, now: datetime) -> str:
         ticket_service, slots = self.ticket_service, command.slots
@@ -205,12 +193,8 @@ class Commands:
         return ""
 
     def _silence(self, slots: dict[str, str], by: str, at: datetime) -> str:
-        from whystall.agent_server.integrations.alerts.silencing import add
-
         kept = add(self.kb, slots["matchers"], float(slots["until"]), by, slots.get("because", ""), at.timestamp())
         return str(kept.id)
-
-    # --- words ------------------------------------------------------------------------------------------------------
 
     def _describe(self, group: str, command: PendingCommand, author: Author, now: datetime, number: str = "") -> Safe:
         """Return what `command` would do (`group` ``wish``) or has done (``done``)."""
@@ -232,9 +216,9 @@ class Commands:
         return say(lang, f"{group}.{code}", **values)
 
 
-def expires(now: datetime) -> float:
+def expires(now: float) -> float:
     """Return when a command prepared `now` expires, in Unix seconds."""
-    return (now + timedelta(seconds=CONFIRM_S)).timestamp()
+    return now + CONFIRM_S
 
 
 def _quoted(matcher: str) -> str:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
+from whystall.agent_server.app import App
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat import alert_overview, answers, investigations
 from whystall.agent_server.integrations.chat.answers import Answers
+from whystall.agent_server.integrations.chat.assistant import answer_with_model
 from whystall.agent_server.integrations.chat.author import Author, author_of
 from whystall.agent_server.integrations.chat.commands import CHANGE, Commands, PendingCommand, expires
 from whystall.agent_server.integrations.chat.intents import Intent, parts_of, subject_of, understand, wanted_of
@@ -25,15 +27,12 @@ from whystall.agent_server.integrations.job_lookup.find import choose_rank, find
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Resolution, Wanted
 from whystall.agent_server.integrations.messages import Incoming, Outgoing
 from whystall.agent_server.journal.tasks import Task
+from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.task_handler import RetryLater
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
 from whystall.tools.contract.errors import ErrorCode, ToolError
-
-if TYPE_CHECKING:
-    from whystall.agent_server.app import App
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.ticketing.ticket_service import TicketService
 
 KIND = "chat"
 CHOOSE = "choose"
@@ -82,15 +81,18 @@ class Conversation:
         if intent.changes:
             return await self._request_confirmation(intent, author, now)
         if author.llm and intent.name not in _PLAIN:
-            from whystall.agent_server.integrations.chat.assistant import answer_with_model
-
             return await answer_with_model(self, intent, author, now, context)
         parts = parts_of(author.incoming.text)
         if not parts:
             return await self.answer_query(intent, author, now, context)
         turns = [await self.answer_query(part, author, now, context) for part in parts]
         request = next((turn.request for turn in turns if turn.request is not None), None)
-        return Turn(lambda: _merge([turn.act() for turn in turns]), request)
+
+        def act() -> Outgoing:
+            messages = [turn.act() for turn in turns]
+            return messages[0].model_copy(update={"text": "\n\n".join(message.text for message in messages)})
+
+        return Turn(act, request)
 
     async def answer_query(self, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
         """Return the answer to a read-only question, without a model."""
@@ -117,8 +119,6 @@ class Conversation:
             return _reply(await in_thread(lambda: self._similar(known, intent, lang, context)))
         if name in ("alerts", "silences"):
             return _reply(await in_thread(lambda: alert_overview.overview(kb, name, lang, local)))
-        if name == "undeletable":
-            return _reply(outgoing(lang, [say(lang, "undeletable")]))
         if name == "cancel":
             return Turn(lambda: self._cancel(author))
         if name == "status":
@@ -126,11 +126,8 @@ class Conversation:
         if name == "help":
             rest = say(lang, "help_change" if author.may_change else "help_no_change")
             return _reply(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
-        if name == "thanks":
-            return _reply(outgoing(lang, [say(lang, "thanks")]))
-        return _reply(outgoing(lang, [say(lang, "unknown")]))
-
-    # --- investigations ---------------------------------------------------------------------------------------------
+        code = name if name in ("thanks", "undeletable") else "unknown"
+        return _reply(outgoing(lang, [say(lang, code)]))
 
     async def _why(self, intent: Intent, author: Author, now: float) -> Turn:
         wanted, sure = subject_of(intent.text)
@@ -163,7 +160,7 @@ class Conversation:
         }
 
         def act() -> Outgoing:
-            self.app.kb().pending_commands.put(*author.key, choice, expires(_moment(now)))
+            self.app.kb().pending_commands.put(*author.key, choice, expires(now))
             return answers.which_job(found, author.lang)
 
         return Turn(act)
@@ -197,14 +194,12 @@ class Conversation:
 
     def _cancel(self, author: Author) -> Outgoing:
         kb = self.app.kb()
-        waited = kb.pending_commands.get(*author.key, datetime.now(timezone.utc).timestamp())
+        waited = kb.pending_commands.get(*author.key, time.time())
         kb.pending_commands.drop(*author.key)
         message = investigations.cancel(kb, author)
         if waited is not None and waited.get("kind") == CHANGE:
             return outgoing(author.lang, [say(author.lang, "dropped")])
         return message
-
-    # --- commands ---------------------------------------------------------------------------------------------------
 
     async def _request_confirmation(self, intent: Intent, author: Author, now: float) -> Turn:
         kb, local = self.app.kb(), datetime.fromtimestamp(now, author.zone)
@@ -219,7 +214,7 @@ class Conversation:
                 "channel": author.incoming.place.channel,
             }
             if command is not None:
-                kb.pending_commands.put(*author.key, {**command.body(), "lang": author.lang}, expires(_moment(now)))
+                kb.pending_commands.put(*author.key, {**command.body(), "lang": author.lang}, expires(now))
                 kb.audit.put(author.name, "chat.asked", target, "to_confirm", {**detail, "slots": command.slots})
             elif not author.may_change:
                 kb.audit.put(author.name, "chat.asked", target, "not_allowed", detail)
@@ -261,15 +256,13 @@ class Conversation:
 
         return Turn(act)
 
-    # --- context ----------------------------------------------------------------------------------------------------
-
     def _similar(self, known: Answers, intent: Intent, lang: Lang, context: dict[str, Any]) -> Outgoing:
         if id := intent.get("id").lstrip("0"):
             return known.similar_to(id, lang)
         if text := intent.get("text"):
             return known.similar(text, lang)
         if diagnosis := context.get("diagnosis"):
-            return similar_message(known.matches(str(diagnosis)), lang)
+            return similar_message(self.app.kb().get_diagnosis(str(diagnosis)).matches, lang)
         if context.get("ticket"):
             return known.similar_to(str(context["ticket"]), lang)
         return outgoing(lang, [say(lang, "lacks.similar")])
@@ -285,14 +278,7 @@ class Conversation:
 
 
 # Intents that never need a model.
-_PLAIN = frozenset(
-    {"cancel", "status", "help", "thanks", "ticket", "chosen", "alerts", "silences", "undeletable"},
-)
-
-
-def _merge(messages: Sequence[Outgoing]) -> Outgoing:
-    """Join several answers into one message."""
-    return messages[0].model_copy(update={"text": "\n\n".join(message.text for message in messages)})
+_PLAIN = frozenset({"cancel", "status", "help", "thanks", "ticket", "chosen", "alerts", "silences", "undeletable"})
 
 
 def _ticket_of(intent: Intent, context: dict[str, Any]) -> str | None:
@@ -327,7 +313,7 @@ async def handle(task: Task, app: App, ticket_service: TicketService, settings: 
     incoming = Incoming.model_validate(task.payload["incoming"])
     lang: Lang = "en"
     try:
-        turn, author = await Conversation(app, ticket_service, settings).turn(incoming, _now())
+        turn, author = await Conversation(app, ticket_service, settings).turn(incoming, time.time())
         lang = author.lang
         await in_thread(lambda: _answer(app, task, incoming, turn.act))
     except ToolError as error:
@@ -364,11 +350,3 @@ def _choice(text: str, pending: dict[str, Any]) -> int | None:
     if 1 <= number <= len(pids):
         return number
     return pids.index(number) + 1 if number in pids else None
-
-
-def _moment(now: float) -> datetime:
-    return datetime.fromtimestamp(now, timezone.utc)
-
-
-def _now() -> float:
-    return datetime.now(timezone.utc).timestamp()

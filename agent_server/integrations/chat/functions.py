@@ -9,27 +9,27 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat import answers
 from whystall.agent_server.integrations.chat.answers import Answers, clock
 from whystall.agent_server.integrations.chat.grounding import mentioned
-from whystall.agent_server.integrations.chat.intents import Intent
+from whystall.agent_server.integrations.chat.intents import Intent, wanted_of
 from whystall.agent_server.integrations.chat.message_texts import line_title, ticket_title, tickets_message
-from whystall.agent_server.integrations.job_lookup.find import find
+from whystall.agent_server.integrations.chat.times import when
+from whystall.agent_server.integrations.job_lookup.find import find, running_jobs
 from whystall.agent_server.integrations.job_lookup.models import LISTED, Job, Resolution, Wanted
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import Function, ToolCall
+from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.models import State
+from whystall.knowledge_base.tickets.models import State, Ticket
+from whystall.knowledge_base.tickets.rows import Wanted as Tickets
 from whystall.prompts.chat import chat_words
 from whystall.prompts.escape import short
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
-
-if TYPE_CHECKING:
-    from whystall.knowledge_base.tickets.models import Ticket
 
 _ARGUMENTS = 4000
 _TEXT = 500
@@ -88,11 +88,7 @@ class Functions:
             return await self._jobs()
         return await in_thread(lambda: self._read(call.name, given))
 
-    # --- jobs -------------------------------------------------------------------------------------------------------
-
     async def _job(self, text: str, *, look: bool) -> dict[str, Any]:
-        from whystall.agent_server.integrations.chat.intents import wanted_of
-
         wanted = wanted_of(text)
         found = await find(wanted if wanted.text or wanted.rank is not None else Wanted(text=text))
         if look and found.status == "found":
@@ -118,8 +114,6 @@ class Functions:
         }
 
     async def _jobs(self) -> dict[str, Any]:
-        from whystall.agent_server.integrations.job_lookup.find import running_jobs
-
         seen, found = await in_thread(running_jobs)
         shown = found[:LISTED]
         self.plain.append(answers.jobs_message(shown, len(found) - len(shown), seen.missed, self.lang))
@@ -128,8 +122,6 @@ class Functions:
             "left_out": len(found) - len(shown),
             "not_seen": seen.missed.model_dump(),
         }
-
-    # --- knowledge base ---------------------------------------------------------------------------------------------
 
     def _read(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
         if name == "on_call":
@@ -141,8 +133,6 @@ class Functions:
         return self._similar(given["text"])
 
     def _on_call(self, given: Mapping[str, str]) -> dict[str, Any]:
-        from whystall.agent_server.integrations.chat.times import when
-
         schedule, text = given.get("schedule", ""), given.get("time", "")
         self.plain.append(self.answers.on_call(Intent("on_call", f"{schedule} {text}", self.lang), self.lang, self.now))
         settings = self.answers.settings
@@ -173,8 +163,6 @@ class Functions:
         return {"ticket": _ticket_data(self.answers.kb.tickets.get(number), self.lang)}
 
     def _tickets(self, state: str) -> dict[str, Any]:
-        from whystall.knowledge_base.tickets.rows import Wanted as Tickets
-
         states = tuple(one for one in get_args(State) if one == state) or ("open", "acknowledged")
         wanted = Tickets(states=states)
         lines, count = self.answers.kb.tickets.lines(wanted, LISTED), self.answers.kb.tickets.count(wanted)
@@ -255,8 +243,6 @@ def _job_data(job: Job) -> dict[str, Any]:
 
 
 def _ticket_data(ticket: Ticket, lang: Lang) -> dict[str, Any]:
-    from whystall.knowledge_base.causes import load_causes
-
     diagnosis = ticket.diagnosis
     cause = load_causes().get(diagnosis.cause or "") if diagnosis is not None else None
     return {

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
+from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.message_texts import outgoing, verdict_message
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.job_lookup import inventory
+from whystall.agent_server.integrations.job_lookup.models import Resolution
 from whystall.agent_server.integrations.messages import Outgoing, Place
+from whystall.agent_server.integrations.pictures.store import Pictures
 from whystall.agent_server.journal.observation_requests import Listener, ObservationRequest
 from whystall.agent_server.journal.tasks import Task
-from whystall.knowledge_base.models import Lang
+from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.stores import Stores
+from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.times import moment
 from whystall.knowledge_base.times import now as stamp
 from whystall.prompts.chat import name, say
@@ -31,14 +36,7 @@ from whystall.prompts.escape import Safe, short
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from whystall.agent_server.app import App
     from whystall.agent_server.integrations.chat.conversation import Conversation
-    from whystall.agent_server.integrations.job_lookup.models import Resolution
-    from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.stores import Stores
-    from whystall.knowledge_base.models import Diagnosis
 
 Progress: TypeAlias = "Callable[[float, float, str], None]"
 
@@ -299,7 +297,9 @@ async def queue_verdict(task: Task, app: App, settings: Settings | None) -> None
     request = await in_thread(lambda: kb.observation_requests.get(int(task.payload["inquiry"])))
     diagnosis = await in_thread(lambda: kb.get_diagnosis(str(task.payload["verdict"])))
     listeners: Sequence[Listener] = request.listeners if request is not None else []
-    pictures = await in_thread(lambda: {lang: picture_of(diagnosis, lang, url) for lang in _langs(listeners)})
+    pictures = await in_thread(
+        lambda: {lang: picture_of(diagnosis, lang, url) for lang in {one.lang for one in listeners}}
+    )
     with kb.transaction():
         for n, listener in enumerate(listeners):
             message = verdict_message(diagnosis, listener.lang, None, pictures[listener.lang])
@@ -314,16 +314,10 @@ async def queue_verdict(task: Task, app: App, settings: Settings | None) -> None
 
 def picture_of(diagnosis: Diagnosis, lang: Lang, public_url: str | None = None) -> str | None:
     """Return the uri of a picture of `diagnosis`, or None if none can be drawn or stored."""
-    from whystall.agent_server.integrations.pictures.store import Pictures
-
     try:
         return Pictures(public_url).make(diagnosis, lang)
     except ToolError:
         return None
-
-
-def _langs(listeners: Sequence[Listener]) -> list[Lang]:
-    return list(dict.fromkeys(listener.lang for listener in listeners))
 
 
 def _put(kb: Stores, key: str, listener: Listener, message: Outgoing) -> None:

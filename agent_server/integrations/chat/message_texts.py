@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from whystall.agent_server.integrations.messages import Outgoing
-from whystall.knowledge_base.models import Lang, Match, Verdict
+from whystall.agent_server.presentation.texts import brief
+from whystall.agent_server.presentation.ticket_texts import assigned_markdown
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.models import Diagnosis, Lang, Match, Verdict
+from whystall.knowledge_base.tickets.models import Line, Ticket
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, markdown, short
-from whystall.prompts.render import words
-
-if TYPE_CHECKING:
-    from whystall.knowledge_base.models import Diagnosis
-    from whystall.knowledge_base.tickets.models import Line, Ticket
+from whystall.prompts.render import voice, words
 
 _UNSEEN = 2
 _FULL_STOP = re.compile(r"[.。]$")
@@ -41,9 +40,6 @@ def verdict_message(
     diagnosis: Diagnosis, lang: Lang, ticket: Ticket | None = None, picture: str | None = None
 ) -> Outgoing:
     """Return the message about a diagnosis. `picture`: its uri."""
-    from whystall.agent_server.presentation.texts import brief
-    from whystall.knowledge_base.causes import load_causes
-
     culprit = diagnosis.culprit
     if culprit is not None:  # too long for a phone; the ticket has it
         culprit = culprit.model_copy(update={"kernel_path": None})
@@ -66,7 +62,7 @@ def verdict_message(
     if diagnosis.verdict is not Verdict.HEALTHY and (like := _similar(diagnosis.matches, lang)):
         lines.append(say(lang, "verdict.similar", like))
     if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY) and diagnosis.missing:
-        lacked = [_missing_text(lang, code) for code in diagnosis.missing[:_UNSEEN]]
+        lacked = [voice("md", lang).missing(code) for code in diagnosis.missing[:_UNSEEN]]
         lines.append(say(lang, "verdict.lacked", _joined(lacked, separator)))
     if view["blind"]:
         left = len(view["blind"]) - _UNSEEN
@@ -82,13 +78,6 @@ def verdict_message(
 def _joined(sentences: Sequence[Safe], separator: str) -> Safe:
     """Join sentences into one, without their full stops."""
     return Safe(separator.join(_FULL_STOP.sub("", sentence) for sentence in sentences))
-
-
-def _missing_text(lang: Lang, code: str) -> Safe:
-    """Return what a firmer verdict would need."""
-    from whystall.prompts.render import voice
-
-    return voice("md", lang).missing(code)
 
 
 def no_look_message(ticket: Ticket, code: str, why: Sequence[str], lang: Lang) -> Outgoing:
@@ -135,8 +124,6 @@ def _similar(matches: Sequence[Match], lang: Lang) -> Safe | None:
 
 def ticket_title(ticket: Ticket, lang: Lang) -> str:
     """Return the plain title of a ticket: as entered, else its cause, else what was diagnosed."""
-    from whystall.knowledge_base.causes import load_causes
-
     if ticket.human.title:
         return short(ticket.human.title, _TITLE)
     if ticket.diagnosis is not None:
@@ -158,9 +145,6 @@ def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
 
 def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     """Describe a ticket: state, assignee, diagnosis, last comment."""
-    from whystall.agent_server.presentation.ticket_texts import assigned_markdown
-    from whystall.knowledge_base.causes import load_causes
-
     known = words(lang)
     lines: list[str] = [ticket_name(ticket, lang)]
     closed = chat_words(lang)["closed_as"].get(ticket.closed_as or "")
@@ -236,8 +220,6 @@ def tickets_message(lines_of: Sequence[Line], total: int, lang: Lang) -> Outgoin
 
 def line_title(line: Line, lang: Lang) -> str:
     """Return the title of a ticket in a list."""
-    from whystall.knowledge_base.causes import load_causes
-
     cause = load_causes().get(line.cause)
     if line.title:
         return short(line.title, _TITLE)

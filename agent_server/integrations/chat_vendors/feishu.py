@@ -122,8 +122,6 @@ class Feishu:
             return None
         return Place(channel=self.name, conversation=self._settings.to)
 
-    # --- receiving ------------------------------------------------------------------------------------------------
-
     def receive(
         self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
     ) -> Incoming | Answered:
@@ -206,8 +204,6 @@ class Feishu:
             direct=direct,
         )
 
-    # --- sending --------------------------------------------------------------------------------------------------
-
     def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
         if self._settings.app_id is None or not to.conversation:
             yield from self._send_to_robot(to, message, now)
@@ -215,7 +211,8 @@ class Feishu:
         token = yield from self._access(now)
         image = None if picture is None else (yield from self._upload(picture, token))
         content = post(message, image)
-        body = {"msg_type": "post", "content": as_json(content).decode(), "uuid": _uuid(key)}
+        uuid = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:_UUID_LIMIT]
+        body = {"msg_type": "post", "content": as_json(content).decode(), "uuid": uuid}
         answer: dict[str, Any] = {}
         if to.thread:
             url = f"{self._api}/im/v1/messages/{quote(to.thread, safe='')}/reply"
@@ -295,10 +292,6 @@ def _id_type(conversation: str) -> str:
     kinds = (("ou_", "open_id"), ("on_", "union_id"))
     found = next((kind for start, kind in kinds if conversation.startswith(start)), None)
     return found or ("email" if "@" in conversation else "chat_id")
-
-
-def _uuid(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:_UUID_LIMIT]
 
 
 def _form(fields: Mapping[str, str], name: str, picture: Picture) -> tuple[bytes, str]:

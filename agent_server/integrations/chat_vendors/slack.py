@@ -89,8 +89,6 @@ class Slack:
             return None
         return Place(channel=self.name, conversation=self._settings.to)
 
-    # --- receiving ------------------------------------------------------------------------------------------------
-
     def receive(
         self, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
     ) -> Incoming | Answered:
@@ -161,8 +159,6 @@ class Slack:
             text=_read(form.get("text", ""), set()) or "help",
             direct=form.get("channel_name") == "directmessage",
         )
-
-    # --- sending --------------------------------------------------------------------------------------------------
 
     def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
         settings = self._settings

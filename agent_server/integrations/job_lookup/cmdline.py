@@ -33,9 +33,9 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _LOOKS_SECRET = re.compile(
-    r"^(?:sk-|ghp_|gho_|github_pat_|glpat-|hf_|xox[abp]-|AKIA|ASIA|eyJ)[\w.-]{8,}$|://[^/@\s]+:[^/@\s]+@|^Bearer\s",
+    r"^(?:sk-|ghp_|gho_|github_pat_|glpat-|hf_|xox[abp]-|AKIA|ASIA|eyJ)[\w.-]{8,}$|://[^/@\s]+:[^/@\s]+@|^Bearer\s"
+    r"|^(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+=]{32,}$",
 )
-_KEYLIKE = re.compile(r"^(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+=]{32,}$")
 
 
 def argv(raw: bytes) -> list[str]:
@@ -71,7 +71,7 @@ def program(arguments: Sequence[str], comm: str) -> str:
 
 def words(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return arguments that are no options, and values of options; without program text (``-c``) and secrets."""
-    found = dict.fromkeys(word[:_WORD] for word in _words(arguments) if word and not _secret_value(word))
+    found = dict.fromkeys(word[:_WORD] for word in _words(arguments) if word and not _LOOKS_SECRET.search(word))
     return tuple(found)[:_WORDS]
 
 
@@ -94,10 +94,6 @@ def _words(arguments: Sequence[str]) -> Iterator[str]:
         else:
             script = script or place > 0
             yield argument
-
-
-def _secret_value(word: str) -> bool:
-    return bool(_LOOKS_SECRET.search(word) or _KEYLIKE.match(word))
 
 
 def _leaf(path: str) -> str:

@@ -42,7 +42,9 @@ def read(root: Path = Path("/proc"), *, most: int = MOST, also: Iterable[int] = 
     own = next((p.grouped.container for p in found if p.pid == os.getpid()), None)
     kept = sorted((p for p in found if p.pid not in own_pids), key=lambda p: p.pid)
     names = tuple(dict.fromkeys((name, name.partition(".")[0])))
-    return Inventory(kept, missed, names, own, _boot_time(), addresses.own(node_process(root) or root))
+    return Inventory(
+        kept, missed, names, own, time.clock_gettime(time.CLOCK_BOOTTIME), addresses.own(node_process(root) or root)
+    )
 
 
 def start_ticks(pid: int) -> int | None:
@@ -115,10 +117,6 @@ class _Reader:
         except (FileNotFoundError, ProcessLookupError):
             self.vanished += name == "stat"
         return None
-
-
-def _boot_time() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _own_ancestors(processes: list[Process]) -> set[int]:

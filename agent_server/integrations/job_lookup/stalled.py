@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from whystall.tools.collect.proc_parse import UNKNOWN, pid_stat, schedstat
 
@@ -39,8 +40,8 @@ def sampled(pids: Iterable[int], root: str = "/proc") -> dict[int, State]:
         for tid in threads:
             base = f"{root}/{pid}/task/{tid}"
             try:
-                stuck += pid_stat(_read(f"{base}/stat")).state in _STUCK
-                wait = schedstat(_read(f"{base}/schedstat")).wait_ns
+                stuck += pid_stat(Path(base, "stat").read_bytes()).state in _STUCK
+                wait = schedstat(Path(base, "schedstat").read_bytes()).wait_ns
             except (OSError, ValueError, IndexError):
                 continue  # it is exiting
             known = known or wait != UNKNOWN
@@ -68,11 +69,3 @@ def _score(states: Sequence[State]) -> float:
     if UNKNOWN in (first.wait_ns, last.wait_ns) or elapsed <= 0:
         return stuck
     return max(stuck, min(1.0, (last.wait_ns - first.wait_ns) / elapsed))
-
-
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 4096)
-    finally:
-        os.close(descriptor)

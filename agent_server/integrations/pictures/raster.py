@@ -15,11 +15,6 @@ ZOOM = 2
 _PROBES: dict[Lang, tuple[str, str]] = {"en": ("a", "k"), "zh": ("诊", "断")}
 
 
-def available() -> bool:
-    """Return whether pictures can be rendered here."""
-    return can_write("en")
-
-
 @cache
 def can_write(lang: Lang) -> bool:
     """Return whether resvg is installed and a font has the letters of `lang`."""

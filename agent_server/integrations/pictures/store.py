@@ -11,6 +11,7 @@ from pathlib import Path
 
 from whystall.agent_server.integrations.messages import Picture
 from whystall.agent_server.integrations.pictures import links, raster
+from whystall.agent_server.integrations.pictures.verdict import svg
 from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.home import home
@@ -37,8 +38,6 @@ class Pictures:
         drawn_lang = raster.readable(lang)
         if drawn_lang is None:
             return None
-        from whystall.agent_server.integrations.pictures.verdict import svg
-
         drawn = svg(diagnosis, drawn_lang)
         name = f"{links.digest(drawn)}-verdict-{drawn_lang}.png"
         path = _directory() / name

@@ -28,11 +28,7 @@ _STATES = (
     ("profile.", "user"),
 )
 # Metrics that split the time of an operation.
-_WITHIN = (
-    ("system", ("oncpu_pct",)),
-    ("runnable", ("runnable_pct",)),
-    ("blocked", ("blocked_pct", "sleep_pct")),
-)
+_WITHIN = (("system", ("oncpu_pct",)), ("runnable", ("runnable_pct",)), ("blocked", ("blocked_pct", "sleep_pct")))
 _SHARES = ("user", "system", "runnable", "blocked", "idle")
 
 
@@ -59,13 +55,14 @@ def card(d: Diagnosis, lang: Lang) -> Card:
     chain = [by_id[id] for id in d.chain if id in by_id]
     explained = d.verdict in (Verdict.CONFIRMED, Verdict.LIKELY) and d.explained_pct > 0
     heading = _formatted(picture["proofs" if explained else "proofs_open"], pct=quantity(d.explained_pct, "pct"))
+    who = f"{markdown_code(d.victim.comm)} ({d.victim.tid})" if d.victim else ""
     return Card(
         lang=lang,
         look=verdict,
         badge=str(known["verdicts"][verdict]),
         title=str(title),
         about=_line(about),
-        shares_heading=_line(_formatted(picture["time"], who=_who(d.victim)), bold=True) if d.victim else [],
+        shares_heading=_line(_formatted(picture["time"], who=who), bold=True) if d.victim else [],
         shares=_shares(d.victim, picture["shares"]) if d.victim else [],
         lost=_formatted(picture["lost"], pct=quantity(d.victim.lost_pct, "pct")) if d.victim else "",
         proofs_heading=_line(heading, bold=True),
@@ -77,10 +74,6 @@ def card(d: Diagnosis, lang: Lang) -> Card:
 
 def _formatted(text: str, **values: str) -> str:
     return str(text).format(**values)
-
-
-def _who(victim: Victim) -> str:
-    return f"{markdown_code(victim.comm)} ({victim.tid})"
 
 
 def _shares(victim: Victim, names: dict[str, str]) -> list[Share]:

@@ -166,7 +166,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-drawn = pytest.mark.skipif(not raster.available(), reason="no fonts, or not the extra `pictures`")
+drawn = pytest.mark.skipif(not raster.can_write("en"), reason="no fonts, or not the extra `pictures`")
 
 
 @drawn
