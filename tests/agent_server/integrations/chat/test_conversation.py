@@ -71,6 +71,8 @@ async def test_a_look_that_nobody_wants_any_more_is_stopped(chat: Any) -> None:
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(investigations.run_task, task, chat.app, chat.settings)
+                while not chat.app.looked:
+                    await anyio.sleep(0.01)
                 assert "Stopped" in await chat.says("cancel", "U1")
                 assert f"{pid}" in await chat.says("progress", "U2")
                 assert "Nothing is being observed" in await chat.says("progress", "U1")
