@@ -188,5 +188,5 @@ def test_a_trace_without_scheduling_is_said_to_show_nothing(convert: Run, tmp_pa
     trace.write_text("".join(line.format(number) for number in range(9)))
     done = convert("--input", trace, "--output", tmp_path / "t.json")
     assert done.returncode == 0, done.stderr
-    assert "nothing that a lane shows" in done.stdout
+    assert "no event that a lane shows" in done.stdout
     assert "9 thermal_temperature" in done.stdout

@@ -179,7 +179,7 @@ def test_what_mostly_passes_by_is_told(whystall: Run, tmp_path: Path) -> None:
     done = whystall("hybrid-run", "--", sys.executable, "-c", passing, f"{tmp_path}/data", f"{tmp_path}/to")
     assert done.returncode == 0
     assert "one program, without any large request" in done.stderr
-    assert "most of its I/O was not seen" in done.stderr
+    assert "most of its I/O was not observed" in done.stderr
 
 
 def test_an_argument_that_is_no_text(env: dict[str, str], tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_without_the_extra_it_is_named(
     monkeypatch.setitem(sys.modules, module, None)
     write_job(tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ToolError, match=r"whystall\[dask\]") as raised:
+    with pytest.raises(ToolError, match=r"whystall\[ranks\]") as raised:
         gather(place, scheduler="tcp://127.0.0.1:1")
     assert raised.value.code is ErrorCode.BAD_ARGUMENT
 
