@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.llm.wire import LlmError
     from whystall.knowledge_base.models import Diagnosis, Lang
-    from whystall.knowledge_base.tickets.models import Ticket
+    from whystall.knowledge_base.ticket_models import Ticket
 
 # A recording is judged later with thresholds nobody knows yet: keep what is slower than a millisecond.
 _RECORD_NEEDS = [

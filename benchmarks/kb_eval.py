@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.common import Report, Row, publish
 from whystall.knowledge_base import evaluation
-from whystall.knowledge_base.evaluation import Evaluation, Share, evaluate
+from whystall.knowledge_base.evaluation import Evaluation, evaluate
+from whystall.knowledge_base.shares import Share
 
 TITLE = "Knowledge base: is the right incident found, beside plain FTS5 and a constant guess"
 _LANGS = {"en": "English", "zh": "Chinese"}

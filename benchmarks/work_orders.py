@@ -27,8 +27,8 @@ from whystall.knowledge_base.classify.centroids import work_orders
 from whystall.knowledge_base.classify.report import Report as WorkOrder
 from whystall.knowledge_base.classify.rules import UNKNOWN
 from whystall.knowledge_base.classify.scoring import Tally
-from whystall.knowledge_base.evaluation import Share, share
 from whystall.knowledge_base.questions import questions
+from whystall.knowledge_base.shares import Share, share
 
 TITLE = "Work orders: classes beside scikit-learn, and the import of a backlog"
 _SEED = 20260301

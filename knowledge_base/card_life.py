@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from whystall.knowledge_base.incidents import unknown_name
 from whystall.knowledge_base.models import HistoryEntry, Incident, Note, Words
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 

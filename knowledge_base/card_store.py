@@ -16,7 +16,7 @@ from whystall.knowledge_base.indexing import put_incident
 from whystall.knowledge_base.models import Diagnosis, Feedback, Incident, Record
 from whystall.knowledge_base.occurrences import Recurrence
 from whystall.knowledge_base.statistics import Stats
-from whystall.knowledge_base.tickets.models import LESSON, Ticket
+from whystall.knowledge_base.ticket_models import LESSON, Ticket
 from whystall.knowledge_base.times import now
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean

@@ -14,7 +14,7 @@ from whystall.knowledge_base import signatures as keys
 from whystall.knowledge_base.card_life import ENTRIES, LINK, NAME, TEXT
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.models import Cause, CauseState, Diagnosis, HistoryEntry, Incident, Lang, Words
-from whystall.knowledge_base.tickets.models import LESSON, Ticket
+from whystall.knowledge_base.ticket_models import LESSON, Ticket
 from whystall.knowledge_base.times import moment
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.text import clean

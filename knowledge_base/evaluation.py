@@ -31,24 +31,14 @@ from whystall.knowledge_base.evaluation_queries import Query, Set, queries
 from whystall.knowledge_base.indexing import put_incident
 from whystall.knowledge_base.models import Incident, Lang, Match, Model
 from whystall.knowledge_base.questions import Half
+from whystall.knowledge_base.shares import Share, share
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.proportion import wilson
 
 Method = Literal["ours", "fts", "constant"]
 MOST = 200  # default limit of cards and tickets queried
 _DEPTH = 10  # ranks that count
 _WANTED = 20  # right cards listed for a miss
-
-
-class Share(Model):
-    """`hits` of `of`, with the 95 % Wilson interval; fractions of 1."""
-
-    hits: int
-    of: int
-    value: float
-    low: float
-    high: float
 
 
 class Row(Model):
@@ -199,14 +189,6 @@ def _row(name: Set, half: Half | None, lang: Lang, method: Method, tally: _Tally
         right_to_abstain=share(tally.rightly_silent, tally.silent if tally.answerable else 0),
         known=share(tally.rightly_quoted, tally.quoted),
     )
-
-
-def share(hits: int, of: int) -> Share | None:
-    """Return `hits` of `of` with its interval; None if `of` is 0."""
-    if not of:
-        return None
-    low, high = wilson(hits, of)
-    return Share(hits=hits, of=of, value=round(hits / of, 4), low=round(low, 4), high=round(high, 4))
 
 
 @contextmanager

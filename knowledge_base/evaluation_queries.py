@@ -13,7 +13,7 @@ from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.models import Incident, Lang
 from whystall.knowledge_base.questions import Half, questions
-from whystall.knowledge_base.tickets.models import LESSON, Ticket
+from whystall.knowledge_base.ticket_models import LESSON, Ticket
 
 Set = Literal["symptom", "evidence", "unseen", "questions", "recurrence"]
 _LANGS: tuple[Lang, ...] = ("en", "zh")

@@ -19,7 +19,7 @@ from whystall.knowledge_base import card_life
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.indexing import stored_cards
 from whystall.knowledge_base.models import HistoryEntry, Incident, Model
-from whystall.knowledge_base.tickets.models import LESSON
+from whystall.knowledge_base.ticket_models import LESSON
 from whystall.knowledge_base.times import moment, now
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean

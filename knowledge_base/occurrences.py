@@ -22,7 +22,7 @@ from whystall.knowledge_base.cards import card_signatures
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.knowledge_base.tickets.models import LESSON, LIVE
+from whystall.knowledge_base.ticket_models import LESSON, LIVE
 from whystall.knowledge_base.times import moment, rfc3339
 
 if TYPE_CHECKING:

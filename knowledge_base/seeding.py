@@ -12,7 +12,7 @@ from whystall.knowledge_base.incidents import curated, curated_hash
 from whystall.knowledge_base.indexing import index_hash, reindex
 from whystall.knowledge_base.models import Incident
 from whystall.knowledge_base.occurrences import record_sighting
-from whystall.knowledge_base.tickets.models import LESSON, Ticket
+from whystall.knowledge_base.ticket_models import LESSON, Ticket
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase

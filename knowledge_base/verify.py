@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whystall.knowledge_base.models import Diagnosis, Verdict
 from whystall.knowledge_base.signatures import evidence
-from whystall.knowledge_base.tickets.models import Check, Verification
+from whystall.knowledge_base.ticket_models import Check, Verification
 from whystall.tools.contract.findings import Finding, Polarity, Subject
 
 # A fix worked if its finding is gone or at most this share of its former size.

@@ -32,7 +32,7 @@ from whystall.agent_server.presentation.pages import judged
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
 from whystall.knowledge_base.signatures import evidence
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.verify import compare
 from whystall.tools.collect.options import SwitchOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError

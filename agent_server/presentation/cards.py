@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.models import Feedback, Incident, Lang, Record
     from whystall.knowledge_base.occurrences import Recurrence
     from whystall.knowledge_base.statistics import Stats
-    from whystall.knowledge_base.tickets.models import Ticket
+    from whystall.knowledge_base.ticket_models import Ticket
 
 
 def card_text(card: Incident, seen: Recurrence, record: Record, feedback: Sequence[Feedback], lang: Lang) -> str:

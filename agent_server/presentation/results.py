@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.interfaces.mcp.knowledge import Rated
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang
-    from whystall.knowledge_base.tickets.models import Event, Ticket
+    from whystall.knowledge_base.ticket_models import Event, Ticket
     from whystall.tools.hybrid_io.run import Run
 
 _PROGRAMS = 12  # of a run, with most bytes

@@ -28,7 +28,7 @@ from whystall.knowledge_base.models import (
     Verdict,
     Victim,
 )
-from whystall.knowledge_base.tickets.models import Event, Ticket
+from whystall.knowledge_base.ticket_models import Event, Ticket
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, render, voice, words

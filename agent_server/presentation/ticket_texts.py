@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.presentation.match_lines import command
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Cause, Lang
-from whystall.knowledge_base.tickets.models import Assignment, Decision, Event, Line, Ticket
+from whystall.knowledge_base.ticket_models import Assignment, Decision, Event, Line, Ticket
 from whystall.knowledge_base.times import rfc3339
 from whystall.prompts.escape import Safe, markdown_block, short
 from whystall.prompts.quantities import quantity

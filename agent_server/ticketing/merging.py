@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from whystall.knowledge_base.faults import dedup_key as fault_of
 from whystall.knowledge_base.faults import same_fault
+from whystall.knowledge_base.ticket_models import LIVE, Link
 from whystall.knowledge_base.tickets import life
-from whystall.knowledge_base.tickets.models import LIVE, Link
 from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis
-    from whystall.knowledge_base.tickets.models import Ticket
+    from whystall.knowledge_base.ticket_models import Ticket
 
 _LINKS = 20  # of a ticket; no more are added automatically
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.llm.wire import Message
 from whystall.knowledge_base.classify.rules import UNKNOWN
-from whystall.knowledge_base.tickets.models import Decision
+from whystall.knowledge_base.ticket_models import Decision
 
 if TYPE_CHECKING:
     from whystall.agent_server.llm.wire import LanguageModel
     from whystall.knowledge_base.models import Lang
-    from whystall.knowledge_base.tickets.models import Ticket
+    from whystall.knowledge_base.ticket_models import Ticket
 
 _TEXT = 3000  # characters of a ticket that the model reads
 _NUMBER = re.compile(r"\s*(\d{1,2})\s*[.。]?\s*")

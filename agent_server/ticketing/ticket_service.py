@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.ticketing.merging import looks_like, meant, merge, of_one_fault
 from whystall.knowledge_base.classify.classifier import reclassified
 from whystall.knowledge_base.classify.dedup_keys import dedup_key
-from whystall.knowledge_base.tickets import human
-from whystall.knowledge_base.tickets.models import (
+from whystall.knowledge_base.ticket_models import (
     LIVE,
     Analysis,
     Assignment,
@@ -25,6 +24,7 @@ from whystall.knowledge_base.tickets.models import (
     Link,
     Ticket,
 )
+from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.classify.report import Report
     from whystall.knowledge_base.classify.similar_texts import SimilarTicket
     from whystall.knowledge_base.models import Diagnosis
-    from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind
+    from whystall.knowledge_base.ticket_models import ClosedAs, LinkKind
 
 ENGINE = "engine"
 """The actor of automatic changes."""

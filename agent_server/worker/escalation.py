@@ -9,7 +9,7 @@ from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
-from whystall.knowledge_base.tickets.models import Assignment, Origin, Ticket
+from whystall.knowledge_base.ticket_models import Assignment, Origin, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.knowledge_base.times import rfc3339
 from whystall.prompts.escape import markdown, short

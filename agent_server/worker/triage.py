@@ -20,7 +20,7 @@ from whystall.agent_server.integrations.job_lookup.find import find
 from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.task_runner import PASSES
-from whystall.knowledge_base.tickets.models import LIVE, Ticket
+from whystall.knowledge_base.ticket_models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
 from whystall.prompts.escape import short
 from whystall.tools.contract.errors import ErrorCode, ToolError

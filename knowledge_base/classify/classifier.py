@@ -20,8 +20,8 @@ from whystall.knowledge_base.classify.rules import UNKNOWN, RuleScore, judge
 from whystall.knowledge_base.classify.severities import severity_of
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.models import Diagnosis, Match, Verdict
+from whystall.knowledge_base.ticket_models import Classification, Decision, Ticket
 from whystall.knowledge_base.tickets import drafting
-from whystall.knowledge_base.tickets.models import Classification, Decision, Ticket
 
 _ENOUGH, _LEAD = 2.0, 1.0
 """Minimum weight of the rules for a category (a place, or two hints), and lead over any other."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from whystall.knowledge_base.models import Model
-from whystall.knowledge_base.tickets.models import Decision, Origin
+from whystall.knowledge_base.ticket_models import Decision, Origin
 
 TITLE_LIMIT = 300
 TEXT_LIMIT = 8000

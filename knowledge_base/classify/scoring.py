@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from whystall.knowledge_base.classify.rules import UNKNOWN
-from whystall.knowledge_base.evaluation import Share, share
 from whystall.knowledge_base.models import Model
+from whystall.knowledge_base.shares import Share, share
 
 
 class ClassScore(Model):

@@ -9,7 +9,7 @@ import re
 from functools import cache
 
 from whystall.knowledge_base.classify.wording import wording
-from whystall.knowledge_base.tickets.models import Decision
+from whystall.knowledge_base.ticket_models import Decision
 from whystall.knowledge_base.tokens import plain
 from whystall.tools.contract.findings import Severity
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from whystall.knowledge_base.faults import dedup_key
 from whystall.knowledge_base.models import Cause, Diagnosis, Verdict
-from whystall.knowledge_base.tickets.models import Classification, Decision, Ticket
+from whystall.knowledge_base.ticket_models import Classification, Decision, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from whystall.knowledge_base.ticket_models import LIVE, ClosedAs, Comment, Link, LinkKind, State, Ticket
 from whystall.knowledge_base.tickets import human
-from whystall.knowledge_base.tickets.models import LIVE, ClosedAs, Comment, Link, LinkKind, State, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 COMMENTS, LINKS, LABELS = 1000, 500, 200

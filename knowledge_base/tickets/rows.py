@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from whystall.knowledge_base.ticket_models import Event, Line, Origin, State, Ticket, What
 from whystall.knowledge_base.tickets import human
-from whystall.knowledge_base.tickets.models import Event, Line, Origin, State, Ticket, What
 from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.text import clean
 

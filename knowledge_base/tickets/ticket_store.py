@@ -12,8 +12,7 @@ from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import counted_in, get_diagnosis, put_diagnosis
 from whystall.knowledge_base.faults import dedup_key as fault_of
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.knowledge_base.tickets import drafting, human, life, rows
-from whystall.knowledge_base.tickets.models import (
+from whystall.knowledge_base.ticket_models import (
     LESSON,
     TICKET_VERSION,
     Assignment,
@@ -26,6 +25,7 @@ from whystall.knowledge_base.tickets.models import (
     Verification,
     What,
 )
+from whystall.knowledge_base.tickets import drafting, human, life, rows
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.knowledge_base.times import now
 from whystall.tools.contract.errors import ErrorCode, ToolError

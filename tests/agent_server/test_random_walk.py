@@ -24,8 +24,8 @@ from whystall.agent_server.integrations.trackers.delivery_worker import Delivery
 from whystall.agent_server.integrations.trackers.desired import phase_of
 from whystall.agent_server.integrations.trackers.inbound import receive
 from whystall.agent_server.outbound.client import Client
+from whystall.knowledge_base.ticket_models import LIVE
 from whystall.knowledge_base.tickets.life import original_of
-from whystall.knowledge_base.tickets.models import LIVE
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 

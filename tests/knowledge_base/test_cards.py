@@ -17,8 +17,8 @@ from whystall.knowledge_base.models import Diagnosis, Incident, Step, Verdict, W
 from whystall.knowledge_base.occurrences import QUIET
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.knowledge_base.symptom_check import explanatory_phrases
+from whystall.knowledge_base.ticket_models import Ticket, Verification
 from whystall.knowledge_base.tickets.drafting import draft
-from whystall.knowledge_base.tickets.models import Ticket, Verification
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 FIX = "moved the checkpoints to a writer thread"

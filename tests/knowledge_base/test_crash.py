@@ -362,7 +362,7 @@ import sys, time
 from pathlib import Path
 from making import checkpoint
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.tickets.models import Comment, Link, Ticket
+from whystall.knowledge_base.ticket_models import Comment, Link, Ticket
 from whystall.tools.contract.findings import Severity
 who, at = sys.argv[2], "2025-01-01T00:00:00Z"
 common = dict(created=at, updated=at, severity=Severity.MINOR, category="none", component="unknown", origin="alert")

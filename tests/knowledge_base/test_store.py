@@ -19,7 +19,7 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Diagnosis, Verdict, Words
 from whystall.knowledge_base.store import KnowledgeBase, default_path
-from whystall.knowledge_base.tickets.models import Verification
+from whystall.knowledge_base.ticket_models import Verification
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
+from whystall.knowledge_base.ticket_models import ClosedAs, Comment, Human, Link, State, Ticket
 from whystall.knowledge_base.tickets import human, life
-from whystall.knowledge_base.tickets.models import ClosedAs, Comment, Human, Link, State, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 

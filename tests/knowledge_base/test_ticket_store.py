@@ -15,7 +15,7 @@ from making import checkpoint, finding
 
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.knowledge_base.tickets.models import (
+from whystall.knowledge_base.ticket_models import (
     LESSON,
     LIVE,
     Analysis,

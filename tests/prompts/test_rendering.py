@@ -17,8 +17,8 @@ from whystall.agent_server.presentation.texts import TEXT_LIMIT, diagnosis_text,
 from whystall.agent_server.presentation.ticket_texts import tickets_text
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Match, Verdict, Words
+from whystall.knowledge_base.ticket_models import Check, Line, Ticket, Verification
 from whystall.knowledge_base.tickets import drafting as tickets
-from whystall.knowledge_base.tickets.models import Check, Line, Ticket, Verification
 from whystall.prompts import mcp
 from whystall.prompts.escape import Safe, markdown, markdown_code, placed, plain_code, short
 from whystall.prompts.files import LANGS

@@ -12,7 +12,7 @@ from making import finding
 
 from whystall.knowledge_base.classify import rules
 from whystall.knowledge_base.models import Cause, CauseState, Lang, Verdict
-from whystall.knowledge_base.tickets.models import ClosedAs, LinkKind, Origin, State, What
+from whystall.knowledge_base.ticket_models import ClosedAs, LinkKind, Origin, State, What
 from whystall.prompts.files import LANGS
 from whystall.prompts.render import voice, words
 from whystall.tools.contract.findings import Severity

@@ -35,7 +35,7 @@ from whystall.agent_server.journal.alerts import Group, Member
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
-from whystall.knowledge_base.tickets.models import LIVE, Ticket
+from whystall.knowledge_base.ticket_models import LIVE, Ticket
 from whystall.knowledge_base.times import moment
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError

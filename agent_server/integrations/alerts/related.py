@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.tickets.models import Link, Ticket
+from whystall.knowledge_base.ticket_models import Link, Ticket
 from whystall.knowledge_base.times import rfc3339
 
 LINKS = 5

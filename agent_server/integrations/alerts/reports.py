@@ -14,8 +14,8 @@ from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Group, Stored
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.classify.severities import severity_of_word
+from whystall.knowledge_base.ticket_models import Decision
 from whystall.knowledge_base.tickets.human import line, lines
-from whystall.knowledge_base.tickets.models import Decision
 from whystall.knowledge_base.times import rfc3339
 from whystall.prompts.render import render, words
 

@@ -21,7 +21,7 @@ from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.on_call import OnCall, on_call, shifts
 from whystall.knowledge_base.models import Lang, Match, Words
-from whystall.knowledge_base.tickets.models import State
+from whystall.knowledge_base.ticket_models import State
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short

@@ -22,8 +22,8 @@ from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.ticket_models import ClosedAs, State
 from whystall.knowledge_base.tickets.life import refusal
-from whystall.knowledge_base.tickets.models import ClosedAs, State
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import words

@@ -24,7 +24,7 @@ from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import Function, ToolCall
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.models import State, Ticket
+from whystall.knowledge_base.ticket_models import State, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted as Tickets
 from whystall.prompts.chat import chat_words
 from whystall.prompts.escape import short

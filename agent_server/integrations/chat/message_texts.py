@@ -13,7 +13,7 @@ from whystall.agent_server.presentation.texts import brief
 from whystall.agent_server.presentation.ticket_texts import assigned_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Match, Verdict
-from whystall.knowledge_base.tickets.models import Line, Ticket
+from whystall.knowledge_base.ticket_models import Line, Ticket
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, markdown, short
 from whystall.prompts.render import voice, words

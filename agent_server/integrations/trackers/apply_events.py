@@ -12,7 +12,7 @@ from whystall.agent_server.integrations.trackers.issue import SyncState, Tracker
 from whystall.agent_server.integrations.trackers.json_values import tracker_time
 from whystall.agent_server.integrations.trackers.text import own_comment
 from whystall.agent_server.settings.sections.trackers import SinkSettings, TrackerSettings
-from whystall.knowledge_base.tickets.models import LIVE, ClosedAs
+from whystall.knowledge_base.ticket_models import LIVE, ClosedAs
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 

@@ -33,7 +33,7 @@ from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.outbound.retry import later
 from whystall.agent_server.settings.sections.trackers import SinkSettings, TrackerSettings
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.models import Remote, Ticket
+from whystall.knowledge_base.ticket_models import Remote, Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:

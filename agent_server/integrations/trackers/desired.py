@@ -13,7 +13,7 @@ from whystall.agent_server.presentation.texts import ticket_markdown
 from whystall.agent_server.presentation.ticket_texts import history_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.models import LIVE, Comment, Event, Ticket
+from whystall.knowledge_base.ticket_models import LIVE, Comment, Event, Ticket
 from whystall.prompts.escape import markdown, markdown_block, markdown_code
 from whystall.prompts.render import fill, words
 

@@ -27,7 +27,7 @@ from whystall.agent_server.integrations.trackers.tracker import WebhookRequest
 from whystall.agent_server.integrations.trackers.verification import check_hub_signature, unverifiable
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.trackers import GitHubSink
-from whystall.knowledge_base.tickets.models import ClosedAs
+from whystall.knowledge_base.ticket_models import ClosedAs
 
 _REASONS: dict[str, ClosedAs | None] = {"not_planned": "wont_fix", "duplicate": "duplicate"}
 

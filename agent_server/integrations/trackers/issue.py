@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from whystall.knowledge_base.tickets.models import ClosedAs
+from whystall.knowledge_base.ticket_models import ClosedAs
 from whystall.tools.contract.findings import Severity
 
 Phase = Literal["open", "acknowledged", "over"]

@@ -23,7 +23,7 @@ from whystall.agent_server.outbound.client import Undelivered, refusal
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.models import Remote, Ticket
+from whystall.knowledge_base.ticket_models import Remote, Ticket
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from whystall.agent_server.integrations.trackers.tracker import WebhookRequest
 from whystall.agent_server.integrations.trackers.verification import check_hub_signature, check_token, unverifiable
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.trackers import JiraSink
-from whystall.knowledge_base.tickets.models import ClosedAs
+from whystall.knowledge_base.ticket_models import ClosedAs
 from whystall.knowledge_base.times import moment
 
 _KEY = re.compile(r"[A-Z][A-Z0-9_]{1,80}-\d{1,15}")

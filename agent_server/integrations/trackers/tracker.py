@@ -19,7 +19,7 @@ from whystall.agent_server.integrations.trackers.issue import (
 from whystall.agent_server.integrations.trackers.text import TextFormat
 from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.sections.trackers import TrackerSettings
-from whystall.knowledge_base.tickets.models import Event, Ticket
+from whystall.knowledge_base.ticket_models import Event, Ticket
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from whystall.agent_server.integrations.trackers.verification import check_stand
 from whystall.agent_server.outbound.request import Request, as_json
 from whystall.agent_server.outbound.standard_webhooks import signed
 from whystall.agent_server.settings.sections.trackers import WebhookSink
-from whystall.knowledge_base.tickets.models import ClosedAs
+from whystall.knowledge_base.ticket_models import ClosedAs
 
 _TEXT = 4000  # characters
 _ACTIONS: dict[str, Phase] = {"reopen": "open", "acknowledge": "acknowledged", "resolve": "over", "close": "over"}

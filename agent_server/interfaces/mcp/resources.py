@@ -18,7 +18,7 @@ from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
 from whystall.agent_server.interfaces.mcp.schemas import full_schema
 from whystall.agent_server.presentation import results as words
 from whystall.knowledge_base.models import Diagnosis, Lang
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Rule
 from whystall.agent_server.ticketing.oncall.on_call import on_call
-from whystall.knowledge_base.tickets.models import Assignment, Origin
+from whystall.knowledge_base.ticket_models import Assignment, Origin
 from whystall.knowledge_base.times import rfc3339
 
 

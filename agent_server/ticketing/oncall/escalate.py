@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Schedule, Step
 from whystall.agent_server.ticketing.oncall.on_call import on_call
-from whystall.knowledge_base.tickets.models import Assignment, Ticket
+from whystall.knowledge_base.ticket_models import Assignment, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
 
 _SKEW = timedelta(minutes=1)  # an assignment that lies further ahead was made before the clock was set back

@@ -11,7 +11,7 @@ from making import checkpoint
 
 from whystall.agent_server.interfaces.cli import main as cli
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.tickets.models import Human, Ticket
+from whystall.knowledge_base.ticket_models import Human, Ticket
 from whystall.tools.contract.findings import Severity
 
 AT = "2025-01-01T00:00:00Z"

@@ -17,7 +17,7 @@ from whystall.agent_server.interfaces.mcp.server import Door
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.tickets.models import Comment
+from whystall.knowledge_base.ticket_models import Comment
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ToolError
 

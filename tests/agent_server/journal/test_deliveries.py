@@ -9,7 +9,7 @@ import pytest
 
 from whystall.agent_server.journal.deliveries import FARTHEST_S, Deliveries
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.findings import Severity
 
 NOW = 1_800_000_000.0

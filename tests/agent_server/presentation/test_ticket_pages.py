@@ -20,9 +20,7 @@ from whystall.agent_server.presentation.ticket_texts import (
 )
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Claim, Lang, Verdict
-from whystall.knowledge_base.tickets import human, life
-from whystall.knowledge_base.tickets.drafting import draft
-from whystall.knowledge_base.tickets.models import (
+from whystall.knowledge_base.ticket_models import (
     Analysis,
     Assignment,
     Classification,
@@ -35,6 +33,8 @@ from whystall.knowledge_base.tickets.models import (
     Remote,
     Ticket,
 )
+from whystall.knowledge_base.tickets import human, life
+from whystall.knowledge_base.tickets.drafting import draft
 from whystall.prompts.files import LANGS
 from whystall.prompts.render import words
 from whystall.tools.contract.findings import Severity

@@ -15,7 +15,7 @@ from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
-from whystall.knowledge_base.tickets.models import Decision, Link, Ticket
+from whystall.knowledge_base.ticket_models import Decision, Link, Ticket
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Severity
 

@@ -15,7 +15,7 @@ from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.worker.escalation import Escalation
 from whystall.agent_server.worker.retention import Retention
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.times import rfc3339
 
 BEGAN = datetime(2026, 3, 2, 9, 0, tzinfo=timezone.utc)

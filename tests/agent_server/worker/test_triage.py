@@ -23,7 +23,7 @@ from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.worker.triage import DIAGNOSED, KIND, TELL, Triage, TriageResult
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 

@@ -15,7 +15,7 @@ from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.classify.rules import UNKNOWN, categories, judge
 from whystall.knowledge_base.models import Lang, Verdict
 from whystall.knowledge_base.store import KnowledgeBase
-from whystall.knowledge_base.tickets.models import Classification, Decision, Human, Ticket
+from whystall.knowledge_base.ticket_models import Classification, Decision, Human, Ticket
 from whystall.tools.contract.findings import Severity
 
 

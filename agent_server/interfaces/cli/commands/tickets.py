@@ -18,9 +18,9 @@ from whystall.agent_server.presentation.ticket_texts import history_text, ticket
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.stores import open_default
 from whystall.agent_server.ticketing.ticket_service import TicketService
+from whystall.knowledge_base.ticket_models import ClosedAs, Origin, State
 from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.tickets.human import TEXT
-from whystall.knowledge_base.tickets.models import ClosedAs, Origin, State
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whystall.agent_server.stores import Stores
-    from whystall.knowledge_base.tickets.models import Ticket
+    from whystall.knowledge_base.ticket_models import Ticket
 
 _Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
 _Other = Annotated[str, typer.Argument(metavar="OTHER", help="the id of the other ticket")]

@@ -21,7 +21,7 @@ from whystall.tools.contract.extras import extra
 from whystall.tools.contract.findings import Severity
 
 if TYPE_CHECKING:
-    from whystall.knowledge_base.tickets.models import Decision, Ticket
+    from whystall.knowledge_base.ticket_models import Decision, Ticket
 
 
 def add_classify(group: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.alerts.intake import Intake, Receipt
 from whystall.agent_server.integrations.alerts.routefile import from_text
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.tickets.models import Ticket
+from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.times import rfc3339
 
 START = 1_800_000_000.0  # 2027-01-15T08:00:00Z

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import whystall.agent_server.integrations.chat as room
-from whystall.knowledge_base.tickets.models import ClosedAs
+from whystall.knowledge_base.ticket_models import ClosedAs
 from whystall.prompts.chat import chat_words
 from whystall.prompts.intents import intent_rules
 

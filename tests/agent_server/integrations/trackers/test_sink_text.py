@@ -14,8 +14,8 @@ from whystall.agent_server.integrations.trackers.issue_sync import creation
 from whystall.agent_server.integrations.trackers.registry import open_tracker
 from whystall.agent_server.integrations.trackers.text import Markdown, Wiki, fitted, one_line, own_comment
 from whystall.agent_server.settings.sections.trackers import GitHubSink, GitLabSink, JiraSink, TrackerSettings
+from whystall.knowledge_base.ticket_models import Comment, Event, Human, Ticket
 from whystall.knowledge_base.tickets import human
-from whystall.knowledge_base.tickets.models import Comment, Event, Human, Ticket
 from whystall.tools.contract.findings import Severity
 
 MARKER = "0123456789abcdef"

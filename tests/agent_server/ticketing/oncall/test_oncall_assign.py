@@ -16,7 +16,7 @@ from whystall.agent_server.ticketing.oncall.assign import Facts, assign, renewed
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
-from whystall.knowledge_base.tickets.models import Assignment, Ticket
+from whystall.knowledge_base.ticket_models import Assignment, Ticket
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Severity
 

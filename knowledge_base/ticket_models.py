@@ -22,8 +22,23 @@ ClosedAs = Literal["fixed", "duplicate", "no_fault", "wont_fix", "cannot_reprodu
 Origin = Literal["diagnosis", "alert", "work_order", "person"]
 LinkKind = Literal["duplicate", "duplicated_by", "related"]
 What = Literal[
-    "opened", "seen_again", "acknowledged", "resolved", "closed", "reopened", "assigned", "escalated", "diagnosed",
-    "triaged", "classified", "linked", "unlinked", "commented", "edited", "verified", "delivered"
+    "opened",
+    "seen_again",
+    "acknowledged",
+    "resolved",
+    "closed",
+    "reopened",
+    "assigned",
+    "escalated",
+    "diagnosed",
+    "triaged",
+    "classified",
+    "linked",
+    "unlinked",
+    "commented",
+    "edited",
+    "verified",
+    "delivered",
 ]
 """Kinds of history entries. ``delivered``: created in a tracker (`Ticket.remotes`)."""
 
