@@ -45,18 +45,15 @@ class GitHub(RestTracker[GitHubSink]):
 
     @property
     def acknowledged_label(self) -> str:
-        """The label of issues that somebody works on."""
         return self.settings.acknowledged_label
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
-        """Create `issue`."""
         body: dict[str, Any] = {"title": issue.title, "body": text, "labels": list(issue.labels)}
         if issue.assignees and "assignees" not in left_out:
             body["assignees"] = list(issue.assignees)
         return self._request("POST", "/issues", body)
 
     def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
-        """Change an issue."""
         body: dict[str, Any] = {}
         if edit.title is not None:
             body["title"] = edit.title
@@ -74,28 +71,22 @@ class GitHub(RestTracker[GitHubSink]):
         return [self._request("PATCH", f"/issues/{ref}", body)] if body else []
 
     def comment(self, ref: str, text: str) -> Request:
-        """Comment on an issue."""
         return self._request("POST", f"/issues/{ref}/comments", {"body": text})
 
     def list_comments(self, ref: str, page: str) -> Request:
-        """List comments on an issue."""
         return self._request("GET", f"/issues/{ref}/comments?{urlencode({'per_page': PER_PAGE, 'page': page or '1'})}")
 
     def list_newest(self, page: str) -> Request:
-        """List issues, the newest first."""
         return self._list({"sort": "created", "direction": "desc"}, page)
 
     def list_changed(self, since: str, page: str) -> Request:
-        """List issues changed since the time `since`."""
         return self._list({"sort": "updated", "direction": "asc", **({"since": since} if since else {})}, page)
 
     def rejected_field(self, response: Response) -> str | None:
-        """Return the optional field that a response 422 rejects."""
         errors = json_objects(json_object(response.json()).get("errors"))
         return "assignees" if "assignees" in {json_text(error.get("field")) for error in errors} else None
 
     def verify(self, webhook: WebhookRequest) -> None:
-        """Verify the signature."""
         if self.settings.webhook_secret is None:
             raise unverifiable()
         secret = self._secret(self.settings.webhook_secret, "webhook_secret")

@@ -42,11 +42,9 @@ class GitLab(RestTracker[GitLabSink]):
 
     @property
     def acknowledged_label(self) -> str:
-        """The label of issues that somebody works on."""
         return self.settings.acknowledged_label
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
-        """Create `issue`."""
         body: dict[str, Any] = {
             "title": issue.title,
             "description": text,
@@ -61,7 +59,6 @@ class GitLab(RestTracker[GitLabSink]):
         return self._request("POST", "/issues", body)
 
     def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
-        """Change an issue."""
         body: dict[str, Any] = {}
         if edit.title is not None:
             body["title"] = edit.title
@@ -80,20 +77,16 @@ class GitLab(RestTracker[GitLabSink]):
         return [self._request("PUT", f"/issues/{ref}", body)] if body else []
 
     def comment(self, ref: str, text: str) -> Request:
-        """Comment on an issue."""
         return self._request("POST", f"/issues/{ref}/notes", {"body": text})
 
     def list_comments(self, ref: str, page: str) -> Request:
-        """List comments on an issue, the newest first."""
         query = {"sort": "desc", "order_by": "created_at", "per_page": str(PER_PAGE), "page": page or "1"}
         return self._request("GET", f"/issues/{ref}/notes?{urlencode(query)}")
 
     def list_newest(self, page: str) -> Request:
-        """List issues, the newest first."""
         return self._list({"order_by": "created_at", "sort": "desc"}, page)
 
     def list_changed(self, since: str, page: str) -> Request:
-        """List issues changed since the time `since`."""
         return self._list(
             {"order_by": "updated_at", "sort": "asc", **({"updated_after": since} if since else {})}, page
         )
@@ -109,7 +102,6 @@ class GitLab(RestTracker[GitLabSink]):
         return next((json_text(user.get("id")) for user in json_objects(response.json())), "")
 
     def rejected_field(self, response: Response) -> str | None:
-        """Return the optional field that a response 400 rejects."""
         body = json_object(response.json())
         message = body.get("message")
         text = " ".join(message) if isinstance(message, dict) else json_text(message) or json_text(body.get("error"))

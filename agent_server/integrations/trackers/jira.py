@@ -62,7 +62,6 @@ class Jira(RestTracker[JiraSink]):
         super().__init__(name, settings, Wiki(32_767), f"{settings.url}/rest/api/2")
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
-        """Create `issue`."""
         fields: dict[str, Any] = {
             "project": {"key": self.settings.project},
             "issuetype": {"name": self.settings.issue_type},
@@ -83,7 +82,6 @@ class Jira(RestTracker[JiraSink]):
         return IssueState(ref=key, url=f"{self.settings.url}/browse/{key}", title="", text="", phase="open")
 
     def read(self, ref: str) -> Request:
-        """Read an issue."""
         return self._request("GET", f"/issue/{ref}?fields={_FIELDS}")
 
     def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
@@ -108,11 +106,9 @@ class Jira(RestTracker[JiraSink]):
         return [self._request("PUT", f"/issue/{ref}", body)] if body else []
 
     def list_transitions(self, ref: str) -> Request:
-        """List the workflow's transitions of an issue."""
         return self._request("GET", f"/issue/{ref}/transitions?expand=transitions.fields")
 
     def transition(self, ref: str, phase: Phase, response: Response) -> Request | None:
-        """Return the transition to `phase`."""
         s = self.settings
         wanted = {"over": s.done, "open": s.reopened, "acknowledged": s.started}[phase]
         found = json_objects(json_object(response.json()).get("transitions"))
@@ -129,21 +125,17 @@ class Jira(RestTracker[JiraSink]):
         return self._request("POST", f"/issue/{ref}/transitions", body)
 
     def comment(self, ref: str, text: str) -> Request:
-        """Comment on an issue."""
         return self._request("POST", f"/issue/{ref}/comment", {"body": text})
 
     def list_comments(self, ref: str, page: str) -> Request:
-        """List comments on an issue, the newest first."""
         query = {"orderBy": "-created", "startAt": page or "0", "maxResults": str(PER_PAGE)}
         return self._request("GET", f"/issue/{ref}/comment?{urlencode(query)}")
 
     def parse_comments(self, response: Response, page: str) -> Page:
-        """Parse the response to `list_comments`."""
         found = json_objects(json_object(response.json()).get("comments"))
         return Page(comments=[self._comment(row) for row in found], more=self._next_page(page, len(found)))
 
     def list_newest(self, page: str) -> Request:
-        """List issues, the newest first."""
         return self._search("ORDER BY created DESC", page)
 
     def list_changed(self, since: str, page: str) -> Request:
@@ -153,7 +145,6 @@ class Jira(RestTracker[JiraSink]):
         return self._search(f"{when}ORDER BY updated ASC", page)
 
     def parse_issues(self, response: Response, page: str) -> Page:
-        """Parse the response to `list_newest` or `list_changed`."""
         answer = json_object(response.json())
         found = json_objects(answer.get("issues"))
         issues = [self._state(row) for row in found]
@@ -167,12 +158,10 @@ class Jira(RestTracker[JiraSink]):
         return ""
 
     def rejected_field(self, response: Response) -> str | None:
-        """Return the optional field that a response 400 rejects."""
         errors = json_object(json_object(response.json()).get("errors"))
         return next((name for name in ("priority", "assignee", "labels") if name in errors), None)
 
     def check(self) -> Request:
-        """Check the address and the credentials."""
         return self._request("GET", f"/project/{self.settings.project}")
 
     def _search(self, rest: str, page: str) -> Request:

@@ -48,7 +48,6 @@ class PagerDuty:
         return f"whystall-{nonce}"
 
     def read_secrets(self) -> None:
-        """Raise `ToolError` if the routing key cannot be read."""
         self._routing_key()
 
     def requests(self, notification: Notification) -> list[Request]:
@@ -67,7 +66,6 @@ class PagerDuty:
         return [self._event(notification, phase) for phase in phases]
 
     def verify(self, webhook: WebhookRequest) -> None:
-        """Verify the signature."""
         if self._settings.webhook_secret is None:
             raise unverifiable()
         secret = self._settings.webhook_secret.read(f"sinks.{self.name}.webhook_secret")

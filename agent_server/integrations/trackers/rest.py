@@ -35,50 +35,39 @@ class RestTracker(Generic[S]):
         return None
 
     def created(self, response: Response) -> IssueState:
-        """Parse the response to `create`."""
         return self.parse_issue(response)
 
     def read(self, ref: str) -> Request:
-        """Read an issue."""
         return self._request("GET", f"/issues/{ref}")
 
     def parse_issue(self, response: Response) -> IssueState:
-        """Parse the response to `read`."""
         return self._checked(json_object(response.json()), response)
 
     def change_time(self, response: Response) -> str:
-        """Return the tracker's time in the response to `edit`."""
         return json_text(json_object(response.json()).get("updated_at"), 40)
 
     def parse_comments(self, response: Response, page: str) -> Page:
-        """Parse the response to `list_comments`."""
         found = json_objects(response.json())
         return Page(comments=[c for row in found if (c := self._comment(row))], more=self._next_page(page, len(found)))
 
     def parse_issues(self, response: Response, page: str) -> Page:
-        """Parse the response to `list_newest` or `list_changed`."""
         found = json_objects(response.json())
         issues = [self._checked(row, response) for row in found if self._is_issue(row)]
         return Page(issues=issues, more=self._next_page(page, len(found)))
 
     def user_lookup(self, name: str) -> Request | None:
-        """Return None: users are named as they are."""
         return None
 
     def parse_user_id(self, response: Response) -> str:
-        """Parse the response to `user_lookup`."""
         return ""
 
     def list_transitions(self, ref: str) -> Request | None:
-        """Return None: `edit` changes the state."""
         return None
 
     def transition(self, ref: str, phase: Phase, response: Response) -> Request | None:
-        """Return the transition to `phase`."""
         return None
 
     def check(self) -> Request:
-        """Check the address and the credentials."""
         return self._request("GET", "")
 
     def _state(self, issue: dict[str, Any]) -> IssueState:

@@ -139,7 +139,6 @@ class Wiki(TextFormat):
     _comment_mark = "\n({} {} said {})"
 
     def inert(self, text: str) -> str:
-        """Return `text` without what could end the block."""
         return re.sub(r"\{(?=\s*(?:noformat|code)\b)", "{ ", text, flags=re.IGNORECASE)
 
     def _around(self, text: str, begin: str, end: str) -> tuple[str, str] | None:

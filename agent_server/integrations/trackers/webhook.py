@@ -35,7 +35,6 @@ class Webhook:
         return nonce
 
     def read_secrets(self) -> None:
-        """Raise `ToolError` if a secret cannot be read."""
         self._read("secret")
         self._read("authorization")
 
@@ -66,7 +65,6 @@ class Webhook:
         return [Request("POST", self._settings.url, headers, content, secrets, repeatable=True)]
 
     def verify(self, webhook: WebhookRequest) -> None:
-        """Verify the signature."""
         if self._settings.secret is None:
             raise unverifiable()
         check_standard_webhook(self._read("secret"), webhook)
