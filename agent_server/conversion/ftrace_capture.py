@@ -1,4 +1,4 @@
-"""``ftrace record``: one capture into a file, and what there is to say of it."""
+"""``ftrace record``: capture events into a file, and summarise the capture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_S = 600.0
 
 
 class Loss(BaseModel):
-    """Events of one CPU that are not in the capture: overwritten by newer ones, or dropped."""
+    """Lost events of one CPU: overwritten by newer ones, or dropped."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,8 +41,8 @@ class Loss(BaseModel):
 
 
 class CaptureSummary(BaseModel):
-    """A capture that is done. `events` -1: not counted. `losses`: the CPUs that lost any. `stopped_by`: ``duration``,
-    ``asked``, ``disk_guard`` or ``target_exited``. Times in seconds; `stop_s` without `write_s`, None: not measured.
+    """A finished capture. `events` -1: not counted. `losses`: of CPUs that lost any. `stopped_by`: ``duration``,
+    ``asked``, ``disk_guard`` or ``target_exited``. `stop_s` excludes `write_s`; None: not measured.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -73,10 +73,10 @@ def capture(
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> CaptureSummary:
-    """Record into `output` until the time is over or `stop` says True.
+    """Record into `output` until the time is over or `stop` returns True.
 
-    `namespaces`: also write which PIDs the threads of containers have inside, into ``pid_mapping.json`` beside it.
-    Raises `ToolError`: bad_argument when something is at `output` and may not be overwritten; what `record` raises.
+    `namespaces`: also write the PIDs of containers' threads inside their namespaces to ``pid_mapping.json`` beside it.
+    Raises `ToolError`: bad_argument if `output` exists and may not be overwritten; what `record` raises.
     """
     mapping = output.with_name(MAPPING) if namespaces else None
     _check_free(output, mapping, overwrite)
@@ -105,9 +105,9 @@ async def capture_with_bpf(
     overwrite: bool = False,
     progress: Callable[[float, float, str], None] | None = None,
 ) -> CaptureSummary:
-    """The same through BPF, written as ftrace's text. At most 600 s: the events are held in memory until then.
+    """Capture through BPF and write ftrace's text, for at most 600 s: events are kept in memory until the end.
 
-    Raises `ToolError`: bad_argument for what BPF does not offer; what a window raises.
+    Raises `ToolError`: bad_argument for options that BPF does not offer; what a window raises.
     """
     check(options)
     for name, wrong in (
@@ -140,7 +140,7 @@ def _check_free(output: Path, mapping: Path | None, overwrite: bool) -> None:
 
 
 def _try_place(output: Path) -> None:
-    """A window is not to be lost at its end: whether `output` can be written."""
+    """Raise `ToolError` (io_error), before the window, if `output` cannot be written."""
     made = not output.exists()
     try:
         output.open("ab").close()

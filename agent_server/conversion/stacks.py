@@ -1,4 +1,4 @@
-"""``stacks convert``: stack samples from whatever holds them, in a format that other programs open."""
+"""``stacks convert``: convert stack samples to a format of other programs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from whystall.tools.stacks.events import choose_event
 
 
 class StackConversion(BaseModel):
-    """Stack samples that were converted. `items`: lines, samples or events of `format`; `total`: what the samples of
-    `event` weigh, in its `unit`; `span_s`: from the first instant to the last, 0 where there are none.
+    """Converted stack samples. `items`: lines, samples or events of `format`; `total`: weight of the samples of
+    `event`, in its `unit`; `span_s`: from the first to the last sample, 0 without times.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,7 +48,7 @@ def convert_stacks(
     idle: bool = False,
     overwrite: bool = False,
 ) -> StackConversion:
-    """Convert the stack samples at `source` (as `open_stacks` takes it); `format` None: as the name of `output` ends.
+    """Convert the stack samples at `source` (see `open_stacks`); `format` None: by the suffix of `output`.
 
     Raises `ToolError`: bad_argument, what opening raises, disk_full, io_error.
     """

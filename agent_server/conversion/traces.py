@@ -1,4 +1,4 @@
-"""``ftrace convert``: a trace, whatever wrote it, as a timeline that others can open; and what is to be known of it."""
+"""``ftrace convert``: convert a trace to a timeline for other programs, and summarise it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _EXAMPLES = 3
 
 
 class Model(BaseModel):
-    """Base of what is told here."""
+    """Base of the models of a summary."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Holes(Model):
-    """Where the trace is blind, by CPU (-1: all) and reason. `lost` events, -1: not counted."""
+    """Gaps of the trace, by CPU (-1: all) and reason. `lost` events, -1: not counted."""
 
     cpu: int
     why: str
@@ -47,7 +47,7 @@ class Holes(Model):
 
 
 class Placed(Model):
-    """How the profile lies on the trace's clock: by which clocks, and within what (microseconds)."""
+    """How the profile was aligned to the trace's clock; `residual_us`: the remaining error."""
 
     method: str
     residual_us: float
@@ -55,8 +55,8 @@ class Placed(Model):
 
 
 class ConversionSummary(Model):
-    """A trace that was converted. `items`: events, packets, slices or lines, by `format`; `events` by table, `others`:
-    by name, what no table takes; `lost` events where they were counted. `odd_lines` could not be read, with examples.
+    """A converted trace. `items`: events, packets, slices or lines, by `format`; `events` by table; `others`: events
+    without a table, by name; `lost`: events, if counted; `odd_lines`: could not be parsed, with examples.
     """
 
     path: str
@@ -87,11 +87,11 @@ def convert_file(
     pid_mapping: Path | None = None,
     overwrite: bool = False,
 ) -> ConversionSummary:
-    """Convert the trace file or recording `source`; `format` None: as the name of `output` ends.
+    """Convert the trace file or recording `source`; `format` None: by the suffix of `output`.
 
-    `profiling_data`: everything is written on the clock of that profile (of the first rank below it: ranks of one host
-    share its clocks); `with_profile` also draws it. Raises `ToolError`: bad_argument, bad_trace, clock_mismatch,
-    no_overlap, disk_full, io_error.
+    `profiling_data`: convert to the clock of that profile (of its first rank: ranks of one host share the clocks);
+    `with_profile` also draws it. Raises `ToolError`: bad_argument, bad_trace, clock_mismatch, no_overlap, disk_full,
+    io_error.
     """
     chosen = format or _SUFFIXES.get(output.suffix)
     _check(output, format, chosen, overwrite)
@@ -145,7 +145,7 @@ def _check(output: Path, asked: Format | None, chosen: Format | None, overwrite:
 
 
 def _opened(source: Path, cpus: Sequence[int]) -> SchedTrace:
-    """The whole trace, so that wakers on other CPUs are there; only the chosen CPUs when all would be too much."""
+    """Open the whole trace, which holds wakers on other CPUs; only the chosen CPUs if it is too large."""
     if source.is_dir():
         return trace_of(Recording.open(source, COLLECTORS), absolute=True)
     if not source.is_file():

@@ -76,12 +76,10 @@ def result_data(result: ToolResult[Any], budget: int = RESULT_CHARS) -> dict[str
 
 
 def error_data(error: ToolError) -> dict[str, Any]:
-    """Return the error of a call."""
     return {"error": error.code.value, "message": error.message, "remedy": error.remedy}
 
 
 def finding_data(finding: Finding) -> dict[str, Any]:
-    """Return a finding as the model may cite it."""
     return {
         "id": finding.id,
         "kind": finding.kind,

@@ -39,7 +39,6 @@ class Budget:
         self._windows_s = 0.0
 
     def add_answer(self, reply: Reply) -> None:
-        """Count an answer of the model."""
         self._steps += 1
         self._tokens_in += reply.tokens_in
         self._tokens_out += reply.tokens_out
@@ -74,7 +73,6 @@ class Budget:
         return None
 
     def usage(self) -> Usage:
-        """Return what was spent."""
         money = self._money()
         return Usage(
             requests=self._steps,

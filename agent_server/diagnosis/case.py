@@ -16,6 +16,7 @@ from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culpri
 from whystall.agent_server.diagnosis.victim import choose_feeder, choose_victim
 from whystall.knowledge_base.causes import considered_for, measured
 from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Reasoning, Step, Verdict, Victim
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
@@ -116,15 +117,7 @@ class Case:
         self.transcript.observed(requested, duration, why, self._options, results)
         self.results.update({r.tool: r for r in results})
         if results:
-            self.steps.append(
-                Step(
-                    tools=[r.tool for r in results],
-                    why=why,
-                    window_s=results[0].coverage.window_s,
-                    findings=[f.id for r in results for f in r.findings],
-                    status={r.tool: r.status.value for r in results},
-                )
-            )
+            self.steps.append(step_of(results, why))
         return results
 
     def _numbered(self, result: ToolResult[Any]) -> ToolResult[Any]:
@@ -231,7 +224,7 @@ class Case:
         recording = self.observer.recording
         return Diagnosis(
             id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
-            created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            created=rfc3339(now),
             target=self.target,
             symptom=self.symptom,
             verdict=conclusion.verdict,
@@ -250,6 +243,17 @@ class Case:
             recording=recording.manifest.id if recording else None,
             reasoning=self.reasoning,
         )
+
+
+def step_of(results: Sequence[ToolResult[Any]], why: str) -> Step:
+    """Return the step of a diagnosis for the results of one window."""
+    return Step(
+        tools=[r.tool for r in results],
+        why=why,
+        window_s=results[0].coverage.window_s,
+        findings=[f.id for r in results for f in r.findings],
+        status={r.tool: r.status.value for r in results},
+    )
 
 
 def _waits_for_thread(finding: Finding, victim: Victim) -> bool:

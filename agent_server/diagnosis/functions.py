@@ -76,7 +76,6 @@ class Functions:
 
     @property
     def names(self) -> list[str]:
-        """The names of all functions."""
         return [*self._tools, *([SEARCH] if self._searchable else []), CONCLUDE]
 
     def offered(self) -> list[Function]:

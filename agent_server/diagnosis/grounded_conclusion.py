@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.grounding.claims import CaseFacts, fault, tidy
@@ -46,16 +46,6 @@ class Grounded:
         return [s.code for s in self.struck]
 
 
-@dataclass(frozen=True)
-class Settled:
-    """The verdict of a case with what a model adds to it; see `Grounded`."""
-
-    conclusion: Conclusion
-    story: list[Claim]
-    remedies: list[str]
-    struck: list[str]
-
-
 def ground(concluded: ModelConclusion, case: Case) -> Grounded:
     """Return `concluded` without what the evidence of `case` does not support."""
     struck: list[Struck] = []
@@ -93,20 +83,17 @@ def feedback(grounded: Grounded, lang: Lang, fence: Fence) -> str:
     return "\n".join([*lines, texts["again"]])
 
 
-def settle(case: Case, grounded: Grounded) -> Settled:
-    """Return the verdict of the evidence with the supported part of the model's explanation.
+def settle(case: Case, grounded: Grounded) -> Conclusion:
+    """Return the verdict of the evidence, given the checked conclusion of the model.
 
     The model may prefer a cause that the evidence supports about as well; it is then at most likely. Anything struck
     lowers a confirmed verdict to likely. A healthy verdict does not change.
     """
     found = case.conclude(grounded.cause)
     if not grounded.struck or found.verdict is Verdict.HEALTHY:
-        return Settled(found, grounded.story, grounded.remedies, grounded.codes)
+        return found
     verdict = Verdict.LIKELY if found.verdict is Verdict.CONFIRMED else found.verdict
-    lowered = Conclusion(
-        verdict, found.cause, found.explained_pct, found.severity, found.chain, [*found.missing, _UNSUPPORTED]
-    )
-    return Settled(lowered, grounded.story, grounded.remedies, grounded.codes)
+    return replace(found, verdict=verdict, missing=[*found.missing, _UNSUPPORTED])
 
 
 def _facts(case: Case) -> CaseFacts:

@@ -108,12 +108,12 @@ def _settled(case: Case, grounded: Grounded, reasoning: Reasoning) -> Reasoning:
     A model that was stopped could not correct what was struck, so it does not change the verdict; its explanation is
     kept only if it names the cause of the evidence.
     """
-    settled = settle(case, grounded)
+    conclusion = settle(case, grounded)
     if reasoning.stopped is None:
-        case.settled = settled.conclusion
-    kept: dict[str, Any] = {"struck": settled.struck}
-    if reasoning.stopped is None or settled.conclusion.cause == case.conclude().cause:
-        kept |= {"story": settled.story, "remedies": settled.remedies}
+        case.settled = conclusion
+    kept: dict[str, Any] = {"struck": grounded.codes}
+    if reasoning.stopped is None or conclusion.cause == case.conclude().cause:
+        kept |= {"story": grounded.story, "remedies": grounded.remedies}
     return reasoning.model_copy(update=kept)
 
 

@@ -27,18 +27,16 @@ class PastIncidents(Protocol):
 
 
 class KnownIncidents:
-    """The incidents of `kb`, in `lang`. Methods raise `ToolError` (database)."""
+    """The incidents of `kb`, in `lang`, without weak matches. Methods raise `ToolError` (database)."""
 
     def __init__(self, kb: Stores, lang: Lang) -> None:
         self._kb = kb
         self._lang = lang
 
     def similar(self, case: Case) -> list[Card]:
-        """Return the incidents that share evidence with `case`, best first, without weak matches."""
         return [self._card(match) for match in self._kb.match(case.diagnosis())[:_SHOWN] if not match.weak]
 
     def search(self, text: str) -> list[Card]:
-        """Return the incidents that share words with `text`, best first, without weak matches."""
         return [self._card(match) for match in self._kb.search(text, _SHOWN) if not match.weak]
 
     def _card(self, match: Match) -> Card:

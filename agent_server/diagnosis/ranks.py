@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from whystall.agent_server.diagnosis.assess import assess
+from whystall.agent_server.diagnosis.case import step_of
 from whystall.agent_server.diagnosis.causes import RANKS_TOOL, of_ranks
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
-from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Step, Verdict, Victim
+from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Verdict, Victim
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import BlindSpot, Status, ToolResult
 from whystall.tools.ranks.slow_node_check.tables import Data
@@ -35,7 +37,7 @@ def rank_diagnosis(
     now = datetime.now(timezone.utc)
     return Diagnosis(
         id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
-        created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created=rfc3339(now),
         target=f"{ranks} ranks of {recording}",
         symptom=symptom,
         verdict=found.verdict,
@@ -48,15 +50,7 @@ def rank_diagnosis(
         assessments=assessments,
         missing=found.missing,
         findings=findings,
-        steps=[
-            Step(
-                tools=[result.tool],
-                why="traces_of_ranks",
-                window_s=result.coverage.window_s,
-                findings=[f.id for f in findings],
-                status={result.tool: result.status.value},
-            )
-        ],
+        steps=[step_of([result.model_copy(update={"findings": findings})], "traces_of_ranks")],
         coverage=[result.coverage],
         artifacts=[artifact.uri for artifact in result.artifacts],
         recording=recording,

@@ -122,7 +122,6 @@ class _RecordedWindows:
         self._count = 0
 
     async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
-        """Return those of `tools` that the recorded observer could serve."""
         return [tool for tool in tools if tool.name in self._able]
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
@@ -159,7 +158,6 @@ class _RecordedAnswers:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self._name
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
@@ -246,11 +244,9 @@ class _NoIncidents:
     """Past incidents of a replay: none, since they do not affect the verdict."""
 
     def similar(self, case: Case) -> list[dict[str, Any]]:
-        """Return none."""
         return []
 
     def search(self, text: str) -> list[dict[str, Any]]:
-        """Return none."""
         return []
 
 

@@ -210,26 +210,21 @@ class Transcript:
         """Store `record`."""
 
     def ranks(self, result: ToolResult[Any], recording: str, ranks: int) -> None:
-        """Record that the traces of `ranks` ranks were judged."""
         self._put(RanksJudged(result=_plain(result), recording=recording, ranks=ranks))
 
     def blind_spot(self, code: str, detail: str) -> None:
-        """Record that the slow rank's host was not observed, or not at the same time."""
         self._put(HostNotObserved(code=code, detail=detail))
 
     def case(self, opened: CaseOpened) -> None:
-        """Record the start of a case."""
         self._put(opened)
 
     def request(self, messages: Sequence[Message], functions: Sequence[Function]) -> None:
         """Record a request to the model; `messages`: the whole conversation so far."""
 
     def reply(self, reply: Reply) -> None:
-        """Record an answer of the model."""
         self._put(Answered(reply=reply))
 
     def failure(self, error: LlmError) -> None:
-        """Record that the model did not answer."""
         self._put(AnswerFailed(code=error.code, message=str(error).removeprefix(f"{error.code}: ")[:500]))
 
     def observed(
@@ -247,7 +242,6 @@ class Transcript:
     def observation_failed(
         self, tools: Iterable[str], options: Mapping[str, Mapping[str, Any]], error: ToolError
     ) -> None:
-        """Record that the window of `tools` failed."""
         self._put(
             ObservationFailed(
                 tools=list(tools),
@@ -263,11 +257,9 @@ class Transcript:
         self._put(Struck(claims=[StruckClaim(code=code, text=text) for code, text in claims]))
 
     def stopped(self, why: str) -> None:
-        """Record that the model was stopped and the rules finish."""
         self._put(Stopped(why=why))
 
     def end(self, diagnosis: Diagnosis) -> None:
-        """Record the finished diagnosis."""
         self._put(ending(diagnosis))
 
     def close(self) -> None:
@@ -333,11 +325,9 @@ class TranscribedModel:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self._model.name
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
-        """Return the next message. Raises `LlmError`."""
         self._transcript.request(messages, functions)
         try:
             reply = await self._model.complete(messages, functions)

@@ -15,6 +15,7 @@ from typing import Any
 from whystall.agent_server.diagnosis.transcript import Header, Transcript, TranscriptFile, causes_hash, tools_hash
 from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Cause
+from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.recording.home import home
@@ -37,7 +38,7 @@ def begin(symptom: str, causes: Mapping[str, Cause], tools: Iterable[Tool[Any, A
     header = Header(
         whystall=version(),
         id=id,
-        created=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created=rfc3339(now),
         symptom=symptom,
         causes=causes_hash(causes),
         tools=tools_hash(tools),

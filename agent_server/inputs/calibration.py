@@ -1,4 +1,4 @@
-"""Trials of direct I/O beside buffered, where they were asked for: once a window is over, into what it recorded."""
+"""Run the requested trials of direct I/O after a window, and join them to its recording."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from whystall.tools.contract.params import Params
 
 JOINED = frozenset({"profile", calibration.NAME})
-"""Collectors that no engine of a window serves: they join a recording afterwards."""
+"""Collectors that no engine serves: they are joined to a recording after its window."""
 
 
 def check_source(params: Params) -> None:
-    """`ToolError` (bad_argument) where `params` ask for trials, and a recording is to be judged."""
+    """Raise `ToolError` (bad_argument) if `params` request trials: a recording may be of another host's disk."""
     if getattr(params, "calibrate", False):
         message = "calibrate tries the disk of this host, which need not be that of a recording"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out, or observe on the host in question")
@@ -27,13 +27,13 @@ def check_source(params: Params) -> None:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is to be tried: what `named` says, or, where that is None, where the files are that a recording knows."""
+    """A request for trials: as in `named`, or, if None, in the directories of a recording's files."""
 
     named: calibration.Request | None
 
     @classmethod
     def asked(cls, params: Params) -> Calibration | None:
-        """What `params` ask for; None for nothing. `ToolError` (bad_argument) where nothing can be tried there."""
+        """Return the trials that `params` request; None for none. Raises `ToolError` (bad_argument)."""
         if not getattr(params, "calibrate", False):
             return None
         directory, operation = getattr(params, "directory", None), getattr(params, "operation", None)
@@ -41,6 +41,6 @@ class Calibration:
         return cls(calibration.in_directory(directory, operations) if directory else None)
 
     async def joined(self, recording: Recording, progress: Progress | None) -> Recording:
-        """A copy of `recording` that holds the trials too; they take some seconds, and their file is gone then."""
+        """Run the trials (some seconds, in a temporary file) and return a copy of `recording` with them."""
         request = self.named or calibration.for_recording(recording, worth_trying(recording))
         return calibration.joined(recording, await calibration.calibrate(request, progress))

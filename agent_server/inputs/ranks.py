@@ -1,4 +1,4 @@
-"""The ranks of a job as a caller names them: by the directories of their traces, or by what was gathered from them."""
+"""Open the ranks of a job: from the directories of their traces, or from a recording of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NOW, _NOW_ALSO, _BEFORE = "traces", "after", "before"
 
 @dataclass(frozen=True)
 class Runs:
-    """Directories of ranks: `now` the run in question, `before` an earlier one; None where not named. `scheduler`: of
-    a cluster that reads them; `jobs`: processes that do so here.
+    """Directories of ranks: `now` of the run in question, `before` of an earlier one. `scheduler`: address of a Dask
+    cluster that reads them; `jobs`: number of local processes that do.
     """
 
     now: str | None = None
@@ -29,19 +29,19 @@ class Runs:
 
 
 def runs_named(params: BaseModel) -> Runs:
-    """The directories that `params` names: ``traces`` or ``after``, and ``before``."""
+    """Return the directories that `params` names: ``traces`` or ``after``, and ``before``."""
     given = {name: getattr(params, name, None) for name in (_NOW, _NOW_ALSO, _BEFORE, "scheduler", "jobs")}
     return Runs(given[_NOW] or given[_NOW_ALSO], given[_BEFORE], given["scheduler"], given["jobs"])
 
 
 def open_job(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> Recording:
-    """What `tool` is to judge: the ranks in the directories that `params` names, or the recording `source` of them.
+    """Return the ranks for `tool`: from the directories that `params` names, or from the recording `source`.
 
-    Raises `ToolError`: bad_argument when both or neither are given, or one of two runs is missing; what reading raises.
+    Raises `ToolError`: bad_argument if both or neither are given, or one of two runs is missing; what reading raises.
     """
     runs = runs_named(params)
     wanted = [name for name in (_NOW, _BEFORE, _NOW_ALSO) if name in tool.params.model_fields]
-    options = " and ".join(f"{name}" for name in wanted)
+    options = " and ".join(wanted)
     named = bool(runs.now or runs.before)
     if source is not None and named:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{options} and a recording exclude each other", "give one of them")
@@ -54,9 +54,9 @@ def open_job(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> Re
 
 
 def gathered(runs: Runs) -> Recording:
-    """The ranks below ``runs.now``, and those of the earlier run where one is named.
+    """Read the ranks below ``runs.now``, and those of the earlier run if there is one.
 
-    Raises `ToolError`: bad_argument when no directory is named; what reading them raises.
+    Raises `ToolError`: bad_argument if no directory is named; what reading raises.
     """
     from whystall.tools.ranks.traces.gather import gather, with_before
 

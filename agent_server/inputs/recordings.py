@@ -1,4 +1,4 @@
-"""What a caller names by a path: a recording or a trace file to judge, a profile to lay beside it."""
+"""Open a recording or a trace file, and join a profile to it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NAMED = 4
 
 
 def open_source(path: Path) -> Recording:
-    """The recording in the directory `path`, or the trace file `path` as one.
+    """Open the recording in the directory `path`, or the trace file `path` as a recording.
 
-    Raises `ToolError`: bad_recording for anything but a directory and a regular file; what their readers raise.
+    Raises `ToolError`: bad_recording for anything else; what the readers raise.
     """
     if not path.is_file():
         return Recording.open(path, COLLECTORS)
@@ -35,10 +35,10 @@ def open_source(path: Path) -> Recording:
 
 
 def join_profile(recording: Recording, path: Path) -> Recording:
-    """`recording` with the profile in `path` on its clock.
+    """Return `recording` with the profile in `path`, converted to its clock.
 
-    Raises `ToolError`: missing_collector when there is no trace to align with, bad_trace when it cannot be read,
-    bad_argument when there are several, clock_mismatch when they share no clock, no_overlap when they share no time.
+    Raises `ToolError`: missing_collector without a trace to align with, bad_trace, bad_argument if there are several
+    profiles, clock_mismatch if they share no clock, no_overlap if they share no time.
     """
     from whystall.tools.timeline.alignment.align import align
     from whystall.tools.timeline.recorded import trace_of, with_profile
@@ -54,19 +54,16 @@ def join_profile(recording: Recording, path: Path) -> Recording:
 
 
 def profiles_at(path: Path) -> list[Candidate]:
-    """The profiles at or below `path`, by rank, at least one; `ToolError` (bad_trace) when there is none."""
+    """Return the profiles at or below `path`, by rank. Raises `ToolError` (bad_trace) if there is none."""
     from whystall.tools.timeline.profiles import candidates, with_work
 
-    if not path.is_file() and not path.is_dir():  # a pipe would be waited for, a device never ends
+    if not path.is_file() and not path.is_dir():  # reading a pipe may block, a device never ends
         raise ToolError(ErrorCode.BAD_TRACE, f"there is no profile at {path}", "give a file, or a profiler's directory")
     return with_work(candidates(path))
 
 
 def check_profile_place(path: Path) -> None:
-    """Whether a profile can be at `path` once a window is over; it may be written meanwhile.
-
-    Raises `ToolError` (bad_trace): a window is not to be spent first.
-    """
+    """Raise `ToolError` (bad_trace), before a window, if no profile can be written to `path` during it."""
     try:
         possible = path.is_file() or path.is_dir() or (path.parent.is_dir() and not path.exists())
     except (OSError, ValueError):  # a name that is too long, or with a NUL
@@ -76,7 +73,7 @@ def check_profile_place(path: Path) -> None:
 
 
 def join_after_window(recording: Recording, path: Path) -> Recording:
-    """As `join_profile`, after a live window: when that fails the recording is kept and the error says where."""
+    """Call `join_profile` after a live window; if it fails, save the recording and name its path in the error."""
     try:
         return join_profile(recording, path)
     except ToolError as error:
@@ -87,18 +84,18 @@ def join_after_window(recording: Recording, path: Path) -> Recording:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """`work` beside the event loop: a large file takes seconds, and progress and cancellation go on."""
+    """Run `work` in a thread beside the event loop; the thread is abandoned on cancellation."""
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 async def opened(source: Path, profile: Path | None) -> Recording:
-    """`open_source` beside the event loop, with `profile` on its clock where there is one."""
+    """Call `open_source` in a thread, and join `profile` if there is one."""
     recording = await in_thread(lambda: open_source(source))
     return recording if profile is None else await in_thread(lambda: join_profile(recording, profile))
 
 
 def joining(profile: Path | None) -> Callable[[Recording], Awaitable[Recording]] | None:
-    """What adds `profile` to a recording after its window; None without one. See `join_after_window`."""
+    """Return a function that joins `profile` to a recording after its window; None without a profile."""
     if profile is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Stack samples as a caller names them: one path, or the two profiles that are to be compared."""
+"""Open stack samples: from one path, or the two profiles to compare."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from whystall.tools.recording.store import Recording
 
 _BEFORE, _AFTER = "before", "after"
 _SAMPLES, _OFF_CPU = "samples", "off-cpu"
-# What of the parameters says which stacks of a source are meant, and that a recording's own samples answer too.
+# Parameters that select the stacks of a source.
 _CHOICES = ("event", "rank", "step", "idle")
 _EVENT = "event"
 _REMEDY = "give a recording, an accelerator's profile, or stack samples (folded, perf script, pprof, speedscope ...)"
 
 
 def compares(tool: Tool[Any, Any]) -> bool:
-    """Whether `tool` reads two profiles of stacks, which its parameters name, instead of one source."""
+    """Return whether `tool` compares two profiles of stacks, which its parameters name."""
     return tool.reads == "stacks" and {_BEFORE, _AFTER} <= tool.params.model_fields.keys()
 
 
 def observes(tool: Tool[Any, Any]) -> bool:
-    """Whether `tool` can look for itself when no source is named."""
+    """Return whether `tool` can observe a host itself if there is no source."""
     return issubclass(tool.params, LiveParams)
 
 
 def open_samples(tool: Tool[Any, Any], params: Params, source: Path | None) -> Recording:
-    """What `tool` is to judge: the stacks at `source`, or the two profiles that `params` names.
+    """Return the stacks for `tool`: at `source`, or the two profiles that `params` names.
 
-    A recording that has samples is judged as it is, with all that is known of its window. Raises `ToolError`:
-    bad_argument when both or neither are given; missing_collector for a recording without samples where the tool can
-    do with nothing else; what opening raises.
+    A recording with samples is returned unchanged, with the coverage of its window. Raises `ToolError`: bad_argument if
+    both or neither are given; missing_collector for a recording without samples if the tool needs them; what opening
+    raises.
     """
     if compares(tool):
         return _both(tool, params, source)
@@ -50,12 +50,12 @@ def open_samples(tool: Tool[Any, Any], params: Params, source: Path | None) -> R
         if recording.has(_SAMPLES) and not asked:
             return recording
         if observes(tool):
-            recording.table(f"{_SAMPLES}.samples")  # its waits are not what runs
+            recording.table(f"{_SAMPLES}.samples")  # raises: waits are no substitute for samples
     return _recorded(source, options)
 
 
 def _both(tool: Tool[Any, Any], params: Params, source: Path | None) -> Recording:
-    """The profile called ``after``, with the one called ``before`` in it."""
+    """Return the profile ``after``, with the profile ``before`` in it."""
     from whystall.tools.profiles.common.open_stacks import open_stacks
     from whystall.tools.stacks.recorded import recording_of
 
@@ -75,7 +75,7 @@ def _both(tool: Tool[Any, Any], params: Params, source: Path | None) -> Recordin
 
 
 def _compared(before: Path, after: Path) -> str:
-    """Both names on one line; with what tells them apart when they are called alike."""
+    """Return both names on one line; with their directories if they are equal."""
     names = [path.name for path in (before, after)]
     if names[0] == names[1]:
         names = ["/".join(path.parts[-2:]) for path in (before, after)]
@@ -90,7 +90,7 @@ def _recorded(source: Path, options: dict[str, Any]) -> Recording:
 
 
 def _options(params: BaseModel) -> dict[str, Any]:
-    """What `params` says of which stacks are meant, as far as it says anything."""
+    """Return the parameters that select stacks, as far as they are set."""
     given = {name: getattr(params, name, None) for name in _CHOICES}
     return {name: value for name, value in given.items() if value is not None and value is not False and value != ""}
 

@@ -1,1 +1,1 @@
-"""A model behind an OpenAI-compatible chat endpoint: asking it, and what may go wrong."""
+"""The client of a language model behind an OpenAI-compatible chat server."""

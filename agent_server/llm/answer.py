@@ -1,4 +1,4 @@
-"""One reply out of a completion, whole or in pieces, whoever's server wrote it."""
+"""Assemble a reply from a completion or the chunks of a stream, in the variants of different servers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from whystall.agent_server.llm.faults import Fault, of_object
-from whystall.agent_server.llm.jsontext import NotJson, parsed, whole
+from whystall.agent_server.llm.faults import Fault, fault_in_answer
+from whystall.agent_server.llm.jsontext import NotJson, join_surrogates, parse_json
 from whystall.agent_server.llm.wire import Reply, ToolCall
 from whystall.tools.contract.text import clean
 
@@ -21,15 +21,15 @@ CALLS_LIMIT = 64
 _NAME_LIMIT = 256
 _FINISH_LIMIT = 64
 _TOKENS_LIMIT = 1_000_000_000
-# Reasons to end that are no answer: DeepSeek's, and what gateways write when the server behind them fails.
+# Finish reasons of a failure: DeepSeek's, and those of gateways whose server failed.
 _FAILED = frozenset({"insufficient_system_resource", "error", "internal_error"})
-# Names of the field of thoughts: DeepSeek, DashScope, llama.cpp and older vLLM; Ollama and newer vLLM.
+# Names of the field of reasoning: DeepSeek, DashScope, llama.cpp and older vLLM; Ollama and newer vLLM.
 REASONING = ("reasoning_content", "reasoning")
 
 
 @dataclass
 class _Call:
-    """A call that is being written."""
+    """An incomplete call."""
 
     index: int | None
     id: str = ""
@@ -38,7 +38,7 @@ class _Call:
     size: int = 0
 
     def add(self, piece: Any) -> None:
-        """More of the arguments: text, or all of them as a value."""
+        """Append a piece of the arguments as text, or all of them as a JSON value."""
         if piece is None:
             return
         text = piece if isinstance(piece, str) else json.dumps(piece, ensure_ascii=False)
@@ -48,17 +48,15 @@ class _Call:
         self.arguments.append(text)
 
     def complete(self) -> bool:
-        """Whether the arguments are JSON by now."""
+        """Return whether the arguments are a JSON object."""
         try:
-            return isinstance(parsed("".join(self.arguments)), dict)
+            return isinstance(parse_json("".join(self.arguments)), dict)
         except NotJson:
             return False
 
 
 class Assembly:
-    """Gathers a reply. `reasoning_name`: the field that thoughts came in. `finished`: the model has ended, though
-    counts of tokens may follow.
-    """
+    """Assembles a reply. `reasoning_name`: the field with the reasoning; `finished`: only token counts may follow."""
 
     def __init__(self) -> None:
         self.reasoning_name: str | None = None
@@ -73,28 +71,29 @@ class Assembly:
         self._answered = False
 
     def add(self, chunk: Any) -> None:
-        """Take in a piece of a stream, or a whole completion.
+        """Add a chunk of a stream, or a whole completion. Raises `Fault`: bad_answer, too_large, or the error it holds.
 
-        Raises `Fault`: bad_answer when it is neither, too_large, or whatever error it holds.
+        A chunk: ``{"choices": [{"index": 0, "delta": {"content": "The "}, "finish_reason": null}]}``
         """
         if not isinstance(chunk, dict):
             raise Fault("bad_answer", "the answer is JSON, but no chat completion")
-        fault = of_object(chunk)
+        fault = fault_in_answer(chunk)
         if fault is not None:
             raise fault
         self._count(chunk.get("usage"))
         choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else []:  # without: a count of tokens, a ping of a gateway
+        for choice in choices if isinstance(choices, list) else []:  # without choices: a count of tokens, a ping
             if isinstance(choice, dict) and choice.get("index") in (0, None):
                 self._choice(choice)
 
     def end(self) -> None:
-        """The server says that nothing follows."""
+        """Note that the server has sent everything."""
         self.finished = True
 
     def reply(self, new_ids: Iterator[str]) -> Reply:
-        """What was gathered; tokens are 0 and `estimated` where the server did not count. `new_ids` for calls without
-        an id of their own. Raises `Fault` (bad_answer) when there was no choice at all.
+        """Return the reply; tokens are 0 and `estimated` if the server did not count them.
+
+        `new_ids` for calls without an id. Raises `Fault`: bad_answer if there was no choice, server_error.
         """
         if not self._answered:
             raise Fault("bad_answer", "the answer is JSON, but no chat completion: it holds no choice")
@@ -103,43 +102,43 @@ class Assembly:
             raise Fault("server_error", f"the server gave up on its answer: {clean(finish, _FINISH_LIMIT)}", again=True)
         tokens = self._tokens or (0, 0)
         return Reply(
-            content=whole("".join(self._content)),
+            content=join_surrogates("".join(self._content)),
             calls=self._finished_calls(new_ids),
             finish=clean(finish, _FINISH_LIMIT),
-            refusal=whole("".join(self._refusal)),
-            reasoning=whole("".join(self._reasoning)) if self.reasoning_name is not None else None,
+            refusal=join_surrogates("".join(self._refusal)),
+            reasoning=join_surrogates("".join(self._reasoning)) if self.reasoning_name is not None else None,
             tokens_in=tokens[0],
             tokens_out=tokens[1],
             estimated=self._tokens is None,
         )
 
     def _choice(self, choice: dict[str, Any]) -> None:
-        said = choice.get("delta")
-        pieces = isinstance(said, dict) and bool(said)
-        if not pieces:
-            said = choice.get("message")
-        if isinstance(said, dict):
+        message = choice.get("delta")
+        is_piece = isinstance(message, dict) and bool(message)
+        if not is_piece:
+            message = choice.get("message")
+        if isinstance(message, dict):
             self._answered = True
-            self._texts(said)
-            for call in _calls_in(said):
-                self._call(call, pieces)
+            self._texts(message)
+            for call in _calls_of(message):
+                self._call(call, is_piece)
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
             self._answered = True
             self._finish = finish
             self.finished = True
 
-    def _texts(self, said: dict[str, Any]) -> None:
-        self._text("content", self._content, said.get("content"), CONTENT_LIMIT)
-        self._text("refusal", self._refusal, said.get("refusal"), CONTENT_LIMIT)
+    def _texts(self, message: dict[str, Any]) -> None:
+        self._text("content", self._content, message.get("content"), CONTENT_LIMIT)
+        self._text("refusal", self._refusal, message.get("refusal"), CONTENT_LIMIT)
         for name in REASONING:
-            if isinstance(said.get(name), str):
+            if isinstance(message.get(name), str):
                 self.reasoning_name = self.reasoning_name or name
-                if name == self.reasoning_name:  # gateways send the same thoughts under both names
-                    self._text("reasoning", self._reasoning, said[name], REASONING_LIMIT)
+                if name == self.reasoning_name:  # gateways send the same text under both names
+                    self._text("reasoning", self._reasoning, message[name], REASONING_LIMIT)
 
     def _text(self, name: str, into: list[str], value: Any, limit: int) -> None:
-        """Text as it is, or as parts with a type."""
+        """Append a text, which is a string or a list of typed parts."""
         if isinstance(value, list):
             value = "".join(
                 part["text"] for part in value if isinstance(part, dict) and isinstance(part.get("text"), str)
@@ -152,7 +151,7 @@ class Assembly:
         into.append(value)
 
     def _call(self, given: dict[str, Any], piece: bool) -> None:
-        """A call, or a `piece` of one."""
+        """Add a call, or a `piece` of one."""
         function = given.get("function")
         function = function if isinstance(function, dict) else {}
         index, call_id, name = given.get("index"), given.get("id"), function.get("name")
@@ -174,11 +173,11 @@ class Assembly:
         call.add(function.get("arguments"))
 
     def _open_call(self, index: int | None, call_id: str, name: str) -> _Call | None:
-        """The call that a piece goes on with; None when it begins one.
+        """Return the call that a piece continues; None if it starts one.
 
-        The protocol numbers calls by `index`. Some servers number all of them 0, some not at all, some repeat the name
-        in every piece, and some make up another id for every piece: it is a new call where a name comes with another
-        id, or with none after arguments that are complete.
+        The protocol numbers calls by `index`, but some servers number all of them 0 or none, repeat the name in every
+        piece, or change the id with every piece. A name with another id starts a new call, as does a name without an id
+        after complete arguments.
         """
         calls = [call for call in self._calls if index is None or call.index == index]
         if not calls:
@@ -196,16 +195,16 @@ class Assembly:
         taken: set[str] = set()
         calls = []
         for call in self._calls:
-            call_id = whole(call.id)
+            call_id = join_surrogates(call.id)
             if not call_id or len(call_id) > _NAME_LIMIT or not call_id.isprintable() or call_id in taken:
                 call_id = next(name for name in new_ids if name not in taken)
             taken.add(call_id)
-            arguments = whole("".join(call.arguments)).strip() or "{}"
-            calls.append(ToolCall(id=call_id, name=whole(call.name), arguments=arguments))
+            arguments = join_surrogates("".join(call.arguments)).strip() or "{}"
+            calls.append(ToolCall(id=call_id, name=join_surrogates(call.name), arguments=arguments))
         return calls
 
     def _count(self, usage: Any) -> None:
-        """Tokens as counted; the last count holds, since some servers count along."""
+        """Store the server's count of tokens; the last one holds, since some servers count while they write."""
         if not isinstance(usage, dict):
             return
         read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
@@ -214,15 +213,15 @@ class Assembly:
 
 
 def ids() -> Iterator[str]:
-    """Ids for calls that came without one: nine letters and digits, since templates of Mistral take no other."""
+    """Yield ids for calls without one: nine letters and digits, as the templates of Mistral require."""
     return (f"call{number:05d}" for number in itertools.count(1))
 
 
-def _calls_in(said: dict[str, Any]) -> list[dict[str, Any]]:
-    calls = said.get("tool_calls")
+def _calls_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls")
     if isinstance(calls, dict):
         calls = [calls]
     found = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    if not found and isinstance(said.get("function_call"), dict):  # the protocol of 2023
-        found = [{"index": 0, "function": said["function_call"]}]
+    if not found and isinstance(message.get("function_call"), dict):  # the protocol of 2023
+        found = [{"index": 0, "function": message["function_call"]}]
     return found

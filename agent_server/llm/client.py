@@ -1,12 +1,12 @@
-"""A model behind an OpenAI-compatible server: vLLM, DashScope, DeepSeek, Ollama, llama.cpp and others."""
+"""A client for OpenAI-compatible chat servers: vLLM, DashScope, DeepSeek, Ollama, llama.cpp and others."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -15,8 +15,8 @@ import anyio
 import httpx
 
 from whystall.agent_server.llm.answer import Assembly, ids
-from whystall.agent_server.llm.faults import Fault, of_status, of_transport, words_of
-from whystall.agent_server.llm.jsontext import NotJson, parsed
+from whystall.agent_server.llm.faults import Fault, error_words, fault_of_status, fault_of_transport
+from whystall.agent_server.llm.jsontext import NotJson, parse_json
 from whystall.agent_server.llm.request import Dialect
 from whystall.agent_server.llm.stream import DONE, Events
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
@@ -27,28 +27,29 @@ from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 BODY_LIMIT = 4 << 20
-"""Bytes of an answer that comes whole."""
+"""Bytes of an answer that is not streamed."""
 STREAM_LIMIT = 16 << 20
-"""Bytes of an answer in pieces: some 250 of them carry one token."""
+"""Bytes of a streamed answer: about 250 per token."""
 _ERROR_LIMIT = 64 << 10
 _ERROR_S = 5.0
 _CONNECT_S = 10.0
-# After the model has ended, its tokens are counted; a connection that stays open longer says nothing more.
+# After the last token servers send their counts; a connection that stays open longer sends nothing more.
 _LINGER_S = 2.0
-# Bytes of text per token where a server does not count: 3 to 4 in English, 3 in Chinese.
+# Bytes per token, for servers that do not count: 3 to 4 in English, 3 in Chinese.
 _BYTES_PER_TOKEN = 3
 
 
 class ChatClient:
-    """Implements `LanguageModel`. Use it as an async context manager; one request at a time.
+    """A `LanguageModel` behind a server. Use it as an async context manager; one request at a time.
 
-    Connects when it is first asked. Proxies and certificate authorities are those of the environment (``HTTPS_PROXY``,
-    ``NO_PROXY``, ``SSL_CERT_FILE``); this machine itself is spoken to directly. Redirects are not followed.
+    Proxies and certificate authorities are those of the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``),
+    except for loopback addresses. Redirects are not followed.
     """
 
     def __init__(self, settings: LlmSettings, failed: Callable[[LlmError], None] | None = None) -> None:
-        """`failed` is told of each error that `complete` raises. Raises `ToolError` (no_model) when proxy or
-        certificates of the environment cannot be used.
+        """`failed` is called with each error that `complete` raises.
+
+        Raises `ToolError` (no_model) if the proxy or the certificates of the environment cannot be used.
         """
         self._settings = settings
         self._failed = failed
@@ -71,12 +72,11 @@ class ChatClient:
             raise ToolError(
                 ErrorCode.NO_MODEL,
                 f"the proxy or the certificates that the environment names cannot be used: {type(error).__name__}",
-                "look at HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+                "check HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
             ) from None
 
     @property
     def name(self) -> str:
-        """What the server calls the model."""
         return self._settings.model
 
     async def __aenter__(self) -> ChatClient:
@@ -88,11 +88,10 @@ class ChatClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close its connections."""
         await self._http.aclose()
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
-        """The next message, within the settings' `timeout`, retries included. Raises `LlmError`."""
+        """Return the next message, within the settings' `timeout` including retries. Raises `LlmError`."""
         try:
             return await self._complete(messages, functions)
         except LlmError as error:
@@ -104,42 +103,38 @@ class ChatClient:
         started = time.monotonic()
         limit = self._settings.timeout
         last: list[Fault] = []
-        try:
-            with anyio.fail_after(limit):
-                reply = await self._persist(messages, functions, started + limit, last)
-        except TimeoutError:
-            before = f" (before: {last[-1].told(self._key)})" if last else ""
-            raise LlmError("timeout", f"no answer from {self._settings.host} within {limit:g} s{before}") from None
-        except Fault as fault:
-            raise fault.told(self._key) from None
-        except RecursionError:  # what could be read may still be nested too deeply to be written
-            raise LlmError("bad_answer", "the answer is nested too deeply") from None
+        with self._errors(limit, last):
+            reply = await self._ask_with_retries(messages, functions, started + limit, last)
         return reply.model_copy(update={"seconds": time.monotonic() - started})
 
     async def models(self, timeout: float) -> list[str] | None:
-        """Names of the models that the server lists, at most 1000; None where it answers and lists none.
-
-        Waits at most `timeout` seconds. Raises `LlmError`.
-        """
-        try:
-            with anyio.fail_after(timeout):
-                listed = await self._exchange("GET", "models", None)
-        except TimeoutError:
-            raise LlmError("timeout", f"no answer from {self._settings.host} within {timeout:g} s") from None
-        except Fault as fault:
-            raise fault.told(self._key) from None
-        except RecursionError:  # what could be read may still be nested too deeply to be written
-            raise LlmError("bad_answer", "the answer is nested too deeply") from None
+        """Return at most 1000 names of the server's models; None if it lists none. Raises `LlmError`."""
+        with self._errors(timeout, []):
+            listed = await self._exchange("GET", "models", None)
         entries = listed.get("data") if isinstance(listed, dict) else None
         if not isinstance(entries, list):
             return None
         names = [entry.get("id") for entry in entries[:1000] if isinstance(entry, dict)]
         return [name for name in names if isinstance(name, str)]
 
-    async def _persist(
+    @contextmanager
+    def _errors(self, limit: float, last: list[Fault]) -> Iterator[None]:
+        """Limit the time to `limit` seconds, and convert errors to `LlmError`; `last`: faults before a timeout."""
+        try:
+            with anyio.fail_after(limit):
+                yield
+        except TimeoutError:
+            before = f" (before: {last[-1].redacted(self._key)})" if last else ""
+            raise LlmError("timeout", f"no answer from {self._settings.host} within {limit:g} s{before}") from None
+        except Fault as fault:
+            raise fault.redacted(self._key) from None
+        except RecursionError:  # a value that was read may be nested too deeply to be written
+            raise LlmError("bad_answer", "the answer is nested too deeply") from None
+
+    async def _ask_with_retries(
         self, messages: Sequence[Message], functions: Sequence[Function], deadline: float, last: list[Fault]
     ) -> Reply:
-        """Ask until there is an answer, or no sense in asking again; `last` keeps what went wrong."""
+        """Return an answer, retrying until the deadline and while it may help; add faults to `last`."""
         attempt = 0
         while True:
             try:
@@ -168,7 +163,7 @@ class ChatClient:
         return _with_estimate(reply, len(content)) if reply.estimated else reply
 
     async def _exchange(self, method: str, path: str, content: bytes | None, assembly: Assembly | None = None) -> Any:
-        """One request; the JSON of its answer, or None after a stream that went into `assembly`. Raises `Fault`."""
+        """Send one request; return the JSON of its answer, or None after a stream into `assembly`. Raises `Fault`."""
         url = f"{self._settings.base_url}/{path}"
         headers = {"Content-Type": "application/json"} if content is not None else {}
         started = False
@@ -176,13 +171,13 @@ class ChatClient:
             async with self._http.stream(method, url, content=content, headers=headers) as response:
                 started = True
                 if response.status_code != 200:
-                    raise of_status(response.status_code, response.headers, await _start_of(response), url)
+                    raise fault_of_status(response.status_code, response.headers, await _start_of(response), url)
                 if assembly is not None and "event-stream" in response.headers.get("content-type", ""):
                     await _read_stream(response, assembly)
                     return None
                 return _json_of(response, await _read_whole(response))
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise of_transport(error, self._settings.host, started=started) from None
+            raise fault_of_transport(error, self._settings.host, started=started) from None
 
 
 def _encoded(body: dict[str, Any]) -> bytes:
@@ -190,7 +185,7 @@ def _encoded(body: dict[str, Any]) -> bytes:
 
 
 def _pieces(response: httpx.Response) -> aclosing[AsyncGenerator[bytes, None]]:
-    """What comes, as it comes; it is closed with the block, whatever ends that."""
+    """Return the raw body as a context manager that closes it."""
     return aclosing(cast("AsyncGenerator[bytes, None]", response.aiter_raw()))
 
 
@@ -199,16 +194,13 @@ def _body_of(response: httpx.Response, limit: int) -> Body:
 
 
 async def _start_of(response: httpx.Response) -> bytes:
-    """The beginning of an error's body; what cannot be had of it does not matter."""
+    """Return the start of an error's body, as far as it can be read."""
     start = bytearray()
-    try:
+    with suppress(Fault, httpx.HTTPError), anyio.move_on_after(_ERROR_S):
         body = _body_of(response, _ERROR_LIMIT)
-        with anyio.move_on_after(_ERROR_S):
-            async with _pieces(response) as pieces:
-                async for piece in pieces:
-                    start += body.feed(piece)
-    except (Fault, httpx.HTTPError):
-        return bytes(start)
+        async with _pieces(response) as pieces:
+            async for piece in pieces:
+                start += body.feed(piece)
     return bytes(start)
 
 
@@ -223,19 +215,19 @@ async def _read_whole(response: httpx.Response) -> bytes:
 
 def _json_of(response: httpx.Response, read: bytes) -> Any:
     try:
-        return parsed(read)
+        return parse_json(read)
     except NotJson:
         text = read.strip()
     if text[:1] in (b"{", b"[") and text[-1:] not in (b"}", b"]"):
-        raise Fault("cut_off", "the answer ends in its middle", again=True)
+        raise Fault("cut_off", "the answer is incomplete", again=True)
     if not text:
         raise Fault("bad_answer", "the answer is empty", again=True)
-    words = words_of(text[:4096], response.headers.get("content-type", ""))[0]
-    raise Fault("bad_answer", f"the answer is no JSON (is that the address of a model?): {words}")
+    words = error_words(text[:4096], response.headers.get("content-type", ""))[0]
+    raise Fault("bad_answer", f"the answer is not JSON (is that the address of a model?): {words}")
 
 
 async def _read_stream(response: httpx.Response, assembly: Assembly) -> None:
-    """Take events in until the model has ended."""
+    """Add the events of a stream to `assembly` until the model has finished."""
     body, events = _body_of(response, STREAM_LIMIT), Events()
     deadline = math.inf
     async with _pieces(response) as pieces:
@@ -251,11 +243,11 @@ async def _read_stream(response: httpx.Response, assembly: Assembly) -> None:
     for lines in events.close():
         _taken(lines, assembly)
     if not assembly.finished:
-        raise Fault("cut_off", "the stream ends before the answer does", again=True)
+        raise Fault("cut_off", "the stream ended before the answer", again=True)
 
 
 async def _next(pieces: AsyncIterator[bytes], assembly: Assembly) -> bytes | None:
-    """The next piece; None at the end, also at a bad one once the model has ended."""
+    """Return the next piece; None at the end, or on an error after the model has finished."""
     try:
         return await anext(pieces, None)
     except httpx.HTTPError:
@@ -265,30 +257,30 @@ async def _next(pieces: AsyncIterator[bytes], assembly: Assembly) -> bytes | Non
 
 
 def _taken(lines: list[str], assembly: Assembly) -> bool:
-    """Put an event into `assembly`; whether it was the last one."""
+    """Add an event to `assembly`; return whether it was the last one."""
     joined = "\n".join(lines)
     try:
-        chunks = [parsed(joined)]
+        chunks = [parse_json(joined)]
     except NotJson:
         chunks = []
-        for line in lines if joined.strip() != DONE else [DONE]:  # servers that leave out the empty lines
+        for line in lines if joined.strip() != DONE else [DONE]:  # some servers leave out the empty line between events
             if line.strip() == DONE:
                 for chunk in chunks:
                     assembly.add(chunk)
                 assembly.end()
                 return True
             try:
-                chunks.append(parsed(line))
+                chunks.append(parse_json(line))
             except NotJson:
-                raise Fault("bad_answer", "an event of the stream is no JSON") from None
+                raise Fault("bad_answer", "an event of the stream is not JSON") from None
     for chunk in chunks:
         assembly.add(chunk)
     return False
 
 
 def _with_estimate(reply: Reply, asked: int) -> Reply:
-    """`reply` with the tokens that its length, and the `asked` bytes of the request, come to."""
-    said = [reply.content, reply.refusal, reply.reasoning or "", *(call.name + call.arguments for call in reply.calls)]
-    out = sum(len(text.encode()) for text in said)
+    """Return `reply` with tokens estimated from its length and the `asked` bytes of the request."""
+    texts = [reply.content, reply.refusal, reply.reasoning or "", *(call.name + call.arguments for call in reply.calls)]
+    out = sum(len(text.encode()) for text in texts)
     tokens = {"tokens_in": math.ceil(asked / _BYTES_PER_TOKEN), "tokens_out": math.ceil(out / _BYTES_PER_TOKEN)}
     return reply.model_copy(update=tokens)

@@ -1,4 +1,4 @@
-"""What went wrong between us and a model, in a code and one line."""
+"""Classify the errors of a model's server: a code and one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from whystall.agent_server.llm.jsontext import NotJson, parsed
+from whystall.agent_server.llm.jsontext import NotJson, parse_json
 from whystall.agent_server.llm.wire import LlmError
 from whystall.agent_server.outbound.retry import asked_wait
 from whystall.agent_server.outbound.transport import TEXT_LIMIT, error_text, explained, hidden, message_of
@@ -16,7 +16,7 @@ from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
 from whystall.tools.contract.text import clean
 
 _LINE_LIMIT = 500
-# What vLLM, OpenAI, DeepSeek, llama.cpp, Ollama and DashScope say when a conversation has grown too long.
+# Messages of vLLM, OpenAI, DeepSeek, llama.cpp, Ollama and DashScope for a conversation that is too long.
 _TOO_LONG = re.compile(
     r"context[ _]length|context[ _]size|context window|exceed_context|maximum (?:model|context|input)|input length"
     r"|prompt is too long|too many tokens|longer than the (?:maximum|model)",
@@ -28,7 +28,7 @@ _NO_TOOLS = re.compile(
     re.IGNORECASE,
 )
 _NO_CREDIT = re.compile(r"insufficient[_ ](?:quota|balance)|arrearage|exceeded your current quota", re.IGNORECASE)
-# Words that servers put into `type` or `code` of an error within an answer, and the status that they stand for.
+# Words in `type` or `code` of an error within an answer, and the HTTP status that they mean.
 _KINDS = (
     (re.compile(r"rate.?limit|throttl|too_many", re.IGNORECASE), 429),
     (re.compile(r"auth|api.?key|permission", re.IGNORECASE), 401),
@@ -39,8 +39,9 @@ _KINDS = (
 
 
 class Fault(LlmError):
-    """An `LlmError` on its way: `again`: it may pass, so that asking again is worth it, after `wait` seconds where the
-    server said so. `message` may still hold what a server repeats of the key: `told` makes of it what others see.
+    """An `LlmError` before redaction. `again`: a retry may help, after `wait` seconds if the server asks for that.
+
+    `message` may contain the key if the server repeats it.
     """
 
     def __init__(self, code: str, message: str, *, again: bool = False, wait: float | None = None) -> None:
@@ -49,56 +50,56 @@ class Fault(LlmError):
         self.again = again
         self.wait = wait
 
-    def told(self, key: str) -> LlmError:
-        """The error without the key and anything that could steer a terminal."""
+    def redacted(self, key: str) -> LlmError:
+        """Return the error without the key and without control characters."""
         return LlmError(self.code, clean(hidden(self.message, key), _LINE_LIMIT))
 
 
-def of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:
-    """What an answer with another status than 200 means."""
-    text, kind = words_of(body, headers.get("content-type", ""))
+def fault_of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:
+    """Return the fault of an answer with another status than 200."""
+    text, kind = error_words(body, headers.get("content-type", ""))
     if 300 <= status < 400:
         to = httpx.URL(headers["location"]).host if _is_url(headers.get("location", "")) else ""
         where = f" to {to}" if to else ""
         return Fault("rejected", f"{url} redirects{where}, where no key is sent; set {PREFIX}BASE_URL to that place")
     wait = asked_wait(headers) if status in (408, 429) or status >= 500 else None
-    fault = _judged(status, f"{text} {kind}", wait)
+    fault = _classified(status, f"{text} {kind}", wait)
     fault.message = f"HTTP {status}{': ' if text else ''}{text}{_hint(fault.code, status, text, url)}"
     return fault
 
 
-def of_object(answer: Mapping[str, Any]) -> Fault | None:
-    """The error that an answer of status 200 holds, whole or within its stream; None where it holds none."""
+def fault_in_answer(answer: Mapping[str, Any]) -> Fault | None:
+    """Return the fault in an answer of status 200, whole or streamed; None without one."""
     error = answer.get("error")
     if not error and answer.get("object") != "error" and not _is_bare_error(answer):
         return None
     inner = error if isinstance(error, dict) else answer
-    text = clean(message_of(error or answer) or "an error without a word", TEXT_LIMIT)
+    text = clean(message_of(error or answer) or "an error without a message", TEXT_LIMIT)
     status = _status(inner)
-    fault = _judged(status, f"{text} {_kind(inner)}", None)
+    fault = _classified(status, f"{text} {_kind(inner)}", None)
     fault.message = f"the server reports an error within its answer: {text}{_hint(fault.code, status, text, '')}"
     return fault
 
 
 def _is_bare_error(answer: Mapping[str, Any]) -> bool:
-    """DashScope's own errors: a code and a message, and no choices. Some gateways put a code of success everywhere."""
+    """Return whether this is DashScope's form of an error: a code and a message without choices.
+
+    Some gateways add a code of success to every answer.
+    """
     code = answer.get("code")
     good = not code or str(code).lower() in ("200", "success", "ok")
     return not good and isinstance(answer.get("message"), str) and answer.get("choices") is None
 
 
-_ELSEWHERE = "start it, or correct WHYSTALL_LLM_BASE_URL"
-
-
-def of_transport(error: Exception, host: str, *, started: bool) -> Fault:
-    """What a failed connection means; `started`: some of the answer was there."""
+def fault_of_transport(error: Exception, host: str, *, started: bool) -> Fault:
+    """Return the fault of a failed connection; `started`: a part of the answer arrived."""
     failed = explained(error, host, started=started)
-    hint = f"; {_ELSEWHERE}" if failed.elsewhere else ""
+    hint = "; start it, or correct WHYSTALL_LLM_BASE_URL" if failed.elsewhere else ""
     return Fault(failed.code, f"{failed.message}{hint}", again=failed.again)
 
 
-def _judged(status: int, text: str, wait: float | None) -> Fault:
-    """The code that `status` and the server's words come to, without a message."""
+def _classified(status: int, text: str, wait: float | None) -> Fault:
+    """Classify `status` and the server's message `text`."""
     if status in (401, 403, 407):
         return Fault("unauthorised", text)
     if status == 413 or (status >= 400 and status != 429 and _TOO_LONG.search(text)):
@@ -110,7 +111,7 @@ def _judged(status: int, text: str, wait: float | None) -> Fault:
     if status == 408:
         return Fault("timeout", text, again=True, wait=wait)
     if status >= 500:
-        # llama.cpp answers 500, and will again, where it was not started for function calls
+        # llama.cpp always answers 500 if it was not started for function calls.
         lasting = status in (501, 505) or "--jinja" in text
         return Fault("rejected" if lasting else "server_error", text, again=not lasting, wait=wait)
     return Fault("rejected" if status >= 400 else "bad_answer", text, again=status == 425, wait=wait)
@@ -131,7 +132,7 @@ def _hint(code: str, status: int, text: str, url: str) -> str:
 
 
 def _status(error: Mapping[str, Any]) -> int:
-    """The HTTP status that an error within an answer stands for."""
+    """Return the HTTP status that an error within an answer means."""
     for name in ("code", "status", "status_code"):
         number = str(error.get(name))[:4]
         if number.isdecimal() and 400 <= int(number) < 600:
@@ -140,17 +141,17 @@ def _status(error: Mapping[str, Any]) -> int:
 
 
 def _kind(error: Any) -> str:
-    """The words for programs that an error holds."""
+    """Return `type` and `code` of an error."""
     inner = error.get("error", error) if isinstance(error, dict) else None
     if not isinstance(inner, dict):
         return ""
     return clean(" ".join(str(inner[name])[:TEXT_LIMIT] for name in ("type", "code") if inner.get(name)), TEXT_LIMIT)
 
 
-def words_of(body: bytes, content_type: str) -> tuple[str, str]:
-    """What a server says in the body of an error, cut short: for people, and for programs."""
+def error_words(body: bytes, content_type: str) -> tuple[str, str]:
+    """Return the message in the body of an error, and its `type` and `code`; both shortened."""
     try:
-        kind = _kind(parsed(body))
+        kind = _kind(parse_json(body))
     except NotJson:
         kind = ""
     return error_text(body, content_type), kind

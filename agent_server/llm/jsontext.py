@@ -1,4 +1,4 @@
-"""JSON from strangers."""
+"""Parse JSON of unknown quality."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class NotJson(ValueError):
-    """The text is no JSON, or nested so deeply that it means harm."""
+    """The text is not JSON, or nested too deeply."""
 
 
-def parsed(text: str | bytes) -> Any:
-    """What `text` says. Bytes that are no UTF-8 are replaced: servers cut characters in two.
+def parse_json(text: str | bytes) -> Any:
+    """Parse `text`, replacing bytes that are not UTF-8: servers cut characters in two. Raises `NotJson`.
 
-    Strings of the value may hold lone surrogates, which cannot be written again: see `whole`.
+    Strings may contain lone surrogates, which cannot be encoded: see `join_surrogates`.
     """
     try:
         return json.loads(text.decode("utf-8-sig", "replace") if isinstance(text, bytes) else text)
@@ -21,6 +21,6 @@ def parsed(text: str | bytes) -> Any:
         raise NotJson("no JSON") from None
 
 
-def whole(text: str) -> str:
-    """`text` with the halves of characters (surrogates) joined, and those without a partner replaced."""
+def join_surrogates(text: str) -> str:
+    """Return `text` with surrogate pairs joined, and lone surrogates replaced."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,4 +1,4 @@
-"""A conversation as the protocol writes it."""
+"""Encode requests for the chat protocol, and adapt them to what a server refuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from whystall.agent_server.llm.jsontext import NotJson, parsed, whole
+from whystall.agent_server.llm.jsontext import NotJson, join_surrogates, parse_json
 from whystall.agent_server.llm.wire import Function, Message, ToolCall
 from whystall.agent_server.settings.sections.llm import LlmSettings
 
@@ -14,18 +14,18 @@ _UNUSUAL = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class Dialect:
-    """What this server wants differently; learnt from what it refuses, and kept for the requests that follow."""
+    """The variant of the protocol that a server accepts, learnt from its refusals and kept for later requests."""
 
     def __init__(self, settings: LlmSettings) -> None:
         self._settings = settings
         self.stream = settings.stream
         self.reasoning_name = "reasoning_content"
         self._left_out: set[str] = set()
-        self._turned = False
+        self._stream_toggled = False
         self._limit_name = "max_tokens"
 
     def body(self, messages: Sequence[Message], functions: Sequence[Function]) -> dict[str, Any]:
-        """The body of a request."""
+        """Return the body of a request."""
         options: dict[str, Any] = {"stream": self.stream}
         if self.stream:
             options["stream_options"] = {"include_usage": True}
@@ -44,21 +44,21 @@ class Dialect:
         }
 
     def learn(self, refusal: str) -> bool:
-        """Change what a server refuses, by what it says; False when there is nothing to change.
+        """Adapt to the error message `refusal`; return whether anything changed.
 
-        Thinking models of DashScope and ModelScope answer in streams alone, other servers call functions only outside
-        of them; some models take no temperature; strict servers refuse options that they do not know.
+        Thinking models of DashScope and ModelScope only stream, other servers call functions only without streaming;
+        some models accept no temperature; strict servers refuse unknown options.
         """
-        said = refusal.lower()
-        if not self._turned and re.search(r"\bstream(?!_options)", said):
-            self._turned = True
+        refusal = refusal.lower()
+        if not self._stream_toggled and re.search(r"\bstream(?!_options)", refusal):
+            self._stream_toggled = True
             self.stream = not self.stream
             return True
-        if self._limit_name in said and "max_completion_tokens" in said and self._limit_name == "max_tokens":
+        if self._limit_name in refusal and "max_completion_tokens" in refusal and self._limit_name == "max_tokens":
             self._limit_name = "max_completion_tokens"
             return self._settings.reply_tokens is not None
         for name in ("stream_options", "parallel_tool_calls", "temperature"):
-            if name in said and name not in self._left_out:
+            if name in refusal and name not in self._left_out:
                 self._left_out.add(name)
                 return True
         return False
@@ -75,10 +75,10 @@ class Dialect:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """A call as strict servers take it back: with a plain name, and an object as arguments (vLLM fails on others)."""
+    """Encode a call for strict servers: a plain name, and an object as arguments (vLLM fails on others)."""
     try:
-        arguments = call.arguments if isinstance(parsed(call.arguments), dict) else "{}"
+        arguments = call.arguments if isinstance(parse_json(call.arguments), dict) else "{}"
     except NotJson:
         arguments = "{}"
     name = _UNUSUAL.sub("_", call.name)[:64] or "unnamed"
-    return {"id": call.id, "type": "function", "function": {"name": name, "arguments": whole(arguments)}}
+    return {"id": call.id, "type": "function", "function": {"name": name, "arguments": join_surrogates(arguments)}}

@@ -1,4 +1,4 @@
-"""Server-sent events, as far as chat completions use them."""
+"""Parse server-sent events, as far as chat completions use them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _EVENT_LIMIT = 4 << 20
 
 
 class Events:
-    """Cuts bytes into the data of events.
+    """Splits bytes into the data lines of events, such as ``data: {"choices": [...]}``.
 
-    Comments (``: keep-alive``) and other fields are passed over; llama.cpp's field ``error`` counts as data. An event
-    is given as its lines, since some servers leave out the empty line between two of them.
+    Comments (``: keep-alive``) and other fields are ignored; llama.cpp's field ``error`` counts as data. An event is a
+    list of lines, since some servers leave out the empty line between events.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Events:
         self._after_cr = False
 
     def feed(self, piece: bytes) -> Iterator[list[str]]:
-        """The lines of data of every event that `piece` ends. Raises `Fault` (too_large)."""
+        """Yield the data lines of every event that `piece` completes. Raises `Fault` (too_large)."""
         if self._after_cr and piece[:1] == b"\n":
             piece = piece[1:]
         self._after_cr = piece[-1:] == b"\r" if piece else self._after_cr
@@ -38,7 +38,7 @@ class Events:
                 yield from self._ended_line()
 
     def close(self) -> Iterator[list[str]]:
-        """What the end of the connection ends: a last event without its empty line."""
+        """Yield the last event, if it has no empty line after it."""
         yield from self._ended_line()
         if self._data:
             yield self._take()

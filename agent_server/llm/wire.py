@@ -1,4 +1,4 @@
-"""What goes to a model and comes back, independent of its vendor."""
+"""Messages, functions and replies of a model, independent of its vendor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Model(BaseModel):
 
 
 class ToolCall(_Model):
-    """A call that the model asks for. `arguments` is the text it wrote, which may be no JSON at all."""
+    """A call that the model requests. `arguments`: its text, which may be invalid JSON."""
 
     id: str
     name: str
@@ -41,10 +41,11 @@ class Function(_Model):
 
 
 class Reply(_Model):
-    """What the model answered. `finish`: why it ended, in the vendor's word (``stop``, ``tool_calls``, ``length``,
-    ``content_filter``); `refusal`: its refusal, where it gave one. `reasoning`: what it thought, where the server tells
-    it apart; some servers want it back with the calls it led to, even where it is empty; nothing is concluded from it.
-    Tokens as the server counted them, else estimated (`estimated`). `seconds`: how long it took, retries included.
+    """An answer of the model.
+
+    `finish`: the vendor's finish reason (``stop``, ``tool_calls``, ``length``, ``content_filter``). `reasoning`: its
+    thoughts, if the server separates them; some servers require them back with the calls, even if empty. `estimated`:
+    the server did not count tokens. `seconds`: including retries.
     """
 
     content: str = ""
@@ -63,17 +64,18 @@ class LanguageModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What the model is called."""
+        """The model's name."""
 
     async def complete(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
-        """The next message. Raises `LlmError` when there is none to be had."""
+        """Return the next message. Raises `LlmError`."""
 
 
 class LlmError(Exception):
-    """No answer could be had. `code`: ``unreachable``, ``timeout``, ``unauthorised``, ``rate_limited``, ``rejected``
-    (another 4xx), ``server_error``, ``bad_answer`` (no JSON, not the protocol), ``too_large`` (the answer),
-    ``context_full`` (the conversation is longer than the model takes), ``cut_off`` (the connection ended within the
-    answer), ``replay`` (a transcript holds no such answer). The message is one line and holds no secret.
+    """The model gave no answer. The message is one line without secrets.
+
+    `code`: ``unreachable``, ``timeout``, ``unauthorised``, ``rate_limited``, ``rejected`` (another 4xx),
+    ``server_error``, ``bad_answer`` (not JSON, or not the protocol), ``too_large`` (the answer), ``context_full`` (the
+    conversation), ``cut_off`` (the connection ended within the answer), ``budget_seconds``.
     """
 
     def __init__(self, code: str, message: str) -> None:

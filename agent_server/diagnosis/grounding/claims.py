@@ -59,12 +59,10 @@ _ALL_WELL = re.compile(
 )
 _ACCUSES = re.compile(
     r"\b(?:slow|slower|slowly|slowest|overloaded|stuck|hangs?|hung|hanging|starve[sd]?|starving|bottlenecks?|"
-    r"culprit|causes?|caused|"
-    r"causing|blames?|blamed|delays?|delayed|(?:holds?|held) (?:\w+ ){0,3}(?:up|back)|stalls?|"
+    r"culprit|causes?|caused|causing|blames?|blamed|delays?|delayed|(?:holds?|held) (?:\w+ ){0,3}(?:up|back)|stalls?|"
     r"stalled|stalling|hogs?|hogging|"
     r"steals?|stealing|stolen|responsible|root|origin|because of|due to|exhausted|exhausts|scarce|wedged|drags?|"
-    r"limits (?:the|this|it)\b|what limits|limiting|restricts?|constrains?|"
-    r"too (?:long|much|many|high|large|slow))\b|"
+    r"limits (?:the|this|it)\b|what limits|limiting|restricts?|constrains?|too (?:long|much|many|high|large|slow))\b|"
     r"慢|卡住|卡死|挂起|瓶颈|罪魁|导致|造成|引起|拖慢|拖住|拖累|停顿|抢走|耗尽|限制了|制约|根源|元凶|异常(?!率)|过(?:长|高|多|大)",
     re.I,
 )

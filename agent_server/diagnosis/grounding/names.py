@@ -39,8 +39,7 @@ _OF_KIND = {
 }
 _CALLED = re.compile(
     r"\b(?:system calls?|syscalls?|calls? to|calling|in|inside)\s+([a-z][a-z0-9_]+)(?=[.,;:)]|$| (?:calls?|system|"
-    r"syscalls?)\b)"
-    r"|\b([a-z][a-z0-9_]+) (?:system calls?|syscalls?)\b|([a-z][a-z0-9_]+)\s?(?:系统)?调用",
+    r"syscalls?)\b)|\b([a-z][a-z0-9_]+) (?:system calls?|syscalls?)\b|([a-z][a-z0-9_]+)\s?(?:系统)?调用",
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"\b(?:named|titled|nicknamed)\s+(\S+)|(?:名为|名叫|叫做|称为)\s*(\S+)", re.IGNORECASE)

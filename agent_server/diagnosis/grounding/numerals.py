@@ -32,8 +32,7 @@ _UNIT = (
     rf"|(?P<rate>(?:times|calls|requests|reads|writes|pages|faults|次|个?请求|页)?{_PER_S}|hz|iops)"
     rf"|(?P<size>{_SIZE})"
     r"|(?P<time>" + "|".join(sorted(_TIMES, key=len, reverse=True)) + r")"
-    r"|(?P<ratio>[x×]|fold|倍)"
-    r"|(?P<cpus>(?:cpu|core)s?|个?\s?cpu|个?核)"
+    r"|(?P<ratio>[x×]|fold|倍)|(?P<cpus>(?:cpu|core)s?|个?\s?cpu|个?核)"
 )
 _WRITTEN = re.compile(
     rf"(?<![A-Za-z0-9_.])(?P<sign>[-−+])?(?P<number>{_NUMBER})"
@@ -106,8 +105,7 @@ _ALL = re.compile(
 )
 _HEDGED = re.compile(
     r"(?:\b(?:about|around|roughly|approximately|approx\.?|some|circa|nearly|almost|close to)|~|≈|约|大约|"
-    r"大概|近|将近|接近|差不多)"
-    r"\s*(?:an? )?$",
+    r"大概|近|将近|接近|差不多)\s*(?:an? )?$",
     re.I,
 )
 _HEDGED_AFTER = re.compile(r"^\s?(?:or so\b|左右|上下)", re.I)
@@ -129,8 +127,7 @@ _LESS_AFTER = re.compile(r"^\s?(?:以下|以内|or less\b)", re.I)
 # Counts of arguments, which are no measurements: "two findings agree".
 _ARGUED = re.compile(
     r"^[ -](?:\w+[ -]){0,2}(?:findings?|mechanisms?|measurements?|ways?|sources?|methods?|observations?|tools?|"
-    r"kinds?|facts?|"
-    r"signals?|views?|things?|evidence|causes?)\b|^ of (?:the|them|its|these|those)\b",
+    r"kinds?|facts?|signals?|views?|things?|evidence|causes?)\b|^ of (?:the|them|its|these|those)\b",
     re.I,
 )
 _ARGUED_ZH = re.compile(r"^(?:相互|彼此|互相)?(?:独立|机制|测量|发现|证据|方法|指标|来源|工具|观测|原因|方面)")

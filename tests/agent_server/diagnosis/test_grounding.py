@@ -15,10 +15,11 @@ from solving import new_case
 from test_grounding_claims import cited, solved
 
 from whystall.agent_server.diagnosis import grounding, rules
-from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, Settled, feedback, ground, settle
+from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, feedback, ground, settle
 from whystall.agent_server.diagnosis.grounding.model_conclusion import CLAIM_LIMIT, Link, ModelConclusion, parameters
 from whystall.agent_server.diagnosis.grounding.numerals import read
 from whystall.agent_server.diagnosis.observer import RecordedObserver
+from whystall.agent_server.diagnosis.verdict import Conclusion
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.components import load_components, named
 from whystall.knowledge_base.lexicon import plain_word
@@ -31,7 +32,7 @@ TRUE = "The main thread spends 60.9 % of the window in fsync of chk_*.bin."
 FALSE = "The main thread spends 69.9 % of the window in fsync of chk_*.bin."
 
 
-def concluded(case: str, cause: str, *claims: str, remedies: tuple[str, ...] = ()) -> tuple[Grounded, Settled]:
+def concluded(case: str, cause: str, *claims: str, remedies: tuple[str, ...] = ()) -> tuple[Grounded, Conclusion]:
     held = solved(case)
     chain = [Link(claim=claim, findings=[cited(held, "file.slow_sync")]) for claim in claims]
     grounded = ground(ModelConclusion(cause=cause, chain=chain, remedies=list(remedies)), held)
@@ -41,18 +42,18 @@ def concluded(case: str, cause: str, *claims: str, remedies: tuple[str, ...] = (
 def test_a_supported_conclusion_changes_nothing_of_the_verdict() -> None:
     grounded, settled = concluded("checkpoint", "sync_checkpoint_write", TRUE, remedies=("async_checkpoint",))
     assert grounded.struck == []
-    assert settled.conclusion == solved("checkpoint").conclude()
-    assert [claim.text for claim in settled.story] == [TRUE]
-    assert settled.remedies == ["async_checkpoint"]
+    assert settled == solved("checkpoint").conclude()
+    assert [claim.text for claim in grounded.story] == [TRUE]
+    assert grounded.remedies == ["async_checkpoint"]
 
 
 def test_a_struck_claim_is_left_out_and_lowers_a_confirmed_verdict() -> None:
     grounded, settled = concluded("checkpoint", "sync_checkpoint_write", TRUE, FALSE)
     assert [(s.code, s.where, s.what) for s in grounded.struck] == [("number", 2, "69.9 %")]
-    assert [claim.text for claim in settled.story] == [TRUE]
-    assert settled.conclusion.verdict is Verdict.LIKELY
-    assert settled.conclusion.cause == "sync_checkpoint_write"
-    assert settled.conclusion.missing == ["model_unsupported"]
+    assert [claim.text for claim in grounded.story] == [TRUE]
+    assert settled.verdict is Verdict.LIKELY
+    assert settled.cause == "sync_checkpoint_write"
+    assert settled.missing == ["model_unsupported"]
 
 
 @pytest.mark.parametrize(
@@ -68,22 +69,22 @@ def test_a_cause_that_the_evidence_does_not_allow_is_dropped(cause: str, code: s
     grounded, settled = concluded("checkpoint", cause, TRUE)
     assert grounded.codes == [code]
     assert grounded.cause is None
-    assert settled.conclusion.cause == "sync_checkpoint_write"
-    assert settled.conclusion.verdict is Verdict.LIKELY
+    assert settled.cause == "sync_checkpoint_write"
+    assert settled.verdict is Verdict.LIKELY
 
 
 @pytest.mark.parametrize("cause", ["unknown", "", "healthy", "None"])
 def test_who_names_no_cause_accuses_nobody_and_clears_nobody(cause: str) -> None:
     grounded, settled = concluded("checkpoint", cause, TRUE)
     assert grounded.struck == []
-    assert settled.conclusion == solved("checkpoint").conclude()
+    assert settled == solved("checkpoint").conclude()
 
 
 def test_a_healthy_verdict_stays_what_it_is() -> None:
     grounded, settled = concluded("background_checkpoint", "sync_checkpoint_write", FALSE)
     assert set(grounded.codes) >= {"contradicted"}
-    assert settled.conclusion.verdict is Verdict.HEALTHY
-    assert settled.conclusion.missing == []
+    assert settled.verdict is Verdict.HEALTHY
+    assert settled.missing == []
 
 
 def test_remedies_of_other_causes_are_struck() -> None:
@@ -153,9 +154,9 @@ def test_a_preferred_rival_is_named_with_the_other_left_open() -> None:
     rival = next(a.cause for a in case.assess() if a.cause != own.cause and a.explained_pct > 0)
     settled = settle(case, ground(ModelConclusion(cause=rival), case))
     assert "rivals_open" in own.missing
-    assert settled.conclusion.cause == rival
-    assert settled.conclusion.verdict is not Verdict.CONFIRMED
-    assert "rivals_open" in settled.conclusion.missing
+    assert settled.cause == rival
+    assert settled.verdict is not Verdict.CONFIRMED
+    assert "rivals_open" in settled.missing
 
 
 @pytest.mark.parametrize(
