@@ -75,7 +75,7 @@ class LlmError(Exception):
 
     `code`: ``unreachable``, ``timeout``, ``unauthorised``, ``rate_limited``, ``rejected`` (another 4xx),
     ``server_error``, ``bad_answer`` (not JSON, or not the protocol), ``too_large`` (the answer), ``context_full`` (the
-    conversation), ``cut_off`` (the connection ended within the answer), ``budget_seconds``.
+    conversation), ``cut_off`` (the connection ended within the answer), ``budget_seconds`` (no time left).
     """
 
     def __init__(self, code: str, message: str) -> None:

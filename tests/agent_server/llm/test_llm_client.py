@@ -289,7 +289,7 @@ async def test_a_name_that_nobody_knows(client: Make) -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "within its answer"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "within its answer"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 300_000 + b"\r\n\r\n{}", "ended the connection"),
-        (http('{"choices": [{"message": {"content": "cut', headers={"Content-Length": ""}), "in its middle"),
+        (http('{"choices": [{"message": {"content": "cut', headers={"Content-Length": ""}), "is incomplete"),
     ],
     ids=["nothing", "ssh", "short", "bad-chunk", "long-header", "no-length"],
 )

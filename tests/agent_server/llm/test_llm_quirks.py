@@ -238,7 +238,7 @@ async def test_a_stream_left_open_after_its_end_is_not_waited_for(client: Make) 
         ([{"error": "does not support tools"}], "server_error", "tools"),
         (['error: {"code":400,"message":"bad grammar","type":"invalid_request_error"}\n\n'], "rejected", "bad grammar"),
         ([_delta("insufficient_system_resource")], "server_error", "insufficient_system_resource"),
-        (["data: <html>\n\n"], "bad_answer", "no JSON"),
+        (["data: <html>\n\n"], "bad_answer", "not JSON"),
         (["data: [1]\n\n"], "bad_answer", "no chat completion"),
         ([{"choices": []}], "bad_answer", "no choice"),
         ([_call(i, f"c{i}", "look", "{}") for i in range(65)], "too_large", "64 calls"),
