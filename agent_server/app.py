@@ -1,4 +1,4 @@
-"""What whystall can do, independent of who asks: the doors (command line, MCP) are thin over this."""
+"""The functions of whystall, independent of the interface: command line, MCP and web are thin layers over this."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis, Lang
     from whystall.knowledge_base.ticket_models import Ticket
 
-# A recording is judged later with thresholds nobody knows yet: keep what is slower than a millisecond.
+# A recording is judged later with thresholds unknown now: keep what is slower than a millisecond.
 _RECORD_NEEDS = [
     Need("proc"),
     Need("syscalls", SyscallOptions(min_ns=1_000_000)),
@@ -83,7 +83,7 @@ class RecordParams(TargetParams):
 
     @property
     def needs(self) -> list[Need]:
-        """What every tool can judge, and what is taken only when it is asked for."""
+        """Return the needs of all tools, and those of the collectors recorded on request."""
         period_ns = 1_000_000_000 // self.hz if self.hz else SAMPLE_NS
         samples = [Need("samples", SampleOptions(period_ns, python=True))] if self.samples else []
         cache = _CACHE_NEEDS if self.cache else []
@@ -91,7 +91,7 @@ class RecordParams(TargetParams):
 
 
 class GatherParams(RankParams):
-    """Whose traces to read."""
+    """Which traces to read."""
 
     traces: Annotated[str, Field(min_length=1, max_length=4096, description="directory with the traces of the ranks")]
     before: Annotated[
@@ -100,7 +100,7 @@ class GatherParams(RankParams):
 
 
 class RecordSummary(BaseModel):
-    """A recording that was written: where, and how many rows each table has."""
+    """A written recording: its path, and the row count of each table."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -113,7 +113,7 @@ class RecordSummary(BaseModel):
 
 
 class App:
-    """One per process. Windows run one after another; everything heavy is loaded when first used."""
+    """One per process. Windows run one after another; heavy parts are loaded on first use."""
 
     def __init__(self, database: Path | None = None) -> None:
         self._database = database
@@ -131,15 +131,15 @@ class App:
         return Stores(self._database or default_path())
 
     def tools(self) -> list[Tool[Any, Any]]:
-        """All tools, by name."""
+        """Return all tools, by name."""
         return self._registry.all()
 
     def kb(self) -> Stores:
-        """The knowledge base, opened on first use; `ToolError` (database) when it cannot be."""
+        """Return the database, opened on first use. Raises `ToolError` (database)."""
         return self._kb
 
     def artifact(self, uri: str) -> Path:
-        """The file behind an artifact's uri; `ToolError` (not_found) otherwise."""
+        """Return the file of an artifact's uri. Raises `ToolError` (not_found)."""
         return artifact_path(uri)
 
     async def run_tool(
@@ -154,9 +154,9 @@ class App:
     ) -> ToolResult[Any]:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
-        A parameter `profile` names a profile that is laid beside the trace; live it is read after the window. A tool
-        that judges the ranks of a job reads them from the directories among its arguments, one that judges stack
-        samples reads these from any file that holds some. `lang`: of the pages among the artifacts.
+        The parameter `profile` names a profile to align with the trace; live it is read after the window. Tools that
+        judge the ranks of a job read the directories among their arguments; tools that judge stack samples read them
+        from any file that holds some. `lang`: of the pages among the artifacts.
         """
         tool = self._registry.get(name)
         params = parse_params(tool.params, arguments)
@@ -180,7 +180,7 @@ class App:
         target = resolve(params)
         if profile is not None:
             check_profile_place(profile)
-        asked = Calibration.asked(params)  # what is wrong with it is said before a window is spent
+        asked = Calibration.asked(params)  # refused before a window runs for nothing
         needs = [need for need in tool.needs(params) if need.collector not in JOINED]
         seconds = params.duration if needs else 0.0
         async with self._window:
@@ -193,7 +193,7 @@ class App:
     async def record(
         self, params: RecordParams, out: Path, *, redact: bool = False, progress: Progress | None = None
     ) -> RecordSummary:
-        """Record everything every tool can judge into the new directory `out`."""
+        """Record what every tool can judge into the new directory `out`."""
         target = resolve(params)
         check_place(out)
         async with self._window:
@@ -203,7 +203,7 @@ class App:
         return _saved(recording, out, redact)
 
     async def gather(self, params: GatherParams, out: Path, *, redact: bool = False) -> RecordSummary:
-        """Read the traces of a job's ranks into the new directory `out`: what is small and enough to judge them by."""
+        """Read the traces of a job's ranks into the new directory `out`: small, and sufficient to judge them."""
         check_place(out)
         runs = Runs(params.traces, params.before, params.scheduler, params.jobs)
         return await in_thread(lambda: _saved(gathered(runs), out, redact))
@@ -255,7 +255,7 @@ class App:
         traces: str | None = None,
         progress: Progress | None = None,
     ) -> Ticket:
-        """Run a ticket's tools again and store before beside after; see `DiagnosisRunner.verify`."""
+        """Run a ticket's tools again and store before and after; see `DiagnosisRunner.verify`."""
         return await self._diagnosing().verify(
             ticket, target=target, duration=duration, source=source, traces=traces, progress=progress
         )
@@ -265,7 +265,7 @@ class App:
 
     @contextmanager
     def closing(self) -> Iterator[App]:
-        """Close what was opened when the block ends."""
+        """Close what was opened at the end of the block."""
         try:
             yield self
         finally:
@@ -275,7 +275,7 @@ class App:
 
 
 def _saved(recording: Recording, out: Path, redact: bool) -> RecordSummary:
-    """`recording` written to `out`, with its names hashed where that is asked for."""
+    """Write `recording` to `out`, with hashed names on request, and summarise it."""
     if redact:
         recording = redact_recording(recording)
     recording.save(out)

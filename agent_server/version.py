@@ -7,7 +7,7 @@ from importlib.metadata import version as installed
 
 
 def version() -> str:
-    """The installed distribution's version, or ``0`` when it runs from a bare tree."""
+    """Return the installed distribution's version; ``0`` when run from a bare tree."""
     try:
         return installed("whystall")
     except PackageNotFoundError:

@@ -29,6 +29,8 @@ from whystall.agent_server.inputs.ranks import gathered, runs_named
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
 from whystall.agent_server.llm.wire import LanguageModel
 from whystall.agent_server.presentation.pages import judged
+from whystall.agent_server.settings.load import load
+from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
 from whystall.knowledge_base.signatures import evidence
@@ -47,7 +49,6 @@ from whystall.tools.toolbox import ENGINES
 
 if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
-    from whystall.agent_server.ticketing.ticket_service import TicketService
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,6 @@ class DiagnosisRunner:
         return diagnosis
 
     def _ticket_service(self) -> TicketService:
-        from whystall.agent_server.settings.load import load
-        from whystall.agent_server.ticketing.ticket_service import TicketService
-
         return TicketService(self._kb, load())
 
     async def _find(self, run: _Run, source: Path | None) -> Diagnosis:

@@ -1,6 +1,6 @@
-"""Accelerators of this host: what the bus has, what the driver made of it, and whether its vendor's tool is there.
+"""Check accelerators: devices on the bus, driver, and the vendor's tool.
 
-No tool of ours asks the device; profiles tell of it. The check says whether jobs here can use one at all.
+Our tools do not use the device, only its profiles; the check shows whether jobs here can use one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from whystall.agent_server.doctor.view import View
 
 @dataclass(frozen=True)
 class _Vendor:
-    """`pci`: the vendor's id and the classes of its accelerators; `nodes`: its device nodes, as (directory, pattern);
-    `version`: the file that names the driver, and what in it does; `tools`: names and where they lie off the path.
+    """`pci`: vendor id and classes of its accelerators; `nodes`: its device nodes, as (directory, pattern); `version`:
+    the file with the driver's version, and a pattern for it; `tools`: names, and directories outside of the path.
     """
 
     name: str
@@ -58,7 +58,7 @@ _KFD = "/dev/kfd"  # AMD's compute interface; render nodes alone may be of any v
 
 
 def accelerators(view: View) -> Check:
-    """Each vendor's devices, driver and tool; a fault where one of them lacks the other."""
+    """Check each vendor's devices, driver and tool; limited if one of them is missing."""
     seen = [(vendor, _cards(view, vendor), _nodes(view, vendor)) for vendor in _VENDORS]
     present = [(vendor, cards, nodes) for vendor, cards, nodes in seen if cards or nodes]
     if not present:
@@ -92,7 +92,7 @@ def _described(view: View, vendor: _Vendor, cards: int, nodes: list[str]) -> str
 
 
 def _cards(view: View, vendor: _Vendor) -> int:
-    """Accelerators of the vendor on the bus."""
+    """Return the vendor's accelerators on the bus."""
     number, classes = vendor.pci
     count = 0
     for device in view.names("/sys/bus/pci/devices"):
@@ -115,7 +115,7 @@ def _version(view: View, vendor: _Vendor) -> str | None:
 
 
 def _tool(view: View, vendor: _Vendor) -> str | None:
-    """The vendor's tool: on the path, or where its installer puts it."""
+    """Return the vendor's tool: on the path, or in the directory of its installer."""
     for name in vendor.tools:
         if str(view.root) == "/" and shutil.which(name):
             return name

@@ -1,4 +1,4 @@
-"""Whether the BCC engine has what it runs: stock tools, the module of the system's Python, headers of this kernel."""
+"""Check what the BCC engine needs: stock tools, the module of the system's Python, headers of this kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whystall.tools.contract.text import clean
 
 
 def bcc(view: View) -> Check:
-    """The tools and the module that are installed."""
+    """Check that the tools and the module are installed."""
     stock = sorted(name.removeprefix("bcc.") for name in COMMANDS if name.startswith("bcc.") and name != "bcc.own")
     there = [name for name in stock if _installed(view, f"bcc.{name}")]
     module = python_bcc(view.root) is not None
@@ -31,7 +31,7 @@ def bcc(view: View) -> Check:
 
 
 def headers(view: View, release: str | None = None) -> Check:
-    """Whether they are the running kernel's: with others BCC's programs are silently wrong."""
+    """Check that the headers are the running kernel's: with others BCC's programs are silently wrong."""
     wrong = problem(view.root, release)
     if wrong is None:
         return view.ok("kernel headers", view.say("bcc.headers", release=clean(release or platform.release())))
@@ -41,7 +41,7 @@ def headers(view: View, release: str | None = None) -> Check:
 
 
 def _mend(view: View, remedy: str, release: str | None) -> str:
-    """The command that brings the headers; a package only where the kernel came as one."""
+    """Return the command that installs the headers; a package only if the kernel came as one."""
     if "install" not in remedy:  # a variable or a directory is in the way
         return remedy
     if situation(view).runtime:

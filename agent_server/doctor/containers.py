@@ -1,4 +1,4 @@
-"""Where we run: on the host, in a container, in a pod, in namespaces of our own; and what that hides."""
+"""Detect containers, pods and own namespaces, and what they hide."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 @dataclass(frozen=True)
 class Situation:
-    """`runtime`: what runs our container (``docker``, ``podman``, ``kubernetes``...), empty on the host. `own`: which
-    of the namespaces ``pid``, ``user`` and ``cgroup`` are not the host's. `name`: the container's id or the pod's name.
+    """`runtime`: of our container (``docker``, ``podman``, ``kubernetes``...), empty on the host. `own`: those of the
+    namespaces ``pid``, ``user`` and ``cgroup`` that are not the host's. `name`: the container's id or the pod's name.
     """
 
     runtime: str = ""
@@ -29,12 +29,12 @@ class Situation:
 
     @property
     def kubernetes(self) -> bool:
-        """Whether we are in a pod."""
+        """Whether this is a pod."""
         return self.runtime == "kubernetes"
 
 
 def situation(view: View) -> Situation:
-    """Read off namespaces, marks of container runtimes and our control group."""
+    """Detect it from namespaces, marks of container runtimes and our control group."""
     group = grouped("\n".join(view.lines("/proc/self/cgroup")))
     environment = _environment(view)
     own = frozenset(kind for kind, initial in INITIAL.items() if _namespace(view, kind) not in (None, initial))
@@ -53,7 +53,7 @@ def situation(view: View) -> Situation:
 
 
 def container(view: View) -> Check:
-    """Which of the host's things a container hides from us, and the setting that shows them."""
+    """Check which things of the host a container hides, with the setting that shows them."""
     here = situation(view)
     found = _described(view, here)
     if not here.own - {"cgroup"}:
@@ -64,7 +64,7 @@ def container(view: View) -> Check:
 
 
 def leave_user_namespace(view: View, here: Situation) -> str:
-    """How to run where the kernel counts our capabilities."""
+    """Return how to run with capabilities that the kernel accepts."""
     if here.kubernetes:
         return view.say("container.user_fix_kubernetes")
     if here.runtime == "podman":
@@ -75,7 +75,7 @@ def leave_user_namespace(view: View, here: Situation) -> str:
 
 
 def share_pids(view: View, here: Situation) -> str:
-    """How to run where process numbers are the host's."""
+    """Return how to run in the host's PID namespace."""
     if here.kubernetes:
         return view.say("container.pid_fix_kubernetes")
     if here.runtime in ("docker", "podman"):
@@ -94,7 +94,7 @@ def _described(view: View, here: Situation) -> str:
 
 
 def _namespace(view: View, kind: str) -> int | None:
-    """The inode number of our namespace; None where the kernel has none of the kind."""
+    """Return the inode number of our namespace; None if the kernel has none of the kind."""
     try:
         link = os.readlink(view.path(f"/proc/self/ns/{kind}"))
     except OSError:
@@ -104,8 +104,8 @@ def _namespace(view: View, kind: str) -> int | None:
 
 
 def _files_of_the_host(view: View) -> bool:
-    """Whether process 1, which must be the host's, sees the files that we see. Where it may not be asked, a root made
-    of layers is a container's; marks alone (/.dockerenv) stay in machines that were made of an image.
+    """Return whether process 1, which must be the host's, has our root. If its root is unreadable, an overlay root is a
+    container's; marks alone (/.dockerenv) also exist in machines made from an image.
     """
     try:
         return os.readlink(view.path("/proc/1/ns/mnt")) == os.readlink(view.path("/proc/self/ns/mnt"))
@@ -121,6 +121,6 @@ def _environment(view: View) -> dict[str, str]:
 
 
 def _pod(view: View, environment: dict[str, str]) -> str:
-    """``namespace/name``: a pod's host name is its name unless it shares the host's."""
+    """Return ``namespace/name``: a pod's host name is its name unless it shares the host's."""
     space, name = view.read(_ACCOUNT), environment.get("POD_NAME") or environment.get("HOSTNAME") or ""
     return f"{space}/{name}" if space and name else name

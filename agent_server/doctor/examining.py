@@ -1,4 +1,4 @@
-"""All checks of this host, in groups, and what serves what."""
+"""Run all checks of this host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GROUPS: Mapping[str, Sequence[Callable[[View], Check]]] = {
 
 
 def examine(lang: Lang = "en") -> Health:
-    """Look at this host. Reads; loads one BPF program of seven instructions and drops it; attaches nothing."""
+    """Run all checks. Reads; loads one BPF program of seven instructions and drops it; attaches nothing."""
     view = View(lang=lang)
     checks = [look(view).model_copy(update={"group": group}) for group, looks in _GROUPS.items() for look in looks]
     found = serving()

@@ -1,4 +1,4 @@
-"""Whether hybrid I/O is built, and loads."""
+"""Check that hybrid I/O is built and loads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "hybrid I/O"
 
 
 def hybrid_io(view: View = ENGLISH) -> Check:
-    """Of the engine and of the shim; the command that builds them where they are not."""
+    """Check the engine and the shim, with the command that builds them."""
     missing = [name for name in build.LIBRARIES if not build.library_path(name).exists()]
     try:
         library.load()

@@ -1,4 +1,4 @@
-"""The kernel: version, type information, lockdown, kprobes."""
+"""Check the kernel: version, type information, lockdown, kprobes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARMED = "/sys/kernel/debug/kprobes/enabled"
 
 
 def kernel(view: View, release: str | None = None) -> Check:
-    """Whether the ebpf engine knows kernels of this age."""
+    """Check that the kernel is recent enough for the ebpf engine."""
     release = clean(release or platform.release())
     found = f"{release} {platform.machine()}"
     if version(release) >= _TASK_STORAGE:
@@ -29,13 +29,13 @@ def kernel(view: View, release: str | None = None) -> Check:
 
 
 def version(release: str | None = None) -> tuple[int, int]:
-    """Major and minor of a kernel's `release` (the running one's); (0, 0) where it does not say."""
+    """Return major and minor of a kernel `release` (default: the running one's); (0, 0) if unknown."""
     head = re.match(r"(\d+)\.(\d+)", release or platform.release())
     return (int(head[1]), int(head[2])) if head else (0, 0)
 
 
 def btf(view: View) -> Check:
-    """Whether the kernel tells its types; where not, whether it could."""
+    """Check that the kernel has type information (BTF), and if not, whether it could."""
     if view.path(BTF).is_file():
         return view.ok("btf", BTF)
     found, means = view.say("btf.none", path=BTF), view.say("btf.means")
@@ -48,7 +48,7 @@ def btf(view: View) -> Check:
 
 
 def lockdown(view: View) -> Check:
-    """Whether BPF may read kernel memory. `/proc/cmdline` tells it where securityfs is not mounted."""
+    """Check that BPF may read kernel memory; falls back to `/proc/cmdline` if securityfs is not mounted."""
     text = view.read("/sys/kernel/security/lockdown")
     if text is None:
         asked = re.search(r"(?:^|\s)lockdown=(\w+)", view.read("/proc/cmdline") or "")
@@ -64,9 +64,7 @@ def lockdown(view: View) -> Check:
 
 
 def kprobes(view: View) -> Check:
-    """Whether the kernel has kprobes, and they are armed: where they are not, programs on them see nothing and are
-    not told so. Only tools of others need them.
-    """
+    """Check that kprobes exist and are armed: disarmed ones see nothing. Only BCC and such need them."""
     armed = view.read(_ARMED)
     if armed == "0":
         fix = "echo 1 | " + view.sudo(f"tee {_ARMED}")
@@ -83,7 +81,7 @@ def kprobes(view: View) -> Check:
 
 
 def kernel_config(view: View, release: str | None = None) -> frozenset[str] | None:
-    """Names of the options that the running kernel was built with (``=y`` or ``=m``); None where it is not told."""
+    """Return the options that the running kernel was built with (``=y`` or ``=m``); None if unknown."""
     release = release or platform.release()
     raw = view.read_bytes("/proc/config.gz")
     if raw is not None:
@@ -99,7 +97,7 @@ def kernel_config(view: View, release: str | None = None) -> frozenset[str] | No
 
 
 def _mounts(view: View) -> list[tuple[str, str]]:
-    """Mount points and kinds of file system, in the order they were mounted; ``""`` is the root."""
+    """Return mount points and kinds of file system, in mount order; ``""`` is the root."""
     found = []
     for line in view.lines("/proc/self/mounts"):
         fields = line.split(" ")

@@ -1,4 +1,4 @@
-"""The command that installs something, in the words of the host's distribution."""
+"""Package names of the distributions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _DNF = {
 
 
 def install_command(what: str, view: View = ENGLISH, release: str | None = None) -> str:
-    """The command that installs `what`, several things parted by commas: libbpf, clang, headers (of libbpf and the
-    C library), trace-cmd, bcc, kernel headers (those of the kernel `release`, or of the running one).
+    """Return the command that installs `what`, separated by commas: libbpf, clang, headers (of libbpf and the C
+    library), trace-cmd, bcc, kernel headers (those of the kernel `release`, or of the running one).
     """
     family = _family(view)
     names = _DNF if family == "dnf" else _APT

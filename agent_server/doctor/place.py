@@ -1,4 +1,4 @@
-"""What of the host's file systems is there to be read: tracefs, control groups, /proc, delay accounting."""
+"""Check the kernel's file systems: tracefs, control groups, /proc, delay accounting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import PARTIAL_PROC, in_sidecar, node_path
 
-# Version 1's names of those that say what a group may have and how often it was held up.
+# Controllers of version 1 with a group's limits and throttling counts.
 _WANTED = {"cpu": "cpu", "memory": "memory", "io": "blkio"}
 
 _GROUPS = "/sys/fs/cgroup"
@@ -21,7 +21,7 @@ _MOUNT_PROC = "mount -t proc proc /proc"
 
 
 def tracefs(view: View) -> Check:
-    """Whether an instance of ours can be made, by the engine's own word."""
+    """Check that the tracefs engine could make an instance."""
     means, here = view.say("tracefs.means"), situation(view)
     try:
         there = find()
@@ -37,7 +37,7 @@ def tracefs(view: View) -> Check:
     why = TracefsEngine().unavailable()
     if why is not None:
         found = f"{found}{view.say('semicolon')}{view.reason(why)}"
-        # a container with the capabilities that observing takes needs another user for this, not more of them
+        # a container with the capabilities for observing needs another user for this, not more capabilities
         fix = view.say("tracefs.fix_container") if here.runtime and view.uid != 0 else become_root(view, here)
         if why == PARTIAL_PROC:
             fix = view.sudo(_MOUNT_PROC)
@@ -48,8 +48,8 @@ def tracefs(view: View) -> Check:
 
 
 def cgroups(view: View) -> Check:
-    """Which version, and whether the controllers are there that throttle and limit."""
-    processes = view.path("/proc")  # a sidecar reads those of the node
+    """Check the version, and the controllers that throttle and limit."""
+    processes = view.path("/proc")  # a sidecar reads the node's
     top = node_path(_GROUPS, processes) if in_sidecar(processes) else view.path(_GROUPS)
     try:
         controllers = clean((top / "cgroup.controllers").read_bytes().strip()).split()
@@ -78,7 +78,7 @@ def _judged(view: View, found: str, lacks: list[str]) -> Check:
 
 
 def proc(view: View) -> Check:
-    """Whether /proc is there, and shows everybody's processes."""
+    """Check that /proc is mounted and shows all processes."""
     fix = view.sudo(_MOUNT_PROC)
     if not view.read_bytes("/proc/self/stat"):
         return view.missing("/proc", view.say("proc.none"), view.say("proc.none_means"), fix)
@@ -91,8 +91,8 @@ def proc(view: View) -> Check:
 
 
 def delay_accounting(view: View, release: str | None = None) -> Check:
-    """Whether the kernel counts what a task waits for block I/O: off unless asked for since 5.14 (commit
-    e4042ad49235), which brought the switch; before that on unless booted with ``nodelayacct``.
+    """Check that the kernel counts waits for block I/O: off by default since 5.14 (commit e4042ad49235, which added the
+    switch), before that on unless booted with ``nodelayacct``.
     """
     setting, name = view.read("/proc/sys/kernel/task_delayacct"), "delay accounting"
     if setting == "1":

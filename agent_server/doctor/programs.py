@@ -1,4 +1,4 @@
-"""What is installed or built beside us: libbpf, the BPF objects, the compiler, trace-cmd."""
+"""Check installed and built programs: libbpf, the BPF objects, the compiler, trace-cmd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whystall.tools.contract.text import clean
 
 
 def libbpf(view: View) -> Check:
-    """Whether libbpf 1.x loads."""
+    """Check that libbpf 1.x loads."""
     fix = install_command("libbpf", view)
     for name in ("libbpf.so.1", "libbpf.so.0"):
         try:
@@ -33,7 +33,7 @@ def libbpf(view: View) -> Check:
 
 
 def objects(view: View) -> Check:
-    """Whether the BPF objects of this machine are built."""
+    """Check that the BPF objects of this machine are built."""
     paths = [object_path(platform.machine(), kind) for kind in KINDS]
     absent = [path.name for path in paths if not path.is_file()]
     if not absent:
@@ -44,7 +44,7 @@ def objects(view: View) -> Check:
 
 
 def clang(view: View) -> Check:
-    """Only of interest where the objects are not built."""
+    """Check the compiler, which is only needed if the objects are not built."""
     path = shutil.which("clang") or next((p for n in range(22, 11, -1) if (p := shutil.which(f"clang-{n}"))), None)
     if path:
         return view.ok("clang", view.say("clang.there", path=clean(path)))
@@ -54,7 +54,7 @@ def clang(view: View) -> Check:
 
 
 def trace_cmd(view: View) -> Check:
-    """Whether files of trace-cmd can be read."""
+    """Check that files of trace-cmd can be read."""
     path = shutil.which("trace-cmd")
     if path:
         return view.ok("trace-cmd", view.say("trace_cmd.there", path=clean(path)))

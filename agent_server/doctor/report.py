@@ -1,4 +1,4 @@
-"""What doctor found, for a person in a terminal."""
+"""Doctor's report as text for a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STATE = 9
 
 
 def report(health: Health, lang: str = "en") -> str:
-    """`health` in lines of at most 100 columns; only commands to paste may be longer."""
+    """Return `health` in lines of at most 100 columns; only commands may be longer."""
     width = max(len(check.name) for check in health.checks) + 2
     lines: list[str] = []
     group = None
@@ -56,7 +56,7 @@ def _engines(health: Health, lang: str) -> list[str]:
 
 
 def _tools(health: Health, lang: str) -> list[str]:
-    """Tools of the same engine for the same reasons in one block; what an engine's own line says is not repeated."""
+    """Group tools with the same engine and reasons; the reasons in an engine's own line are not repeated."""
     blocks: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for tool, engine in health.tools.items():
         why = health.why.get(tool, {})
@@ -76,7 +76,7 @@ def _tools(health: Health, lang: str) -> list[str]:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    """`text` broken at 100 columns after `first`, continued after `rest`; Chinese breaks anywhere."""
+    """Wrap `text` at 100 columns after `first`, with `rest` before further lines; Chinese breaks anywhere."""
     if all(ord(character) < 0x2E80 for character in text):
         return textwrap.wrap(
             text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
@@ -92,7 +92,7 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    """Pieces of `text` between which a line may be broken: after spaces, and around wide characters."""
+    """Split `text` where a line may break: after spaces, and around wide characters."""
     pieces: list[str] = []
     for character in text:
         wide = east_asian_width(character) in "WF"

@@ -1,4 +1,4 @@
-"""What `whystall doctor` answers with."""
+"""The result of `whystall doctor`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ class State(str, Enum):
 
 
 class Check(BaseModel):
-    """One thing looked at: what was `found`, what it `means` for the tools, and the command or step that fixes it.
-
-    `group`: what it is about (kernel, rights, surroundings, programs, python, devices, own).
+    """One check: what was `found`, what it `means` for the tools, and the command or step that fixes it. `group`:
+    kernel, rights, surroundings, programs, python, devices or own.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -32,11 +31,9 @@ class Check(BaseModel):
 
 
 class Health(BaseModel):
-    """All checks; `engines` that can observe here, best first (empty: nothing can); the engine of each collector, and
-    of each tool: that of the dearest it needs, `traces` for those that read files only, `none` for what cannot run.
-
-    `order`: every engine there is, best first. `refused`: why an engine cannot run here at all. `why`: per tool, why
-    each engine better than its own is not used for it.
+    """All checks. `engines` that can observe here, best first; the engine of each collector, and of each tool: the
+    costliest it needs, ``traces`` for those that only read files, ``none`` for those that cannot run. `order`: every
+    engine, best first. `refused`: why an engine cannot run here. `why`: per tool, why each better engine is not used.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""What we may do: the kernel's own word on BPF, capabilities one by one, access to other processes, symbols."""
+"""Check privileges: BPF as the kernel permits it, capabilities, access to other processes, symbols."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from whystall.bpf import probe
 from whystall.bpf.privileges import NEEDED, held
 from whystall.tools.contract.text import clean
 
-# What tracing takes. Before Linux 5.8 (commits a17b53c4a4b5, 980737282232) CAP_SYS_ADMIN was both; it stands for them
-# to this day.
+# Needed for tracing. Before Linux 5.8 (commits a17b53c4a4b5, 980737282232) CAP_SYS_ADMIN covered both; it still
+# does.
 _SYS_ADMIN = frozenset({"CAP_BPF", "CAP_PERFMON"})
 
 
 def privilege(view: View) -> Check:
-    """Whether the kernel lets us load BPF programs: it is asked, not our user number."""
+    """Check that the kernel lets us load BPF programs, by trying."""
     refused = probe.refusal()
     here = situation(view)
     who = _who(view, here)
@@ -39,8 +39,8 @@ def privilege(view: View) -> Check:
 
 
 def let_trace(view: View, here: Situation) -> str:
-    """What lets bpf(2) and perf_event_open(2) through: rights, or the end of a filter (seccomp(2)) where it is neither
-    our user number nor a capability that is missing.
+    """Return what permits bpf(2) and perf_event_open(2): privileges, or removing a filter (seccomp(2)) if neither the
+    user nor a capability is at fault.
     """
     if not _granted(view, here):
         return become_root(view, here)
@@ -52,7 +52,7 @@ def let_trace(view: View, here: Situation) -> str:
 
 
 def capabilities(view: View) -> Check:
-    """Those that matter, one by one: what is missing for lack of each, and the command that grants just those."""
+    """Check each needed capability: what is missing without it, and the command that grants it."""
     effective, here = held_capabilities(view), situation(view)
     has = [name for name in NEEDED if name in effective]
     lacks = [name for name in NEEDED if name not in effective]
@@ -68,7 +68,7 @@ def capabilities(view: View) -> Check:
 
 
 def held_capabilities(view: View) -> frozenset[str]:
-    """Those of `NEEDED` that are effective; CAP_SYS_ADMIN stands for what was once part of it."""
+    """Return the effective ones of `NEEDED`; CAP_SYS_ADMIN includes those that were once part of it."""
     found = held(view.path("/proc/thread-self/status"))
     if "CAP_SYS_ADMIN" in found:
         found |= _SYS_ADMIN
@@ -76,7 +76,7 @@ def held_capabilities(view: View) -> frozenset[str]:
 
 
 def grant(view: View, here: Situation) -> str:
-    """The command, or the setting, that grants all of `NEEDED` and nothing else."""
+    """Return the command, or the setting, that grants all of `NEEDED` and nothing else."""
     names = [name.removeprefix("CAP_") for name in NEEDED]
     if here.kubernetes:
         return view.say("capabilities.fix_kubernetes", names=", ".join(names))
@@ -85,9 +85,9 @@ def grant(view: View, here: Situation) -> str:
         return f"{sudo}{here.runtime} run --pid=host {' '.join(f'--cap-add={name}' for name in names)} ..."
     if here.runtime:
         return view.say("capabilities.fix_runtime", names=", ".join(names))
-    if view.uid == 0:  # root that lacks something was started so: by a unit, or by its parent
+    if view.uid == 0:  # a limited root was started so, by a unit or by its parent
         return view.say("capabilities.fix_bounding", names=" ".join(NEEDED))
-    # before 5.11 the memory of BPF counts as locked memory, of which users have little
+    # before 5.11 BPF memory counts as locked memory, which is limited for users
     limit = "prlimit --memlock=unlimited " if version() < (5, 11) else ""
     return (
         f'sudo {limit}env HOME="$HOME" setpriv --reuid={view.uid} --regid={os.getegid()} {_groups(view.uid)} '
@@ -96,7 +96,7 @@ def grant(view: View, here: Situation) -> str:
 
 
 def ptrace(view: View) -> Check:
-    """Whose processes' system calls, memory and open files we may read (ptrace(2), "access mode checking")."""
+    """Check whose system calls, memory and open files we may read (ptrace(2), "access mode checking")."""
     scope = view.read("/proc/sys/kernel/yama/ptrace_scope")
     here = situation(view)
     found = view.say("ptrace.none") if scope is None else scope
@@ -109,7 +109,7 @@ def ptrace(view: View) -> Check:
 
 
 def symbols(view: View) -> Check:
-    """Whether kernel functions have names for us (``kallsyms_show_value``, kernel/ksyms_common.c)."""
+    """Check that kernel functions have names for us (``kallsyms_show_value``, kernel/ksyms_common.c)."""
     setting = view.read("/proc/sys/kernel/kptr_restrict") or "?"
     try:
         with view.path("/proc/kallsyms").open("rb") as lines:
@@ -127,13 +127,13 @@ def symbols(view: View) -> Check:
 
 
 def own_command() -> str:
-    """The path of our own command, for commands to paste: sudo has a path of its own."""
+    """Return the path of our own command, since sudo has a path of its own."""
     own = Path(sys.executable).with_name("whystall")
     return clean(str(own)) if own.is_file() else "whystall"
 
 
 def become_root(view: View, here: Situation) -> str:
-    """How this user gets all rights."""
+    """Return how this user gets all privileges."""
     if "user" in here.own:
         return leave_user_namespace(view, here)
     if here.runtime or view.uid == 0:

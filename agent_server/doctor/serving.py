@@ -1,4 +1,4 @@
-"""Which engine serves what, and why not a better one: the engines are asked themselves, in the Window's order."""
+"""Determine which engine serves what, and why no better one does, by asking the engines in the window's order."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ NONE, FILES = "none", "traces"
 @dataclass
 class Serving:
     """`engines` that run here, best first, of those in `order`, and why the others do not (`refused`); the engine of
-    each collector and tool (``none``: nothing can; ``traces``: it reads files); per tool, why not each better engine
-    (`why`).
+    each collector and tool (``none``: nothing can; ``traces``: it reads files); per tool, why no better engine (`why`).
     """
 
     engines: list[str] = field(default_factory=list)
@@ -34,7 +33,7 @@ class Serving:
 
 
 def serving(makes: Sequence[Callable[[], Engine]] | None = None) -> Serving:
-    """Ask every engine; nothing is attached."""
+    """Ask every engine; attaches nothing."""
     asked = [_Asked(make()) for make in makes or ENGINES]
     found = Serving(order=list(dict.fromkeys(one.name for one in asked)))
     for one in asked:
@@ -63,7 +62,7 @@ def serving(makes: Sequence[Callable[[], Engine]] | None = None) -> Serving:
 
 
 class _Asked:
-    """An engine, and what it said."""
+    """An engine and its answers."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -71,14 +70,14 @@ class _Asked:
         self._unavailable = engine.unavailable()
 
     def refusal(self, collectors: Iterable[str] = ()) -> str | None:
-        """Why the engine would not start for `collectors`, which it serves; None if it would."""
+        """Return why the engine would not start for `collectors`, which it serves; None if it would."""
         if self._unavailable is not None:
             return clean(self._unavailable.partition(" (fix: ")[0], 500)  # the fix is that of a check
         refused = _bpf("samples" in collectors) if self.name == "ebpf" else None
         return None if refused is None else clean(refused.message, 500)
 
     def cannot(self, collector: str) -> str | None:
-        """Why it would start without `collector`, which it serves elsewhere; None if it has it."""
+        """Return why it would start without `collector`, which it serves elsewhere; None if it has it."""
         reason = self.engine.cannot(collector)
         return None if reason is None else clean(reason, 500)
 
@@ -89,15 +88,17 @@ def _bpf(timers: bool) -> BpfError | None:
 
 
 def _assigned(wanted: Sequence[str], asked: Sequence[_Asked]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """As the Window does it: each engine takes what it can serve of what is left, or nothing where it does not start.
-    The engine per collector, and per collector why not the engines before it.
+    """Assign collectors as a window does: each engine takes what it can serve of the rest, or nothing if it does not
+    start.
+
+    Return the engine per collector, and per collector why not the engines before it.
     """
     served: dict[str, str] = {}
     reasons: dict[str, dict[str, str]] = {name: {} for name in wanted}
     for one in asked:
-        mine = [name for name in reasons if name not in served and name in one.engine.serves]
-        refused = one.refusal(mine)
-        for name in mine:
+        own = [name for name in reasons if name not in served and name in one.engine.serves]
+        refused = one.refusal(own)
+        for name in own:
             reason = refused or one.cannot(name)
             if reason is None:
                 served[name] = one.name

@@ -162,7 +162,7 @@ def _nobody(settings: Settings, now: datetime) -> Iterator[str]:
         gap = next((s for s in shifts(settings.oncall, [], name, now, now + _AHEAD) if not s.users), None)
         if gap is not None:
             yield (
-                f"[oncall.schedules.{name}]: nobody is on call from {stamp(gap.begins)} until {stamp(gap.ends)};"
+                f"[oncall.schedules.{name}]: no one is on call from {stamp(gap.begins)} until {stamp(gap.ends)};"
                 " give a fallback or another layer"
             )
 

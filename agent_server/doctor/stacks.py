@@ -1,4 +1,4 @@
-"""What of stack samples works here: the timer, the frames of Python, py-spy beside them."""
+"""Check what stack samples need: the timer, Python frames, py-spy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whystall.tools.collect.py_spy import installed
 from whystall.tools.contract.text import clean
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
-# The kernel knows no more than 2. Debian and Ubuntu have 3 and 4, which shut out all but CAP_SYS_ADMIN (Debian 5.10) or
+# The kernel's highest level is 2. Debian and Ubuntu add 3 and 4, which exclude all but CAP_SYS_ADMIN (Debian 5.10) or
 # CAP_PERFMON.
 _STRICTEST = 2
 _PERIOD_NS = 10_101_010
@@ -29,7 +29,7 @@ _FAULTS = 3
 
 
 def sampling(view: View = ENGLISH) -> Check:
-    """Whether the kernel gives us a timer to sample by: one is opened, which does not run, and closed."""
+    """Check that the kernel grants a sampling timer: one is opened, not started, and closed."""
     setting = _setting()
     try:
         timer = cpu_clock(online_cpus()[0], _PERIOD_NS)
@@ -45,7 +45,7 @@ def sampling(view: View = ENGLISH) -> Check:
 
 
 def python_frames(view: View = ENGLISH) -> Check:
-    """Of the Python processes that run now, whose frames can be walked, so that a sample tells the line."""
+    """Check for how many running Python processes frames can be walked."""
     walked: Counter[str] = Counter()
     faults: dict[str, int] = {}
     pids, unread = _pythons()
@@ -63,8 +63,8 @@ def python_frames(view: View = ENGLISH) -> Check:
     running = ", ".join(f"{version} ({count})" for version, count in sorted(walked.items()))
     found = view.say("python.walked", known=known, running=running or view.say("python.none"))
     if faults:
-        told = "; ".join(f"pid {pid}: {why}" for why, pid in list(faults.items())[:_FAULTS])
-        found += view.say("python.refused", faults=told)
+        shown = "; ".join(f"pid {pid}: {why}" for why, pid in list(faults.items())[:_FAULTS])
+        found += view.say("python.refused", faults=shown)
         return view.limited("python frames", found, view.say("python.means"), view.say("python.fix", known=known))
     if unread:
         found += view.say("python.unread", count=unread)
@@ -72,7 +72,7 @@ def python_frames(view: View = ENGLISH) -> Check:
 
 
 def py_spy(view: View = ENGLISH) -> Check:
-    """Whether py-spy is there, which is run beside us where frames cannot be walked."""
+    """Check that py-spy is installed, which samples processes whose frames cannot be walked."""
     path = installed()
     if path:
         return view.ok("py-spy", clean(path))
@@ -83,8 +83,9 @@ def py_spy(view: View = ENGLISH) -> Check:
 
 
 def _pythons() -> tuple[list[int], int]:
-    """Processes whose executable is called like Python, without looking into any; and how many say so of themselves
-    whose executable is not for us to know."""
+    """Return processes whose executable has a name like Python's, and how many more claim so in their command line
+    while their executable is unreadable to us.
+    """
     found: list[int] = []
     hidden = 0
     for entry in os.scandir("/proc"):
@@ -102,7 +103,7 @@ def _pythons() -> tuple[list[int], int]:
 
 
 def _started_as(pid: str) -> str:
-    """The first word of its command line, which everybody may read."""
+    """Return the first word of its command line, which all users may read."""
     try:
         return os.path.basename(clean(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]))
     except OSError:

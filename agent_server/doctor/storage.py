@@ -1,4 +1,4 @@
-"""Whether tickets and diagnoses can be stored."""
+"""Check that tickets and diagnoses can be stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = "database"
 
 
 def database(view: View) -> Check:
-    """Whether our home can be written, and the databases in it are whole; they are only read."""
+    """Check that the state directory is writable and its databases are intact; they are only read."""
     means = view.say("database.means")
     try:
         directory = home()

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from whystall.agent_server.inputs.recordings import open_source
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
+from whystall.tools.ranks.traces.gather import gather, with_before
 from whystall.tools.recording.store import Recording
 
 _NOW, _NOW_ALSO, _BEFORE = "traces", "after", "before"
@@ -58,8 +59,6 @@ def gathered(runs: Runs) -> Recording:
 
     Raises `ToolError`: bad_argument if no directory is named; what reading raises.
     """
-    from whystall.tools.ranks.traces.gather import gather, with_before
-
     if runs.now is None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "no directory of ranks is named", "give the directory of their traces")
     recording = gather(runs.now, scheduler=runs.scheduler, jobs=runs.jobs)

@@ -1,4 +1,4 @@
-"""Past incidents as both doors give them."""
+"""Lookup of past incidents for command line and MCP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 64  # entries of a list among the arguments
 
 
 class SimilarParams(Params):
-    """A case to find the like of: that of a diagnosis, or one told by what was found."""
+    """The case to find similar incidents for: a diagnosis, or its evidence."""
 
     diagnosis: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a diagnosis; or else:")] = (
         None
@@ -37,7 +37,7 @@ class SimilarParams(Params):
 
 
 class Hit(BaseModel):
-    """A past incident, and why it was found."""
+    """A past incident, and why it matches."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,7 +46,7 @@ class Hit(BaseModel):
 
 
 class Hits(BaseModel):
-    """Past incidents, best first; empty when none is known that resembles the query."""
+    """Past incidents, best first."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,9 +54,9 @@ class Hits(BaseModel):
 
 
 def similar(base: Stores, params: SimilarParams) -> Hits:
-    """Past incidents with the same evidence as `params`, those that are known to be the same problem first.
+    """Return past incidents with the same evidence as `params`, those known to be the same problem first.
 
-    Raises `ToolError`: bad_argument when nothing is given, or what is given is unknown; not_found: the diagnosis.
+    Raises `ToolError`: bad_argument if nothing or something unknown is given; not_found: the diagnosis.
     """
     told = [name for name in ("kinds", "features", "symptom", "ran") if getattr(params, name) is not None]
     if params.diagnosis is not None:
@@ -96,7 +96,7 @@ def _listed(name: str, text: str | None) -> list[str]:
 
 
 def search(base: Stores, query: str, limit: int) -> Hits:
-    """At most `limit` past incidents for `query`."""
+    """Return at most `limit` past incidents for `query`."""
     return _hits(base, base.search(query, limit=limit))
 
 

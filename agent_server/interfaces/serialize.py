@@ -12,7 +12,7 @@ from whystall.tools.contract.text import clean
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-# Everything outside of printable text that JSON allows to stand in a string: C1 controls, DEL, bidirectional and zero
+# Unprintable characters that JSON allows in strings: C1 controls, DEL, bidirectional and zero
 # width format characters, line separators, surrogates. In a JSON document they can occur nowhere but in strings.
 _UNSAFE = re.compile(
     "[\x7f-\x9f\xad\u0600-\u0605\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"

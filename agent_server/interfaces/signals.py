@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at any moment: running work is cancelled, so that its `finally` detaches what it attached."""
+"""SIGINT and SIGTERM: cancel running work, so that its `finally` blocks detach what it attached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Interrupted(BaseException):
-    """A signal asked the program to end; `status` is its exit status (128 + signal number)."""
+    """A signal ended the program; `status` is its exit status (128 + signal number)."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -24,8 +24,8 @@ class Interrupted(BaseException):
 class Signals:
     """Turns the first signal into an orderly end and the second into an immediate one.
 
-    Python-level handlers are used, not those of the event loop, so that the second signal works also while the loop
-    is busy.
+    Python-level handlers are used, not those of the event loop, so that the second signal works also while the loop is
+    busy.
     """
 
     def __init__(self) -> None:
@@ -35,18 +35,18 @@ class Signals:
         self._wish: list[int] | None = None
 
     def install(self) -> None:
-        """Handle SIGINT and SIGTERM from now on; outside of `run` they raise `Interrupted` where the program is."""
+        """Handle SIGINT and SIGTERM from now on; outside of `run` they raise `Interrupted`."""
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, self._handle)
 
     def ignore(self) -> None:
-        """Let signals be from now on: the answer is out, and Python's own end would hand them back to the kernel."""
+        """Ignore signals from now on: the result is written, and Python restores default handlers at its end."""
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)
 
     @contextmanager
     def as_wish(self) -> Iterator[Callable[[], bool]]:
-        """Within the block the first signal interrupts nothing: what is yielded says True from then on."""
+        """Within the block the first signal interrupts nothing; the yielded function returns True after it."""
         wishes: list[int] = []
         self._wish = wishes
         try:
@@ -55,18 +55,18 @@ class Signals:
             self._wish = None
 
     def run(self, work: Coroutine[Any, Any, T], stop: Callable[[], None] | None = None) -> T:
-        """Run `work` to its end. A signal calls `stop` in the event loop, or cancels `work` when there is none.
+        """Run `work` to its end. A signal calls `stop` in the event loop, or cancels `work` if there is none.
 
-        Raises `Interrupted` after `work` has unwound, whatever it made of being cancelled.
+        Raises `Interrupted` after `work` has ended, even if it ignored the cancellation.
         """
-        import asyncio  # `whystall --help` does without
+        import asyncio  # not loaded for `whystall --help`
 
         self._running = True
         try:
             return asyncio.run(self._main(work, stop))
         finally:
             self._running = False
-            work.close()  # a signal before the first step leaves it unstarted
+            work.close()  # cancelled before its first step
             if self.received is not None:
                 raise Interrupted(self.received) from None
 
@@ -81,7 +81,7 @@ class Signals:
             loop.call_soon_threadsafe(stop or task.cancel)
 
         self._stop = end
-        if self.received is not None:  # it came while the loop was made
+        if self.received is not None:  # the signal came before the loop existed
             end()
         try:
             return await task

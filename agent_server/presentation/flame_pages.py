@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
+
 from whystall.agent_server.presentation.headlines import headline_of
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -122,8 +124,6 @@ def drawable(tree: CallTree, proven: NDArray[np.bool_] | None = None) -> FlameTr
 
 def _rows(tree: CallTree, codes: Sequence[str], proven: NDArray[np.bool_] | None) -> list[Row]:
     """Return the frames by weight; of a difference, significant changes first, then by size."""
-    import numpy as np
-
     scale = np.divide(1.0, tree.sums, out=np.zeros_like(tree.sums), where=tree.sums > 0)[:, None]
     own, total = tree.frame_own * scale, tree.frame_total * scale
     height = tree.frames.height

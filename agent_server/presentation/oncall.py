@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from whystall.agent_server.settings.sections.oncall import zone_info
 from whystall.prompts.render import render
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ def shifts_text(schedule: str, found: Sequence[Shift], settings: Settings, zone:
 
 def overrides_text(found: Sequence[Override], settings: Settings, lang: Lang) -> str:
     """Return a line for each override, in the time zone of its schedule."""
-    from whystall.agent_server.settings.sections.oncall import zone_info
-
     rows = []
     for override in found:
         schedule = settings.oncall.schedules.get(override.schedule)

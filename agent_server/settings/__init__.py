@@ -1,1 +1,1 @@
-"""One settings file, with overrides from the environment; secrets stand in files or variables of their own."""
+"""One settings file, overridden by environment variables; secrets are in files or variables of their own."""

@@ -1,8 +1,8 @@
-"""The engines a caller may ask for by name."""
+"""The engines a caller may choose by name."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Engine = Literal["auto", "ebpf", "bcc", "tracefs", "procfs"]
-"""``auto`` takes the best that works; the others are those of `whystall.tools.toolbox`."""
+"""``auto`` chooses the best that works; the others are those of `whystall.tools.toolbox`."""

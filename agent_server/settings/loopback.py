@@ -1,4 +1,4 @@
-"""Whether an address is this machine's own."""
+"""Recognise addresses of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can be reached at `host`, and only it can reach a server there."""
+    """Return whether `host` is a loopback address: only this machine can connect to it."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

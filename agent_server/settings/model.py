@@ -47,7 +47,7 @@ class SettingsBase(BaseSettings):
 
 
 class Settings(SettingsBase):
-    """The settings file, with variables over it. Whatever has no section is off.
+    """The settings file, overridden by variables. A feature without a section is off.
 
     `llm` is validated separately, by `load.load_llm`: an unusable model does not prevent the rest.
     """

@@ -1,4 +1,4 @@
-"""Names that a settings file gives to things of its own: users, schedules, trackers, chats."""
+"""Names that users choose in the settings: of users, schedules, trackers, chats."""
 
 from __future__ import annotations
 

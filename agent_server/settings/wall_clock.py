@@ -1,8 +1,7 @@
-"""Wall-clock time. Schedules are computed on what clocks on the wall show, and only the result is a moment.
+"""Wall-clock time: schedules are computed in local time, and only the result is converted to UTC.
 
-A time that does not exist (clocks were put forward over it) and one that exists twice are taken as RFC 5545, 3.3.5
-does, and with it every calendar: the first by the offset before the gap (02:30 becomes 03:30), the second at its first
-occurrence. That is what `zoneinfo` does with ``fold=0``.
+A time skipped by a clock change and one that occurs twice are resolved as in RFC 5545, 3.3.5: the first with the offset
+before the gap (02:30 becomes 03:30), the second at its first occurrence. `zoneinfo` does so with ``fold=0``.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ UTC = timezone.utc
 
 
 def instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """The moment (UTC) at which clocks in `zone` show `wall`, which has no zone."""
+    """Return the instant (UTC) of the naive local time `wall` in `zone`."""
     return wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
 
 
 def wall(moment: datetime, zone: ZoneInfo) -> datetime:
-    """What clocks in `zone` show at `moment`."""
+    """Return the naive local time in `zone` at `moment`."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
 def exists(wall_time: datetime, zone: ZoneInfo) -> bool:
-    """Whether clocks in `zone` ever show `wall_time`."""
+    """Return whether the local time `wall_time` exists in `zone`."""
     return wall(instant(wall_time, zone), zone) == wall_time

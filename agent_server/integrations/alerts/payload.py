@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from whystall.agent_server.integrations.alerts.incoming_alert import (
     IncomingAlert,
     InvalidAlert,
@@ -76,8 +78,6 @@ def read(
 
 
 def _decoded(payload: bytes) -> Any:
-    import msgspec
-
     if len(payload) > BODY_LIMIT:
         raise _bad(f"the body is larger than {BODY_LIMIT} bytes", "send fewer alerts at once (max_alerts)")
     if sum(map(payload.count, (b",", b"{", b"["))) > VALUES:

@@ -1,4 +1,4 @@
-"""The commands of the top level: name, module and summary; their help is printed without importing any of them."""
+"""The top-level commands: name, module and summary. Their help is printed without importing any of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 DESCRIPTION = "Say which process, on which file, lock, CPU or device, stalls an AI job, for how long, and what to do."
 
 COMMANDS = {
-    "doctor": ("host", "Say what works on this host, what is missing, and the command that fixes it."),
+    "doctor": ("host", "Report what works on this host, what is missing, and the command that fixes it."),
     "tools": ("host", "List the diagnostic tools."),
     "run": ("run", "Run one diagnostic tool."),
     "record": ("observe", "Record what every tool needs, to judge it later with --from."),
@@ -16,9 +16,9 @@ COMMANDS = {
         "observe",
         "Read the traces of a job's ranks into a small recording, to judge it elsewhere or later with --from.",
     ),
-    "diagnose": ("observe", "Say what stalls a job, where, for how long, and what to do."),
+    "diagnose": ("observe", "Report what stalls a job, where, for how long, and what to do."),
     "verify": ("observe", "Run a ticket's tools again and show before beside after."),
-    "replay": ("replay", "Follow a diagnosis again without model and host, and say whether it comes to the same."),
+    "replay": ("replay", "Repeat a diagnosis without model and host, and report whether the result is the same."),
     "hybrid-run": (
         "hybrid",
         "Run a program with hybrid I/O: its large requests go direct or through the page cache, by size and pressure.",
@@ -30,12 +30,12 @@ COMMANDS = {
     "tickets": ("tickets", "Tickets."),
     "chat": (
         "chat",
-        "Talk: why a job is slow, who is on call, tickets, past incidents; the same as in the chats of the settings.",
+        "Answer questions: why a job is slow, who is on call, tickets, past incidents; as in the configured chats.",
     ),
     "chats": ("chats", "Configured chats, and messages that could not be sent."),
-    "jobs": ("jobs", "Say which jobs run on this machine, or which process is meant by some words."),
-    "alerts": ("alerts", "Alerts that came in."),
-    "silence": ("alerts", "Silences: alerts that match are kept, and nobody is notified."),
+    "jobs": ("jobs", "List the jobs of this machine, or find the process that some words describe."),
+    "alerts": ("alerts", "Received alerts."),
+    "silence": ("alerts", "Silences: matching alerts are stored without a notification."),
     "route": ("route", "Routes of alerts."),
     "sinks": ("sinks", "Trackers that tickets are synchronised with."),
     "oncall": ("oncall", "Who is on call."),

@@ -1,4 +1,4 @@
-"""What the command line writes: results on standard output, everything else on standard error."""
+"""Output of the command line: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _said: list[str] = []
 
 
 def say(text: str) -> None:
-    """Print a text for people, at `deliver`."""
+    """Print text for people, at `deliver`."""
     _said.append(wire.inert(text).rstrip("\n") + "\n")
 
 
 def say_as_is(text: str) -> None:
-    """Print a document of a format that is inert by itself, at `deliver`."""
+    """Print a document of an inert format, at `deliver`."""
     _said.append(text)
 
 
@@ -34,7 +34,7 @@ def say_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
 
 
 def deliver() -> None:
-    """Write what was said. An answer is written whole or fails as a whole, outside of the command that made it."""
+    """Write the output of `say`. It is written whole or fails as a whole, outside of the command that made it."""
     text = "".join(_said)
     _said.clear()
     sys.stdout.write(text)
@@ -49,7 +49,7 @@ def note(line: str) -> None:
 
 @contextmanager
 def progress() -> Iterator[Progress | None]:
-    """A progress bar on a terminal's standard error; None, and silence, anywhere else."""
+    """Yield a progress bar on a terminal's standard error; None, and no output, anywhere else."""
     if not sys.stderr.isatty():
         yield None
         return

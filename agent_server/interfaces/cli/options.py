@@ -1,4 +1,4 @@
-"""Command-line options made from pydantic parameters, so that nothing is declared twice."""
+"""Command-line options generated from pydantic parameters."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ EngineOption = Annotated[Engine, typer.Option("--engine", help="how to observe; 
 def command(
     run: Callable[..., Any], params: type[Params], *, doc: str, skip: Iterable[str] = (), required: Iterable[str] = ()
 ) -> Callable[..., Any]:
-    """A function typer can read: `run`'s own options after one per field of `params`.
+    """Return a function typer can read: the options of `run` after one per field of `params`.
 
-    `run` is called with its own arguments, and with `given`: what of `params` the user gave (defaults are left to
-    `params`). Fields in `skip` get no option; those in `required` must be given.
+    `run` is called with its own arguments, and with `given`: those of `params` that the user gave. Fields in `skip` get
+    no option; those in `required` must be given.
     """
     fields = {n: f for n, f in params.model_fields.items() if n not in set(skip)}
     own = {n: p for n, p in inspect.signature(run, eval_str=True).parameters.items() if n != "given"}
@@ -52,7 +52,7 @@ def command(
 
 
 def checked(model: type[ParamsT], given: dict[str, Any]) -> ParamsT:
-    """`given` as `model`; `ToolError` (bad_argument) otherwise."""
+    """Validate `given` as `model`. Raises `ToolError` (bad_argument)."""
     parse_params(model, given)
     return model.model_validate(given)
 
@@ -81,14 +81,14 @@ def _option(name: str, field: FieldInfo, required: bool) -> inspect.Parameter:
 
 
 def _default(field: FieldInfo, kind: Any) -> str:
-    """A default worth telling; the option itself has none, so that only what the user gave is passed on."""
+    """Return a default worth showing; the option itself has none, so that only given values are passed on."""
     if field.is_required() or field.default in (None, "") or kind is bool:
         return ""
     return f"(default: {field.default:g})" if kind in (int, float) else f"(default: {field.default})"
 
 
 def _plain(annotation: Any) -> Any:
-    """``X`` of ``X | None``."""
+    """Return ``X`` of ``X | None``."""
     if get_origin(annotation) in (Union, UnionType):
         kinds = [a for a in get_args(annotation) if a is not type(None)]
         if len(kinds) != 1:
@@ -104,5 +104,5 @@ def _bounds(field: FieldInfo) -> tuple[Any, Any]:
 
 
 def underscores(name: str) -> str:
-    """Option and tool names may be written with hyphens or underscores; tools are registered with underscores."""
+    """Replace hyphens: option and tool names may be written with either, tools are registered with underscores."""
     return name.replace("-", "_")

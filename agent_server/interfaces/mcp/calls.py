@@ -1,4 +1,4 @@
-"""Calls in flight: their progress, their cancellation, and an orderly end of the server."""
+"""Calls in flight: their progress, their cancellation, and an orderly shutdown of the server."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Step = tuple[float, float, str]
 
 
 class Session(Protocol):
-    """What of an MCP session is needed here."""
+    """The part of an MCP session needed here."""
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the client how far the call is."""
+        """Report the progress of the call to the client."""
 
 
 class Calls:
@@ -29,10 +29,10 @@ class Calls:
         self._scopes: set[anyio.CancelScope] = set()
 
     async def run(self, work: Callable[[Progress], Awaitable[T]], session: Session) -> T:
-        """Await ``work(progress)``, passing on its progress; raises what it raises.
+        """Await ``work(progress)``, forward its progress, and return or raise its outcome.
 
-        After `stop` that is `ToolError` (cancelled). Cancelling the request cancels `work` where it stands, so that
-        its `finally` runs.
+        After `stop` it raises `ToolError` (cancelled). Cancelling the request cancels `work`, so that its `finally`
+        blocks run.
         """
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
@@ -61,7 +61,7 @@ async def _with_progress(work: Callable[[Progress], Awaitable[T]], session: Sess
         try:
             send.send_nowait((done, total, message))
         except anyio.WouldBlock:
-            return  # a slow client misses a step; the next one tells more
+            return  # a slow client misses a step and gets the next one
 
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -77,7 +77,7 @@ async def _with_progress(work: Callable[[Progress], Awaitable[T]], session: Sess
 
 
 async def _pass_on(steps: ObjectReceiveStream[_Step], session: Session) -> None:
-    """Progress must increase: a second window goes on where the first ended."""
+    """Keep progress increasing: a second window continues where the first ended."""
     before = last = 0.0
     async with steps:
         async for done, total, message in steps:

@@ -1,4 +1,4 @@
-"""Completion of ids: in the addresses of resources, and among the arguments of prompts."""
+"""Completion of ids in resource templates and prompt arguments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.interfaces.mcp.resources import SCHEME, results
 
 MOST = 100
-"""Values of an answer; the protocol allows no more."""
-_DIAGNOSES = frozenset({"diagnosis", "before"})  # arguments of prompts that are the id of a diagnosis
+"""The protocol's limit of values per answer."""
+_DIAGNOSES = frozenset({"diagnosis", "before"})  # prompt arguments that are the id of a diagnosis
 
 
 def complete(app: App, params: types.CompleteRequestParams) -> types.Completion:
-    """The ids that begin with what was typed; none for what has no ids, or is not known. Raises `ToolError`."""
+    """Return the ids that begin with the typed text; none for arguments without ids. Raises `ToolError`."""
     typed = params.argument.value
     ids: Iterable[str] = ()
     if isinstance(params.ref, types.PromptReference):

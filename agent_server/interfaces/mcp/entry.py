@@ -1,4 +1,4 @@
-"""One tool of the MCP server: its schemas, its guard and its call come from one declaration."""
+"""One tool of the MCP server: schemas, validation and call come from one declaration."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from whystall.tools.contract.params import Params, parse_params
 
 TEXT_LIMIT = 6000
 Answer = tuple[BaseModel, str]
-# Arguments that mean the same everywhere: explained by `diagnose` and by the server's instructions, not by every tool.
+# Arguments common to all tools: explained by `diagnose` and by the server's instructions only.
 _COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile", "jobs"})
 _COMMON |= {"hz", "event", "rank", "step"}
-# A cluster runs what it is sent, and what it sends back is loaded as code; a model costs money, and is sent what was
-# observed: no client may ask for one. Nor may one have files written on the job's disk.
+# Not offered to clients: a cluster's answers are loaded as code; a model costs money and receives
+# observations; nor may a client have files written on the job's disk.
 _OPERATORS = frozenset({"scheduler", "llm", "calibrate", "directory"})
 CORE = "core"
-"""The set of those tools that observe nothing or choose for themselves what to observe."""
+"""The toolset of tools that observe nothing, or choose what to observe."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One MCP tool. `call` gets the arguments that were given, already valid as `params`.
+    """One MCP tool. `call` gets the given arguments, validated as `params`.
 
-    `toolset`: the room of `tools/` that a diagnostic tool lives in (``host``, ...), else `CORE`. `repeatable`: calling
-    again with the same arguments changes nothing more. `text_limit`: characters that its text may have.
+    `toolset`: the package of `tools/` with the diagnostic tool (``host``, ...), else `CORE`. `repeatable`: idempotent.
+    `text_limit`: characters of its text.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Entry:
 
     @property
     def arguments(self) -> Schema:
-        """The input schema."""
+        """Return the input schema."""
         return input_schema(self.params, told=() if self.toolset == CORE else _COMMON, without=_OPERATORS)
 
     @property
     def output(self) -> Schema:
-        """The output schema."""
+        """Return the output schema."""
         return output_schema(self.result)
 
     async def answer(self, arguments: dict[str, Any], progress: Progress) -> Answer:
-        """Check `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""
+        """Validate `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""
         fields = [name for name in self.params.model_fields if name not in _OPERATORS]
         if refused := next((name for name in arguments if name in _OPERATORS), None):
             message = f"{refused} is for whoever runs the server"

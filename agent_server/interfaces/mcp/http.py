@@ -36,7 +36,7 @@ class BearerToken:
         self._token = token.encode()
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """What the token grants, or None."""
+        """Return what the token grants, or None."""
         if not secrets.compare_digest(token.encode(), self._token):
             return None
         return AccessToken(token=token, client_id="whystall", scopes=[])
@@ -79,7 +79,7 @@ def choose_token(host: str, token: str | None, token_file: Path | None) -> tuple
 
 
 def http_app(door: Door, host: str, token: str, names: Sequence[str] = ()) -> Starlette:
-    """The ASGI application. A request must name this host (`host`, `names` or loopback), against DNS rebinding."""
+    """Return the ASGI application. A request must name this host (`host`, `names` or loopback), against DNS rebinding."""
     literal = f"[{host}]" if ":" in host else host
     known = list(dict.fromkeys((*_LOOPBACK, literal, socket.gethostname(), *names)))
     return door.server.streamable_http_app(

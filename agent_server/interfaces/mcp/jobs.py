@@ -1,4 +1,4 @@
-"""``find_job`` over MCP: from what people call a job to its processes."""
+"""The MCP tool ``find_job``: find the processes of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FindJobParams(Params):
 
 
 def find_job(lang: Lang) -> Entry:
-    """The tool."""
+    """Return the tool."""
 
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
         found = await find(Wanted(text=given["text"]))

@@ -1,4 +1,4 @@
-"""The MCP tools that ask the knowledge base, and tell it something."""
+"""The MCP tools of the knowledge base."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KbSearchParams(Params):
 
 
 class KbRecordParams(Params):
-    """Draft a card; its bounds are those of the knowledge base."""
+    """Draft a card; limits are those of the knowledge base."""
 
     title: Annotated[str, Field(min_length=1, max_length=300)]
     symptom: Annotated[
@@ -52,7 +52,7 @@ class KbFeedbackParams(Params):
 
 
 class Rated(BaseModel):
-    """A match that was rated, and how matches of its card have gone so far."""
+    """A rated match, and the ratings of its card so far."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,11 +69,11 @@ RESULTS: dict[str, type[BaseModel]] = {
     "kb_feedback": Rated,
     "find_job": Resolution,
 }
-"""What each of these tools answers with, and the one that finds jobs."""
+"""Result models of these tools and of ``find_job``."""
 
 
 def knowledge_entries(app: App, lang: Lang) -> list[Entry]:
-    """The tools of the knowledge base."""
+    """Return the tools of the knowledge base."""
     return [_search(app, lang), _similar(app, lang), _record(app, lang), _feedback(app, lang)]
 
 

@@ -1,4 +1,4 @@
-"""Texts by URI: artifacts, incidents, tickets, shapes of results; as resources, and for clients that hide them."""
+"""Texts by URI: artifacts, incidents, tickets, result schemas; as resources, and for clients without resources."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stored:
 
 
 class Page(BaseModel):
-    """`text` is what lies between `offset` and `next_offset` characters; `next_offset` is None at the end."""
+    """`text`: the characters from `offset` to `next_offset`, which is None at the end."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,13 +61,13 @@ class Page(BaseModel):
 
 
 def results(app: App) -> dict[str, type[BaseModel]]:
-    """What each MCP tool answers with."""
+    """Return the result model of each MCP tool."""
     found: dict[str, type[BaseModel]] = {tool.name: ToolResult[tool.data] for tool in app.tools()}  # type: ignore[name-defined]
     return found | RESULTS | {"diagnose": Diagnosis, "ticket_draft": Ticket, "artifact_read": Page}
 
 
 def read(app: App, uri: str, lang: Lang) -> Stored:
-    """The text behind `uri`; `ToolError` (not_found) when there is none."""
+    """Return the text of `uri`. Raises `ToolError` (not_found)."""
     kind, _, name = uri.removeprefix(SCHEME).partition("/")
     if uri.startswith(SCHEME) and name:
         if kind in ("artifacts", "transcripts"):
@@ -83,7 +83,7 @@ def read(app: App, uri: str, lang: Lang) -> Stored:
 
 
 async def fetch(app: App, uri: str, lang: Lang) -> Stored:
-    """As `read`; this host is looked at beside the event loop, which takes a second."""
+    """Return the text of `uri` as `read` does; this host is examined in a thread, which takes a second."""
     if uri != DOCTOR:
         return read(app, uri, lang)
 
@@ -100,7 +100,7 @@ def _file(uri: str, path: Path) -> Stored:
 
 
 async def read_page(app: App, uri: str, offset: int, limit: int, lang: Lang) -> Page:
-    """At most `limit` characters of the text behind `uri`, from `offset` on; an offset behind the end is refused."""
+    """Return at most `limit` characters of the text of `uri` from `offset`; an offset beyond the end is refused."""
     stored = await fetch(app, uri, lang)
     total = len(stored.text)
     if offset > total:
@@ -117,5 +117,5 @@ async def read_page(app: App, uri: str, offset: int, limit: int, lang: Lang) -> 
 
 
 def templates() -> list[str]:
-    """The URI templates."""
+    """Return the URI templates."""
     return [f"{SCHEME}{kind}/{{id}}" for kind in TEMPLATES]

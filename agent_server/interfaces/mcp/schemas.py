@@ -1,8 +1,8 @@
-"""JSON schemas small enough to be read by a model with every request.
+"""JSON schemas small enough for a model to read with every request.
 
-`tools/list` stands in a model's context all the time, so it declares how to call a tool and the outline of its answer:
-titles, defaults that say nothing, repeated prose and nested shapes are dropped. What is declared is true: a result
-validates against its schema. The whole shape is a resource, for who wants it.
+`tools/list` stays in a model's context, so it declares how to call a tool and the outline of its result: titles, empty
+defaults, repeated descriptions and nested schemas are dropped. The declared part is exact: a result validates against
+it. The whole schema is a resource.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Schema = dict[str, Any]
 
 
 def input_schema(model: type[BaseModel], told: Collection[str] = (), without: Collection[str] = ()) -> Schema:
-    """The arguments of a call: flat, with bounds and defaults; unknown names are declared as refused.
+    """Return the schema of a call's arguments: flat, with bounds and defaults; unknown names are refused.
 
-    Those in `without` are not offered. Those in `told` are explained elsewhere, and only their types are declared;
-    where any are, bounds are left to the error that names them.
+    Arguments in `without` are left out. For those in `told` only types are declared, since they are explained
+    elsewhere; then bounds are left to the error messages.
     """
     schema = model.model_json_schema()
     properties = {}
@@ -33,7 +33,7 @@ def input_schema(model: type[BaseModel], told: Collection[str] = (), without: Co
             field = {"type": field["type"]}
         for noise in ("title", "minLength", "maxLength", *(("minimum", "maximum") if told else ())):
             field.pop(noise, None)
-        if not field.get("default", True):  # nothing, zero or no is what leaving out means
+        if not field.get("default", True):  # the value of an omitted argument
             field.pop("default")
         properties[name] = field
     return _without_empty(
@@ -48,8 +48,9 @@ def input_schema(model: type[BaseModel], told: Collection[str] = (), without: Co
 
 
 def output_schema(model: type[BaseModel]) -> Schema:
-    """The outline of a result: what every one has; of what is nested, or plain text, only the names (see
-    `full_schema`)."""
+    """Return the outline of a result: the common fields; of nested ones, or plain text, only the names (see
+    `full_schema`).
+    """
     schema = full_schema(model)
     required = schema.get("required", [])
     fields = {name: _plain(schema["properties"][name], schema.get("$defs", {})) for name in required}
@@ -58,12 +59,12 @@ def output_schema(model: type[BaseModel]) -> Schema:
 
 
 def full_schema(model: type[BaseModel]) -> Schema:
-    """The whole shape of a result, as long as it is."""
+    """Return the whole schema of a result."""
     return model.model_json_schema(mode="serialization", by_alias=True)
 
 
 def _plain(field: Schema, definitions: Schema) -> Schema:
-    """`field` without what is inside of it: its type or its words."""
+    """Return `field` without nested content: its type or its description."""
     if "$ref" in field:
         return _plain(definitions[field["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in field:

@@ -1,7 +1,7 @@
-"""The MCP server: every tool, resources and prompts, for old (handshake) and new (stateless) clients at once.
+"""The MCP server: tools, resources and prompts, for old (handshake) and new (stateless) clients at once.
 
-Built on the SDK's low-level `Server`: tools are made from a registry, so schemas, the guard against unknown arguments
-and the mapping of errors are made here once instead of from function signatures.
+Built on the SDK's low-level `Server`: tools come from a registry, so schemas, validation of arguments and mapping of
+errors are implemented once instead of per function signature.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from whystall.tools.contract.text import clean
 
 _log = logging.getLogger("whystall.mcp")
 _Context = ServerRequestContext[Any, Any]
-_LISTED = 50  # tickets and cards named in resources/list, the latest; others are reached by completion or search
+_LISTED = 50  # latest tickets and cards in resources/list; others are found by completion or search
 
 
 class Door:
@@ -69,7 +69,7 @@ class Door:
         except ToolError as error:
             return _failure(str(error))
         except Exception:
-            # The text of an unforeseen exception may hold anything: it stays in the log, and the call fails.
+            # The text of an unexpected exception may hold observed data: it is only logged, and the call fails.
             _log.exception("tool %r failed unexpectedly", params.name)
             return _failure(f"internal: {params.name!r} failed unexpectedly (see the server's log)")
         return types.CallToolResult(
@@ -156,13 +156,13 @@ class Door:
 
 
 def _resource(kind: str, id: str, title: str, media_type: str) -> types.Resource:
-    """A stored text as a client lists it. An id may hold any character but blanks: a uri may not."""
+    """Return the listing of a stored text. An id may contain any character but blanks, which a URI may not."""
     uri = f"{mcp_resources.SCHEME}{kind}/{quote(id, safe='')}"
     return types.Resource(uri=uri, name=id, title=clean(title), mime_type=media_type)
 
 
 def _declared(entry: Entry) -> types.Tool:
-    """Nothing here changes the observed host: what is not read-only adds to our own store."""
+    """Return the annotations: no tool changes the observed host; those that are not read-only write to our own store."""
     return types.Tool(
         name=entry.name,
         title=entry.title,
@@ -184,5 +184,5 @@ def _failure(text: str) -> types.CallToolResult:
 
 
 def _within(limit: int, text: str) -> str:
-    """Texts are made within their budget; this is the last guard, and a cut shows."""
+    """Cut a text at its limit, visibly; texts are normally made within it."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""MCP over standard input and output, which carry nothing but the protocol."""
+"""MCP over standard input and output, which carry only the protocol."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ async def serve(door: Door) -> None:
 
 
 async def leave(door: Door, signum: int) -> None:
-    """End the process: calls in flight are cancelled and unwound first.
+    """End the process; calls in flight are cancelled and unwound first.
 
-    The SDK reads standard input in a thread that cannot be interrupted, so that returning would wait for the client.
+    The SDK reads standard input in a thread that cannot be interrupted, so returning would wait for the client.
     """
     door.calls.stop()
     await door.calls.idle(_UNWIND_S)
-    await anyio.sleep(0.05)  # let the answers of the cancelled calls out
+    await anyio.sleep(0.05)  # time to write the answers of cancelled calls
     note(f"error: cancelled: stopped by {signal.Signals(signum).name}; nothing is left attached")
     os._exit(128 + signum)

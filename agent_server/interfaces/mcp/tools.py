@@ -1,4 +1,4 @@
-"""What the MCP server offers: one entry per tool, from which its schemas, its guard and its call are made."""
+"""The tools of the MCP server: one entry each, which gives schemas, validation and call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NAMED: dict[Reads, tuple[str, str]] = {
     "ranks": _RANKS,
     "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
 }
-_PAGE = 20_000  # characters of a stored text that a call may ask for
+_PAGE = 20_000  # largest page of a stored text, in characters
 
 
 class TicketDraftParams(Params):
@@ -65,7 +65,7 @@ class ReadParams(Params):
 
 
 def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
-    """What is offered, by name: everything, or the tools and toolsets in `chosen`; `ToolError` for an unknown one."""
+    """Return the entries by name: all, or the tools and toolsets in `chosen`. Raises `ToolError` for an unknown one."""
     made = [_diagnostic(app, tool, lang) for tool in app.tools()]
     knowledge = [*knowledge_entries(app, lang), find_job(lang)]
     made += [_diagnose(app, lang), *knowledge, _ticket_draft(app, lang), _artifact_read(app, lang)]
@@ -90,7 +90,7 @@ def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
         result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
         return result, result_text(result, lang)
 
-    room = tool.judge.__module__.split(".")[2]  # whystall.tools.ROOM.module
+    room = tool.judge.__module__.split(".")[2]  # whystall.tools.PACKAGE.module
     return Entry(tool.name, tool.title, tool.description, params, results(app)[tool.name], call, toolset=room)
 
 
@@ -127,16 +127,16 @@ def _artifact_read(app: App, lang: Lang) -> Entry:
 
     text = "Reads an artifact, incident, ticket, transcript, schema or doctor's report by its uri, a page at a time."
     result = results(app)["artifact_read"]
-    # What is made inert may get longer; what a page holds must reach who reads the text alone.
+    # Escaping may lengthen the text; a page must be complete for clients that read the text alone.
     return Entry("artifact_read", "Read an artifact", text, ReadParams, result, call, text_limit=2 * _PAGE)
 
 
 def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
-    """What to judge instead of observing, taken out of `given`.
+    """Take out of `given` the path to judge instead of observing, and check it.
 
-    A caller's paths must be absolute, that of a recording of a regular file or a directory with a manifest (a tool
-    that `reads` stacks takes a profiler's directory too): a pipe would be waited for, a device never ends. What is
-    refused reads the same whatever is there, and no reader quotes a line of a file that it refuses.
+    Paths must be absolute; a recording is a regular file or a directory with a manifest (a tool that `reads` stacks
+    also takes a profiler's directory), since a pipe would block and a device never ends. The error is the same whatever
+    exists there, and readers quote no content of refused files.
     """
     if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
         raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
@@ -156,10 +156,10 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
 
 
 def _usable(named: str, holding: str) -> bool:
-    """Whether an absolute path leads to a regular file or to a directory, which must be `holding` such a file."""
+    """Return whether an absolute path is a regular file, or a directory that has the file `holding`."""
     path = Path(named)
     try:
         inside = (path / holding).is_file() if holding else path.is_dir()
         return path.is_absolute() and (path.is_file() or inside)
-    except (OSError, ValueError):  # a name that is too long, or with a NUL
+    except (OSError, ValueError):  # too long, or with a NUL
         return False

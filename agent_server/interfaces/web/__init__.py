@@ -1,1 +1,1 @@
-"""The HTTP server: webhooks, calendars, pictures, and MCP beside them."""
+"""The HTTP server: webhooks, calendars, pictures, and MCP."""

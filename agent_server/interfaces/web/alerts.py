@@ -1,4 +1,4 @@
-"""``POST /alerts/...``: alerts come in. Answered when all of them are stored, and not before."""
+"""``POST /alerts/...``: receive alerts; answers only after all of them are stored."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from whystall.agent_server.settings.sections.alerts import AlertsSettings
 
 _SECONDS = 30.0
 _AT_ONCE = 256
-# Those who come so far have shown the token; what is read of them at once is bounded all the same. The others wait:
-# not every sender of alerts asks again when it is told to.
+# These senders are authenticated, but what is read at once is still limited. Further ones wait,
+# since not every sender retries after a refusal.
 _READ_AT_ONCE = 4
 _PATIENCE_S = 20.0
 _AGAIN_S = 5
 
 
 def alert_routes(intake: Intake, settings: AlertsSettings, refusals: Refusals) -> Iterator[Route]:
-    """Alertmanager's webhook, and the JSON of others: ``/alerts/generic``, ``/alerts/generic/FORM``."""
+    """Yield Alertmanager's webhook, and those of other JSON: ``/alerts/generic``, ``/alerts/generic/FORM``."""
     gate = Gate(BODY_LIMIT, _SECONDS, _AT_ONCE)
     turns = anyio.Semaphore(_READ_AT_ONCE)
 

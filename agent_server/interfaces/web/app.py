@@ -1,4 +1,4 @@
-"""The web application: alerts, chats, news of trackers, schedules and pictures, with MCP beside them."""
+"""The web application: alerts, chats, webhooks of trackers, schedules and pictures, with MCP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CODES = {404: "not_found", 405: "method", 413: "too_large"}
 
 
 def web_app(routes: Sequence[BaseRoute], mcp: Starlette | None) -> ASGIApp:
-    """`routes`, and everything else to `mcp` where it is served; whose lifespan is ours."""
+    """Return an application of `routes`; all other paths go to `mcp`, if served, whose lifespan it takes over."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -51,7 +51,7 @@ def web_app(routes: Sequence[BaseRoute], mcp: Starlette | None) -> ASGIApp:
 
 
 def health_route(kb: Stores | None, failing: Callable[[], bool]) -> Route:
-    """``GET /healthz``: whether `kb` can be read, where it is needed, and nothing is `failing`; says no more."""
+    """Return ``GET /healthz``: fails if `kb` cannot be read or `failing` returns True."""
 
     async def healthz(_request: Request) -> Response:
         well = not failing()

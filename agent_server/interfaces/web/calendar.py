@@ -21,7 +21,7 @@ _AT_ONCE = 4
 
 
 def calendar_routes(kb: Stores, settings: Settings, refusals: Refusals) -> Iterator[Route]:
-    """All schedules of the settings; with ``?token=``, the one of ``[server] calendar_token``."""
+    """Yield the route of all schedules; ``?token=`` must be ``[server] calendar_token``."""
 
     async def calendar(request: Request, _gate: Gate) -> Response:
         token = request.query_params.get("token", "")

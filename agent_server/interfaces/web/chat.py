@@ -1,4 +1,4 @@
-"""``POST /chat/NAME``: what people say in chats. Believed, stored, answered; whatever it asks for is done later."""
+"""``POST /chat/NAME``: receive chat messages. Authenticated, stored, answered; requests in them are executed later."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from whystall.agent_server.interfaces.web.route import route
 from whystall.agent_server.stores import Stores
 
 _PATH = "/chat/{name}"
-_LIMIT = 1 << 20  # bytes; a message of a person has a few thousand
+_LIMIT = 1 << 20  # bytes; a typed message has a few thousand
 _SECONDS = 5.0
 _AT_ONCE = 32
 _WAITING = 1000
 _FULL_S = 10
-# Answered with 200, since the sender shall not repeat it, and refused all the same.
+# Refused with 200, so that the sender does not repeat it.
 _UNWANTED = frozenset({"unknown_sender", "replayed"})
 
 
 def chat_routes(kb: Stores, vendors: Mapping[str, Vendor], refusals: Refusals) -> Iterator[Route]:
-    """The callbacks of all chats; each vendor's own signature is what lets them in."""
+    """Yield the callbacks of all chats, each authenticated by its vendor's signature."""
 
     async def hear(request: Request, gate: Gate) -> Response:
         vendor = vendors.get(request.path_params["name"])

@@ -1,4 +1,4 @@
-"""What stands before every route: bounds on what is read, proof of who sends, answers that say no more than a code."""
+"""Limits and authentication before every route; refusals contain only a code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _log = logging.getLogger("whystall.web")
 
 
 class Denied(Exception):
-    """A request that is not done. Who sent it is told `status` and `code`, and after how many seconds (`wait`) it may
-    come again; `detail` stays here.
+    """A refused request. The sender gets `status` and `code`, and the seconds to `wait` before a retry; `detail` is
+    only logged.
     """
 
     def __init__(self, status: int, code: str, *, wait: int | None = None, detail: str = "") -> None:
@@ -37,8 +37,8 @@ class Denied(Exception):
         self.detail = detail
 
     def response(self) -> JSONResponse:
-        """The answer."""
-        headers = {"Connection": "close"}  # what is left of the body is not waited for
+        """Return the response."""
+        headers = {"Connection": "close"}  # do not wait for the rest of the body
         if self.wait is not None:
             headers["Retry-After"] = str(self.wait)
         if self.status == 401:
@@ -47,9 +47,9 @@ class Denied(Exception):
 
 
 class Gate:
-    """The bounds of one route: `limit` bytes of a body, which has to be here after `seconds`; `at_once` requests, those
-    left out whose body is still coming: otherwise a few slow senders, of whom nobody knows yet who they are, would keep
-    out everybody else. All of what is read at once is bounded, to as much as `at_once` whole bodies.
+    """The limits of one route: `limit` bytes of a body, which must arrive within `seconds`; `at_once` requests, not
+    counting those whose body is still arriving, else a few slow, unauthenticated senders would block all others. The
+    bodies read at once are limited to `at_once` whole ones.
     """
 
     def __init__(self, limit: int, seconds: float, at_once: int) -> None:
@@ -61,9 +61,7 @@ class Gate:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Around everything that is done for a request. Raises `Denied` (busy, 503: it is to be sent again) while too
-        many are inside.
-        """
+        """Enclose the processing of a request. Raises `Denied` (busy, 503: retry) while too many are inside."""
         if self._inside >= self._at_once:
             raise Denied(503, "busy", wait=_BUSY_S)
         self._inside += 1
@@ -73,8 +71,8 @@ class Gate:
             self._inside -= 1
 
     async def body(self, request: Request) -> bytes:
-        """The body as it came, within `entered`. Raises `Denied`: too_large (413; before anything is read, where its
-        length is told), encoded (415), slow (408), cut_off (400), busy (503).
+        """Return the body as received, within `entered`. Raises `Denied`: too_large (413; before reading, if its length
+        is declared), encoded (415), slow (408), cut_off (400), busy (503).
         """
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise Denied(415, "encoded")
@@ -111,10 +109,10 @@ class Gate:
 
 
 def proven(headers: Mapping[str, str], secret: Secret | None, name: str) -> None:
-    """Whether the sender knows the token `secret`, a setting called `name`.
+    """Return whether the sender knows the token `secret`, the setting called `name`.
 
-    Raises `Denied`: not_found (404) where none is set, so that a missing secret lets nobody in; unready (503: it is to
-    be sent again) where it cannot be read; unauthorised (401).
+    Raises `Denied`: not_found (404) if none is set, so that a missing secret grants no access; unready (503: retry) if
+    it cannot be read; unauthorised (401).
     """
     given = headers.get("authorization", "")
     token = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
@@ -123,7 +121,7 @@ def proven(headers: Mapping[str, str], secret: Secret | None, name: str) -> None
 
 
 def knows(token: str, secret: Secret | None, name: str) -> bool:
-    """Whether `token` is the one of `secret`, in a time that tells nothing of it. Raises `Denied` as `proven` does."""
+    """Compare `token` with `secret` in constant time. Raises `Denied` as `proven` does."""
     if secret is None:
         raise Denied(404, "not_found")
     try:
@@ -131,7 +129,7 @@ def knows(token: str, secret: Secret | None, name: str) -> bool:
     except ToolError as error:
         _log.warning("%s", error)
         raise Denied(503, "unready", wait=_UNREADY_S) from None
-    # Of equal length, whatever was given.
+    # digests have equal length
     return bool(token) and hmac.compare_digest(_digest(token), _digest(expected))
 
 

@@ -1,4 +1,4 @@
-"""The listener and the server behind every HTTP door."""
+"""The listener and the HTTP server of all routes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _EVERY_S = 60.0
-_CONNECTIONS = 512  # what comes beyond them is told to come again
+_CONNECTIONS = 512  # further ones get 503
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; `ToolError` (bad_argument, io_error) when the address cannot be had."""
+    """Yield a listening socket. Raises `ToolError` (bad_argument, io_error) if the address is not available."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=64)
@@ -35,14 +35,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Rarely(logging.Filter):
-    """Lets each warning of uvicorn's through once a minute: anybody can cause them, and fill a disk with them."""
+    """Passes each warning of uvicorn once a minute: any client can cause them and fill a disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._next: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` is logged."""
+        """Return whether to log `record`."""
         now = time.monotonic()
         if record.levelno != logging.WARNING or now >= self._next.get(record.msg, 0.0):
             self._next[record.msg] = now + _EVERY_S
@@ -54,7 +54,7 @@ _RARELY = _Rarely()
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling, which would take the exit status from us."""
+    """uvicorn without its own signal handling, which would replace our exit status."""
 
     def __init__(self, app: ASGIApp) -> None:
         logging.getLogger("uvicorn.error").addFilter(_RARELY)
@@ -73,7 +73,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `doors.signals`."""
+        """Leave signals to `interfaces.signals`."""
         yield
 
     async def serve_on(self, listener: socket.socket) -> None:
@@ -86,7 +86,7 @@ class HttpServer(uvicorn.Server):
 
 
 def url(listener: socket.socket, path: str = "") -> str:
-    """Where clients connect."""
+    """Return the address for clients."""
     address: Any = listener.getsockname()
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"http://{host}:{address[1]}{path}"

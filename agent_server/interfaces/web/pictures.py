@@ -1,4 +1,4 @@
-"""``GET /pictures/NAME``: for vendors that fetch the pictures they show. A signed address shows that one picture."""
+"""``GET /pictures/NAME``: pictures for vendors that fetch them. A signed address shows that one picture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEADERS = {
 
 
 def picture_routes(pictures: Pictures, refusals: Refusals) -> Iterator[Route]:
-    """What `pictures` hands out."""
+    """Yield the route of `pictures`."""
 
     async def picture(request: Request, _gate: Gate) -> Response:
         name, query = request.path_params["name"], dict(request.query_params)

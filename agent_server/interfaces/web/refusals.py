@@ -1,4 +1,4 @@
-"""What was refused, in the audit log: counted, so that a flood of refusals is no flood of entries."""
+"""Refused requests in the audit log, aggregated so that a flood of them is no flood of entries."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
 EVERY_S = 60.0
-"""An entry per route and code is made so often at most, with how many it stands for."""
+"""Seconds between entries per route and code; each has the count since the last one."""
 _log = logging.getLogger("whystall.web")
 
 
 class Refusals:
-    """Those of one server. Routes and codes are ours and few: nothing that is counted is chosen by who is refused."""
+    """Refusals of one server, counted by route and code, which senders cannot choose."""
 
     def __init__(self, kb: Stores) -> None:
         self._kb = kb
@@ -24,7 +24,7 @@ class Refusals:
         self._told: dict[tuple[str, str], float] = {}
 
     async def note(self, route: str, code: str, detail: str = "") -> None:
-        """A request to `route` was refused for `code`; `detail` is for our own log."""
+        """Count a refused request to `route`; `detail` is for our own log."""
         key = (route, code)
         self._counts[key] += 1
         now = time.monotonic()

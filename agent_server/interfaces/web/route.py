@@ -1,4 +1,4 @@
-"""A route of the web door: within its bounds, with whatever goes wrong told as a code."""
+"""Web routes with limits, whose errors are reported as codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("whystall.web")
 
 
 def route(path: str, method: str, answer: Answer, gate: Gate, refusals: Refusals) -> Route:
-    """`answer` at `path`. What is refused is counted by `path` as it stands here, never by what the sender wrote."""
+    """Return a route that calls `answer` at `path`. Refusals are counted by this `path`, not by the request's."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -35,7 +35,7 @@ def route(path: str, method: str, answer: Answer, gate: Gate, refusals: Refusals
         except ToolError as error:
             refused = _denied(error)
         except Exception:
-            # Its text may hold anything of the request: it stays in the log.
+            # Its text may hold parts of the request: it is only logged.
             _log.exception("%s failed unexpectedly", path)
             refused = Denied(500, "internal")
         await refusals.note(path, refused.code, clean(refused.detail, 300))
@@ -45,11 +45,13 @@ def route(path: str, method: str, answer: Answer, gate: Gate, refusals: Refusals
 
 
 def _denied(error: ToolError) -> Denied:
-    """What cannot be read is not to be sent again; all else is ours (a full disk, a locked file), and shall be."""
+    """Return the refusal for an error: 400 for unreadable requests; else the fault is ours (a full disk, a locked file)
+    and the sender retries.
+    """
     status = _STATUS.get(error.code, 503)
     return Denied(status, error.code.value, wait=_AGAIN_S if status == 503 else None, detail=error.message)
 
 
 def json_error(status: int, code: str) -> JSONResponse:
-    """An answer that says no more than `code`."""
+    """Return a response that holds only `code`."""
     return JSONResponse({"error": code}, status_code=status)

@@ -1,4 +1,4 @@
-"""One HTTP server: MCP, the web doors, and the worker of what comes in."""
+"""One HTTP server for MCP, the web routes, and the worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Serves `mcp` (of `door`), where it is given, and `service`: what the settings turn on, None: nothing."""
+    """Serves `mcp` (of `door`), if given, and `service` (None: the settings turn nothing on)."""
 
     def __init__(self, service: Service | None, door: Door | None, mcp: Starlette | None) -> None:
         self._service = service
@@ -35,12 +35,12 @@ class Server:
         self._work: anyio.CancelScope | None = None
 
     def told(self, listener: socket.socket) -> list[str]:
-        """What there is besides MCP, a line each."""
+        """Return a line for each address besides MCP's."""
         lines = [f"{what} at {url(listener, path)}" for what, path in _places(self._service)]
         return [*lines, *(["works on what comes in"] if self.works else [])]
 
     async def serve_on(self, listener: socket.socket) -> None:
-        """Serve and work until `leave`. Raises what ends the worker before."""
+        """Serve and work until `leave`. Raises the error that ends the worker."""
         failures: list[Exception] = []
 
         async def work(service: Service) -> None:
@@ -54,7 +54,7 @@ class Server:
             self._work = group.cancel_scope
             if self._service is not None and self.works:
                 group.start_soon(work, self._service)
-            with anyio.CancelScope(shield=True):  # it ends by `leave`, in its own order
+            with anyio.CancelScope(shield=True):  # ended by `leave`
                 await self._http.serve_on(listener)
             group.cancel_scope.cancel()
         if failures:
@@ -70,7 +70,7 @@ class Server:
 
 
 def _places(service: Service | None) -> Iterator[tuple[str, str]]:
-    """What is taken in, and where; a schedule's address is for those who have its token."""
+    """Yield what is received, and the path; a schedule's path needs its token."""
     if service is None or not service.settings.server.web:
         return
     if service.intake is not None:
@@ -85,7 +85,7 @@ def _places(service: Service | None) -> Iterator[tuple[str, str]]:
 
 
 def routes_of(service: Service | None) -> Iterator[Route]:
-    """What is turned on. A route that needs what is not configured is not there."""
+    """Yield the routes of configured features."""
     if service is None:
         yield health_route(None, lambda: False)
         return

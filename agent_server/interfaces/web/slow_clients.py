@@ -1,5 +1,5 @@
-"""HTTP connections on which nothing comes of a request: uvicorn waits for a request's head without end, and whoever
-opens enough of them shuts the door for everybody.
+"""Limits for connections without a complete request: uvicorn waits forever for a request's head, so many open
+connections would block the server.
 """
 
 from __future__ import annotations
@@ -10,29 +10,27 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S = 10.0
-"""So long the head of a request may take, from the connection or its first byte on."""
+"""Seconds for the head of a request, from the connection or its first byte."""
 UNFINISHED = 256
-"""Connections that may be without a whole request at once; for each one more, the oldest of them is closed: who means
-it sends a request as soon as it is connected. Half of what the server takes in all (`http_server`).
-"""
+"""Connections without a complete request; beyond that the oldest is closed. Half of `http_server`'s limit."""
 _UNDER_WAY = (h11.IDLE, h11.SEND_BODY)
 
 
 class Patience(H11Protocol):
-    """uvicorn's protocol, with an end of its patience for heads; bodies have their bounds in the routes."""
+    """uvicorn's protocol with a timeout for request heads; bodies have their limits in the routes."""
 
     _ending: asyncio.TimerHandle | None = None
     _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a head."""
+        """Start the timeout."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > UNFINISHED:
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
-        """A head that is whole ends the waiting; the first byte of the next one begins it again."""
+        """End the timeout when a head is complete; restart it at the first byte of the next one."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop()
@@ -40,12 +38,12 @@ class Patience(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for any more."""
+        """Cancel the timeout."""
         self._stop()
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Close the connection that has been without a whole request for longest, where there are too many such."""
+        """Close the connection that has been incomplete longest, if there are too many."""
         known = [one for one in self.connections if isinstance(one, Patience)]
         unfinished = [one for one in known if one.conn.their_state in _UNDER_WAY and not one.transport.is_closing()]
         if len(unfinished) > UNFINISHED:

@@ -1,4 +1,4 @@
-"""``POST /sinks/NAME``: news of trackers, believed by each one's own signature or token, applied and then answered."""
+"""``POST /sinks/NAME``: webhooks of trackers, authenticated by signature or token, applied and then answered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNREADY_S = 30
 
 
 def sink_routes(kb: Stores, settings: Settings, ticket_service: TicketService, refusals: Refusals) -> Iterator[Route]:
-    """The webhooks of all trackers of the settings."""
+    """Yield the webhooks of all trackers of the settings."""
 
     async def hear(request: Request, gate: Gate) -> Response:
         name = request.path_params["name"]
@@ -45,7 +45,7 @@ def sink_routes(kb: Stores, settings: Settings, ticket_service: TicketService, r
             except ToolError as error:
                 if error.code is not ErrorCode.BAD_ARGUMENT:
                     raise
-                # A secret of ours cannot be read: nobody can be believed, and it shall come again.
+                # Our secret cannot be read: nothing can be authenticated, the sender retries.
                 raise Denied(503, "unready", wait=_UNREADY_S, detail=error.message) from None
             if isinstance(said, Answered):
                 return said

@@ -1,4 +1,4 @@
-"""``[alerts]`` of the settings: who may send alerts, in which forms, and where the routing tree is."""
+"""``[alerts]``: who may send alerts, in which formats, and the file of the routing tree."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _Paths = str | list[str]
 
 
 class Form(Section):
-    """Where in a sender's own JSON the parts of an alert stand (``[alerts.forms.NAME]``).
+    """Where a sender's own JSON holds the parts of an alert (``[alerts.forms.NAME]``).
 
-    Every place is a path of names and numbers with dots between (``event.tags.0``; a name with dots in it in double
-    quotes), or several, of which the first that is there counts. `alerts`: of the list of alerts; empty: the body is
-    one alert, or a list of them; all other paths begin at one alert. `labels`: name of our label -> path; a path to an
-    object with the name ``*`` takes all that is in it. `values`: what the sender calls a status -> ``firing`` or
-    ``resolved``. `fingerprint`: where the sender says what makes an alert the same; else its labels do.
+    Each is a path of names and indices joined by dots (``event.tags.0``; quote a name that contains dots), or a list of
+    paths, of which the first that exists counts. `alerts`: the list of alerts; empty: the body is one alert or a list
+    of them. All other paths start at one alert. `labels`: label -> path; the label ``*`` takes all fields of an object.
+    `values`: the sender's status -> ``firing`` or ``resolved``. `fingerprint`: the sender's deduplication key; without
+    it the labels are.
     """
 
     alerts: str = ""
@@ -39,15 +39,14 @@ class Form(Section):
 
 
 class AlertsSettings(Section):
-    """Alerts that come in. Off while there is no `token`.
+    """Incoming alerts; off without a `token`.
 
-    `token`: bearer token of senders. `routes`: YAML file with the routing tree; None: one route to one receiver that
-    makes tickets. `forms`: of senders other than Alertmanager, for ``POST /alerts/generic/NAME``; ``generic`` is there
-    unless it is defined otherwise. `keep_days`: how long alerts are kept after they are over.
-    `related_minutes`: how far apart alerts of the same thing may begin to be linked as related. `flood`: groups that
-    one receiver is told of for the first time within ten minutes; those beyond share one ticket. `quiet_hours`: how
-    long after its sender last spoke of it an alert is still told as firing; Alertmanager repeats itself every four
-    hours, unless its ``repeat_interval`` is longer.
+    `token`: bearer token of senders. `routes`: YAML file of the routing tree; None: one route to one receiver that
+    makes tickets. `forms`: senders other than Alertmanager, for ``POST /alerts/generic/NAME``; ``generic`` is
+    predefined. `keep_days`: how long alerts are kept after they ended. `related_minutes`: alerts of the same object
+    that start within this time are linked as related. `flood`: new groups that notify one receiver within ten minutes;
+    further ones share one ticket. `quiet_hours`: an alert counts as firing for this long after its sender's last
+    update; Alertmanager repeats every four hours by default (``repeat_interval``).
     """
 
     token: Secret | None = None

@@ -1,6 +1,4 @@
-"""The chats of the settings: ``[chat.NAME]``, told apart by `kind`. A chat receives, or sends, or both: what is not set
-up is off.
-"""
+"""The chats ``[chat.NAME]``, distinguished by `kind`. A chat receives, or sends, or both; unconfigured ones are off."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _HOST = re.compile(r"[a-z0-9.-]{1,253}(:\d{1,5})?|\[[0-9a-f:]+\](:\d{1,5})?")
 
 
 def safe_url(url: str) -> str:
-    """`url`, where it may be sent to: https, or http to this machine; a ValueError else."""
+    """Return `url` if messages may be sent there: https, or http to this machine; else raise ValueError."""
     parts = urlsplit(url)
     if parts.hostname and not (parts.username or parts.password):
         if parts.scheme == "https":
@@ -56,11 +54,11 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Channel(Section):
-    """What every chat has. `senders`: ids of who may talk to us; empty: everybody whom the vendor lets write there.
-    `may_change`: ids of who may change tickets and silences, ``"*"`` for everybody; empty: nobody. `llm`: a model holds
-    the conversation, where one is set up. `lang` of answers; None: of the question. `timezone`: of words such as
-    "tomorrow at 9"; None: that of the schedules, or of this machine. `to`: the vendor's id of the group or person that
-    is told what nobody asked for.
+    """What every chat has. `senders`: ids of those who may write to us; empty: all whom the vendor lets write.
+    `may_change`: ids of those who may change tickets and silences, ``"*"`` for all; empty: none. `llm`: the language
+    model answers, if one is set up. `lang` of answers; None: of the question. `timezone`: of times such as "tomorrow at
+    9"; None: that of the schedules, or of this machine. `to`: the vendor's id of the group or person that receives
+    notifications.
     """
 
     senders: list[Id] = Field(default_factory=list, max_length=10_000)
@@ -76,10 +74,10 @@ class Channel(Section):
 
 
 class DingTalkSettings(Channel):
-    """A DingTalk robot. `app_secret` of an app whose robot calls ``/chat/NAME``; with `app_key` it speaks by itself, in
-    groups it is in (``cid...``) and to people (their userid); `robot_code`, where it is not the key. `webhook`: the
-    address of a custom robot, which is a secret, and `sign`, its ``SEC...``. `hosts`: further hosts whose session
-    addresses are believed (a private cloud); those of DingTalk are. `api`: https://api.dingtalk.io abroad.
+    """A DingTalk robot. `app_secret`: of an app whose robot calls ``/chat/NAME``; with `app_key` it also sends by
+    itself, to its groups (``cid...``) and to people (userid); `robot_code`: if it differs from the key. `webhook`: the
+    address of a custom robot, which is a secret, and `sign`, its ``SEC...``. `hosts`: further trusted hosts of session
+    addresses (a private cloud) besides DingTalk's. `api`: https://api.dingtalk.io abroad.
     """
 
     kind: Literal["dingtalk"]
@@ -100,10 +98,10 @@ class DingTalkSettings(Channel):
 
 
 class FeishuSettings(Channel):
-    """A Feishu or Lark robot. `encrypt_key` or `verification_token` of an app whose events call ``/chat/NAME`` (the key
-    proves the sender and the body; the token alone only that the sender knows it). `app_id`, `app_secret`: of the app
-    that answers. `webhook` of a custom robot, which is a secret, and its `sign`. `bot`: our own open_id; where it is
-    set, what a group says without naming us is not answered. `api`: https://open.larksuite.com for Lark.
+    """A Feishu or Lark robot. `encrypt_key` or `verification_token`: of an app whose events call ``/chat/NAME`` (the
+    key proves sender and body; the token only that the sender knows it). `app_id`, `app_secret`: of the app that
+    answers. `webhook` of a custom robot, which is a secret, and its `sign`. `bot`: our own open_id; if set, group
+    messages that do not mention us are ignored. `api`: https://open.larksuite.com for Lark.
     """
 
     kind: Literal["feishu"]
@@ -142,7 +140,7 @@ class SlackSettings(Channel):
 
 
 class WebhookSettings(Channel):
-    """Any program that speaks JSON: it calls ``/chat/NAME`` signed with `secret`, and is called at `url`, signed the
+    """Any program that exchanges JSON: it calls ``/chat/NAME`` signed with `secret`, and is called at `url`, signed the
     same way; see `vendors.webhook`.
     """
 

@@ -1,8 +1,7 @@
-"""The section ``[oncall]``: who is asked when. After GoAlert's model (rotations, schedules of rules, overrides,
-temporary schedules, steps of escalation; https://goalert.me/docs), with the layers, groups and priorities of Grafana
-OnCall.
+"""The section ``[oncall]``. Modelled after GoAlert (rotations, schedules of rules, overrides, temporary schedules,
+escalation steps; https://goalert.me/docs), with the layers, groups and priorities of Grafana OnCall.
 
-All times without a zone are those of clocks on the wall in the zone of their schedule or rotation.
+Times without a zone are local times in the zone of their schedule or rotation.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from whystall.agent_server.settings.wall_clock import UTC, instant
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 WEEKDAYS: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 FIRST_YEAR, LAST_YEAR = 1970, 2200
-"""Schedules are computed between these; zones have no rules for what lies further ahead, but the present ones."""
+"""Schedules are computed between these years; later rules of time zones are unknown."""
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)|24:00", re.ASCII)
 _SPAN = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
@@ -35,7 +34,7 @@ _MAX_MINUTES = 24 * 60
 
 @cache
 def zone_info(name: str) -> ZoneInfo:
-    """The time zone `name`; a ValueError when there is none."""
+    """Return the time zone `name`; raise ValueError if it is unknown."""
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):  # an unknown one is a KeyError
@@ -54,7 +53,7 @@ def _in_range(moment: datetime) -> datetime:
 
 
 def _minutes(text: Any) -> Any:
-    """``HH:MM`` as minutes of the day."""
+    """Return ``HH:MM`` in minutes since midnight."""
     if isinstance(text, int) and not isinstance(text, bool) and 0 <= text <= _MAX_MINUTES:
         return text
     if isinstance(text, time) and text.tzinfo is None and not text.second and not text.microsecond:
@@ -66,7 +65,7 @@ def _minutes(text: Any) -> Any:
 
 
 def _seconds(text: Any) -> Any:
-    """``90s``, ``15m``, ``2h``, ``1d`` as a time span; numbers are seconds."""
+    """Return the time span ``90s``, ``15m``, ``2h``, ``1d`` in seconds; a number is seconds."""
     if isinstance(text, timedelta):
         return text
     found = _SPAN.fullmatch(text.strip()) if isinstance(text, str) else None
@@ -101,8 +100,8 @@ Names = Annotated[list[Name], Field(max_length=1000)]
 
 
 class Person(Section):
-    """Somebody who can be asked (``[users.NAME]``). `name`: as people say it. `chats`: the id in each chat of the
-    settings (``{ops = "U024BE7LH"}``); `trackers`: the name in each tracker (``{gitlab = "wang.wei"}``).
+    """A user (``[users.NAME]``). `name`: for display. `chats`: the id in each chat (``{ops = "U024BE7LH"}``);
+    `trackers`: the account in each tracker (``{gitlab = "wang.wei"}``).
     """
 
     name: Annotated[str, Field(max_length=100)] = ""
@@ -116,10 +115,10 @@ class Person(Section):
 
 
 class Rotation(Section):
-    """Who takes turns. A turn lasts `length` hours, days, weeks or months, and the first begins at `start`; the next
-    ones begin at the same time of the day by the clocks of `timezone`, in a month without that day on its last one.
-    `members`: in order; each is a user, a group, or a list of users who have it together. `weekdays`, for daily
-    rotations: turns are only these days, and only these are counted. `until`: nobody after that.
+    """Members who take turns. A turn lasts `length` hours, days, weeks or months; the first one begins at `start`, the
+    next ones at the same local time in `timezone`, on the last day of a month without that day. `members`: in order;
+    each is a user, a group, or a list of users on call together. `weekdays`, for daily rotations: only these days are
+    turns, and counted. `until`: the end of the rotation.
     """
 
     every: Literal["hourly", "daily", "weekly", "monthly"]
@@ -133,7 +132,7 @@ class Rotation(Section):
     @model_validator(mode="after")
     def _can_turn(self) -> Rotation:
         if not self.members:
-            raise ValueError("nobody is in the rotation: give members")
+            raise ValueError("the rotation has no members: give members")
         if self.weekdays and self.every != "daily":
             raise ValueError("only a daily rotation counts weekdays; give them to the layer")
         _in_order(self.start, self.until)
@@ -141,9 +140,9 @@ class Rotation(Section):
 
 
 class Layer(Section):
-    """When somebody is on call: a rotation, or always the same `users` (or groups). `weekdays`: those on which its time
-    begins (none: all). `from` and `to`: when, by the clock; where `to` is not after `from` it is that of the next day.
-    `priority`: where layers cover the same time, those of the highest one count, all of them.
+    """When a rotation, or a fixed list of `users` (or groups), is on call. `weekdays`: days on which its time begins
+    (none: all). `from` and `to`: local times; a `to` not after `from` is on the next day. `priority`: of layers that
+    cover the same time, all with the highest one count.
     """
 
     name: Name | None = None
@@ -167,7 +166,7 @@ class Layer(Section):
 
 
 class TemporaryShift(Section):
-    """Part of a temporary schedule."""
+    """A shift of a temporary schedule."""
 
     users: Annotated[list[Name], Field(min_length=1, max_length=100)]
     begins: Annotated[Time, Field(alias="from")]
@@ -180,7 +179,7 @@ class TemporaryShift(Section):
 
 
 class Temporary(Section):
-    """A schedule for a time, which replaces everything else of that time: layers and overrides."""
+    """A schedule for a limited time, which replaces layers and overrides."""
 
     name: Name
     begins: Annotated[Time, Field(alias="from")]
@@ -189,7 +188,7 @@ class Temporary(Section):
 
 
 class Step(Section):
-    """Who is asked when nobody has acknowledged a ticket `after` the step before: users (or groups), and whoever is on
+    """Who is notified if no one has acknowledged a ticket `after` the previous step: users (or groups), and those on
     call in `schedules`.
     """
 
@@ -205,8 +204,8 @@ class Step(Section):
 
 
 class Schedule(Section):
-    """Who is on call: layers, `temporary` schedules over them, `escalation` when nobody answers, the whole of it
-    `repeat` times more. `fallback`: who is asked when nobody is on call.
+    """Layers, `temporary` schedules over them, and `escalation` steps, repeated `repeat` times. `fallback`: who is
+    notified if no one is on call.
     """
 
     timezone: Zone
@@ -232,8 +231,8 @@ class Schedule(Section):
 
 
 class Rule(Section):
-    """Which tickets go to `schedule`, or to `users` (or groups) themselves, who have them without escalation. All that
-    is given must hold; `labels`: shell patterns (``team = "infra-*"``).
+    """Matches tickets to `schedule`, or directly to `users` (or groups), without escalation. All given conditions must
+    hold; `labels`: shell patterns (``team = "infra-*"``).
     """
 
     id: Name
@@ -257,9 +256,9 @@ class Rule(Section):
 
 
 class OncallSettings(Section):
-    """Who is asked. A ticket goes to the schedule its receiver names, else of the first of `rules` that fits, else of
-    its category in `categories`, else `schedule`. `groups`: names for several users. `timezone`: of what is said
-    without one.
+    """Schedules and rules. A ticket goes to the schedule of its receiver, else of the first of `rules` that matches,
+    else of its category in `categories`, else to `schedule`. `groups`: names for several users. `timezone`: of times
+    written without one.
     """
 
     schedule: Name | None = None
@@ -307,39 +306,39 @@ class OncallSettings(Section):
                     yield f"schedules.{name}.escalation no. {n}", "schedule", other
 
     def people(self) -> Iterator[tuple[str, str]]:
-        """Everybody who is named, and where; groups are told by their users."""
+        """Yield (where, user) for every user mentioned; groups are expanded."""
         for group, members in self.groups.items():
             yield from ((f"groups.{group}", member) for member in members)
         for name, rotation in self.rotations.items():
             for member in rotation.members:
-                yield from self._told(f"rotations.{name}.members", [member] if isinstance(member, str) else member)
+                yield from self._users_in(f"rotations.{name}.members", [member] if isinstance(member, str) else member)
         for name, schedule in self.schedules.items():
             for n, layer in enumerate(schedule.layers, 1):
-                yield from self._told(f"schedules.{name}.layers no. {n}", layer.users)
+                yield from self._users_in(f"schedules.{name}.layers no. {n}", layer.users)
             for temporary in schedule.temporary:
                 for shift in temporary.shifts:
-                    yield from self._told(f"schedules.{name}.temporary {temporary.name}", shift.users)
+                    yield from self._users_in(f"schedules.{name}.temporary {temporary.name}", shift.users)
             for n, step in enumerate(schedule.escalation, 1):
-                yield from self._told(f"schedules.{name}.escalation no. {n}", step.users)
-            yield from self._told(f"schedules.{name}.fallback", schedule.fallback)
+                yield from self._users_in(f"schedules.{name}.escalation no. {n}", step.users)
+            yield from self._users_in(f"schedules.{name}.fallback", schedule.fallback)
         for rule in self.rules:
-            yield from self._told(f"rules, {rule.id}", rule.users)
-        yield from self._told("fallback", self.fallback)
+            yield from self._users_in(f"rules, {rule.id}", rule.users)
+        yield from self._users_in("fallback", self.fallback)
 
-    def _told(self, where: str, names: list[str]) -> Iterator[tuple[str, str]]:
+    def _users_in(self, where: str, names: list[str]) -> Iterator[tuple[str, str]]:
         return ((where, name) for name in names if name not in self.groups)
 
     def expanded(self, names: list[str]) -> list[str]:
-        """`names` with groups replaced by their users; everybody once, in order."""
+        """Return `names` with groups replaced by their users, in order, without duplicates."""
         return list(dict.fromkeys(user for name in names for user in self.groups.get(name, [name])))
 
 
 def _in_order(begins: datetime | None, ends: datetime | None) -> None:
-    """Refuse what is over before it begins, as far as that can be told without knowing the zone."""
+    """Refuse an end before the begin, as far as that is known without a zone."""
     if begins and ends and (begins.tzinfo is None) == (ends.tzinfo is None) and begins >= ends:
         raise ValueError("it ends before it begins")
 
 
 def moment_of(when: datetime, zone: ZoneInfo) -> datetime:
-    """The moment that a time of the settings means: by the clocks of `zone` where it names no zone itself."""
+    """Return the instant of a time of the settings; local in `zone` unless it has a zone."""
     return instant(when, zone) if when.tzinfo is None else when.astimezone(UTC)

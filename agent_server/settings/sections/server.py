@@ -1,4 +1,4 @@
-"""Settings of the server and of the triage: ``[server]`` and ``[triage]``."""
+"""The sections ``[server]`` and ``[triage]``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from whystall.agent_server.settings.sections.chat import Address
 
 
 class ServerSettings(Section):
-    """Which parts ``whystall serve --transport http`` runs; what is not configured is off whatever stands here.
+    """The parts that ``whystall serve --transport http`` runs; an unconfigured feature stays off.
 
-    `public_url`: where the vendors of chats reach this server, for those that fetch the pictures they show; without it
-    no picture is handed out.
-    `worker`: what was taken in is worked on by this process; switch it off where another one does. `calendar_token`:
-    what whoever subscribes to a schedule has to know, as ``?token=`` since calendars send no headers; without one no
-    schedule is shown. `keep_days`: how long ended tasks and the memory against replays are kept.
+    `public_url`: this server's address for chat vendors that fetch pictures; without it no pictures are served.
+    `worker`: this process works on what was received; switch it off if another one does. `calendar_token`: required to
+    subscribe to a schedule, as ``?token=`` since calendars send no headers; without it no schedule is served.
+    `keep_days`: how long ended tasks and the keys of handled requests are kept.
     """
 
     mcp: Annotated[bool, Field(description="serve MCP")] = True
@@ -31,11 +30,10 @@ class ServerSettings(Section):
 
 
 class TriageSettings(Section):
-    """How an alert's process is looked at, and how often: a flood of alerts is not to become a load of its own.
+    """Limits of the observations that alerts cause, as a flood of alerts must not become a load.
 
-    `cooldown_s`: a process that was looked at is not looked at again so soon; `per_hour`: so many looks in all;
-    `waiting`: so many may wait their turn; while there are more, the tickets of those that waited longest say that
-    nobody looks.
+    `cooldown_s`: seconds until the same process is observed again; `per_hour`: observations of all processes;
+    `waiting`: longest queue; beyond it the tickets that waited longest report that nothing was observed.
     """
 
     duration: Annotated[float, Field(ge=1, le=600, description="seconds to observe")] = 12.0

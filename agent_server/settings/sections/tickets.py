@@ -1,4 +1,4 @@
-"""The section ``[tickets]``: what is done with every ticket."""
+"""The section ``[tickets]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whystall.agent_server.settings.section import Section
 
 
 class TicketsSettings(Section):
-    """`sinks`: trackers that every ticket is kept in step with, where its receiver names none; `lang`: language of the
+    """`sinks`: trackers that tickets are synchronised with if their receiver names none; `lang`: language of the
     tickets there.
     """
 

@@ -1,4 +1,4 @@
-"""The trackers of the settings: ``[sinks.NAME]``, told apart by `kind`. Without a table nothing is sent anywhere."""
+"""The trackers ``[sinks.NAME]``, distinguished by `kind`. Without one nothing is sent."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ Word = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class Sink(Section):
-    """What every tracker has. `url`: where its API begins. `plain_http`: secrets are sent over http:// to another host,
-    where everybody on the way can read them. `timeout`: seconds for one request. `lang`: of what is written there;
-    None: as `[tickets]` says. `two_way`: what people do there changes our tickets.
+    """What every tracker has. `url`: base of its API. `plain_http`: send secrets unencrypted over http:// to another
+    host. `timeout`: seconds for one request. `lang`: of the texts there; None: of `[tickets]`. `two_way`: changes made
+    there change our tickets.
     """
 
     plain_http: bool = False
@@ -66,11 +66,11 @@ class Sink(Section):
 
 
 class Tracker(Sink):
-    """A tracker of issues. `settle`: seconds after a creation whose answer was lost until the tracker is looked through
-    for it. `poll`: seconds between looks for news, for servers that cannot reach us; None: never. `comments`: what
-    happens to a ticket is told as comments. `labels`: of every issue; `severity_labels`: of each severity, and
-    `category_label` with ``{}`` for the category (empty: none). `account`: what we are called there, so that our own
-    changes are known when they come back; without it they are known by what we remember.
+    """An issue tracker. `settle`: seconds after a creation whose response was lost until the tracker is searched for
+    it. `poll`: seconds between polls, for trackers that cannot reach us; None: never. `comments`: report changes of a
+    ticket as comments. `labels`: of every issue; `severity_labels`: per severity, and `category_label` with ``{}`` for
+    the category (empty: none). `account`: our account there, to recognise our own changes; without it they are
+    recognised by what we stored.
     """
 
     settle: float = Field(default=10.0, ge=0, le=3600)
@@ -87,7 +87,7 @@ class Tracker(Sink):
 class GitHubSink(Tracker):
     """A repository at GitHub or on GitHub Enterprise Server (``https://HOST/api/v3``). `token`: a fine-grained one with
     "Issues: write". `webhook_secret`: of a webhook that sends issues and issue comments to ``/sinks/NAME``.
-    `acknowledged_label`: set while somebody works on it, by us or by people.
+    `acknowledged_label`: marks an acknowledged issue, set by us or by people.
     """
 
     kind: Literal["github"]
@@ -105,7 +105,7 @@ class GitHubSink(Tracker):
 
 
 class GitLabSink(Tracker):
-    """A project at GitLab. `project`: its number or its path; `token`: of the scope ``api``. Of a webhook (issues,
+    """A project at GitLab. `project`: its number or its path; `token`: of the scope ``api``. For a webhook (issues,
     comments) to ``/sinks/NAME``: `signing_token` (``whsec_...``, GitLab 19 and later), else `webhook_token`.
     `acknowledged_label` as for GitHub.
     """
@@ -130,11 +130,10 @@ class GitLabSink(Tracker):
 class JiraSink(Tracker):
     """A project in Jira: Cloud with `email` and an API token, Data Center with a personal access token alone.
 
-    `priorities`: the name of each severity's; one that the project does not take is left out. `resolution`: set when an
-    issue is done, where its screen asks for one. `done`, `reopened`, `started`: names of transitions; None: the first
-    one into a status of that category. Of a webhook: `webhook_secret` (X-Hub-Signature), else `webhook_token`, which
-    stands in its address as ``?token=``. `settle` is longer than for others: what Jira finds comes from an index, which
-    is seconds to minutes behind.
+    `priorities`: per severity; one that the project does not have is left out. `resolution`: set when an issue is done,
+    if its screen requires one. `done`, `reopened`, `started`: names of transitions; None: the first one into a status
+    of that category. For a webhook: `webhook_secret` (X-Hub-Signature), else `webhook_token`, sent as ``?token=``.
+    `settle` is longer than for others: Jira's search index is seconds to minutes behind.
     """
 
     kind: Literal["jira"]
@@ -165,7 +164,7 @@ class JiraSink(Tracker):
 
 class PagerDutySink(Sink):
     """A service at PagerDuty, by its Events API v2 (`routing_key`, the "integration key"). `webhook_secret`: of a
-    webhook subscription (v3) to ``/sinks/NAME``. `min_severity`: milder tickets ring nobody.
+    webhook subscription (v3) to ``/sinks/NAME``. `min_severity`: milder tickets are not sent.
     """
 
     kind: Literal["pagerduty"]
@@ -177,8 +176,8 @@ class PagerDutySink(Sink):
 
 
 class WebhookSink(Sink):
-    """Any program that takes JSON. Signed with `secret`, both ways, as Standard Webhooks say: ``webhook-id``,
-    ``webhook-timestamp``, ``webhook-signature``. `authorization`: a whole header, where the receiver wants one.
+    """Any program that accepts JSON. Signed with `secret`, both ways, as in Standard Webhooks: ``webhook-id``,
+    ``webhook-timestamp``, ``webhook-signature``. `authorization`: a whole header, if the receiver requires one.
     """
 
     kind: Literal["webhook"]

@@ -17,6 +17,8 @@ from whystall.knowledge_base.classify.wording import wording
 from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.times import moment, rfc3339
 from whystall.knowledge_base.tokens import plain
+from whystall.prompts.files import LANGS
+from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _KEPT = 40  # labels of a ticket
@@ -125,9 +127,6 @@ def truth_of(row: Row, columns: Columns) -> str:
 @cache
 def _called() -> Mapping[str, str]:
     """What our categories are called in both languages, to their names."""
-    from whystall.prompts.files import LANGS
-    from whystall.prompts.render import words
-
     return {
         plain(str(word)): id for lang in LANGS for id, word in words(lang)["categories"].items() if id in categories()
     }

@@ -23,6 +23,7 @@ from whystall.agent_server.ticketing.work_orders.columns import Columns, key_of,
 from whystall.agent_server.ticketing.work_orders.reading import BadRow, Row, Table
 from whystall.knowledge_base.classify.scoring import Score, Tally
 from whystall.knowledge_base.models import Model
+from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -225,8 +226,6 @@ def _count(
 
 
 def _refusal(row: BadRow, done: Imported) -> ToolError:
-    from whystall.prompts.render import words
-
     said = words("en")["work_orders"]["why"][row.why]
     detail = f" ({row.detail})" if row.detail else ""
     stored = f"; the {done.rows} rows before it are stored" if done.rows else ""

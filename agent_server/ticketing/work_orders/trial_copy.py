@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.stores import Stores as Base
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ def trial_copy(kb: Stores) -> Iterator[Stores]:
 
     `ToolError` (disk_full, io_error) where there is no room for it.
     """
-    from whystall.agent_server.stores import Stores as Base
-
     with tempfile.TemporaryDirectory(prefix="whystall-try-") as directory:
         copy = Path(directory) / "knowledge.db"
         try:

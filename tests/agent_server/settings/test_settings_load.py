@@ -140,7 +140,7 @@ def test_variables_go_over_the_file(write: Write, monkeypatch: pytest.MonkeyPatc
             "[oncall.schedules.s]\ntimezone = 'UTC'\nlayers = [{users = ['a'], rotation = 'w'}]",
             ("[oncall.schedules.s] layers no. 1: give one of rotation and users",),
         ),
-        (ROTATION.replace('["ann"]', "[]"), ("[oncall.rotations] w: nobody is in the rotation",)),
+        (ROTATION.replace('["ann"]', "[]"), ("[oncall.rotations] w: the rotation has no members",)),
         (ROTATION.replace('["ann"]', "[[]]"), ("[oncall.rotations.w] members no. 1",)),
         (ROTATION.replace("weekly", "yearly"), ("[oncall.rotations.w] every: give one of 'hourly'",)),
         (ROTATION + "length = 0", ("[oncall.rotations.w] length",)),

@@ -1,1 +1,1 @@
-"""One module per group of commands; each has ``add(app)`` and is imported only when its command is asked for."""
+"""One module per group of commands; each has ``add(app)`` and is imported only for its commands."""

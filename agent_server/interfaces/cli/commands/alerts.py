@@ -1,4 +1,4 @@
-"""``whystall alerts`` and ``whystall silence``: what came in, and what is not to be told for a time."""
+"""``whystall alerts`` and ``whystall silence``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TIME = "e.g. 2026-03-29T09:00; without Z or an offset by the clocks of [oncall]
 
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    alerts = typer.Typer(help="Alerts that came in.", rich_markup_mode=None)
+    alerts = typer.Typer(help="Received alerts.", rich_markup_mode=None)
     alerts.callback()(_alerts)
     alerts.command("list")(list_alerts)
     app.add_typer(alerts, name="alerts")
-    silence = typer.Typer(help="Silences: alerts that match are kept, and nobody is notified.", rich_markup_mode=None)
+    silence = typer.Typer(help="Silences: matching alerts are stored without a notification.", rich_markup_mode=None)
     silence.command("add")(add_silence)
     silence.command("list")(list_silences)
     silence.command("expire")(expire_silence)
@@ -38,7 +38,7 @@ def add(app: typer.Typer) -> None:
 
 
 def _alerts() -> None:
-    """Alerts that came in."""
+    """Received alerts."""
 
 
 def list_alerts(
@@ -55,7 +55,7 @@ def list_alerts(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """List what was said of alerts, the latest first."""
+    """List received alerts, the latest first."""
     with _kb() as kb:
         if ticket is not None:
             kb.tickets.get(ticket)
@@ -81,7 +81,7 @@ def add_silence(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Silence alerts that all matchers hold for."""
+    """Silence alerts that match all matchers."""
     if bool(lasting) == bool(ends):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "say how long it lasts", "give one of --for and --to")
     now = time.time()
@@ -100,7 +100,7 @@ def list_silences(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """List the silences that hold or will."""
+    """List the active and pending silences."""
     now = time.time()
     with _kb() as kb:
         found = kb.silences.list(None if everything else now)

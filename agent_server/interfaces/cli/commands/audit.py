@@ -1,4 +1,4 @@
-"""``whystall audit``: who sent or changed what."""
+"""``whystall audit``."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis, Lang
 
 _PROMPT = "> "
-_LONGEST = 4000  # characters of a line that are read, as in any chat
+_LONGEST = 4000  # characters read of a line, as in any chat
 
 
 def add(app: typer.Typer) -> None:
@@ -47,7 +47,7 @@ def chat(
     ] = None,
     llm: Annotated[bool, typer.Option("--llm", help="let the language model of WHYSTALL_LLM_* answer")] = False,
 ) -> None:
-    """Talk: why a job is slow, who is on call, tickets, past incidents; the same as in the chats of the settings."""
+    """Answer questions: why a job is slow, who is on call, tickets, past incidents; as in the configured chats."""
     if lang not in (None, "en", "zh"):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--lang: {lang!r} is neither en nor zh", "leave it out")
     settings = load()
@@ -61,7 +61,7 @@ def chat(
 
 
 class _Talk:
-    """One conversation in a terminal."""
+    """A conversation in a terminal."""
 
     def __init__(self, conversation: Conversation, lang: Lang | None, llm: bool) -> None:
         self._conversation = conversation
@@ -70,7 +70,7 @@ class _Talk:
         self._count = 0
 
     def listen(self) -> None:
-        """Answer line by line, until there are no more."""
+        """Answer line by line until the end of the input."""
         terminal = sys.stdin.isatty()
         if terminal:
             _write("whystall: help, Ctrl-D")
@@ -85,7 +85,7 @@ class _Talk:
                 self.say(line.strip())
 
     def say(self, line: str) -> None:
-        """Answer one message, and look at what it asks about; a fault ends only its answer."""
+        """Answer one message and run the observation it asks for; an error ends only this answer."""
         try:
             self._answer(line)
         except ToolError as error:

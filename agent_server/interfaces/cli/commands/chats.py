@@ -1,4 +1,4 @@
-"""``whystall chats``: the chats of the settings, what could not be said in them, and a test message."""
+"""``whystall chats``: configured chats, failed messages, and a test message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.stores import Stores
 
-# The secrets by which a chat proves who speaks; one of them is enough.
+# Secrets that authenticate incoming messages; one of them is enough.
 _HEARING = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "secret")
 
 
@@ -43,7 +43,7 @@ def add(app: typer.Typer) -> None:
 
 
 def list_chats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
-    """List the chats, whether they hear and are told, how many messages wait, and what went wrong."""
+    """List the chats, whether they receive and send, how many messages wait, and what went wrong."""
     with _open() as (kb, settings):
         counts = kb.messages.counts()
         known = vendors(settings.chat)
@@ -89,7 +89,7 @@ def try_chat(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say a line in a chat, to see whether it arrives."""
+    """Send a test line to a chat."""
     with _open() as (kb, settings):
         known = vendors(settings.chat)
         if name not in known:

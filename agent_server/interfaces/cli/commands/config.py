@@ -1,4 +1,4 @@
-"""``whystall config``: whether the settings hold together, and what they are."""
+"""``whystall config``: check and show the settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
 
 
 def check_(as_json: JsonOption = False, lang: LangOption = "en") -> None:
-    """Check the settings: every section, secret, name and file. Exit status 1 when something is wrong."""
+    """Check the settings: every section, secret, name and file. Exit status 1 if something is wrong."""
     from whystall.agent_server.doctor.settings_check import check
 
     values = read_settings(SECTIONS)
@@ -55,7 +55,7 @@ def show_(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Show the settings that count and where each came from; of secrets only where they are."""
+    """Show the effective settings and their origins; of secrets only where they are."""
     rows = [
         row
         for row in list_settings(load())

@@ -1,6 +1,6 @@
 """``whystall ftrace``: record scheduling events of the kernel, and convert traces to timelines.
 
-Options have the spellings of MindStudio Insight's scripts, older and newer, beside ours.
+Options also have the spellings of MindStudio Insight's scripts, older and newer.
 """
 
 from __future__ import annotations
@@ -183,7 +183,9 @@ def _pids(text: str) -> tuple[int, ...]:
 
 
 def _groups(events: str, switches: dict[str, str]) -> tuple[str, ...]:
-    """The groups in `events`, less those that a switch of MindStudio's script turns off, and with the one it adds."""
+    """Return the groups in `events`, without those that a switch of MindStudio's script turns off, with the one it
+    adds.
+    """
     named = [word.strip() for word in events.split(",") if word.strip()]
     wanted = [name for name in named if name == "futex" or switches.get(name) != "0"]
     return tuple(dict.fromkeys(wanted + (["futex"] if switches["futex"] == "1" else [])))

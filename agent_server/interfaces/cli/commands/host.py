@@ -15,7 +15,7 @@ def add(app: typer.Typer) -> None:
 
 
 def doctor(as_json: JsonOption = False, lang: LangOption = "en") -> int:
-    """Say what works on this host, what is missing, and the command that fixes it."""
+    """Report what works on this host, what is missing, and the command that fixes it."""
     from whystall.agent_server.doctor import examine, report
 
     health = examine(lang)

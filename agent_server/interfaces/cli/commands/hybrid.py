@@ -1,4 +1,4 @@
-"""``whystall hybrid-run``: a program, and all that it starts, with hybrid I/O below it."""
+"""``whystall hybrid-run``: run a program and its children with hybrid I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST = 1 << 62
 
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    # What follows the program's name is the program's, whatever it looks like.
+    # Arguments after the program's name are the program's.
     settings = {"allow_interspersed_args": False, "ignore_unknown_options": False}
     app.command("hybrid-run", context_settings=settings)(hybrid_run)
 
@@ -94,7 +94,7 @@ def hybrid_run(
     )
     if output is not None and not output.parent.is_dir():
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: there is no directory {output.parent}", "name another file")
-    if output is not None and output.is_dir():  # said before the program runs, not after it
+    if output is not None and output.is_dir():  # reported before the program runs
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: {output} is a directory", "name a file")
     if output is not None and not os.access(output.parent, os.W_OK | os.X_OK):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"--output: {output.parent} cannot be written", "name another file")
@@ -114,10 +114,10 @@ def hybrid_run(
     if not quiet:
         try:
             _tell(done, output, as_json, lang)
-        except ToolError as error:  # the program has run: its status is what counts
+        except ToolError as error:  # the program has run: its exit status is returned
             console.note(f"error: {error.code.value}: the summary is lost: {error.message}; {error.remedy}")
         except OSError:
-            pass  # nobody listens on standard error any more
+            pass  # standard error was closed
     return done.status
 
 
@@ -132,7 +132,7 @@ def _tell(done: Run, output: Path | None, as_json: bool, lang: Literal["en", "zh
 
 
 def as_object(done: Run) -> dict[str, Any]:
-    """A run as an object for programs; ways and reasons without any request are left out."""
+    """Return a run as an object for programs, without paths and reasons that had no request."""
     return {
         "command": done.command,
         "status": done.status,
@@ -158,7 +158,7 @@ def _program(program: Programs) -> dict[str, Any]:
 
 
 def _size(option: str, text: str | None) -> int | None:
-    """Bytes: ``4096``, ``64k``, ``2m``, ``2MiB``, ``1g``."""
+    """Return bytes: ``4096``, ``64k``, ``2m``, ``2MiB``, ``1g``."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,19})([kmgt]?)(?:i?b)?", text.strip().lower())

@@ -34,7 +34,7 @@ def jobs(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say which jobs run on this machine, or which process is meant by some words."""
+    """List the jobs of this machine, or find the process that some words describe."""
     if not text:
         seen, found = running_jobs()
         if as_json:

@@ -1,4 +1,4 @@
-"""``whystall kb``: past incidents, found, shown and added; the rest of the group stands in modules beside this one."""
+"""``whystall kb``: search, show and add past incidents; other modules of this package add the rest."""
 
 from __future__ import annotations
 

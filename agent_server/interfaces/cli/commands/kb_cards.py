@@ -1,4 +1,4 @@
-"""``whystall kb review``, ``feedback`` and ``stats``: the life of a card."""
+"""``whystall kb review``, ``feedback`` and ``stats``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def review(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Read a card and accept, change or retire it; on a terminal it asks what to do."""
+    """Read a card and accept, change or retire it; interactive on a terminal."""
     cards = open_default().cards
     deeds = accept or retire or edit is not None or bool(set_)
     if accept and retire:
@@ -82,7 +82,7 @@ def feedback(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say whether a similar incident helped; the last word for each diagnosis counts."""
+    """Rate whether a similar incident helped; the last rating for each diagnosis counts."""
     from whystall.agent_server.interfaces.mcp.knowledge import Rated
 
     record = open_default().cards.feedback(incident, verdict, diagnosis=diagnosis, comment=comment)
@@ -129,7 +129,7 @@ def _changes(file: str) -> dict[str, Any]:
 
 
 def _fields(settings: list[str]) -> dict[str, Any]:
-    """``fix.en=TEXT`` changes one language of a text, ``fix=TEXT`` both; lists are separated by commas."""
+    """Parse ``fix.en=TEXT`` (one language of a text), ``fix=TEXT`` (both); lists are separated by commas."""
     changes: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -146,7 +146,7 @@ def _fields(settings: list[str]) -> dict[str, Any]:
 
 
 def _joined(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-    """Both changes; one language of a text leaves the other as `first` has it."""
+    """Merge two changes; a change of one language keeps the other one of `first`."""
     joined = {**first, **then}
     for name in first.keys() & then.keys():
         if isinstance(first[name], dict) and isinstance(then[name], dict):
@@ -158,9 +158,7 @@ def _joined(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ask(cards: CardStore, card: Incident, by: str, lang: Lang) -> None:
-    """Show `card` and do what is typed until it is accepted, retired or left. What does not fit is said, and asked
-    again.
-    """
+    """Show `card` and apply typed commands until it is accepted, retired or left; repeat after invalid input."""
     words = review_words(lang)
     while True:
         _show(cards, card, False, lang)
@@ -184,7 +182,7 @@ def _ask(cards: CardStore, card: Incident, by: str, lang: Lang) -> None:
 
 
 def _typed(prompt: str) -> str:
-    """A line from the terminal; empty at its end."""
+    """Read a line from the terminal; empty at its end."""
     try:
         return input(prompt).strip()
     except EOFError:

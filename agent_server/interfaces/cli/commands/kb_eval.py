@@ -1,4 +1,4 @@
-"""``whystall kb eval``: how well past incidents are found."""
+"""``whystall kb eval``."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def evaluate_base(
 ) -> None:
     """Measure how well past incidents are found, in English and Chinese, beside plain FTS5 and a constant guess.
 
-    Each card is taken out of a copy of the base and looked for by its symptom, without and with its evidence; shipped
-    questions and resolved tickets are asked as well.
+    Each card is removed from a copy of the base and searched by its symptom, without and with its evidence; shipped
+    questions and resolved tickets are searched as well.
     """
     found = _evaluate(_chosen(sets or []), curated, most)
     if as_json:

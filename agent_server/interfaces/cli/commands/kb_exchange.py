@@ -1,4 +1,4 @@
-"""``whystall kb export`` and ``import``: cards as lines of JSON."""
+"""``whystall kb export`` and ``import``: cards as JSON lines."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def export(
         typer.Option("-o", "--output", metavar="FILE", help="write to this file instead of standard output"),
     ] = None,
 ) -> None:
-    """Write every card as a line of JSON."""
+    """Write every card as a JSON line."""
     cards = open_default().cards
     if output is None:
         try:
             cards.export(lambda line: sys.stdout.write(wire.dumps(json.loads(line), indent=None) + "\n"))
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader has seen enough
+        except BrokenPipeError:  # the reader closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
         return
@@ -59,7 +59,7 @@ def import_(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Take in cards of another knowledge base: all, or none when a line is no card."""
+    """Import cards of another knowledge base: all, or none if a line is no card."""
     cards = open_default().cards
     if file == "-":
         done: Imported = cards.import_(sys.stdin.buffer, reviewed=reviewed, skip=skip, by=who(by))

@@ -1,4 +1,4 @@
-"""What the commands of ``whystall kb`` read: who asks, and cards in files."""
+"""Input of the commands of ``whystall kb``: the user, and cards in files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ByOption = Annotated[
 
 
 def who(by: str | None) -> str:
-    """The name given, else that of the user behind this process, before it became root."""
+    """Return the name given, else that of the user behind this process, before it became root."""
     if by is not None and by.strip():
         return by.strip()
     try:
@@ -34,7 +34,7 @@ def who(by: str | None) -> str:
 
 
 def read_incident(file: str) -> Incident:
-    """The incident in `file`, or on standard input for ``-``; `ToolError` (io_error, bad_argument) names the fault."""
+    """Read the incident in `file` (``-``: standard input). Raises `ToolError` (io_error, bad_argument)."""
     try:
         return Incident.model_validate(read_document(file))
     except ValidationError as error:
@@ -43,7 +43,7 @@ def read_incident(file: str) -> Incident:
 
 
 def read_document(file: str) -> Any:
-    """The JSON or YAML in `file`, or on standard input for ``-``; `ToolError` (io_error, bad_argument)."""
+    """Read the JSON or YAML in `file` (``-``: standard input). Raises `ToolError` (io_error, bad_argument)."""
     try:
         if file == "-":
             raw = sys.stdin.buffer.read(_LIMIT + 1)

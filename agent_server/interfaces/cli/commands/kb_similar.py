@@ -29,7 +29,7 @@ def similar(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Find the like of a case."""
+    """Find incidents similar to a case."""
     params = checked(SimilarParams, given | ({} if diagnosis is None else {"diagnosis": diagnosis}))
     hits = lookup.similar(open_default(), params)
     if as_json:

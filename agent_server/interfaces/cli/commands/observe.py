@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
     app.command("record")(command(record, RecordParams, doc=about, required=["duration"]))
     about = "Read the traces of a job's ranks into a small recording, to judge it elsewhere or later with --from."
     app.command("gather")(command(gather, GatherParams, doc=about, skip=["traces", "top"]))
-    about = "Say what stalls a job, where, for how long, and what to do."
+    about = "Report what stalls a job, where, for how long, and what to do."
     app.command("diagnose")(command(diagnose, DiagnoseParams, doc=about))
     about = "Run a ticket's tools again and show before beside after."
     app.command("verify")(command(verify, LiveParams, doc=about, skip=["top"]))

@@ -1,4 +1,4 @@
-"""``whystall oncall``: who is on call, the coming shifts, exceptions, and the schedule as a calendar."""
+"""``whystall oncall``: who is on call, coming shifts, overrides, and the schedule as a calendar."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def who_(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say who is on call, and what decides it."""
+    """Show who is on call, and what decides it."""
     settings = _settings()
     names = _schedules(settings.oncall, schedule or which or None)
     zone = zone_of(settings.oncall, names)
@@ -143,7 +143,7 @@ def add_override(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Make an exception: users or groups who are on call too, or not, or in another's place."""
+    """Add an override: users or groups who are on call too, or not, or in another's place."""
     _one_of(**{"--add": add, "--remove": remove, "--replace with --with": replace, "--only": only, "--nobody": nobody})
     _together(replace, by_whom)
     settings = _settings()
@@ -173,7 +173,7 @@ def list_overrides(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """List the exceptions that hold or will hold."""
+    """List the active and coming overrides."""
     settings = _settings()
     with _kb() as kb:
         found = kb.overrides.all(after=None if everything else _now(), schedule=schedule)
@@ -186,7 +186,7 @@ def remove_override(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Take an exception back; one that holds already ends now."""
+    """Remove an override; an active one ends now."""
     settings = _settings()
     with _kb() as kb:
         ended = take_back(kb, number, who(by), _now())
@@ -214,14 +214,14 @@ def _now() -> datetime:
 
 
 def _schedules(settings: OncallSettings, asked: str | None) -> list[str]:
-    """The one that was asked for, else all, the default one first."""
+    """Return the requested schedule, else all, the default one first."""
     if asked is not None or not settings.schedules:
         return [_one(settings, asked)]
     return sorted(settings.schedules, key=lambda name: name != settings.schedule)
 
 
 def _one(settings: OncallSettings, asked: str | None) -> str:
-    """The schedule that was asked for, or the default, or the only one; `ToolError` where that is none."""
+    """Return the requested schedule, or the default, or the only one. Raises `ToolError`."""
     there = list(settings.schedules)
     name = asked or settings.schedule or (there[0] if len(there) == 1 else None)
     if name in there:
@@ -235,7 +235,7 @@ def _one(settings: OncallSettings, asked: str | None) -> str:
 
 
 def _one_of(**given: object) -> None:
-    """Exactly one of them is to be given."""
+    """Refuse none or several of them."""
     names = [name for name, value in given.items() if value]
     if len(names) != 1:
         message = f"{' and '.join(names)} are given" if names else "nothing of this is given"
@@ -248,7 +248,7 @@ def _together(replace: str, by_whom: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Times as RFC 3339 and tuples as lists, as in JSON."""
+    """Return times as RFC 3339 and tuples as lists, as in JSON."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""``whystall replay``: a diagnosis once more, from its transcript."""
+"""``whystall replay``: repeat a diagnosis from its transcript."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replay(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Follow a diagnosis again without model and host, and say whether it comes to the same."""
+    """Repeat a diagnosis without model and host, and report whether the result is the same."""
     path = path_of(transcript) if is_id(transcript) else Path(transcript)
     done = signals.run(replaying.replay(path, {tool.name: tool for tool in App().tools()}))
     if as_json:

@@ -1,4 +1,4 @@
-"""``whystall route``: the tree that alerts go through, and the way of one alert through it."""
+"""``whystall route``: the routing tree of alerts, and the path of one alert through it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def try_out(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say which way an alert goes through the tree, why no other, and whether it would be told. Nothing is stored."""
+    """Show which routes match an alert, why others do not, and whether it would notify. Nothing is stored."""
     from whystall.agent_server.app import App
 
     settings = _settings()
@@ -80,7 +80,7 @@ def try_out(
 
 
 def show(routes: _Routes = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
-    """Show the tree, its receivers and what else its file says, once it was checked."""
+    """Check the file of the routing tree and show the tree, its receivers and settings."""
     settings = _settings()
     tree, name = _tree(settings, routes)
     names = (set(settings.sinks), set(settings.oncall.schedules), set(settings.chat))
@@ -126,7 +126,7 @@ def _plain(tree: Routes) -> dict[str, Any]:
 
 
 def _batch(raw: bytes, form: str | None, settings: Settings, tree: Routes, now: float) -> Batch:
-    """The alerts of the body; without a form, what looks like Alertmanager's is taken for that."""
+    """Return the alerts of the body; without a form, Alertmanager's is detected."""
     body: Any = raw
     if form is None:
         form = payload.ALERTMANAGER
@@ -147,7 +147,7 @@ def _batch(raw: bytes, form: str | None, settings: Settings, tree: Routes, now: 
 
 
 def _of_alertmanager(alerts: list[Any]) -> bool:
-    """Whether these are alerts as Alertmanager writes them: their names are among their labels."""
+    """Return whether these are alerts as Alertmanager writes them, with their names among their labels."""
     labels = [one.get("labels") if isinstance(one, dict) else None for one in alerts]
     return all(isinstance(one, dict) and "alertname" in one for one in labels)
 

@@ -1,4 +1,4 @@
-"""``whystall run TOOL``: one command per registered tool, its options made from its parameters."""
+"""``whystall run TOOL``: one command per registered tool, with options generated from its parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(app: typer.Typer) -> None:
 
 
 def _command(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
-    """What runs `tool`, with the options that mean something for it."""
+    """Return the function that runs `tool`, with the options that apply to it."""
     if compares(tool):
         return _comparer(service, tool)
     reads_only = tool.reads == "ranks" or (tool.reads == "stacks" and not observes(tool))
@@ -51,7 +51,7 @@ def _runner(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
 
 
 def _reader(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
-    """Of a tool that reads what was traced elsewhere: there is nothing to observe with an engine."""
+    """Return that of a tool that reads traces: it observes nothing, so it needs no engine."""
 
     def run(
         given: dict[str, Any], source: FromOption = None, as_json: JsonOption = False, lang: LangOption = "en"
@@ -62,7 +62,7 @@ def _reader(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
 
 
 def _comparer(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
-    """Of a tool that compares two profiles: they are among its parameters."""
+    """Return that of a tool that compares two profiles: they are among its parameters."""
 
     def run(given: dict[str, Any], as_json: JsonOption = False, lang: LangOption = "en") -> None:
         _reader(service, tool)(given, None, as_json, lang)

@@ -1,5 +1,5 @@
-"""``whystall serve``: the MCP server, and over HTTP also what the settings turn on. The only command that imports the
-MCP SDK.
+"""``whystall serve``: the MCP server, and over HTTP the features turned on in the settings. The only command that
+imports the MCP SDK.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def serve(
 ) -> None:
     """Serve the tools over MCP, on standard input and output or over HTTP.
 
-    Over HTTP the settings turn on more: alerts, chats and trackers come in, and are worked on. See `whystall config`.
+    Over HTTP the settings turn on more: alerts, chats and trackers are received and processed. See `whystall config`.
     """
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(levelname)s: %(message)s")
     chosen = [underscores(name.strip()) for name in (tools or "").split(",") if name.strip()]
@@ -125,7 +125,7 @@ def _http(
 
 
 def _service(app: App, settings: Settings) -> Service | None:
-    """What `settings` turn on; None: nothing, and nothing of it is loaded."""
+    """Return the service for `settings`; None if they turn nothing on."""
     if not configured(settings):
         return None
     with extra("ticketing"):

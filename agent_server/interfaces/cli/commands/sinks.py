@@ -1,4 +1,4 @@
-"""``whystall sinks``: the trackers that tickets are kept in step with, and what is wrong with them."""
+"""``whystall sinks``: the trackers that tickets are synchronised with, and their errors."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def deliver(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Bring trackers up to date now, also where that failed before. Exit status 1 where something is left to do.
+    """Update trackers now, also after failures. Exit status 1 if something is left to do.
 
-    Where `whystall serve` runs, it is told to do so.
+    If `whystall serve` runs, it does the work.
     """
     with _open() as (kb, settings):
         names = _named(settings, name)
@@ -108,7 +108,7 @@ def deliver(
         done: list[dict[str, Any]] = []
         with worker_lock(kb.path) as mine:
             if mine:
-                kb.deliveries.release()  # whoever had taken something is gone
+                kb.deliveries.release()  # their worker has exited
             for one in names:
                 kb.deliveries.unpark(one, ticket)
 
@@ -126,7 +126,7 @@ def deliver(
 
 
 def sync(name: NameArgument = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
-    """Take over what people changed in trackers since the last look."""
+    """Apply what people changed in trackers since the last poll."""
     with _open() as (kb, settings):
         names = _named(settings, name)
         if name is None:
@@ -148,12 +148,12 @@ def sync(name: NameArgument = None, as_json: JsonOption = False, lang: LangOptio
 def try_sinks(
     name: NameArgument = None, dry_run: DryOption = False, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
-    """Try whether trackers answer and let us in; nothing is written there."""
+    """Check that trackers answer and accept our credentials; nothing is written there."""
     with _open() as (_, settings):
         done: list[dict[str, Any]] = []
         for one in _named(settings, name):
             sink = settings.sinks[one]
-            if not isinstance(sink, TrackerSettings):  # nothing can be asked without notifying somebody
+            if not isinstance(sink, TrackerSettings):  # any request would notify someone
                 open_notifier(one, sink).read_secrets()
                 done.append({"name": one, "says": "untested"})
                 continue
@@ -174,7 +174,7 @@ def try_sinks(
 
 
 def _dry(kb: Stores, settings: Settings, names: list[str], ticket: str | None, as_json: bool, lang: str) -> None:
-    """Print what would be sent."""
+    """Print the requests that would be sent."""
     done = [
         {"name": one, "requests": [shown(request) for request in planned(kb, settings, one, ticket, time.time())]}
         for one in names
@@ -210,7 +210,7 @@ def _words(lang: str) -> Callable[..., str]:
 
 
 def _address(url: str) -> str:
-    """`url` without what follows a question mark, which may be a secret."""
+    """Return `url` without its query, which may be a secret."""
     return url.partition("?")[0]
 
 

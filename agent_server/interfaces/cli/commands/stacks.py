@@ -1,4 +1,4 @@
-"""``whystall stacks``: stack samples between the formats that profilers and viewers have."""
+"""``whystall stacks``: convert stack samples between the formats of profilers and viewers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whystall.agent_server.presentation.results import stacks_text
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
     group = typer.Typer(help="Convert stack samples.", rich_markup_mode=None)
-    group.callback()(_group)  # a group of one command is still a group
+    group.callback()(_group)  # keeps the group although it has one command
     group.command("convert")(convert)
     app.add_typer(group, name="stacks")
 

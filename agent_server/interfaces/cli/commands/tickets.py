@@ -104,7 +104,7 @@ def list_tickets(
 
 
 def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
-    """Show one ticket: with its diagnosis, what people said of it, and its history."""
+    """Show one ticket: with its diagnosis, comments, and history."""
     kb = open_default()
     if as_json:
         console.say_json(kb.tickets.get(ticket))
@@ -122,7 +122,7 @@ def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -
 
 
 def acknowledge(ticket: _Id, by: ByOption = None, as_json: JsonOption = False, lang: LangOption = "en") -> None:
-    """Say that you work on a ticket; nobody else is asked then."""
+    """Acknowledge a ticket; escalation stops."""
     kb = open_default()
     _tell(kb, _ticket_service(kb).acknowledge(ticket, who(by)), "acknowledged", as_json, lang)
 
@@ -134,7 +134,7 @@ def resolve(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say that the stall is over; what solved it goes onto the card of its fault, or a draft of one."""
+    """Resolve a ticket; the solution goes onto the card of its fault, or a draft of one."""
     kb = open_default()
     _tell(kb, _ticket_service(kb).resolve(ticket, because, who(by)), "resolved", as_json, lang)
 
@@ -148,7 +148,7 @@ def close(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Close a ticket: nothing more will happen to it."""
+    """Close a ticket for good."""
     if of and as_ != "duplicate":
         raise ToolError(ErrorCode.BAD_ARGUMENT, "--of is for duplicates", "say --as duplicate, or leave it out")
     if of:
@@ -161,7 +161,7 @@ def close(
 def reopen(
     ticket: _Id, because: _Because = "", by: ByOption = None, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
-    """Open a ticket again that is not over after all; a duplicate is none any more."""
+    """Reopen a ticket; a duplicate no longer is one."""
     kb = open_default()
     _tell(kb, _ticket_service(kb).reopen(ticket, who(by), because=because), "open", as_json, lang)
 
@@ -173,8 +173,8 @@ def comment(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say something of a ticket."""
-    said = human.required(_read(text), human.COMMENT, "comment", "give a text")  # else a long one would be cut
+    """Comment on a ticket."""
+    said = human.required(_read(text), human.COMMENT, "comment", "give a text")  # not cut if long
     kb = open_default()
     _tell(kb, _ticket_service(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
 
@@ -190,7 +190,7 @@ def edit(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Give a ticket another title or description; what whystall made out stays apart from it."""
+    """Change a ticket's title or description; what whystall found stays separate from it."""
     if title is None and description is None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "no change is given", "give --title or --description")
     text = None if description is None else _read(description)
@@ -217,7 +217,7 @@ def link(
 def unlink(
     ticket: _Id, other: _Other, by: ByOption = None, as_json: JsonOption = False, lang: LangOption = "en"
 ) -> None:
-    """Take back that two tickets are related. (A duplicate is reopened.)"""
+    """Remove the link between two related tickets. (Reopen a duplicate instead.)"""
     kb = open_default()
     _tell(kb, _ticket_service(kb).unlink(ticket, other, who(by)), "unlinked", as_json, lang, other)
 
@@ -229,7 +229,7 @@ def assign(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Give a ticket to somebody."""
+    """Assign a ticket to a user."""
     kb = open_default()
     named = _known(users)
     _tell(kb, _ticket_service(kb).assign(ticket, named, who(by)), "assigned", as_json, lang, ", ".join(named))
@@ -242,7 +242,7 @@ def attach(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Put a diagnosis into the ticket that it is about; it is counted in an older one of the same fault."""
+    """Attach a diagnosis to the ticket that it belongs to, or count it in an older one of the same fault."""
     kb = open_default()
     before = kb.tickets.get(ticket)
     done = _ticket_service(kb).attach(before.id, kb.get_diagnosis(diagnosis), who(by))
@@ -253,7 +253,7 @@ def attach(
 
 
 def _chosen(option: str, given: Sequence[str] | None, valid: Sequence[_WordT]) -> list[_WordT]:
-    """What was `given` to an option that takes more than one (typer checks only single ones against words)."""
+    """Validate the values of an option that takes several (typer checks only single ones)."""
     if wrong := [word for word in given or () if word not in valid]:
         message = f"{option} {clean(wrong[0])!r} is not known"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(valid)}")
@@ -261,12 +261,12 @@ def _chosen(option: str, given: Sequence[str] | None, valid: Sequence[_WordT]) -
 
 
 def _ticket_service(kb: Stores) -> TicketService:
-    """Where tickets are changed. The settings say nothing of what these commands do."""
+    """Return the service that changes tickets; the settings do not affect these commands."""
     return TicketService(kb)
 
 
 def _known(users: Sequence[str]) -> list[str]:
-    """`users` with groups replaced by their users; `ToolError` (bad_argument) names whom the settings do not know."""
+    """Return `users` with groups expanded. Raises `ToolError` (bad_argument) for unknown users."""
     settings = load()
     named = settings.oncall.expanded(list(users))
     wrong = [name for name in named if settings.users and name not in settings.users]
@@ -280,12 +280,12 @@ def _read(text: str) -> str:
     if text != "-":
         return text
 
-    raw = sys.stdin.buffer.read(8 * TEXT)  # more than any text may have, so that one too long is refused and not cut
+    raw = sys.stdin.buffer.read(8 * TEXT)  # above any limit, so that a long text is refused and not cut
     return raw.decode("utf-8", "backslashreplace")
 
 
 def _tell(kb: Stores, done: Ticket, what: str, as_json: bool, lang: Lang, other: str = "") -> None:
-    """Say what became of a ticket; `other`: the other ticket, person or diagnosis that the words name."""
+    """Print the result of a change; `other`: the other ticket, person or diagnosis mentioned."""
     if as_json:
         console.say_json(done)
         return

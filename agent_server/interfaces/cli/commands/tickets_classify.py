@@ -1,4 +1,4 @@
-"""``whystall tickets classify``: somebody says what a ticket is about, or lets a model choose what was left open."""
+"""``whystall tickets classify``: classify a ticket by hand, or let a model choose between open categories."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def classify(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Say what a ticket is about; that stands whatever is made out later, and is learnt when it is resolved.
+    """Set what a ticket is about; this overrides later classification, and is learnt when it is resolved.
 
-    With --llm the language model chooses, only among the categories between which nothing else decided.
+    With --llm the language model chooses, only among the categories that remained undecided.
     """
     if llm == any((category, component, severity)):
         message = "give --category, --component or --severity, or --llm alone"
@@ -69,7 +69,7 @@ def classify(
 
 
 def _choice(ticket: Ticket, lang: Lang) -> Decision:
-    """What the model chooses; `ToolError` where nothing is left open, there is no model, or it does not choose."""
+    """Return the model's choice. Raises `ToolError` if nothing is undecided, there is no model, or it chooses none."""
     with extra("llm"):
         from whystall.agent_server.llm.client import ChatClient
 

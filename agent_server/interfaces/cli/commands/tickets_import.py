@@ -1,4 +1,4 @@
-"""``whystall tickets import``: a backlog of work orders becomes tickets."""
+"""``whystall tickets import``: import a backlog of work orders."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def import_(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Make tickets of a backlog of work orders, each once: classified, the same ones counted in one, like ones linked.
+    """Make tickets of a backlog of work orders, each once: classified, duplicates merged, similar ones linked.
 
-    Columns are found by their usual names in English and Chinese where no option names them. Run again, it goes on
-    where it was.
+    Columns without an option are found by their usual names in English and Chinese. A repeated run continues the last
+    one.
     """
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{delimiter!r} cannot stand between cells", "give one character")
@@ -110,7 +110,7 @@ def import_(
 
 @contextmanager
 def _opened(file: str) -> Iterator[tuple[BinaryIO, int]]:
-    """The file, or standard input for ``-``, and its size in bytes, 0 where that is not known."""
+    """Open the file, or standard input for ``-``; return it with its size in bytes, 0 if unknown."""
     if file == "-":
         yield sys.stdin.buffer, 0
         return
@@ -125,7 +125,7 @@ def _opened(file: str) -> Iterator[tuple[BinaryIO, int]]:
 
 @contextmanager
 def _base(dry_run: bool) -> Iterator[Stores]:
-    """The knowledge base; for a dry run a copy of it that goes away afterwards."""
+    """Open the database; for a dry run a temporary copy of it."""
     kb = open_default()
     if not dry_run:
         yield kb
