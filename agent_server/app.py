@@ -78,7 +78,7 @@ class RecordParams(TargetParams):
     @model_validator(mode="after")
     def _rate_of_samples(self) -> RecordParams:
         if self.hz is not None and not self.samples:
-            raise ValueError("hz needs samples: it says how often they are taken")
+            raise ValueError("hz needs samples: it is their rate")
         return self
 
     @property

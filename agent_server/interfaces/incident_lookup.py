@@ -58,12 +58,12 @@ def similar(base: Stores, params: SimilarParams) -> Hits:
 
     Raises `ToolError`: bad_argument if nothing or something unknown is given; not_found: the diagnosis.
     """
-    told = [name for name in ("kinds", "features", "symptom", "ran") if getattr(params, name) is not None]
+    given = [name for name in ("kinds", "features", "symptom", "ran") if getattr(params, name) is not None]
     if params.diagnosis is not None:
-        if told:
-            raise ToolError(ErrorCode.BAD_ARGUMENT, f"a diagnosis says its {told[0]} itself", "leave one of them out")
+        if given:
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"a diagnosis has its own {given[0]}", "leave one of them out")
         evidence = evidence_of(base.get_diagnosis(params.diagnosis))
-    elif told in ([], ["ran"]):
+    elif given in ([], ["ran"]):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "nothing to compare with", "give diagnosis, kinds, features or symptom")
     else:
         features = [*(f"kind:{kind}" for kind in _kinds(params.kinds)), *_features(params.features)]

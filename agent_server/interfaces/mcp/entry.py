@@ -47,7 +47,7 @@ class Entry:
     @property
     def arguments(self) -> Schema:
         """Return the input schema."""
-        return input_schema(self.params, told=() if self.toolset == CORE else _COMMON, without=_OPERATORS)
+        return input_schema(self.params, explained=() if self.toolset == CORE else _COMMON, without=_OPERATORS)
 
     @property
     def output(self) -> Schema:
@@ -58,7 +58,7 @@ class Entry:
         """Validate `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""
         fields = [name for name in self.params.model_fields if name not in _OPERATORS]
         if refused := next((name for name in arguments if name in _OPERATORS), None):
-            message = f"{refused} is for whoever runs the server"
+            message = f"{refused} is reserved for the operator of the server"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(fields)}")
         given = {name: value for name, value in arguments.items() if value is not None or name not in fields}
         valid = parse_params(self.params, given)

@@ -21,7 +21,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from whystall.agent_server.interfaces.mcp.server import Door
+    from whystall.agent_server.interfaces.mcp.server import McpServer
 
 PATH = "/mcp"
 TOKEN_VARIABLE = "WHYSTALL_TOKEN"  # noqa: S105  a name, not a token
@@ -78,11 +78,11 @@ def choose_token(host: str, token: str | None, token_file: Path | None) -> tuple
     return chosen, False
 
 
-def http_app(door: Door, host: str, token: str, names: Sequence[str] = ()) -> Starlette:
-    """Return the ASGI application. A request must name this host (`host`, `names` or loopback), against DNS rebinding."""
+def http_app(mcp_server: McpServer, host: str, token: str, names: Sequence[str] = ()) -> Starlette:
+    """Return the ASGI application; requests must name this host (`host`, `names`, loopback), against DNS rebinding."""
     literal = f"[{host}]" if ":" in host else host
     known = list(dict.fromkeys((*_LOOPBACK, literal, socket.gethostname(), *names)))
-    return door.server.streamable_http_app(
+    return mcp_server.server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,
         auth=AuthSettings(issuer_url=AnyHttpUrl("http://localhost"), resource_server_url=None),

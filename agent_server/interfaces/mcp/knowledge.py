@@ -38,7 +38,7 @@ class KbRecordParams(Params):
     root_cause: Annotated[str, Field(max_length=4000, description="why it happened")] = ""
     cause: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a cause")] = None
     diagnosis: Annotated[
-        str | None, Field(min_length=1, max_length=200, description="id; its evidence goes on the card")
+        str | None, Field(min_length=1, max_length=200, description="id; its evidence is copied to the card")
     ] = None
 
 
@@ -82,7 +82,7 @@ def _search(app: App, lang: Lang) -> Entry:
         hits = search(app.kb(), given["query"], given.get("limit", 5))
         return hits, words.hits_text(hits, lang, TEXT_LIMIT)
 
-    text = "Finds past incidents by words, English or Chinese; says so when none resembles them."
+    text = "Finds past incidents by words, English or Chinese; reports when none is similar."
     return Entry("kb_search", "Search past incidents", text, KbSearchParams, RESULTS["kb_search"], call)
 
 

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 Schema = dict[str, Any]
 
 
-def input_schema(model: type[BaseModel], told: Collection[str] = (), without: Collection[str] = ()) -> Schema:
+def input_schema(model: type[BaseModel], explained: Collection[str] = (), without: Collection[str] = ()) -> Schema:
     """Return the schema of a call's arguments: flat, with bounds and defaults; unknown names are refused.
 
-    Arguments in `without` are left out. For those in `told` only types are declared, since they are explained
+    Arguments in `without` are left out. For those in `explained` only types are declared, since they are explained
     elsewhere; then bounds are left to the error messages.
     """
     schema = model.model_json_schema()
@@ -29,9 +29,9 @@ def input_schema(model: type[BaseModel], told: Collection[str] = (), without: Co
         kinds = [k for k in field.pop("anyOf", []) if k != {"type": "null"}]
         if len(kinds) == 1:
             field = {**kinds[0], **field}
-        if name in told:
+        if name in explained:
             field = {"type": field["type"]}
-        for noise in ("title", "minLength", "maxLength", *(("minimum", "maximum") if told else ())):
+        for noise in ("title", "minLength", "maxLength", *(("minimum", "maximum") if explained else ())):
             field.pop(noise, None)
         if not field.get("default", True):  # the value of an omitted argument
             field.pop("default")

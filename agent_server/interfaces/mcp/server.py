@@ -35,7 +35,7 @@ _Context = ServerRequestContext[Any, Any]
 _LISTED = 50  # latest tickets and cards in resources/list; others are found by completion or search
 
 
-class Door:
+class McpServer:
     """An MCP server over `app`; texts in `lang`; `chosen` tools and toolsets (none: all). `calls`: those in flight."""
 
     def __init__(self, app: App, lang: Lang = "en", chosen: Sequence[str] = ()) -> None:
@@ -162,7 +162,7 @@ def _resource(kind: str, id: str, title: str, media_type: str) -> types.Resource
 
 
 def _declared(entry: Entry) -> types.Tool:
-    """Return the annotations: no tool changes the observed host; those that are not read-only write to our own store."""
+    """Return the tool's declaration. None changes the observed host; those not read-only write to our own store."""
     return types.Tool(
         name=entry.name,
         title=entry.title,

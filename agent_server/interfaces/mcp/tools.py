@@ -90,8 +90,8 @@ def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
         result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
         return result, result_text(result, lang)
 
-    room = tool.judge.__module__.split(".")[2]  # whystall.tools.PACKAGE.module
-    return Entry(tool.name, tool.title, tool.description, params, results(app)[tool.name], call, toolset=room)
+    package = tool.judge.__module__.split(".")[2]  # whystall.tools.PACKAGE.module
+    return Entry(tool.name, tool.title, tool.description, params, results(app)[tool.name], call, toolset=package)
 
 
 def _diagnose(app: App, lang: Lang) -> Entry:

@@ -38,7 +38,7 @@ def web_app(routes: Sequence[BaseRoute], mcp: Starlette | None) -> ASGIApp:
         async with mcp.router.lifespan_context(mcp):
             yield
 
-    async def told(_request: Request, error: Exception) -> Response:
+    async def refused(_request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         return json_error(status, _CODES.get(status, "refused"))
 
@@ -46,7 +46,7 @@ def web_app(routes: Sequence[BaseRoute], mcp: Starlette | None) -> ASGIApp:
     return Starlette(
         routes=[*routes, *beside],
         lifespan=lifespan,
-        exception_handlers={HTTPException: told},
+        exception_handlers={HTTPException: refused},
     )
 
 

@@ -76,8 +76,8 @@ class Gate:
         """
         if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise Denied(415, "encoded")
-        told = request.headers.get("content-length", "0")
-        if not (told.isascii() and told.isdigit()) or int(told[:20]) > self._limit:
+        length = request.headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()) or int(length[:20]) > self._limit:
             raise Denied(413, "too_large")
         self._inside -= 1
         try:

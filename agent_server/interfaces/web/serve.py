@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    from whystall.agent_server.interfaces.mcp.server import Door
+    from whystall.agent_server.interfaces.mcp.server import McpServer
     from whystall.agent_server.worker.service import Service
 
 
 class Server:
-    """Serves `mcp` (of `door`), if given, and `service` (None: the settings turn nothing on)."""
+    """Serves `mcp` (of `mcp_server`), if given, and `service` (None: the settings turn nothing on)."""
 
-    def __init__(self, service: Service | None, door: Door | None, mcp: Starlette | None) -> None:
+    def __init__(self, service: Service | None, mcp_server: McpServer | None, mcp: Starlette | None) -> None:
         self._service = service
-        self._door = door
+        self._mcp_server = mcp_server
         self.works = service is not None and service.settings.server.worker
         self._http = HttpServer(web_app(list(routes_of(service)), mcp))
         self._work: anyio.CancelScope | None = None
 
-    def told(self, listener: socket.socket) -> list[str]:
+    def addresses(self, listener: socket.socket) -> list[str]:
         """Return a line for each address besides MCP's."""
         lines = [f"{what} at {url(listener, path)}" for what, path in _places(self._service)]
         return [*lines, *(["works on what comes in"] if self.works else [])]
@@ -62,8 +62,8 @@ class Server:
 
     def leave(self) -> None:
         """Cancel calls and work in flight, close connections and return from `serve_on`."""
-        if self._door is not None:
-            self._door.calls.stop()
+        if self._mcp_server is not None:
+            self._mcp_server.calls.stop()
         self._http.leave()
         if self._work is not None:
             self._work.cancel()

@@ -38,21 +38,21 @@ def sink_routes(kb: Stores, settings: Settings, ticket_service: TicketService, r
         body = await gate.body(request)
         headers, query = headers_by_name(request.headers.raw), dict(request.query_params)
 
-        def heard() -> Answered:
+        def handle() -> Answered:
             now = time.time()
             try:
-                said = receive(name, sink, headers, query, body, now)
+                received = receive(name, sink, headers, query, body, now)
             except ToolError as error:
                 if error.code is not ErrorCode.BAD_ARGUMENT:
                     raise
                 # Our secret cannot be read: nothing can be authenticated, the sender retries.
                 raise Denied(503, "unready", wait=_UNREADY_S, detail=error.message) from None
-            if isinstance(said, Answered):
-                return said
-            apply(said, name, sink, kb, ticket_service, now)
+            if isinstance(received, Answered):
+                return received
+            apply(received, name, sink, kb, ticket_service, now)
             return Answered()
 
-        answer = await in_thread(heard)
+        answer = await in_thread(handle)
         return Response(answer.body, media_type=answer.content_type)
 
     yield route("/sinks/{name}", "POST", hear, Gate(BODY_LIMIT, _SECONDS, _AT_ONCE), refusals)

@@ -33,7 +33,7 @@ def test_a_diagnosis_and_its_findings_lead_to_past_incidents(whystall: Run) -> N
         (("--features", "fsync"), 2, "error: bad_argument: features: unknown 'fsync'"),
         (("--limit", "0", "--symptom", "x"), 2, "error: bad_argument: "),
         (("20260101T000000-000000",), 1, "error: not_found: "),
-        (("x", "--kinds", "file.slow_sync"), 2, "error: bad_argument: a diagnosis says its kinds itself"),
+        (("x", "--kinds", "file.slow_sync"), 2, "error: bad_argument: a diagnosis has its own kinds"),
     ],
     ids=["nothing", "kind", "feature", "limit", "diagnosis", "both"],
 )

@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
-from whystall.agent_server.interfaces.mcp.server import Door
+from whystall.agent_server.interfaces.mcp.server import McpServer
 
 pytestmark = pytest.mark.anyio
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -51,7 +51,7 @@ def _own_state(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def connected(mode: str, *chosen: str) -> AsyncIterator[Client]:
     """A client of a server in this process."""
     with App().closing() as app:
-        async with Client(Door(app, chosen=chosen).server, mode=mode) as client:
+        async with Client(McpServer(app, chosen=chosen).server, mode=mode) as client:
             yield client
 
 
@@ -171,8 +171,8 @@ async def test_a_number_given_as_text_is_a_number() -> None:
         ("fileslower", {"duration": "soon"}, ("bad_argument: duration",)),
         ("fileslower", {"pid": True}, ("bad_argument: pid",)),
         ("fileslower", {"pid": 1, "comm": "x"}, ("bad_argument: give only one",)),
-        ("diagnose", {"llm": True}, ("bad_argument: llm is for whoever runs the server",)),
-        ("diagnose", {"scheduler": "x"}, ("bad_argument: scheduler is for whoever runs the server",)),
+        ("diagnose", {"llm": True}, ("bad_argument: llm is reserved for the operator of the server",)),
+        ("diagnose", {"scheduler": "x"}, ("bad_argument: scheduler is reserved for the operator of the server",)),
         ("kb_search", {}, ("bad_argument: query",)),
         ("fileslower", {"recording": "relative"}, ("bad_recording: ",)),
         ("fileslower", {"recording": "/etc"}, ("bad_recording: ",)),

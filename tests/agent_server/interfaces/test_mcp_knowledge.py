@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from whystall.agent_server.app import App
-from whystall.agent_server.interfaces.mcp.server import Door
+from whystall.agent_server.interfaces.mcp.server import McpServer
 from whystall.knowledge_base.models import Incident, Words
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ def _own_home(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 async def connected(mode: str) -> AsyncIterator[tuple[Client, App]]:
     """A client of a server in this process, and what the server serves."""
     with App().closing() as app:
-        async with Client(Door(app).server, mode=mode) as client:
+        async with Client(McpServer(app).server, mode=mode) as client:
             yield client, app
 
 
@@ -105,7 +105,7 @@ async def test_the_like_of_a_diagnosis_or_of_findings_is_found(mode: str) -> Non
         ({"kinds": "file.slow_sync,\x1b[31m"}, ("bad_argument: kinds: unknown",)),
         ({"features": "fsync"}, ("bad_argument: features: unknown 'fsync'", "op, ")),
         ({"kinds": ",".join(f"k{i}" for i in range(100))}, ("bad_argument: kinds: 100 entries",)),
-        ({"diagnosis": "x", "kinds": "file.slow_sync"}, ("bad_argument: a diagnosis says its kinds itself",)),
+        ({"diagnosis": "x", "kinds": "file.slow_sync"}, ("bad_argument: a diagnosis has its own kinds",)),
         ({"diagnosis": "20260101T000000-000000"}, ("not_found: there is no diagnosis",)),
         ({"findings": "F1"}, ("bad_argument: unknown argument 'findings'", "kinds")),
     ],

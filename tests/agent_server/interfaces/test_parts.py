@@ -98,9 +98,9 @@ def test_input_schemas_are_flat_and_bounded() -> None:
         "required": ["query"],
         "additionalProperties": False,
     }
-    told = input_schema(Call, told=("pid", "mode"))["properties"]
+    told = input_schema(Call, explained=("pid", "mode"))["properties"]
     assert told == {"pid": {"type": "integer"}, "mode": {"type": "string"}, "query": {"type": "string"}}
-    bare = input_schema(Call, told=("mode",))["properties"]["pid"]
+    bare = input_schema(Call, explained=("mode",))["properties"]["pid"]
     assert bare == {"type": "integer", "description": "process id"}
 
 

@@ -13,7 +13,7 @@ from mcp import Client
 
 from whystall.agent_server.app import App
 from whystall.agent_server.inputs.ranks import open_job
-from whystall.agent_server.interfaces.mcp.server import Door
+from whystall.agent_server.interfaces.mcp.server import McpServer
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.ranks.slow_node_check import tool as slow_node_check
 from whystall.tools.toolbox import registry
@@ -164,7 +164,7 @@ def _own_state(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def call(tool: str, arguments: dict[str, Any], *chosen: str) -> tuple[Any, str]:
     with App().closing() as app:
-        async with Client(Door(app, chosen=chosen).server, mode="auto") as client:
+        async with Client(McpServer(app, chosen=chosen).server, mode="auto") as client:
             result = await client.call_tool(tool, arguments)
     return result, "\n".join(block.text for block in result.content)  # type: ignore[union-attr]
 
@@ -211,7 +211,7 @@ async def test_a_client_reaches_no_other_host_and_no_odd_file(tool: str, argumen
 @pytest.mark.usefixtures("_own_state")
 async def test_the_tools_of_ranks_are_a_set_and_hide_what_clients_may_not_say() -> None:
     with App().closing() as app:
-        async with Client(Door(app, chosen=("ranks",)).server, mode="auto") as client:
+        async with Client(McpServer(app, chosen=("ranks",)).server, mode="auto") as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert tools.keys() == {"slow_node_check", "compare_runs"}
     for tool in tools.values():

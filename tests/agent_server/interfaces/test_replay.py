@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from whystall.agent_server.app import App
-from whystall.agent_server.interfaces.mcp.server import Door
+from whystall.agent_server.interfaces.mcp.server import McpServer
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -110,7 +110,7 @@ async def test_a_transcript_is_read_over_mcp(
     if not os.path.lexists(outside):
         outside.symlink_to("/etc/passwd")
     with App().closing() as app:
-        async with Client(Door(app).server, mode=mode) as client:
+        async with Client(McpServer(app).server, mode=mode) as client:
             content = (await client.read_resource(uri)).contents[0]
             assert content.mime_type == "application/jsonl"
             assert content.text == whole  # type: ignore[union-attr]

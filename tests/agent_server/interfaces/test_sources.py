@@ -16,7 +16,7 @@ from mcp import Client
 from scheduled import PERIODS, TID, profile_text, trace_text, write
 
 from whystall.agent_server.app import App
-from whystall.agent_server.interfaces.mcp.server import Door
+from whystall.agent_server.interfaces.mcp.server import McpServer
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -93,7 +93,7 @@ def test_an_answer_about_no_thread_is_no_health(tmp_path: Path, whystall: Run) -
 async def test_both_doors_give_the_same(tmp_path: Path, whystall: Run) -> None:
     trace, profile = write(tmp_path)
     with App().closing() as app:
-        async with Client(Door(app).server) as client:
+        async with Client(McpServer(app).server) as client:
             given = {"recording": str(trace), "profile": str(profile), "pid": TID}
             result = await client.call_tool("host_bound", given)
     assert not result.is_error, result.content

@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 
 from whystall.agent_server.app import App
-from whystall.agent_server.interfaces.mcp.server import Door
+from whystall.agent_server.interfaces.mcp.server import McpServer
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.recorded import recording_of
@@ -73,7 +73,7 @@ def refused(done: subprocess.CompletedProcess[str], code: str) -> str:
 
 async def called(tool: str, arguments: dict[str, Any]) -> Any:
     with App().closing() as app:
-        async with Client(Door(app).server, mode="auto") as client:
+        async with Client(McpServer(app).server, mode="auto") as client:
             return await client.call_tool(tool, arguments)
 
 

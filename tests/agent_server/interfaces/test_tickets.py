@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 
 from whystall.agent_server.app import App
-from whystall.agent_server.interfaces.mcp.server import Door
+from whystall.agent_server.interfaces.mcp.server import McpServer
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.models import Lang
@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_ticket_is_drafted_once_listed_and_read(mode: str, home: dict[str, str], whystall: Run) -> None:
     with App().closing() as app:
-        async with Client(Door(app).server, mode=mode) as client:
+        async with Client(McpServer(app).server, mode=mode) as client:
             first = await client.call_tool("ticket_draft", {"diagnosis": "d-test"})
             again = await client.call_tool("ticket_draft", {"diagnosis": "d-test"})
             assert not first.is_error, first.content
@@ -68,7 +68,7 @@ async def test_a_ticket_of_an_alert_is_a_resource_with_its_history(lang: Lang, h
         report = Report(origin="alert", title="NCCL timeout", description=text, created="2025-01-01T00:00:00Z")
         id = TicketService(app.kb()).file(report).ticket.id
         tickets.comment(id, Comment(by="ann", at="2025-01-01T00:00:00Z", text="the switch"))
-        async with Client(Door(app, lang=lang).server) as client:
+        async with Client(McpServer(app, lang=lang).server) as client:
             listed = [r for r in (await client.list_resources()).resources if "/tickets/" in str(r.uri)]
             assert [(str(r.uri), r.mime_type) for r in listed] == [(f"whystall://tickets/{id}", "text/markdown")]
             shown = (await client.read_resource(listed[0].uri)).contents[0].text  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ async def test_a_database_that_is_none_is_said_through_both_doors(tmp_path: Path
     assert done.stderr.startswith("error: database: ")
     assert time.monotonic() - started < 300
     with App(database).closing() as app:
-        async with Client(Door(app).server) as client:
+        async with Client(McpServer(app).server) as client:
             result = await client.call_tool("kb_search", {"query": "slow"})
             assert result.is_error
             assert result.content[0].text.startswith("database: ")  # type: ignore[union-attr]

@@ -44,7 +44,7 @@ def _alerts() -> None:
 def list_alerts(
     status: Annotated[
         Optional[Literal["firing", "resolved"]],  # noqa: UP045  typer reads this at run time, also on Python 3.10
-        typer.Option("--status", help="only what was said to fire, or to be resolved"),
+        typer.Option("--status", help="only firing, or only resolved ones"),
     ] = None,
     name: Annotated[Optional[str], typer.Option("--name", help="only alerts of this name")] = None,  # noqa: UP045
     ticket: Annotated[

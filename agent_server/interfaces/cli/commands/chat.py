@@ -95,9 +95,9 @@ class _Talk:
         self._count += 1
         place = Place(channel=TERMINAL, conversation=TERMINAL)
         event = f"{time.time_ns()}:{self._count}"
-        said = Incoming(event=event, place=place, sender=_user(), text=clean(line, _LONGEST), direct=True)
+        message_in = Incoming(event=event, place=place, sender=_user(), text=clean(line, _LONGEST), direct=True)
         kb = self._conversation.app.kb()
-        turn, author = signals.run(self._conversation.turn(said, time.time(), self._lang, self._llm))
+        turn, author = signals.run(self._conversation.turn(message_in, time.time(), self._lang, self._llm))
         with kb.transaction():
             message = turn.act()
         _write(plain_text(message))

@@ -96,10 +96,10 @@ def try_chat(
             names = ", ".join(sorted(known)) or "there is none"
             raise ToolError(ErrorCode.NOT_FOUND, f"no chat is called {name!r} in the settings", f"known: {names}")
         place = _place(known[name], to)
-        saying = _test(known[name], place, lang)
+        steps = _test(known[name], place, lang)
         if dry_run:
             try:
-                requests = [redact.shown(request) for request in dry_run_requests(saying)]
+                requests = [redact.shown(request) for request in dry_run_requests(steps)]
             except SendError as error:
                 raise _failed(name, error.code, error.message) from None
             if as_json:
@@ -107,7 +107,7 @@ def try_chat(
             else:
                 console.say("\n\n".join(requests))
             return
-        count = _say(kb, name, place, saying)
+        count = _say(kb, name, place, steps)
     if as_json:
         console.say_json([{"name": name, "said": True, "requests": count}])
     else:
@@ -125,17 +125,17 @@ def _place(vendor: Vendor, to: str | None) -> Place:
 
 
 def _test(vendor: Vendor, place: Place, lang: str) -> SendSteps:
-    said = words(lang)["chats"]
-    text = fill(markdown, said["text"], user=getpass.getuser(), host=socket.gethostname())
-    message = Outgoing(title=str(said["title"]), text=str(text), lang="zh" if lang == "zh" else "en")
+    texts = words(lang)["chats"]
+    text = fill(markdown, texts["text"], user=getpass.getuser(), host=socket.gethostname())
+    message = Outgoing(title=str(texts["title"]), text=str(text), lang="zh" if lang == "zh" else "en")
     now = time.time()
     return vendor.send(place, message, None, f"test:{time.time_ns()}", now)
 
 
-def _say(kb: Stores, name: str, place: Place, saying: SendSteps) -> int:
+def _say(kb: Stores, name: str, place: Place, steps: SendSteps) -> int:
     async def send() -> int:
         async with Client() as client:
-            return await send_all(client, saying)
+            return await send_all(client, steps)
 
     target = f"{name}:{place.conversation}"
     try:

@@ -103,13 +103,13 @@ def hybrid_run(
     except CannotRun as error:
         missing = error.status == NOT_FOUND
         code = ErrorCode.NOT_FOUND if missing else ErrorCode.BAD_ARGUMENT
-        said = ToolError(code, str(error), "name a program, or the path of one")
-        console.note(f"error: {code.value}: {said.message}; {said.remedy}")
+        failure = ToolError(code, str(error), "name a program, or the path of one")
+        console.note(f"error: {code.value}: {failure.message}; {failure.remedy}")
         if as_json:
-            console.say_json(wire.error_object(said))
+            console.say_json(wire.error_object(failure))
         return error.status
     except BuildError as error:
-        remedy = "`whystall doctor` says what is missing"
+        remedy = "`whystall doctor` reports what is missing"
         raise ToolError(ErrorCode.NO_ENGINE, f"the shim cannot be built: {error}", remedy) from None
     if not quiet:
         try:
@@ -147,14 +147,14 @@ def as_object(done: Run) -> dict[str, Any]:
 
 
 def _program(program: Programs) -> dict[str, Any]:
-    told = {f.name: getattr(program, f.name) for f in dataclasses.fields(program) if f.name != "counts"}
-    told["direct_bytes"] = {op: program.bytes(op, direct=True) for op in program.counts}
-    told["buffered_bytes"] = {op: program.bytes(op, direct=False) for op in program.counts}
-    told["counts"] = {
+    values = {f.name: getattr(program, f.name) for f in dataclasses.fields(program) if f.name != "counts"}
+    values["direct_bytes"] = {op: program.bytes(op, direct=True) for op in program.counts}
+    values["buffered_bytes"] = {op: program.bytes(op, direct=False) for op in program.counts}
+    values["counts"] = {
         op: {reason: dataclasses.asdict(count) for reason, count in ways.items() if count.requests or count.bytes}
         for op, ways in program.counts.items()
     }
-    return told
+    return values
 
 
 def _size(option: str, text: str | None) -> int | None:

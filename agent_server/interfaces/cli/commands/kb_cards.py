@@ -55,7 +55,7 @@ def review(
     if accept and retire:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "accept and retire exclude each other", "give one of them")
     if because and not retire:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "--because says why a card is retired", "give it with --retire")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "--because is the reason to retire a card", "give it with --retire")
     if incident is None:
         if deeds:
             raise ToolError(ErrorCode.BAD_ARGUMENT, "no card is named", "`whystall kb review` lists their ids")

@@ -133,10 +133,8 @@ def add_override(
     remove: Annotated[str, typer.Option("--remove", metavar="USER", help="is not on call")] = "",
     replace: Annotated[str, typer.Option("--replace", metavar="USER", help="is not on call, but ...")] = "",
     by_whom: Annotated[str, typer.Option("--with", metavar="USER", help="... who stands in for them")] = "",
-    only: Annotated[
-        str, typer.Option("--only", metavar="USER,...", help="these and nobody else, whatever the schedule says")
-    ] = "",
-    nobody: Annotated[bool, typer.Option("--nobody", help="nobody is on call")] = False,
+    only: Annotated[str, typer.Option("--only", metavar="USER,...", help="only these, instead of the schedule")] = "",
+    nobody: Annotated[bool, typer.Option("--nobody", help="no one is on call")] = False,
     because: Annotated[str, typer.Option("--because", metavar="TEXT", help="why")] = "",
     schedule: _Schedule = None,
     by: ByOption = None,

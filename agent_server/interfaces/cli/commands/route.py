@@ -53,7 +53,7 @@ def try_out(
     routes: _Routes = None,
     at: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--at", metavar="TIME", help="then, not now, for what is told only at times: 2026-03-29T09:00"),
+        typer.Option("--at", metavar="TIME", help="evaluate mute times at this time: 2026-03-29T09:00"),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="how many alerts of the body")] = _SHOWN,
     as_json: JsonOption = False,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whystall.agent_server.app import App
-    from whystall.agent_server.interfaces.mcp.server import Door
+    from whystall.agent_server.interfaces.mcp.server import McpServer
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.worker.service import Service
     from whystall.knowledge_base.models import Lang
@@ -67,25 +67,25 @@ def serve(
     if transport == "http":
         _http(lang, chosen, host, port, token, token_file, allow_host or [])
     else:
-        _stdio(_door(lang, chosen))
+        _stdio(_mcp_server(lang, chosen))
 
 
-def _door(lang: Lang, chosen: Sequence[str], app: App | None = None) -> Door:
+def _mcp_server(lang: Lang, chosen: Sequence[str], app: App | None = None) -> McpServer:
     from whystall.agent_server.app import App
-    from whystall.agent_server.interfaces.mcp.server import Door
+    from whystall.agent_server.interfaces.mcp.server import McpServer
 
-    return Door(app or App(), lang, chosen)
+    return McpServer(app or App(), lang, chosen)
 
 
-def _stdio(door: Door) -> None:
+def _stdio(mcp_server: McpServer) -> None:
     from whystall.agent_server.interfaces.mcp import stdio as mcp_stdio
 
     leaving: list[asyncio.Future[None]] = []
 
     def stop() -> None:
-        leaving.append(asyncio.ensure_future(mcp_stdio.leave(door, signals.received or 0)))
+        leaving.append(asyncio.ensure_future(mcp_stdio.leave(mcp_server, signals.received or 0)))
 
-    signals.run(mcp_stdio.serve(door), stop)
+    signals.run(mcp_stdio.serve(mcp_server), stop)
 
 
 def _http(
@@ -102,22 +102,22 @@ def _http(
     from whystall.agent_server.interfaces.web.serve import Server
 
     settings, app = load(), App()
-    door = mcp = None
+    mcp_server = mcp = None
     shown = ""
     if settings.server.mcp:
         from whystall.agent_server.interfaces.mcp import http as mcp_http
 
-        door = _door(lang, chosen, app)
+        mcp_server = _mcp_server(lang, chosen, app)
         secret, made = mcp_http.choose_token(host, token, token_file)
-        mcp = mcp_http.http_app(door, host, secret, names)
+        mcp = mcp_http.http_app(mcp_server, host, secret, names)
         shown = secret if made else ""
-    server = Server(_service(app, settings), door, mcp)
+    server = Server(_service(app, settings), mcp_server, mcp)
     with http_server.listen(host, port) as listener:
         if mcp is not None:
             console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH)}")
         if shown:
             console.note(f"token: {shown}")
-        for line in server.told(listener):
+        for line in server.addresses(listener):
             console.note(f"whystall: {line}")
         if not is_loopback(host):
             console.note("warning: plain HTTP shows the token to the network; put a TLS proxy in front")

@@ -81,8 +81,8 @@ def list_sinks(as_json: JsonOption = False, lang: LangOption = "en") -> None:
         console.say(say("line", name=name, kind=sink.kind, url=url, tickets=tickets, behind=behind, parked=parked))
         for d in troubles[name]:
             due = datetime.fromtimestamp(d.due, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-            said = {"ticket": d.ticket, "error": d.error, "due": due, "attempts": d.attempts + 1}
-            console.say("  " + say("parked" if d.parked else "failing", **said))
+            fields = {"ticket": d.ticket, "error": d.error, "due": due, "attempts": d.attempts + 1}
+            console.say("  " + say("parked" if d.parked else "failing", **fields))
         if any(d.parked for d in troubles[name]):
             console.say("  " + say("mend", name))
 
@@ -106,8 +106,8 @@ def deliver(
             _dry(kb, settings, names, ticket, as_json, lang)
             return
         done: list[dict[str, Any]] = []
-        with worker_lock(kb.path) as mine:
-            if mine:
+        with worker_lock(kb.path) as locked:
+            if locked:
                 kb.deliveries.release()  # their worker has exited
             for one in names:
                 kb.deliveries.unpark(one, ticket)
@@ -115,9 +115,9 @@ def deliver(
                 async def work(client: Client, one: str = one) -> int:
                     return await DeliveryWorker(kb, settings, client, time.time).deliver(one, ticket)
 
-                made = _run(work) if mine else None
+                made = _run(work) if locked else None
                 done.append({"name": one, "made": made, "behind": kb.deliveries.counts().get(one, (0, 0, 0))[1]})
-    if not mine:
+    if not locked:
         _say(done, "left", as_json, lang)
         return
     _say(done, "delivered", as_json, lang)
@@ -232,7 +232,7 @@ def _run(work: Callable[[Client], Coroutine[Any, Any, int]]) -> int:
 
 
 def _failed(name: str, error: Any) -> ToolError:
-    remedy = "see its settings and secrets" if error.code == "unauthorised" else "try again, or look at its address"
+    remedy = "see its settings and secrets" if error.code == "unauthorised" else "try again, or check its address"
     return ToolError(ErrorCode.IO_ERROR, f"{name}: {error.code}: {error.message}", remedy)
 
 

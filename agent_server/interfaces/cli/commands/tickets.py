@@ -79,7 +79,7 @@ def list_tickets(
     component: Annotated[Optional[str], typer.Option("--component", metavar="NAME", help="only of this")] = None,  # noqa: UP045
     assignee: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--assignee", metavar="NAME", help="only what this person is asked for first; - for nobody"),
+        typer.Option("--assignee", metavar="NAME", help="only tickets assigned to this user; - for unassigned ones"),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=_ENOUGH, help="how many at most")] = 100,
     as_json: JsonOption = False,
@@ -113,7 +113,7 @@ def show(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> N
 
 
 def history(ticket: _Id, as_json: JsonOption = False, lang: LangOption = "en") -> None:
-    """List what was done to a ticket, by whom and when."""
+    """List the changes of a ticket, with author and time."""
     events = open_default().tickets.events(ticket, limit=_ENOUGH)
     if as_json:
         console.say_json([wire.structured(event) for event in events])
@@ -174,9 +174,9 @@ def comment(
     lang: LangOption = "en",
 ) -> None:
     """Comment on a ticket."""
-    said = human.required(_read(text), human.COMMENT, "comment", "give a text")  # not cut if long
+    body = human.required(_read(text), human.COMMENT, "comment", "give a text")  # not cut if long
     kb = open_default()
-    _tell(kb, _ticket_service(kb).comment(ticket, said, who(by)), "commented", as_json, lang)
+    _tell(kb, _ticket_service(kb).comment(ticket, body, who(by)), "commented", as_json, lang)
 
 
 def edit(
@@ -272,7 +272,7 @@ def _known(users: Sequence[str]) -> list[str]:
     wrong = [name for name in named if settings.users and name not in settings.users]
     if wrong or not all(name.strip() for name in named):
         valid = ", ".join([*settings.users, *settings.oncall.groups])
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"nobody is called {(wrong or [''])[0]!r}", f"valid: {valid}")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"no user is called {(wrong or [''])[0]!r}", f"valid: {valid}")
     return named
 
 

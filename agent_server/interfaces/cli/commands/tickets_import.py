@@ -38,10 +38,10 @@ def add_import(group: typer.Typer) -> None:
 def import_(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="CSV or JSON lines; - reads standard input")],
     title: Annotated[_Column, typer.Option("--title", metavar="COLUMN", help="what it is, in a line")] = None,
-    text: Annotated[_Column, typer.Option("--text", metavar="COLUMN", help="what it says")] = None,
+    text: Annotated[_Column, typer.Option("--text", metavar="COLUMN", help="its description")] = None,
     id: Annotated[_Column, typer.Option("--id", metavar="COLUMN", help="its number there")] = None,
     created: Annotated[_Column, typer.Option("--created", metavar="COLUMN", help="when it began")] = None,
-    severity: Annotated[_Column, typer.Option("--severity", metavar="COLUMN", help="how bad its author says")] = None,
+    severity: Annotated[_Column, typer.Option("--severity", metavar="COLUMN", help="the severity given")] = None,
     category: Annotated[
         _Column, typer.Option("--category", metavar="COLUMN", help="what it was about in the end: the result is scored")
     ] = None,
@@ -57,7 +57,7 @@ def import_(
         "work_orders"
     ),
     format: Annotated[Literal["auto", "csv", "jsonl"], typer.Option("--format", help="of the file")] = "auto",
-    encoding: Annotated[_Column, typer.Option("--encoding", metavar="NAME", help="of the file (told by it)")] = None,
+    encoding: Annotated[_Column, typer.Option("--encoding", metavar="NAME", help="of the file (detected)")] = None,
     delimiter: Annotated[_Column, typer.Option("--delimiter", metavar="CHARACTER", help="between cells of CSV")] = None,
     skip: Annotated[bool, typer.Option("--skip", help="leave out rows that are none, and name them")] = False,
     learn: Annotated[bool, typer.Option("--learn", help="labelled ones teach what their category reads like")] = False,
