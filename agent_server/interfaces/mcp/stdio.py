@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import anyio
 from mcp.server.stdio import stdio_server
 
-from whystall.agent_server.interfaces.cli.console import note
 from whystall.agent_server.interfaces.mcp.server import McpServer
 
 _UNWIND_S = 5.0
@@ -20,7 +20,7 @@ async def serve(mcp_server: McpServer) -> None:
         await mcp_server.server.run(reads, writes, mcp_server.server.create_initialization_options())
 
 
-async def leave(mcp_server: McpServer, signum: int) -> None:
+async def leave(mcp_server: McpServer, signum: int, note: Callable[[str], None]) -> None:
     """End the process; calls in flight are cancelled and unwound first.
 
     The SDK reads standard input in a thread that cannot be interrupted, so returning would wait for the client.

@@ -83,7 +83,7 @@ def _stdio(mcp_server: McpServer) -> None:
     leaving: list[asyncio.Future[None]] = []
 
     def stop() -> None:
-        leaving.append(asyncio.ensure_future(mcp_stdio.leave(mcp_server, signals.received or 0)))
+        leaving.append(asyncio.ensure_future(mcp_stdio.leave(mcp_server, signals.received or 0, console.note)))
 
     signals.run(mcp_stdio.serve(mcp_server), stop)
 
