@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LINKS = 20  # of a ticket; no more are added automatically
 
 
-def meant(kb: Stores, id: str, diagnosis: Diagnosis) -> Ticket:
+def attach_target(kb: Stores, id: str, diagnosis: Diagnosis) -> Ticket:
     """Return the ticket to which a diagnosis of ticket `id` is attached: its original if it became a duplicate
     meanwhile, unless the original has another fault.
     """
@@ -32,7 +32,7 @@ def meant(kb: Stores, id: str, diagnosis: Diagnosis) -> Ticket:
     return original if original.state in LIVE and original.fault in (None, fault_of(diagnosis)) else ticket
 
 
-def of_one_fault(kb: Stores, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
+def same_fault_tickets(kb: Stores, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
     """Return `ticket`, which has `diagnosis` now, and the live ones with the same fault, the oldest first; only
     `ticket` if the oldest cannot hold more duplicates.
     """
@@ -42,7 +42,7 @@ def of_one_fault(kb: Stores, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticke
     return found if len(found[0].links) + len(found) <= life.LINKS else [ticket]
 
 
-def looks_like(kb: Stores, ticket: Ticket, by: str, at: datetime) -> Ticket:
+def link_similar(kb: Stores, ticket: Ticket, by: str, at: datetime) -> Ticket:
     """Link `ticket` to the latest live one whose fault looks the same without being proven the same."""
     linked = {ticket.id, *(link.ticket for link in ticket.links)}
     alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []

@@ -29,8 +29,9 @@ def left_open(ticket: Ticket) -> list[str]:
 
 
 async def choose(model: LanguageModel, ticket: Ticket, lang: Lang = "en") -> Decision | None:
-    """What `model` makes of `ticket`: one of `left_open`, or None where it says that the text does not tell, or
-    anything else than a number of the list. Raises `LlmError` where there is no answer to be had.
+    """Ask `model` to choose one of `left_open`; None if it answers anything but a number of the list.
+
+    Raises `LlmError` if the model does not answer.
     """
     from whystall.prompts.fence import Fence
     from whystall.prompts.render import render

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from whystall.agent_server.ticketing.merging import looks_like, meant, merge, of_one_fault
+from whystall.agent_server.ticketing.merging import attach_target, link_similar, merge, same_fault_tickets
 from whystall.knowledge_base.classify.classifier import reclassified
 from whystall.knowledge_base.classify.dedup_keys import dedup_key
 from whystall.knowledge_base.ticket_models import (
@@ -116,15 +116,15 @@ class TicketService:
         """
         at = _at(now)
         with self._kb.transaction():
-            before = meant(self._kb, ticket_id, diagnosis)
+            before = attach_target(self._kb, ticket_id, diagnosis)
             ticket = self._kb.tickets.attach(before.id, diagnosis, by, rfc3339(at), **reclassified(before, diagnosis))
             detail = {"diagnosis": diagnosis.id, "verdict": diagnosis.verdict.value}
             self._audit(by, "ticket.diagnosed", ticket, detail)
             if ticket.fault is None or ticket.state not in LIVE:
                 return ticket  # closed by people: leave it alone
-            oldest, *others = of_one_fault(self._kb, ticket, diagnosis)
+            oldest, *others = same_fault_tickets(self._kb, ticket, diagnosis)
             if not others:
-                return looks_like(self._kb, ticket, ENGINE, at)
+                return link_similar(self._kb, ticket, ENGINE, at)
             for other in others:
                 self._audit(by, "ticket.closed", other, {"as": "duplicate", "of": oldest.id})
                 merge(self._kb, other.id, oldest.id, by, at, ["fault"])
@@ -194,9 +194,9 @@ class TicketService:
             ticket = self._kb.tickets.reopen(ticket_id, _name(by), rfc3339(at), because)
             self._changed("reopened", ticket, by, source)
             if self._settings is not None and ticket.assignment is not None:
-                from whystall.agent_server.ticketing.oncall.assign import renewed
+                from whystall.agent_server.ticketing.oncall.assign import reassign
 
-                again = renewed(ticket.assignment, self._settings.oncall, self._kb.overrides.all(after=at), at)
+                again = reassign(ticket.assignment, self._settings.oncall, self._kb.overrides.all(after=at), at)
                 if again is not None:
                     ticket = self._kb.tickets.assign(ticket.id, again, ENGINE, rfc3339(at))
         return ticket

@@ -1,1 +1,1 @@
-"""Who is on call at a given time, and who gets a ticket: pure calculations on what the settings say."""
+"""Who is on call at a given time, and who gets a ticket: pure functions of the settings."""

@@ -1,4 +1,4 @@
-"""Who gets a ticket: pure, and it says what decided."""
+"""Decide who is assigned a ticket, and by which rule. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from whystall.knowledge_base.times import rfc3339
 
 @dataclass(frozen=True)
 class Facts:
-    """What of a ticket decides who gets it. `receiver` and `schedule`: of the routing tree, which may name a schedule
-    outright. `severity`: as the tickets have it (``critical`` ...).
+    """The fields of a ticket that decide its assignment. `receiver` and `schedule` come from the routing tree, which
+    may name a schedule directly. `severity`: a ticket's (``critical`` ...).
     """
 
     category: str
@@ -30,31 +30,32 @@ class Facts:
 
 
 def assign(facts: Facts, settings: OncallSettings, overrides: Sequence[Override], now: datetime) -> Assignment:
-    """Who gets a ticket with `facts` at `now` (with a time zone), and the rule that decided.
+    """Return the assignment of a ticket with `facts` at `now` (with a time zone).
 
-    What is more particular goes first: the schedule that the receiver names, the first of the rules that fits, the
-    schedule of the category, the default. A schedule that is no longer there names nobody, and the next one is asked.
+    Precedence: the receiver's schedule (if it still exists), the first matching rule, the category's schedule, the
+    default schedule.
     """
-    rule, schedule, users = _decided(facts, settings)
+    rule, schedule, users = _match(facts, settings)
     return _assignment(settings, overrides, now, rule=rule, schedule=schedule, users=users, level=0)
 
 
-def renewed(
+def reassign(
     before: Assignment, settings: OncallSettings, overrides: Sequence[Override], now: datetime
 ) -> Assignment | None:
-    """Who gets a ticket that is open again at `now`: whoever is on call by now in the schedule that had it, from the
-    first level; None: it stays with whom it was, since no schedule that is still there had it.
+    """Return the assignment of a ticket reopened at `now`: who is on call now in its schedule, from the first level.
+
+    None: keep the old assignment, which is by no schedule or by a deleted one.
     """
     if before.schedule not in settings.schedules:
         return None
     return _assignment(settings, overrides, now, rule=before.rule, schedule=before.schedule, users=[], level=0)
 
 
-def _decided(facts: Facts, settings: OncallSettings) -> tuple[str, str | None, list[str]]:
+def _match(facts: Facts, settings: OncallSettings) -> tuple[str, str | None, list[str]]:
     if facts.schedule in settings.schedules:
         return f"receiver:{facts.receiver}", facts.schedule, []
     for rule in settings.rules:
-        if _fits(rule, facts):
+        if _matches(rule, facts):
             return f"rule:{rule.id}", rule.schedule, rule.users
     if facts.category in settings.categories:
         return f"category:{facts.category}", settings.categories[facts.category], []
@@ -63,14 +64,14 @@ def _decided(facts: Facts, settings: OncallSettings) -> tuple[str, str | None, l
     return "none", None, []
 
 
-def _fits(rule: Rule, facts: Facts) -> bool:
-    given = (
+def _matches(rule: Rule, facts: Facts) -> bool:
+    conditions = (
         (rule.origins, facts.origin),
         (rule.categories, facts.category),
         (rule.components, facts.component),
         (rule.severities, facts.severity),
     )
-    if any(wanted and value not in wanted for wanted, value in given):
+    if any(wanted and value not in wanted for wanted, value in conditions):
         return False
     return all(fnmatchcase(facts.labels.get(name, ""), pattern) for name, pattern in rule.labels.items())
 
@@ -96,6 +97,6 @@ def _assignment(
             at=rfc3339(now),
             until=rfc3339(found.until) if found.until else None,
         )
-    asked = users or settings.fallback
-    why = "fallback" if asked and not users else ""
-    return Assignment(users=settings.expanded(asked), rule=rule, why=why, level=level, at=rfc3339(now))
+    why = "fallback" if settings.fallback and not users else ""
+    expanded = settings.expanded(users or settings.fallback)
+    return Assignment(users=expanded, rule=rule, why=why, level=level, at=rfc3339(now))

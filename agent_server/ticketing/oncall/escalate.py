@@ -1,7 +1,7 @@
-"""What happens with a ticket that nobody acknowledges: pure.
+"""Escalate tickets that are not acknowledged. Pure.
 
-After GoAlert's escalation policies: steps with a pause before each, the whole of it repeated; level 0 is who had it
-first. A level counts on through the repetitions, so that it never falls.
+Modelled after GoAlert's escalation policies: steps, each after a delay, and the whole repeated. Level 0 is the first
+assignment; levels keep counting through the repetitions.
 """
 
 from __future__ import annotations
@@ -15,27 +15,23 @@ from whystall.agent_server.ticketing.oncall.on_call import on_call
 from whystall.knowledge_base.ticket_models import Assignment, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
 
-_SKEW = timedelta(minutes=1)  # an assignment that lies further ahead was made before the clock was set back
+_SKEW = timedelta(minutes=1)  # an assignment further in the future was made before the clock was set back
 
 
 def escalates_at(ticket: Ticket, settings: OncallSettings) -> datetime | None:
-    """When `ticket` goes on to the next level if nobody acknowledges it; None: it does not."""
+    """Return when `ticket` escalates to the next level unless acknowledged; None: never."""
     found = _next(ticket, settings)
-    if found is None:
-        return None
-    assignment, _, pause, _ = found
-    since = moment(assignment.at)
-    return None if since is None else since + pause
+    since = moment(found[0].at) if found is not None else None
+    return None if found is None or since is None else since + found[2]
 
 
 def due_escalation(
     ticket: Ticket, settings: OncallSettings, overrides: Sequence[Override], now: datetime
 ) -> Assignment | None:
-    """Who gets `ticket` in addition to or instead of who has it, since nobody has acknowledged it in time; None: it is
-    not due, or there is nobody else to ask.
+    """Return the next assignment of `ticket` if it was not acknowledged in time; None: not due, or no further users.
 
-    `now` has a time zone. One level at a time, also when the clock jumped ahead or nothing ran for long: each level
-    has its pause. An assignment in the future (the clock was set back) is taken as due: better told early than never.
+    `now` has a time zone. Escalates one level at a time, even after downtime or a clock that jumped ahead, so that each
+    level has its delay. An assignment in the future (the clock was set back) counts as due: better early than never.
     """
     at = escalates_at(ticket, settings)
     if at is None or ticket.assignment is None:
@@ -49,7 +45,7 @@ def due_escalation(
     assignment, schedule, _, level = found
     for further in range(level, _levels(schedule)):
         step = _step(schedule, further)
-        users, why = _asked(assignment, settings, overrides, step, now)
+        users, why = _users(assignment, settings, overrides, step, now)
         if users:
             return assignment.model_copy(
                 update={"users": users, "why": why, "level": further, "at": rfc3339(now), "until": None}
@@ -58,7 +54,7 @@ def due_escalation(
 
 
 def _next(ticket: Ticket, settings: OncallSettings) -> tuple[Assignment, Schedule, timedelta, int] | None:
-    """Assignment, schedule, pause and level of what comes next for a ticket that nobody has acknowledged."""
+    """Return the current assignment, its schedule, the delay and the number of the next level; None: no next level."""
     assignment = ticket.assignment
     if ticket.state != "open" or assignment is None or assignment.schedule is None:
         return None
@@ -66,11 +62,11 @@ def _next(ticket: Ticket, settings: OncallSettings) -> tuple[Assignment, Schedul
     if schedule is None or assignment.level + 1 >= _levels(schedule):
         return None
     step = _step(schedule, assignment.level + 1)
-    # The first one is asked again as long after the last step as that came after the one before it.
-    pause = schedule.escalation[-1].after if step is None else step.after
+    # A repetition begins after the delay of the last step.
+    delay = schedule.escalation[-1].after if step is None else step.after
     if not assignment.users:
-        pause = timedelta()  # nobody was asked, so that nobody is waited for
-    return assignment, schedule, pause, assignment.level + 1
+        delay = timedelta()  # no one was notified: do not wait
+    return assignment, schedule, delay, assignment.level + 1
 
 
 def _levels(schedule: Schedule) -> int:
@@ -84,14 +80,14 @@ def _step(schedule: Schedule, level: int) -> Step | None:
     return schedule.escalation[n - 1] if n else None
 
 
-def _asked(
+def _users(
     assignment: Assignment,
     settings: OncallSettings,
     overrides: Sequence[Override],
     step: Step | None,
     now: datetime,
 ) -> tuple[list[str], str]:
-    """Who a step asks, and the code of what decided."""
+    """Return the users of a step (None: those on call), and the code of what decided it."""
     if step is None:
         found = on_call(settings, overrides, assignment.schedule or "", now)
         return list(found.users), found.why

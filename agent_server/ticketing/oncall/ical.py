@@ -1,7 +1,6 @@
 """A schedule as a calendar (RFC 5545) that calendar programs subscribe to.
 
-Every turn is an event of its own in UTC and nothing recurs: a program that knew other rules of a time zone than we do,
-or none, would show somebody else on call.
+Each duty is a single event in UTC instead of a recurrence: programs with other time zone rules would show another user.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
 
 PAST = timedelta(days=31)
-"""How much of the past a calendar holds."""
+"""How far a calendar reaches into the past."""
 _REFRESH = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Duty:
-    """One user on call without a break, alone or with others."""
+    """An uninterrupted time that one user is on call, alone or with others."""
 
     user: str
     begins: datetime
@@ -40,25 +39,23 @@ class Duty:
 def duties(
     settings: Settings, overrides: Sequence[Override], schedule: str, begins: datetime, ends: datetime
 ) -> list[Duty]:
-    """Who is on call between `begins` and `ends`, user by user, in order. Who stands in because nobody is on call (the
-    fallback) is not on call. Raises as `on_call` does.
-    """
-    done: list[Duty] = []
-    running: dict[str, Duty] = {}
+    """Return the duties between `begins` and `ends` in order; fallback users have none. Raises as `on_call` does."""
+    ended: list[Duty] = []
+    current: dict[str, Duty] = {}
     for shift in shifts(settings.oncall, overrides, schedule, begins, ends):
         users = () if shift.why == "fallback" else shift.users
-        for user in [user for user in running if user not in users]:
-            done.append(running.pop(user))
+        for user in [user for user in current if user not in users]:
+            ended.append(current.pop(user))
         for user in users:
-            before = running.get(user)
+            before = current.get(user)
             why = before.why if before else shift.why
-            running[user] = Duty(user, before.begins if before else shift.begins, shift.ends, why)
-    done += running.values()
-    return sorted(done, key=lambda duty: (duty.begins, duty.user))
+            current[user] = Duty(user, before.begins if before else shift.begins, shift.ends, why)
+    ended += current.values()
+    return sorted(ended, key=lambda duty: (duty.begins, duty.user))
 
 
 def calendar(settings: Settings, overrides: Sequence[Override], schedule: str, now: datetime, days: int = 92) -> bytes:
-    """`schedule` from a month ago until `days` after `now` (with a time zone), as ``text/calendar``.
+    """Return `schedule` from `PAST` before `now` (with a time zone) until `days` after it, as ``text/calendar``.
 
     Raises `ToolError` as `on_call` does.
     """
@@ -77,7 +74,7 @@ def calendar(settings: Settings, overrides: Sequence[Override], schedule: str, n
         person = settings.users.get(duty.user)
         name = clean(person.name if person and person.name else duty.user, 200)
         event = Event()
-        # The same turn keeps its identity from one fetch to the next, also when its end moves.
+        # A duty keeps its uid from one fetch to the next, even if its end changes.
         since = "underway" if duty.begins == begins else duty.begins.isoformat()
         identity = hashlib.sha256(f"{schedule}\0{duty.user}\0{since}".encode()).hexdigest()[:32]
         event.add("uid", f"{identity}@whystall")

@@ -1,8 +1,8 @@
-"""Who is on call: a pure function of the settings, the overrides and a moment.
+"""Compute who is on call from the settings, the overrides and a time. Pure.
 
-What counts, first to last: a temporary schedule (of the overrides, the latest first, then of the settings); overrides,
-in the order they were made, over what the layers say; the layers of the highest priority that have somebody; the
-fallback. Only the present settings are known: the past is what they would have made of it.
+Precedence: a temporary schedule (of the overrides, the latest first, then of the settings); the layers of the highest
+priority with users, changed by the other overrides in the order they were made; the fallback. The past is computed from
+the current settings too.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from whystall.agent_server.ticketing.oncall.rotation import Turns
 from whystall.agent_server.ticketing.oncall.windows import Windows
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-_LOOK_AHEAD = 64  # changes that are followed to tell until when an answer holds
+_MAX_CHANGES = 64  # changes that are checked for the end of an answer
 _LAST = datetime(LAST_YEAR, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class OnCall:
-    """Who is on call in `schedule` at `at`; nobody where `users` is empty.
+    """The `users` on call in `schedule` at `at`; may be empty.
 
-    `why`: what decided: ``rotation:NAME``, ``layer:NAME`` (of users that stay the same), ``override:ID``,
-    ``temporary:ID``, ``fallback``, or empty when nobody is. `because`: all that had a part in it. `until`: when the
-    answer is another; None: not before long.
+    `why`: the code of what decided: ``rotation:NAME``, ``layer:NAME`` (of fixed users), ``override:ID``,
+    ``temporary:ID``, ``fallback``, or empty without users. `because`: all codes that contributed. `until`: when the
+    answer changes; None: not for a long time.
     """
 
     schedule: str
@@ -59,29 +59,27 @@ class Shift:
 
 
 def on_call(settings: OncallSettings, overrides: Sequence[Override], schedule: str, at: datetime) -> OnCall:
-    """Who is on call in `schedule` at `at` (with a time zone).
+    """Return who is on call in `schedule` at `at` (with a time zone).
 
-    Raises `ToolError`: not_found, there is no such schedule; bad_argument, a time beyond reckoning.
+    Raises `ToolError`: not_found (no such schedule), bad_argument (year out of range).
     """
-    at = _reckoned(at)
+    at = _in_range(at)
     roster = Roster(settings, overrides, schedule)
     users, because = roster.at(at)
-    until = at
-    for _ in range(_LOOK_AHEAD):
+    why, until = because[-1] if because else "", at
+    for _ in range(_MAX_CHANGES):
         change = roster.next_change(until)
-        if change is None:
-            return OnCall(schedule, at, users, because[-1] if because else "", because, None)
+        if change is None or roster.at(change) != (users, because):
+            return OnCall(schedule, at, users, why, because, change)
         until = change
-        if roster.at(until) != (users, because):
-            return OnCall(schedule, at, users, because[-1] if because else "", because, until)
-    return OnCall(schedule, at, users, because[-1] if because else "", because, None)
+    return OnCall(schedule, at, users, why, because, None)
 
 
 def shifts(
     settings: OncallSettings, overrides: Sequence[Override], schedule: str, begins: datetime, ends: datetime
 ) -> Iterator[Shift]:
-    """Everything between `begins` and `ends`, without gaps: in order, neighbours differ. Raises as `on_call` does."""
-    begins, ends = _reckoned(begins), _reckoned(ends)
+    """Yield consecutive, different shifts from `begins` to `ends`, without gaps. Raises as `on_call` does."""
+    begins, ends = _in_range(begins), _in_range(ends)
     roster = Roster(settings, overrides, schedule)
     current: Shift | None = None
     while begins < ends:
@@ -100,7 +98,7 @@ def shifts(
 
 
 class Roster:
-    """The schedule `name`, ready to be asked."""
+    """Computes who is on call in the schedule `name`."""
 
     def __init__(self, settings: OncallSettings, overrides: Sequence[Override], name: str) -> None:
         schedule = settings.schedules.get(name)
@@ -112,25 +110,23 @@ class Roster:
         self._schedule = schedule
         self._zone = zone_info(schedule.timezone)
         self._layers = [self._layer(layer, n) for n, layer in enumerate(schedule.layers, 1)]
-        mine = sorted((o for o in overrides if o.schedule == name), key=lambda o: o.id)
-        self._overrides = [o for o in mine if o.only is None]
-        self._replaced = [o for o in reversed(mine) if o.only is not None]
+        own = sorted((o for o in overrides if o.schedule == name), key=lambda o: o.id)
+        self._overrides = [o for o in own if o.only is None]
+        self._replaced = [o for o in reversed(own) if o.only is not None]
         self._temporary = [_Temporary(temporary, schedule) for temporary in schedule.temporary]
 
     def at(self, moment: datetime) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Who is on call, and the codes of what decided it; the last one counts."""
+        """Return the users on call at `moment`, and the codes of what contributed; the last one decided."""
         users, because = self._planned(moment)
         if not users:
-            away = self._away(moment)
-            spare = self._settings.expanded(self._schedule.fallback or self._settings.fallback)
-            if spare := [user for user in spare if user not in away]:
-                return tuple(spare), (*because, "fallback")
+            removed = self._removed(moment)
+            fallback = self._settings.expanded(self._schedule.fallback or self._settings.fallback)
+            if fallback := [user for user in fallback if user not in removed]:
+                return tuple(fallback), (*because, "fallback")
         return tuple(users), because
 
     def next_change(self, moment: datetime) -> datetime | None:
-        """The first time after `moment` at which somebody else may be on call; None: never, or not before
-        `LAST_YEAR`.
-        """
+        """Return the first time after `moment` at which the users may change; None: not before `LAST_YEAR`."""
         times = [change for layer in self._layers for change in layer.changes(moment)]
         times += [time for o in (*self._overrides, *self._replaced) for time in (o.begins, o.ends)]
         times += [time for temporary in self._temporary for time in temporary.times]
@@ -152,12 +148,12 @@ class Roster:
         return users, because
 
     def _layered(self, moment: datetime) -> tuple[list[str], tuple[str, ...]]:
-        """Of the layers that have somebody, all of the highest priority."""
+        """Return the users of all layers of the highest priority that has users."""
         found = [(layer.priority, names, layer.code) for layer in self._layers if (names := layer.on(moment))]
         highest = max((priority for priority, _, _ in found), default=0)
         chosen = [(names, code) for priority, names, code in found if priority == highest]
         users = self._settings.expanded([name for names, _ in chosen for name in names])
-        return users, tuple(code for _, code in reversed(chosen))  # the first one has the last word
+        return users, tuple(code for _, code in reversed(chosen))  # the first one decides
 
     def _overridden(self, users: list[str], override: Override) -> list[str]:
         adds = self._settings.expanded([override.add]) if override.add else []
@@ -170,14 +166,14 @@ class Roster:
         before, after = users[:place], [user for user in users[place:] if user not in leaves]
         return list(dict.fromkeys([*before, *adds, *after]))
 
-    def _away(self, moment: datetime) -> set[str]:
-        """Whom an override takes out: they are not asked in another's stead either."""
-        away: set[str] = set()
+    def _removed(self, moment: datetime) -> set[str]:
+        """Return the users removed by overrides, who are no fallback either."""
+        removed: set[str] = set()
         for override in self._overrides:
             if override.begins <= moment < override.ends:
-                away |= set(self._settings.expanded([override.remove])) if override.remove else set()
-                away -= set(self._settings.expanded([override.add])) if override.add else set()
-        return away
+                removed |= set(self._settings.expanded([override.remove])) if override.remove else set()
+                removed -= set(self._settings.expanded([override.add])) if override.add else set()
+        return removed
 
     def _layer(self, layer: Layer, n: int) -> _Layer:
         windows = Windows(layer, self._zone)
@@ -225,9 +221,9 @@ class _Temporary:
         return [user for begins, ends, users in self._shifts if begins <= moment < ends for user in users]
 
 
-def _reckoned(at: datetime) -> datetime:
+def _in_range(at: datetime) -> datetime:
     if at.tzinfo is None:
-        raise ValueError("a moment has a time zone")
+        raise ValueError("the time needs a time zone")
     if not FIRST_YEAR < at.year < LAST_YEAR:
         message = f"who is on call is not known for the year {at.year}"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"give a time between {FIRST_YEAR + 1} and {LAST_YEAR - 1}")

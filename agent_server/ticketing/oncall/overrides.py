@@ -1,4 +1,4 @@
-"""Overrides of who is on call, as people make them: checked against the settings, and logged."""
+"""Add and end overrides of who is on call: checked against the settings, and logged in the audit log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What shall be other, from `begins` until `ends`: see `Override`, which it becomes."""
+class OverrideRequest:
+    """An override to add from `begins` until `ends`; for the fields see `Override`."""
 
     schedule: str
     begins: datetime
@@ -30,53 +30,45 @@ class Wish:
     reason: str = ""
 
 
-def override(kb: Stores, settings: Settings, wish: Wish, by: str, now: datetime) -> Override:
-    """Make the override that `wish` asks for; it begins now where it began before, since the past stays as it was.
+def create_override(kb: Stores, settings: Settings, request: OverrideRequest, by: str, now: datetime) -> Override:
+    """Store the override `request`; it begins at `now` at the earliest, since overrides do not change the past.
 
-    Raises `ToolError`: not_found (no such schedule); bad_argument (unknown names, or a time that is over, or none).
+    Raises `ToolError`: not_found (no such schedule); bad_argument (unknown or missing names, a time in the past).
     """
-    if wish.schedule not in settings.oncall.schedules:
-        raise _unknown(ErrorCode.NOT_FOUND, "schedule", wish.schedule, list(settings.oncall.schedules))
-    if wish.only is None and not (wish.add or wish.remove):
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "nobody is named", "say who is added, taken out or put in for whom")
-    if wish.add and wish.add == wish.remove:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{wish.add} is put in for {wish.add}", "name two")
-    people = known(settings)
-    for name in (wish.add, wish.remove, *(wish.only or ())):
+    if request.schedule not in settings.oncall.schedules:
+        raise _unknown(ErrorCode.NOT_FOUND, "schedule", request.schedule, list(settings.oncall.schedules))
+    if request.only is None and not (request.add or request.remove):
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "no user is named", "name who is added, removed or replaced")
+    if request.add and request.add == request.remove:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{request.add} would replace {request.add}", "name two users")
+    people = known_names(settings)
+    for name in (request.add, request.remove, *(request.only or ())):
         if name and name not in people:
             raise _unknown(ErrorCode.BAD_ARGUMENT, "user or group", name, sorted(people))
-    begins = max(wish.begins, now)
-    if wish.ends <= now:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"it is over at {rfc3339(wish.ends)}", "give an end in the future")
-    if wish.ends <= begins:
+    begins = max(request.begins, now)
+    if request.ends <= now:
+        message = f"the override would end in the past, at {rfc3339(request.ends)}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give an end in the future")
+    if request.ends <= begins:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "it ends before it begins", "give an end after the beginning")
     with kb.transaction():
-        made = kb.overrides.put(
-            wish.schedule,
-            begins,
-            wish.ends,
-            add=wish.add,
-            remove=wish.remove,
-            only=wish.only,
-            reason=wish.reason,
-            by=by,
-        )
+        fields = {**vars(request), "begins": begins, "by": by}
+        made = kb.overrides.put(**fields)
         kb.audit.put(by, "override.added", made.code, detail=_detail(made))
     return made
 
 
-def take_back(kb: Stores, id: int, by: str, now: datetime) -> Override:
-    """End override `id`; `ToolError`: not_found, or bad_argument where it is over."""
+def end_override(kb: Stores, id: int, by: str, now: datetime) -> Override:
+    """End override `id` now. Raises `ToolError`: not_found, bad_argument (it is over)."""
     with kb.transaction():
         ended = kb.overrides.end(id, now)
         kb.audit.put(by, "override.removed", ended.code, detail=_detail(ended))
     return ended
 
 
-def known(settings: Settings) -> set[str]:
-    """Names of users and groups that a schedule may hold."""
-    named = {name for _, name in settings.oncall.people()}
-    return {*settings.users, *settings.oncall.groups, *named}
+def known_names(settings: Settings) -> set[str]:
+    """Return the users and groups that a schedule may name."""
+    return {*settings.users, *settings.oncall.groups, *(name for _, name in settings.oncall.people())}
 
 
 def _detail(override: Override) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Whose turn it is in a rotation: pure arithmetic on wall-clock time, at the same cost however long ago it began."""
+"""Compute whose turn it is in a rotation: pure arithmetic on local time, in constant time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _STEPS = {"hourly": timedelta(hours=1), "daily": _DAY, "weekly": timedelta(days=
 
 @dataclass(frozen=True)
 class Turn:
-    """Turn `number` (from 0) of a rotation, from `begins` until `ends` (UTC), of one of its members: `names` of users
-    and groups.
-    """
+    """Turn `number` (from 0) of a rotation, from `begins` until `ends` (UTC); `names` of users and groups."""
 
     number: int
     begins: datetime
@@ -27,10 +25,10 @@ class Turn:
 
 
 class Turns:
-    """The turns of `rotation` by the clocks of `zone`.
+    """The turns of `rotation` in local time of `zone`.
 
-    Turn n begins at the start and n times its length later, by the clock. Clocks put forward over such a time make it
-    later (RFC 5545); a turn that is left with no time at all is nobody's.
+    Turn n begins n lengths after the start, in local time. A local time skipped by daylight saving is later (RFC 5545);
+    a turn without any time left is skipped.
     """
 
     def __init__(self, rotation: Rotation, zone: ZoneInfo) -> None:
@@ -42,11 +40,11 @@ class Turns:
         self._until = moment_of(rotation.until, zone) if rotation.until else None
         first = self._start.weekday()
         days = {WEEKDAYS.index(day) for day in rotation.weekdays}
-        self._alone = not days and all(member == rotation.members[0] for member in rotation.members)
-        self._offsets = [n for n in range(7) if (first + n) % 7 in days]  # by-day turns of the first seven days
+        self._constant = not days and all(member == rotation.members[0] for member in rotation.members)
+        self._offsets = [n for n in range(7) if (first + n) % 7 in days]  # days of the first week with a turn
 
     def at(self, moment: datetime) -> Turn | None:
-        """The turn at `moment`; None before the first, after the last, and on days that are nobody's."""
+        """Return the turn at `moment`; None before the first, after the last, and on days without a turn."""
         n = self._slot(moment)
         if n is None or (self._until is not None and moment >= self._until):
             return None
@@ -64,11 +62,11 @@ class Turns:
         )
 
     def next_change(self, moment: datetime) -> datetime | None:
-        """The first time after `moment` at which the answer of `at` may be another; None: it never is."""
+        """Return the first time after `moment` at which the result of `at` may change; None: never."""
         if self._until is not None and moment >= self._until:
             return None
         n = self._slot(moment)
-        if n is not None and self._alone:
+        if n is not None and self._constant:
             return self._until
         if n is None:
             change = instant(self._begins(0), self._zone)
@@ -79,15 +77,15 @@ class Turns:
         return min(change, self._until) if self._until else change
 
     def _slot(self, moment: datetime) -> int | None:
-        """The last turn that has begun at `moment`; of a by-day rotation the last day."""
-        # Clocks are never put further than a day (Pacific/Apia left one out, in 2011).
+        """Return the last turn (with `weekdays`: the last day) that has begun at `moment`."""
+        # Local time never jumps by more than a day (Pacific/Apia skipped one, in 2011).
         n = self._estimate(wall(moment, self._zone) + _DAY)
         while n >= 0 and instant(self._begins(n), self._zone) > moment:
             n -= 1
         return None if n < 0 else n
 
     def _estimate(self, time: datetime) -> int:
-        """The last turn that begins before or at `time` by the clock; never too small."""
+        """Return the last turn that begins at or before the local `time`; never too small."""
         if self._offsets:
             weeks, rest = divmod((time.date() - self._start.date()).days, 7)
             return weeks * len(self._offsets) + sum(offset <= rest for offset in self._offsets) - 1
@@ -97,7 +95,7 @@ class Turns:
         return (time - self._start) // (_STEPS[self._rotation.every] * self._rotation.length)
 
     def _begins(self, n: int) -> datetime:
-        """When turn `n` begins, by the clock."""
+        """Return the local time at which turn `n` begins."""
         if self._offsets:
             weeks, rest = divmod(n, len(self._offsets))
             return self._start + timedelta(days=7 * weeks + self._offsets[rest])
@@ -110,13 +108,13 @@ class Turns:
         return self._start.replace(year=year, month=month + 1, day=day)
 
     def _end(self, n: int) -> datetime:
-        """When turn `n` ends: as the next one begins; of a by-day rotation, a day later."""
+        """Return when turn `n` ends: when the next one begins; with `weekdays`, a day later."""
         if self._offsets:
             return instant(self._begins(n) + _DAY, self._zone)
         n += 1
         time = self._begins(n)
         ends = instant(time, self._zone)
-        # A time that clocks were put forward over comes later than it says: the turn after it may begin before.
+        # A skipped local time is later than its number says: the turn after it may begin earlier.
         while not exists(time, self._zone) and self._begins(n + 1) < time + _DAY:
             n += 1
             ends = min(ends, instant(self._begins(n), self._zone))

@@ -1,4 +1,4 @@
-"""Times and spans as people write them."""
+"""Parse times and time spans as people write them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def parse_time(text: str, zone: ZoneInfo, name: str) -> datetime:
-    """The moment (UTC) that `text` tells: 2026-03-29T09:00, with Z or an offset, else by the clocks of `zone`.
+    """Parse ``2026-03-29T09:00``, with Z or an offset, else local in `zone`. Return it in UTC.
 
-    `name` of the argument, for errors. Raises `ToolError` (bad_argument).
+    Raises `ToolError` (bad_argument), which names the argument `name`.
     """
     found = _TIME.fullmatch(text.strip())
     try:
@@ -38,7 +38,7 @@ def parse_time(text: str, zone: ZoneInfo, name: str) -> datetime:
 
 
 def parse_span(text: str, name: str) -> timedelta:
-    """The time span that `text` tells: 30m, 4h, 2d, 1w. `ToolError` (bad_argument) names the argument `name`."""
+    """Parse ``30m``, ``4h``, ``2d``, ``1w``. Raises `ToolError` (bad_argument), which names the argument `name`."""
     found = _SPAN.fullmatch(text.strip())
     if found is None or not float(found[1]):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: {text[:100]!r} is no time span", "write 30m, 4h, 2d or 1w")
@@ -46,8 +46,8 @@ def parse_span(text: str, name: str) -> timedelta:
 
 
 def zone_of(settings: OncallSettings, schedules: list[str]) -> ZoneInfo:
-    """By whose clocks a time without a zone is meant, and times are told: those of the one zone that all `schedules`
-    have, else of ``[oncall] timezone``, else UTC.
+    """Return the zone in which times are read and shown: of all `schedules` if they have the same, else ``[oncall]
+    timezone``, else UTC.
     """
     zones = {settings.schedules[name].timezone for name in schedules}
     if len(zones) == 1:

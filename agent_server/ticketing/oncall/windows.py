@@ -1,4 +1,4 @@
-"""When a layer of a schedule covers: weekdays and times of the day, as moments."""
+"""Compute when a layer of a schedule is on call, from its weekdays and times of the day."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from whystall.agent_server.settings.sections.oncall import WEEKDAYS, Layer, mome
 from whystall.agent_server.settings.wall_clock import instant, wall
 
 _DAY_MINUTES = 24 * 60
-_BEFORE, _AFTER = 2, 9  # days in which a window can lie that holds now, or is the next one
+_BEFORE, _AFTER = 2, 9  # days around now in which the current and the next window begin
 
 
 class Windows:
-    """The windows of `layer` by the clocks of `zone`. One that lies in hours that clocks leave out is empty."""
+    """The windows of `layer` in local time of `zone`; one in hours skipped by daylight saving is empty."""
 
     def __init__(self, layer: Layer, zone: ZoneInfo) -> None:
         self._zone = zone
@@ -27,13 +27,13 @@ class Windows:
         self._until = moment_of(layer.until, zone) if layer.until else None
 
     def covers(self, moment: datetime) -> bool:
-        """Whether `moment` is in a window."""
+        """Return whether `moment` is in a window."""
         if (self._from and moment < self._from) or (self._until and moment >= self._until):
             return False
         return self._always or any(begins <= moment < ends for begins, ends in self._around(moment))
 
     def next_change(self, moment: datetime) -> datetime | None:
-        """The first time after `moment` at which the answer of `covers` may be another; None: it never is."""
+        """Return the first time after `moment` at which the result of `covers` may change; None: never."""
         times = [time for time in (self._from, self._until) if time]
         if not self._always:
             times += [time for window in self._around(moment) for time in window]

@@ -1,1 +1,1 @@
-"""Work orders from elsewhere: read within bounds, filed as tickets, once each."""
+"""Import work orders of other systems as tickets, each once."""

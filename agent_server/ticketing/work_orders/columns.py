@@ -1,4 +1,4 @@
-"""Which column of a work order holds what, and the report that a row becomes."""
+"""Map the columns of work orders, and convert rows to reports."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _KEPT = 40  # labels of a ticket
 _VALUE = 300  # characters of a label
-_HEADLINE = 120  # characters of a text that make a title
-# "2026/1/2 10:33[:04]", "2026-1-2", "2026.1.2" and the same with the signs for year, month and day.
+_HEADLINE = 120  # characters of a title taken from the text
+# "2026/1/2 10:33[:04]", "2026-1-2", "2026.1.2", and with the Chinese characters for year, month, day, hour, minute.
 _DAY = re.compile(
     r"\s*(\d{4})[-/.\u5e74](\d{1,2})[-/.\u6708](\d{1,2})\u65e5?(?:[T\s]+(\d{1,2})[:\u65f6](\d{2})(?:[:\u5206](\d{2}))?)?"
 )
@@ -32,9 +32,9 @@ _SECONDS = re.compile(r"\d{9,10}(?:\.\d+)?|\d{12,13}")
 
 
 class Columns(BaseModel):
-    """Names of columns; None: taken by its usual names, where there is one. `keep`: further ones, which become labels
-    of the ticket (those that say where it is always do). `category`: of the label that somebody gave, for the report;
-    `classes`: what such labels mean, by their words.
+    """Names of columns; None: detected by their usual names. `keep`: columns that become labels of the ticket, besides
+    those of places. `category`: the column of a category given by people, to measure ours against; `classes`: our
+    category by its values.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,9 +48,10 @@ class Columns(BaseModel):
     keep: Sequence[str] = ()
     classes: Mapping[str, str] = Field(default_factory=dict)
 
-    def found(self, header: Collection[str]) -> Columns:
-        """These columns in a table with `header`; `ToolError` (bad_argument) names one that is not there, or says that
-        nothing in it tells what a work order is about.
+    def resolve(self, header: Collection[str]) -> Columns:
+        """Return these columns with the missing ones detected in `header`.
+
+        Raises `ToolError` (bad_argument) for a column that does not exist, or without a column for title or text.
         """
         given = [self.id, self.title, self.text, self.created, self.severity, self.category, *self.keep]
         shown = ", ".join(repr(name) for name in list(header)[:20])
@@ -59,27 +60,27 @@ class Columns(BaseModel):
                 raise ToolError(ErrorCode.BAD_ARGUMENT, f"there is no column {name!r}", f"there are {shown}")
         by_name = {plain(name).strip(): name for name in reversed(list(header))}
         usual = wording().columns
-        taken = {
+        resolved = {
             field: getattr(self, field)
             or next((by_name[name] for name in getattr(usual, field) if name in by_name), None)
             for field in ("id", "title", "text", "created", "severity")
         }
-        if taken["title"] is None and taken["text"] is None:
-            message = f"no column says what a work order is about; there are {shown}"
+        if resolved["title"] is None and resolved["text"] is None:
+            message = f"no column for the title or the text of a work order was found; there are {shown}"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name one with --title or --text")
         places = [name for name in header if plain(name).strip() in wording().sameness.places]
-        used = set(taken.values())
+        used = set(resolved.values())
         keep = [name for name in dict.fromkeys([*self.keep, *places]) if name in self.keep or name not in used]
-        return self.model_copy(update={**taken, "keep": keep[:_KEPT]})
+        return self.model_copy(update={**resolved, "keep": keep[:_KEPT]})
 
     @property
-    def fixed(self) -> bool:
-        """Whether `found` has been asked already or everything is named: lines of JSON have no header."""
+    def resolved(self) -> bool:
+        """Whether title or text are known: JSON has no header, so that the first rows with one decide."""
         return self.title is not None or self.text is not None
 
 
 def report_of(row: Row, columns: Columns, now: datetime) -> Report | None:
-    """The report that `row` becomes; None where it says nothing. `now`: when it began, where the row does not tell."""
+    """Convert `row` to a report; None if title and text are empty. `now`: its time of creation if the row has none."""
     title = human.line(_cell(row, columns.title), TITLE_LIMIT)
     text = human.lines(_cell(row, columns.text), TEXT_LIMIT)
     if not title:
@@ -100,7 +101,7 @@ def report_of(row: Row, columns: Columns, now: datetime) -> Report | None:
 
 
 def key_of(row: Row, columns: Columns) -> str:
-    """What a row is known by when it comes again: its id, else a hash of all its cells."""
+    """Return the deduplication key of a row: its id, else a hash of all its cells."""
     id = human.line(_cell(row, columns.id), 200)
     if id:
         return f"id:{id}"
@@ -109,31 +110,33 @@ def key_of(row: Row, columns: Columns) -> str:
 
 
 def text_hash(row: Row, columns: Columns) -> str:
-    """A hash of what a row says."""
-    said = f"{_cell(row, columns.title)}\0{_cell(row, columns.text)}"
-    return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:32]
+    """Return a hash of a row's title and text."""
+    text = f"{_cell(row, columns.title)}\0{_cell(row, columns.text)}"
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def truth_of(row: Row, columns: Columns) -> str:
-    """The category that `row` was labelled with; empty without a label, ``?LABEL`` for one that means none of ours."""
+    """Return the category that people gave `row`; empty without a label, ``?LABEL`` if it is none of ours."""
     label = plain(_cell(row, columns.category)).strip()
     if not label:
         return ""
-    given = {plain(word).strip(): category for word, category in columns.classes.items()}
-    meant = given.get(label) or _called().get(label, label)
-    return meant if meant == UNKNOWN or meant in categories() else f"?{human.line(label, 60)}"
+    given = {plain(word).strip(): value for word, value in columns.classes.items()}
+    category = given.get(label) or _category_names().get(label, label)
+    return category if category == UNKNOWN or category in categories() else f"?{human.line(label, 60)}"
 
 
 @cache
-def _called() -> Mapping[str, str]:
-    """What our categories are called in both languages, to their names."""
+def _category_names() -> Mapping[str, str]:
+    """Return our categories by their names in all languages."""
     return {
         plain(str(word)): id for lang in LANGS for id, word in words(lang)["categories"].items() if id in categories()
     }
 
 
 def created(text: str, now: datetime) -> str:
-    """The moment that `text` tells, in any of the usual ways, as RFC 3339; `now` where it tells none or one to come."""
+    """Parse a time in any usual format (``2026/1/2 10:33``, ``1790000000``, RFC 3339) and return it as RFC 3339; `now`
+    if it is no time or in the future.
+    """
     found = moment(text) if text else None
     if found is None and (day := _DAY.match(text)):
         try:

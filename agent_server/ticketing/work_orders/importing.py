@@ -1,8 +1,7 @@
-"""A backlog of work orders becomes tickets: each once, classified, the same ones counted in one ticket.
+"""Import a backlog of work orders as classified tickets; equal ones are counted in one ticket.
 
-Rows are taken in batches, each in one transaction with the memory of what was taken: killed at any moment, an import
-that is begun again goes on where it was, and comes to the same. What was decided is kept with it, so that the report of
-a second run is that of the first.
+Crash-safe: each batch is stored in one transaction together with the keys of its rows and the decisions on them, so
+that a repeated import continues where the first one ended and reports the same.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 BATCH = 100
-"""Rows of one transaction, which lasts 0.1 to 0.5 s: others wait no longer. It may not change while an import that was
-killed is to be gone on with: examples are learnt at its ends."""
-_SHOWN = 20  # rows that are named
+"""Rows per transaction, which blocks other writers for 0.1 to 0.5 s. It also decides when examples are learnt: do not
+change it while an interrupted import is to be continued."""
+_SHOWN = 20  # invalid rows listed
 _UNKNOWN_LABELS = 10
-# What is behind such a line cannot be told from what is in its cell.
-_LOST = ("too_large",)
+# After such a row of CSV it is unknown where the next one begins.
+_UNRECOVERABLE = ("too_large",)
 
 
 class LeftOut(Model):
-    """A row that was not taken: the line it begins in, and why (`BadRow.why`)."""
+    """An invalid row that was skipped; see `BadRow`."""
 
     line: int
     why: str
@@ -47,12 +46,11 @@ class LeftOut(Model):
 
 
 class Imported(Model):
-    """What became of an import. Of the `rows` read, `new` made a ticket, `again` were counted in one, `known` were
-    taken before, of which `changed` say something else now (their tickets are left as they are). `left_out`: no rows.
+    """The result of an import. Of the `rows` read, `new` created a ticket, `again` were counted in one, `known` were
+    imported before, and `changed` of these have another text now (their tickets are unchanged). `left_out`: invalid.
 
-    `linked`: links to tickets that read alike. `by`, `categories`, `severities`: of all rows, known ones too. `score`:
-    where there are labels; `foreign`: labels that mean no category of ours, the most frequent first, and the count of
-    all rows that have such.
+    `linked`: links to similar tickets. `by`, `categories`, `severities`: counts over all rows, known ones too. `score`:
+    if people gave categories; `foreign`: the most frequent of these that are none of ours, of `foreign_count` rows.
     """
 
     rows: int = 0
@@ -79,22 +77,22 @@ class Imported(Model):
 
 @dataclass
 class _Sums:
-    done: Imported = field(default_factory=Imported)
+    result: Imported = field(default_factory=Imported)
     tally: Tally = field(default_factory=Tally)
     by: Counter[str] = field(default_factory=Counter)
     categories: Counter[str] = field(default_factory=Counter)
     severities: Counter[str] = field(default_factory=Counter)
     foreign: Counter[str] = field(default_factory=Counter)
 
-    def add(self, taken: FiledOrder) -> None:
-        self.by[taken.by.partition(":")[0]] += 1
-        self.categories[taken.category] += 1
-        self.severities[taken.severity] += 1
-        if taken.truth.startswith("?"):
-            if taken.truth in self.foreign or len(self.foreign) < 1000:
-                self.foreign[taken.truth] += 1
-        elif taken.truth:
-            self.tally.add(taken.truth, taken.category, taken.by)
+    def add(self, order: FiledOrder) -> None:
+        self.by[order.by.partition(":")[0]] += 1
+        self.categories[order.category] += 1
+        self.severities[order.severity] += 1
+        if order.truth.startswith("?"):
+            if order.truth in self.foreign or len(self.foreign) < 1000:
+                self.foreign[order.truth] += 1
+        elif order.truth:
+            self.tally.add(order.truth, order.category, order.by)
 
 
 def import_work_orders(
@@ -111,33 +109,34 @@ def import_work_orders(
 ) -> Imported:
     """File the work orders of `table`, whose ids are unique within `source`.
 
-    `skip`: leave out rows that are none, and name them; else the first ends the import with `ToolError` (bad_argument),
-    which says its line; what came before it is stored, and not taken again. `learn`: labelled ones become examples of
-    their category. `progress`: called with the rows and bytes done.
+    `skip`: skip and list invalid rows; else the first one ends the import with `ToolError` (bad_argument), and the rows
+    before it stay stored. `learn`: rows with a category given by people become examples of it. `progress`: called with
+    the rows and bytes read.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     if table.form == "csv":
-        columns = columns.found(table.columns)
+        columns = columns.resolve(table.columns)
     sums = _Sums()
     rows = table.rows()
     while batch := list(islice(rows, BATCH)):
-        if table.form == "jsonl" and not columns.fixed:
-            columns = columns.found(list(dict.fromkeys(n for row in batch if isinstance(row, Row) for n in row.cells)))
-        good, bad = _sorted_out(batch, columns, skip)
-        _take(kb, ticket_service, good, columns, source, by, learn, sums)
+        if table.form == "jsonl" and not columns.resolved:
+            valid = [row for row in batch if isinstance(row, Row)]
+            columns = columns.resolve(list(dict.fromkeys(name for row in valid for name in row.cells)))
+        good, bad = _split(batch, columns, skip)
+        _file(kb, ticket_service, good, columns, source, by, learn, sums)
         for row in bad:
-            sums.done.left_out += 1
-            if len(sums.done.refused) < _SHOWN:
-                sums.done.refused.append(LeftOut(line=row.line, why=row.why, detail=row.detail))
-        if bad and (not skip or (bad[-1].why in _LOST and table.form == "csv")):
-            raise _refusal(bad[-1], sums.done)
+            sums.result.left_out += 1
+            if len(sums.result.refused) < _SHOWN:
+                sums.result.refused.append(LeftOut(line=row.line, why=row.why, detail=row.detail))
+        if bad and (not skip or (bad[-1].why in _UNRECOVERABLE and table.form == "csv")):
+            raise _refusal(bad[-1], sums.result)
         if progress is not None:
-            progress(sums.done.rows, table.done)
-    return _summed(sums, table, columns, time.monotonic() - begun)
+            progress(sums.result.rows, table.done)
+    return _summed(sums, table, columns, time.monotonic() - started)
 
 
-def _sorted_out(batch: list[Row | BadRow], columns: Columns, skip: bool) -> tuple[list[Row], list[BadRow]]:
-    """The rows of `batch` and what is none; up to the first of the latter, unless they are to be left out."""
+def _split(batch: list[Row | BadRow], columns: Columns, skip: bool) -> tuple[list[Row], list[BadRow]]:
+    """Return the valid and the invalid rows of `batch`; up to the first that ends the import."""
     good: list[Row] = []
     bad: list[BadRow] = []
     for row in batch:
@@ -147,7 +146,7 @@ def _sorted_out(batch: list[Row | BadRow], columns: Columns, skip: bool) -> tupl
             good.append(row)
             continue
         bad.append(row)
-        if not skip or row.why in _LOST:
+        if not skip or row.why in _UNRECOVERABLE:
             break
     return good, bad
 
@@ -156,7 +155,7 @@ def _empty(row: Row, columns: Columns) -> bool:
     return not any(row.cells.get(name or "", "").strip() for name in (columns.title, columns.text))
 
 
-def _take(
+def _file(
     kb: Stores,
     ticket_service: TicketService,
     rows: list[Row],
@@ -166,7 +165,7 @@ def _take(
     learn: bool,
     sums: _Sums,
 ) -> None:
-    """File `rows` in one transaction; those that were taken before, also in this batch, are only counted."""
+    """File `rows` in one transaction; those imported before, also in this batch, are only counted."""
     now = datetime.now(timezone.utc)
     fresh: dict[str, Row] = {}
     hashes: list[tuple[str, str]] = []
@@ -176,68 +175,68 @@ def _take(
         fresh.setdefault(key, row)
     before = kb.work_orders.known(source, fresh)
     prepared = []
-    memory = kb.classifier.memory()  # for one batch: a card that somebody changes meanwhile counts in the next
+    memory = kb.classifier.memory()  # of the whole batch: a card changed meanwhile counts in the next
     for key, row in fresh.items():
         report = report_of(row, columns, now) if key not in before else None
         if report is not None:
             prepared.append((key, row, report, kb.classifier.classify(report, memory)))
-    taken: dict[str, FiledOrder] = {}
+    filed: dict[str, FiledOrder] = {}
     with kb.transaction():
         for key, row, report, found in prepared:
-            # of one that is counted in another's ticket, this is all that is told there
+            # The only trace of a row that is counted in the ticket of another one.
             detail = f"{key.removeprefix('id:')}: {report.title}" if key.startswith("id:") else report.title
-            filed = ticket_service.file(report, by, now, found, detail)
-            told = found.classification
-            taken[key] = FiledOrder(
-                ticket=int(filed.ticket.id),
-                outcome="new" if filed.new else "again",
-                category=told.category.value,
-                by=told.category.by,
-                severity=told.severity.value,
+            occurrence = ticket_service.file(report, by, now, found, detail)
+            decided = found.classification
+            filed[key] = FiledOrder(
+                ticket=int(occurrence.ticket.id),
+                outcome="new" if occurrence.new else "again",
+                category=decided.category.value,
+                by=decided.category.by,
+                severity=decided.severity.value,
                 truth=truth_of(row, columns),
-                linked=len(filed.ticket.links) if filed.new else 0,
+                linked=len(occurrence.ticket.links) if occurrence.new else 0,
                 text=text_hash(row, columns),
             )
-            if learn and taken[key].truth and not taken[key].truth.startswith("?"):
-                sums.done.learnt += 1
-                kb.classifier.centroids.learn(f"{report.title}\n{report.description}", taken[key].truth)
-        kb.work_orders.put(source, list(taken.items()))
-    _count(hashes, before, taken, sums)
+            if learn and filed[key].truth and not filed[key].truth.startswith("?"):
+                sums.result.learnt += 1
+                kb.classifier.centroids.learn(f"{report.title}\n{report.description}", filed[key].truth)
+        kb.work_orders.put(source, list(filed.items()))
+    _count(hashes, before, filed, sums)
 
 
 def _count(
-    hashes: list[tuple[str, str]], before: Mapping[str, FiledOrder], taken: Mapping[str, FiledOrder], sums: _Sums
+    hashes: list[tuple[str, str]], before: Mapping[str, FiledOrder], filed: Mapping[str, FiledOrder], sums: _Sums
 ) -> None:
-    first = set(taken)
+    first = set(filed)
     for key, text in hashes:
-        sums.done.rows += 1
-        one = taken.get(key) or before.get(key)
+        sums.result.rows += 1
+        one = filed.get(key) or before.get(key)
         if one is None:
             continue
         if key in first:
             first.discard(key)
-            sums.done.new += one.outcome == "new"
-            sums.done.again += one.outcome == "again"
-            sums.done.linked += one.linked
+            sums.result.new += one.outcome == "new"
+            sums.result.again += one.outcome == "again"
+            sums.result.linked += one.linked
         else:
-            sums.done.known += 1
-            sums.done.changed += text != one.text
+            sums.result.known += 1
+            sums.result.changed += text != one.text
         sums.add(one)
 
 
-def _refusal(row: BadRow, done: Imported) -> ToolError:
-    said = words("en")["work_orders"]["why"][row.why]
+def _refusal(row: BadRow, result: Imported) -> ToolError:
+    why = words("en")["work_orders"]["why"][row.why]
     detail = f" ({row.detail})" if row.detail else ""
-    stored = f"; the {done.rows} rows before it are stored" if done.rows else ""
-    remedy = "correct it and import again: what is stored is not taken twice"
-    if row.why not in _LOST:
-        remedy += "; or leave such rows out with --skip"
-    return ToolError(ErrorCode.BAD_ARGUMENT, f"line {row.line}: {said}{detail}{stored}", remedy)
+    stored = f"; the {result.rows} rows before it are stored" if result.rows else ""
+    remedy = "correct it and import again: stored rows are not imported twice"
+    if row.why not in _UNRECOVERABLE:
+        remedy += "; or skip such rows with --skip"
+    return ToolError(ErrorCode.BAD_ARGUMENT, f"line {row.line}: {why}{detail}{stored}", remedy)
 
 
 def _summed(sums: _Sums, table: Table, columns: Columns, seconds: float) -> Imported:
     named = ("id", "title", "text", "created", "severity", "category")
-    return sums.done.model_copy(
+    return sums.result.model_copy(
         update={
             "by": dict(sums.by.most_common()),
             "categories": dict(sums.categories.most_common()),

@@ -1,7 +1,7 @@
 """Read the rows of a CSV file, of JSON lines or of a JSON array, one at a time, each with the line it begins in.
 
-The files are untrusted: any encoding, quotes that do not end, cells of any size. What is not a row is reported with its
-line, nothing is guessed, and memory holds at most one row (of an array: one element and a chunk).
+The files are untrusted: any encoding, unclosed quotes, cells of any size. Invalid rows are reported with their line
+and never repaired. Memory holds at most one row (of an array: one element and a chunk).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 Form = Literal["auto", "csv", "jsonl"]
 
-_HEAD = 1 << 18  # bytes that are looked at to tell encoding and form
+_HEAD = 1 << 18  # bytes from which encoding and form are detected
 CELL = 1 << 20
-"""Characters of a cell, and of a line of JSON."""
+"""Characters of a cell."""
 ROW = 4 << 20
 """Characters of a row: quoted cells may hold many lines."""
 COLUMNS = 1000
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DELIMITERS = ",;\t|"
-_CHUNK = 1 << 16  # characters of a JSON array that are read at once
-# What stands before an element of a JSON array; True: before the first.
+_CHUNK = 1 << 16  # characters of a JSON array read at once
+# The text before an element of a JSON array; True: before the first.
 _ELEMENT = {
     True: re.compile(r"[\ufeff\s]*\[(?P<comma>)\s*"),
     False: re.compile(r"\s*(?:(?P<comma>,)\s*|(?=\]))"),
@@ -38,7 +38,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the line it begins in (from 1), and its cells by column."""
+    """A row: the line it begins in (from 1), and its cells by column name."""
 
     line: int
     cells: dict[str, str]
@@ -46,8 +46,8 @@ class Row:
 
 @dataclass(frozen=True)
 class BadRow:
-    """What is no row: the line it begins in, and why (a code: ``cells``, ``quoting``, ``too_large``, ``encoding``,
-    ``json``, ``empty``), with figures for it.
+    """An invalid row: the line it begins in, why (``cells``, ``quoting``, ``too_large``, ``encoding``, ``json``,
+    ``empty``), and figures.
     """
 
     line: int
@@ -55,8 +55,8 @@ class BadRow:
     detail: str = ""
 
 
-class Counting(io.RawIOBase):
-    """`stream` with `head`, which was read from it, before it; `done` counts the bytes that were read."""
+class _CountingStream(io.RawIOBase):
+    """Reads `head`, which was taken from `stream` before, then `stream`; `done` counts the bytes."""
 
     def __init__(self, head: bytes, stream: BinaryIO) -> None:
         self._head = head
@@ -66,7 +66,7 @@ class Counting(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed wants any buffer
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed expects any buffer
         if self._head:
             count = min(len(buffer), len(self._head))
             buffer[:count], self._head = self._head[:count], self._head[count:]
@@ -79,10 +79,10 @@ class Counting(io.RawIOBase):
 
 
 class Table:
-    """The rows of `stream`. `form`: ``auto`` tells by the first character. `encoding`: None tells by the beginning.
+    """The rows of `stream`. `form`, `encoding`, `delimiter`: detected from the first bytes by default.
 
-    Raises `ToolError` (bad_argument): an encoding that is neither known nor to be told, an empty file, a header that
-    names a column twice; (io_error) when the stream cannot be read.
+    Raises `ToolError`: bad_argument for an unknown encoding, an empty file, or a header that names a column twice;
+    io_error if the stream cannot be read.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Table:
         if not head.strip(codecs.BOM_UTF8 + b" \t\r\n\0"):
             raise ToolError(ErrorCode.BAD_ARGUMENT, "there are no work orders: the file is empty", "give another file")
         self.encoding = _encoding(head, encoding)
-        self._raw = Counting(head, stream)
+        self._raw = _CountingStream(head, stream)
         start = head.decode(self.encoding, "replace").lstrip("\ufeff \t\r\n")
         self.form: Form = form if form != "auto" else "jsonl" if start.startswith(("{", "[")) else "csv"
         text = io.TextIOWrapper(
@@ -107,11 +107,11 @@ class Table:
 
     @property
     def done(self) -> int:
-        """Bytes that were read."""
+        """Bytes read so far."""
         return self._raw.done
 
     def rows(self) -> Iterator[Row | BadRow]:
-        """The rows in order, and what is none."""
+        """Return all rows in order, with the invalid ones."""
         if self._array:
             return self._array_rows()
         return self._json_rows() if self.form == "jsonl" else self._csv_rows()
@@ -136,8 +136,8 @@ class Table:
         self.columns = [name.strip().lstrip("\ufeff") or f"column {at}" for at, name in enumerate(header, 1)]
         twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
         if twice or len(self.columns) > COLUMNS:
-            what = f"names {twice[0]!r} twice" if twice else f"has {len(self.columns)} columns"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, f"line 1: the header {what}", "correct the header")
+            fault = f"names {twice[0]!r} twice" if twice else f"has {len(self.columns)} columns"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"line 1: the header {fault}", "correct the header")
         return reader
 
     def _csv_rows(self) -> Iterator[Row | BadRow]:
@@ -192,9 +192,9 @@ class Table:
     # --- a JSON array -------------------------------------------------------------------------------------------------
 
     def _array_rows(self) -> Iterator[Row | BadRow]:
-        """Yield one row per element of ``[{"id": 1}, {"id": 2}]``; what follows the first broken element is not read.
+        """Yield one row per element of ``[{"id": 1}, {"id": 2}]``; reading ends at the first malformed element.
 
-        The text is read in chunks, since exporters write the whole array in one line.
+        The text is read in chunks, since exporters often write the whole array in one line.
         """
         decoder, buffer, line, first = json.JSONDecoder(), "", 1, True
         wanted = _CHUNK
@@ -216,7 +216,7 @@ class Table:
                     value, end = decoder.raw_decode(buffer, element.end())
                 except (ValueError, RecursionError):
                     break
-                if end == len(buffer) and chunk:  # a number may go on in the next chunk
+                if end == len(buffer) and chunk:  # a number may continue in the next chunk
                     break
                 line = begin + buffer.count("\n", element.end(), end)
                 encoded = not _SURROGATE.search(buffer, element.end(), end)
@@ -226,13 +226,13 @@ class Table:
             if len(buffer) > ROW or not chunk:
                 yield BadRow(line, "too_large" if len(buffer) > ROW else "json")
                 return
-            wanted = max(_CHUNK, len(buffer))  # doubles, so that a long element is not decoded again too often
+            wanted = max(_CHUNK, len(buffer))  # doubled, to decode a long element only a few times
 
     def _chunk(self, count: int) -> str:
         try:
             return self._text.read(count)
         except OSError as error:
-            raise ToolError(ErrorCode.IO_ERROR, f"cannot read on: {error.strerror}", "give a readable file") from None
+            raise _unreadable(error) from None
 
 
 def _row(line: int, value: object) -> Row | BadRow:
@@ -247,20 +247,20 @@ _ENCODE = "name its encoding, for example --encoding gb18030"
 
 
 class _TooLarge(Exception):
-    """A line, or a row, of more characters than are held."""
+    """A line or a row of more than `ROW` characters."""
 
 
 class _Lines(Iterator[str]):
-    """The lines of `text`, counted, each at most `ROW` characters long, and all of a row together too."""
+    """Counts the lines of `text`. Each line, and all lines of a row together, have at most `ROW` characters."""
 
     def __init__(self, text: TextIO) -> None:
         self._text = text
         self.number = 0
         self._row = 0
-        self._within = False  # a line that was too long has not ended yet
+        self._within = False  # in the middle of a line that is too long
 
     def begin(self) -> int:
-        """The number of the line in which the next row begins."""
+        """Begin a row and return its line number."""
         self._row = 0
         return self.number + 1
 
@@ -274,10 +274,10 @@ class _Lines(Iterator[str]):
             self._within = True
         if self._row > ROW:
             raise _TooLarge(f"more than {ROW} characters")
-        return line.replace("\0", "\ufffd")  # which csv refuses before Python 3.11
+        return line.replace("\0", "\ufffd")  # csv refuses NUL before Python 3.11
 
     def skip(self) -> None:
-        """Pass over what is left of a line that was too long."""
+        """Skip the rest of a line that is too long."""
         while self._within:
             line = self._readline()
             self._within = bool(line) and line[-1] not in "\r\n"
@@ -286,11 +286,11 @@ class _Lines(Iterator[str]):
         try:
             return self._text.readline(ROW + 1)
         except OSError as error:
-            raise ToolError(ErrorCode.IO_ERROR, f"cannot read on: {error.strerror}", "give a readable file") from None
+            raise _unreadable(error) from None
 
 
 def _cell(value: object) -> str:
-    """A value of JSON as a cell."""
+    """Return a JSON value as a cell."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if value is None:
@@ -306,18 +306,22 @@ def _read(stream: BinaryIO, count: int) -> bytes:
     try:
         return stream.read(count)
     except OSError as error:
-        raise ToolError(ErrorCode.IO_ERROR, f"cannot read: {error.strerror}", "give a readable file, or -") from None
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: OSError) -> ToolError:
+    return ToolError(ErrorCode.IO_ERROR, f"cannot read: {error.strerror}", "give a readable file, or -")
 
 
 def _encoding(head: bytes, named: str | None) -> str:
-    """What `head` is written in: as `named`, as its mark says, UTF-8, else GB18030 (which has GBK and GB2312 in it)."""
+    """Return the encoding of `head`: `named`, by its byte order mark, UTF-8, else GB18030 (a superset of GBK)."""
     if named is not None:
         try:
             found = codecs.lookup(named)
         except LookupError:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown encoding {named!r}", "utf-8 or gb18030") from None
         if not found._is_text_encoding:
-            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{named!r} is no encoding of text", "utf-8 or gb18030")
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{named!r} is not a text encoding", "utf-8 or gb18030")
         return "utf-8-sig" if found.name == "utf-8" else found.name
     for mark, name in _BOMS:
         if head.startswith(mark):

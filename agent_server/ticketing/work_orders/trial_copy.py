@@ -1,4 +1,4 @@
-"""A copy of the knowledge base, to see on it what would come of something."""
+"""A temporary copy of the knowledge base, for dry runs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from whystall.agent_server.stores import Stores as Base
+from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ErrorCode, ToolError
-
-if TYPE_CHECKING:
-    from whystall.agent_server.stores import Stores
 
 
 @contextmanager
 def trial_copy(kb: Stores) -> Iterator[Stores]:
-    """A copy of `kb` as it is now, in a directory for temporary files, which goes away afterwards.
+    """Yield a copy of `kb` in a temporary directory, which is deleted afterwards.
 
-    `ToolError` (disk_full, io_error) where there is no room for it.
+    Raises `ToolError` (disk_full, database) if it cannot be copied.
     """
     with tempfile.TemporaryDirectory(prefix="whystall-try-") as directory:
         copy = Path(directory) / "knowledge.db"
@@ -32,5 +28,5 @@ def trial_copy(kb: Stores) -> Iterator[Stores]:
             full = "full" in str(error)
             code = ErrorCode.DISK_FULL if full else ErrorCode.DATABASE
             raise ToolError(code, f"cannot copy {kb.path}: {error}", "set TMPDIR to where there is room") from None
-        with Base(copy) as found:
+        with Stores(copy) as found:
             yield found

@@ -16,7 +16,7 @@ from whystall.agent_server.presentation.oncall import overrides_text, shifts_tex
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.stores import open_default
 from whystall.agent_server.ticketing.oncall.on_call import on_call, shifts
-from whystall.agent_server.ticketing.oncall.overrides import Wish, override, take_back
+from whystall.agent_server.ticketing.oncall.overrides import OverrideRequest, create_override, end_override
 from whystall.agent_server.ticketing.oncall.times import parse_span, parse_time, zone_of
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -151,7 +151,7 @@ def add_override(
     start = parse_time(begins, zone, "--from") if begins else now
     _one_of(**{"--to": ends, "--for": lasting})
     end = parse_time(ends, zone, "--to") if ends else start + parse_span(lasting, "--for")
-    wish = Wish(
+    request = OverrideRequest(
         name,
         start,
         end,
@@ -161,7 +161,7 @@ def add_override(
         reason=because,
     )
     with _kb() as kb:
-        made = override(kb, settings, wish, who(by), now)
+        made = create_override(kb, settings, request, who(by), now)
     _say_overrides([made], settings, as_json, lang)
 
 
@@ -187,7 +187,7 @@ def remove_override(
     """Remove an override; an active one ends now."""
     settings = _settings()
     with _kb() as kb:
-        ended = take_back(kb, number, who(by), _now())
+        ended = end_override(kb, number, who(by), _now())
     _say_overrides([ended], settings, as_json, lang)
 
 

@@ -12,7 +12,7 @@ from whystall.agent_server.journal.overrides import Override
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.settings.sections.oncall import OncallSettings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.ticketing.oncall.assign import Facts, assign, renewed
+from whystall.agent_server.ticketing.oncall.assign import Facts, assign, reassign
 from whystall.agent_server.ticketing.oncall.escalate import due_escalation, escalates_at
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
@@ -204,14 +204,14 @@ def test_schedules_that_name_each_other_end() -> None:
 
 def test_what_is_open_again_goes_to_who_is_on_call_by_now() -> None:
     escalated = first().model_copy(update={"level": 2, "users": ["mia"]})
-    again = renewed(escalated, settings(), [], NOW + timedelta(days=7))
+    again = reassign(escalated, settings(), [], NOW + timedelta(days=7))
     assert again is not None
     assert (again.users, again.level, again.rule, again.at) == (["bo"], 0, "default", "2026-11-10T12:00:00Z")
     for kept in (
         Assignment(users=["ann"], rule="person:kim", at=rfc3339(NOW)),
         first().model_copy(update={"schedule": "x"}),
     ):
-        assert renewed(kept, settings(), [], NOW) is None
+        assert reassign(kept, settings(), [], NOW) is None
 
 
 def test_a_ticket_that_is_reopened_is_not_escalated_for_the_time_it_was_closed(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_columns_go_by_their_usual_names_or_by_flags(kb: Stores, header: str, wa
 def test_columns_that_are_not_there_are_named(kb: Stores) -> None:
     with pytest.raises(ToolError, match="no column 'nope'"):
         take(kb, b"id,title\n1,x\n", Columns(text="nope"))
-    with pytest.raises(ToolError, match="no column says what"):
+    with pytest.raises(ToolError, match="no column for the title"):
         take(kb, b"a,b\n1,x\n")
 
 
