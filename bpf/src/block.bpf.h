@@ -9,7 +9,7 @@
 SEC("tp_btf/block_rq_insert")
 int on_insert(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	remember_request(block_argument(ctx), bpf_ktime_get_ns(), 0);
 	return 0;
@@ -18,7 +18,7 @@ int on_insert(__u64 *ctx)
 SEC("tp_btf/block_rq_issue")
 int on_issue(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	request_issued(block_argument(ctx));
 	return 0;
@@ -44,7 +44,7 @@ int on_complete(__u64 *ctx)
 	struct request_state *state;
 	struct block_record *record;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	state = requests_lookup(&address);
 	if (!state || !state->issue)	/* issued before the window */

@@ -7,8 +7,8 @@
 
 volatile struct live live SEC(".data.live") = {};
 
-/* Attaching and detaching hooks takes milliseconds to seconds: all of them count from one instant to another. */
-static __always_inline bool looking(void)
+/* Hooks are attached one by one, which takes up to seconds; all of them count only while the window is open. */
+static __always_inline bool window_open(void)
 {
 	return live.window_start && !live.window_end;
 }
@@ -109,7 +109,7 @@ static __always_inline bool is_traced(__u32 tgid)
 	return config.target ? is_target(tgid) : tgid && tgid != config.self_tgid;
 }
 
-/* A new process of a target becomes one. */
+/* Makes a new process of a target a target. */
 static __always_inline void follow_child(struct task_struct *parent, struct task_struct *child)
 {
 	__u32 tgid = child->tgid;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Shared with bpf/src_bcc. Which file a descriptor means, its identity and its full path. */
+/* Shared with bpf/src_bcc. The file of a descriptor, its identity and its full path. */
 #ifndef WHYSTALL_FILES_H
 #define WHYSTALL_FILES_H
 
@@ -62,7 +62,7 @@ static __always_inline bool is_storage(__u32 mode)
 	return mode == S_IFREG || mode == S_IFDIR || mode == S_IFBLK;
 }
 
-/* A name of the inode within its file system; 0: none is cached. */
+/* Returns any cached dentry of the inode; 0: none. */
 static __always_inline struct dentry *any_dentry(struct inode *inode)
 {
 	struct hlist_node *alias = READ(inode, i_dentry.first);
@@ -108,8 +108,8 @@ static long walk_up(__u32 i, struct path_walk *walk)
 
 /*
  * Fills a file's record with everything but its path, and prepares the walk that writes the path. Without `mnt` the
- * path ends at the root of the file system. The length is kept in the buffer, where the verifier does not track it:
- * else it follows every combination of names and mounts.
+ * path ends at the root of the file system. The length is kept in the buffer, where the verifier does not track it: in
+ * a register it would verify every combination of names and mounts.
  */
 static __always_inline void fill_file(struct file_record *record, struct path_walk *walk, struct file_key *key,
 				      struct inode *inode, struct vfsmount *mnt, struct dentry *dentry)

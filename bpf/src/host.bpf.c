@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The one object of the kernel side. Which programs load, and what they do, is decided at load. */
+/* All programs of bpf/collectors. Which of them are loaded, and their configuration, is chosen before the load. */
 #include "block.bpf.h"
 #include "interrupts.bpf.h"
 #include "page_calls.bpf.h"
@@ -7,5 +7,5 @@
 #include "samples.bpf.h"
 #include "tasks.bpf.h"
 
-/* The kernel knows no word for "GPL or Apache"; to it we give the program under the GPL. */
+/* The kernel accepts no license string for "GPL or Apache"; towards it the GPL applies. */
 char LICENSE[] SEC("license") = "GPL";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What the programs of the host object share: the table of system calls, big buffers, loops, histograms. */
+/* Shared by the programs of the host object: the table of system calls, buffers too big for the stack. */
 #ifndef WHYSTALL_HOST_H
 #define WHYSTALL_HOST_H
 
@@ -19,14 +19,13 @@ static __always_inline const volatile struct syscall_row *row_of(__s32 nr)
 }
 
 /*
- * Buffers too big for the stack. A buffer belongs to one kind of context that
- * cannot interrupt itself on a CPU: hooks that run with preemption off, the
- * wake-up hook (also from interrupts), the walk (preemptible by the others),
- * the sampling timer's interrupt, the page cache's hooks (which no other of these interrupts but the last).
+ * Buffers too big for the stack, one per CPU and kind of context, since a kind cannot interrupt itself on a CPU: hooks
+ * with preemption off, the wake-up hook (also in interrupts), the walk over threads (preemptible), the interrupt of the
+ * sampling timer, and hooks of the page cache (interrupted by that timer only).
  */
 enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_SAMPLE, SCRATCH_PAGES, SCRATCH_USERS };
 
-/* Files a call names beside its main one. */
+/* Files of a call other than its main one. */
 enum scratch_key { KEY_FILE2, KEY_DIR, KEY_DIR2, KEY_COUNT };
 
 struct scratch {
@@ -41,7 +40,7 @@ struct scratch {
 			struct file_record file;
 			char slack_file[256];
 		};
-		/* made in the ring buffer itself; here so that the object's BTF describes them */
+		/* built in the ring buffer; listed here to be in the object's BTF */
 		struct call_record call;
 		struct segment_record segment;
 		struct block_record block;
@@ -61,7 +60,7 @@ static __always_inline struct scratch *scratch(__u32 user)
 	return bpf_map_lookup_elem(&scratches, &user);
 }
 
-/* The reader is woken rarely: each wake-up costs the traced machine more than the record. */
+/* Wakes the reader only when much has gathered: a wake-up costs more than a record. */
 static __always_inline __u64 ring_flags(void)
 {
 	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= config.wakeup_bytes ? BPF_RB_FORCE_WAKEUP

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Handlers of interrupts and softirqs, from entry to exit. On a CPU neither kind nests in its own, and a total is of
- * one CPU, so nothing else writes to it. What an architecture handles without an action (on x86 the local timer, calls
- * between CPUs) is not reported here.
+ * Durations of handlers of interrupts and softirqs, and the time they take from targets' threads. Interrupts that an
+ * architecture handles without an action (on x86 the local timer and calls between CPUs) have no tracepoint here.
  */
 #ifndef WHYSTALL_INTERRUPTS_BPF_H
 #define WHYSTALL_INTERRUPTS_BPF_H
@@ -14,18 +13,18 @@
 HASH_MAP(stolen_totals, struct stolen_key, struct stolen_total, 8192);
 
 /*
- * The interrupted thread, if it is a target's. A softirq may run at the end of what the thread does itself in a system
- * call (packets it sends to its own host): then its registers say so, and user space does not call that stolen.
+ * Adds `ns` to the interrupted thread if it is a target's. A softirq in a system call may be the thread's own work (such
+ * as packets it sends to its own host): that time is also counted in `in_call_ns`, and not reported as stolen.
  */
 static __always_inline void add_stolen(__u64 id, enum irq_kind kind, __u64 ns)
 {
-	__u64 who = bpf_get_current_pid_tgid();
-	struct stolen_key key = { .id = id, .kind = kind, .tid = who };
+	__u64 thread = bpf_get_current_pid_tgid();
+	struct stolen_key key = { .id = id, .kind = kind, .tid = thread };
 	struct task_struct *task;
 	struct stolen_total *total;
 	__u64 in_call;
 
-	if (!config.target || !is_target(who >> 32))
+	if (!config.target || !is_target(thread >> 32))
 		return;
 	task = current_task();
 	in_call = regs_syscall(saved_regs(task)) >= 0 ? ns : 0;
@@ -38,7 +37,7 @@ static __always_inline void add_stolen(__u64 id, enum irq_kind kind, __u64 ns)
 			total->max_ns = ns;
 	} else {
 		struct stolen_total first = {
-			.count = 1, .total_ns = ns, .max_ns = ns, .in_call_ns = in_call, .tgid = who >> 32,
+			.count = 1, .total_ns = ns, .max_ns = ns, .in_call_ns = in_call, .tgid = thread >> 32,
 		};
 
 		bpf_get_current_comm(first.comm, sizeof(first.comm));
@@ -59,7 +58,7 @@ static __always_inline void count_irq(__u64 id, enum irq_kind kind, struct irqac
 SEC("tp_btf/irq_handler_entry")
 int on_irq_entry(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	irq_starts(IRQ_HARDIRQ);
 	return 0;
@@ -71,7 +70,7 @@ int on_irq_exit(__u64 *ctx)
 {
 	struct irqaction *action = (struct irqaction *)ctx[1];
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	count_irq((__u64)action, IRQ_HARDIRQ, action);
 	return 0;
@@ -81,7 +80,7 @@ int on_irq_exit(__u64 *ctx)
 SEC("tp_btf/softirq_entry")
 int on_softirq_entry(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	irq_starts(IRQ_SOFTIRQ);
 	return 0;
@@ -90,7 +89,7 @@ int on_softirq_entry(__u64 *ctx)
 SEC("tp_btf/softirq_exit")
 int on_softirq_exit(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	count_irq((__u32)ctx[0], IRQ_SOFTIRQ, 0);
 	return 0;

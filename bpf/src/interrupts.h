@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Shared with bpf/src_bcc. Handlers of interrupts and softirqs, from entry to exit. On a CPU neither kind nests in its
- * own, and a total is of one CPU: it has one writer.
+ * Shared with bpf/src_bcc. Handlers of interrupts and softirqs, from entry to exit. On one CPU handlers of a kind do not
+ * nest, and totals are per CPU, so each has one writer.
  */
 #ifndef WHYSTALL_INTERRUPTS_H
 #define WHYSTALL_INTERRUPTS_H
@@ -14,7 +14,7 @@ HASH_MAP(irq_names, __u64, struct irq_name, 4096);
 
 struct irq_running {
 	__u64 start[IRQ_KIND_COUNT];	/* 0: none runs */
-	__u64 nested_ns;	/* time of the running softirq that interrupts took */
+	__u64 nested_ns;	/* time of interrupts within the running softirq */
 };
 
 CPU_VALUE(irq_runs, struct irq_running);
@@ -39,7 +39,7 @@ static __always_inline void name_irq(__u64 id, struct irqaction *action)
 		count(LOST_INTERRUPTS_FULL);
 }
 
-/* Counts a handler that ends; `action`: of an interrupt; 0: a softirq. Returns its time without nested ones, ns. */
+/* Counts a handler at its end; `action`: of an interrupt; 0: a softirq. Returns its time without nested handlers, ns. */
 static __always_inline __u64 irq_ends(__u64 id, enum irq_kind kind, struct irqaction *action)
 {
 	struct irq_slot_key place = { .id = id, .kind = kind };

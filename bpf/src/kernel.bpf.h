@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The kernel's types, only the members used here, relocated at load (CO-RE), and everything that differs between
- * kernels, from 5.8 on, with the version or commit that brought it. Differences visible in types are decided here; what they do not
- * is chosen before the load (bpf/session.py, bpf/collectors/page_cache.py) and arrives in `config`.
+ * The kernel's types, with only the members used here, relocated at load (CO-RE), and all differences between kernels
+ * from 5.8 on, each with its version or commit. Those visible in types are handled here; the others are detected before
+ * the load (bpf/session.py, bpf/collectors/page_cache.py) and passed in `config`.
  *
  * Tracepoints that not every kernel has, or not with the same arguments:
  *   sched_switch: prev's state is a fourth argument since 5.18 (fa2c3254d7cf)
@@ -51,7 +51,7 @@ typedef __u32 __wsum;
 
 #define CORE __attribute__((preserve_access_index))
 
-/* What the headers shared with bpf/src_bcc read the kernel with; src_bcc/kernel.bcc.h defines the same for BCC. */
+/* Reading kernel memory in the headers shared with bpf/src_bcc; src_bcc/kernel.bcc.h defines the same for BCC. */
 #define READ(pointer, member) BPF_CORE_READ(pointer, member)
 #define READ_COMM(to, task) BPF_CORE_READ_INTO(&(to), task, comm)
 #define OFFSET_OF(type, member) bpf_core_field_offset(type, member)
@@ -65,7 +65,7 @@ struct super_block {
 	unsigned long s_magic;
 	struct block_device *s_bdev;
 } CORE;
-struct rw_semaphore { void *nothing_of_it_is_read; };
+struct rw_semaphore { void *unused; };
 struct hlist_node { struct hlist_node *next; } CORE;
 struct hlist_head { struct hlist_node *first; } CORE;
 struct inode;
@@ -171,24 +171,24 @@ struct request {
 	__u64 __sector;
 	__u64 start_time_ns;
 } CORE;
-/* request_queue.disk is there since 5.15 (d152c682f03c); request.rq_disk went in 5.17 (f3fa33acca9f). */
+/* request_queue.disk: since 5.15 (d152c682f03c); request.rq_disk: removed in 5.17 (f3fa33acca9f). */
 struct request___before_5_17 { struct gendisk *rq_disk; } CORE;
 
-/* Its first word are the flags: their type became a structure in 6.18 (53fbef56e07d), their place is the same. */
+/* The first word holds the flags; only their type changed in 6.18 (53fbef56e07d). */
 struct folio {
 	struct address_space *mapping;
 	unsigned long index;
 	unsigned long _flags_1;		/* the order of a large folio in its lowest byte since 6.6 (ebc1baf5c9b4) */
 } CORE;
 struct folio___before_6_6 { unsigned char _folio_order; } CORE;	/* since 6.1 (c3a15bff46cb) */
-/* Before 5.16 the page cache reports pages; of a compound one the second holds the order, until 6.1. */
+/* Before 5.16 the page cache reports pages; until 6.1 the second page of a compound page holds the order. */
 struct page { struct address_space *mapping; unsigned long index; unsigned long compound_head; } CORE;
 struct page___before_6_2 { unsigned char compound_order; } CORE;
 enum pageflags { PG_head = 16 };
 
 struct bvec_iter { unsigned int bi_size; } CORE;
 struct bio_vec { struct page *bv_page; } CORE;
-/* bi_bdev is there since 5.12 (309dca309fc3) */
+/* bi_bdev: since 5.12 (309dca309fc3) */
 struct bio {
 	struct block_device *bi_bdev;
 	unsigned int bi_opf;
@@ -203,7 +203,7 @@ struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; } 
 enum req_flag_bits { __REQ_SYNC = 11 };
 
 #define PF_IO_WORKER 0x10
-#define PF_MEMALLOC 0x800	/* this task reclaims memory right now */
+#define PF_MEMALLOC 0x800	/* the task is reclaiming memory */
 #define PF_USER_WORKER 0x4000	/* since 6.4, 54e6842d0775 */
 #define PF_KTHREAD 0x200000
 
@@ -220,7 +220,7 @@ static __always_inline unsigned int task_state(struct task_struct *task)
 
 const volatile struct config config SEC(".rodata.config") = {};
 
-/* bpf_get_current_task_btf is there since 5.11 (3ca1032ab7ab). */
+/* bpf_get_current_task_btf: since 5.11 (3ca1032ab7ab). */
 static __always_inline struct task_struct *current_task(void)
 {
 	if (config.current_btf)
@@ -228,15 +228,15 @@ static __always_inline struct task_struct *current_task(void)
 	return (struct task_struct *)bpf_get_current_task();
 }
 
-/* Without current_btf that is a mere number to the verifier. (A member of our own struct would be relocated too.) */
+/* Without current_btf the verifier does not know the pointer's type. */
 #define OF_TASK(task, member) ({						\
 	struct task_struct *task_ = (task);					\
 	config.current_btf ? task_->member : BPF_CORE_READ(task_, member);	\
 })
 
 /*
- * bpf_task_pt_regs is there since 5.15 (dd6e10fbd9fb); before, the registers lie at the top
- * of the kernel stack (no padding there on those kernels, x86_64 and arm64 alike).
+ * bpf_task_pt_regs: since 5.15 (dd6e10fbd9fb); before, the registers are read at the top of the kernel stack (without
+ * padding on those kernels, on x86_64 and arm64).
  */
 static __always_inline struct pt_regs *saved_regs(struct task_struct *task)
 {
@@ -246,7 +246,7 @@ static __always_inline struct pt_regs *saved_regs(struct task_struct *task)
 				  - bpf_core_type_size(struct pt_regs));
 }
 
-/* The state in which a thread leaves its CPU, as it was decided on: an argument of sched_switch since 5.18. */
+/* The state in which a thread leaves its CPU: an argument of sched_switch since 5.18; before, its present state. */
 static __always_inline unsigned int left_in_state(__u64 *ctx)
 {
 	if (config.switch_has_state)
@@ -264,7 +264,7 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
 	return bpf_core_field_exists(old->cpu) ? BPF_CORE_READ(old, cpu) : 0;
 }
 
-/* From 6.2 to 6.14 x86 kept its preemption count in here. */
+/* Holds x86's preemption count from 6.2 to 6.14. */
 struct pcpu_hot { int preempt_count; } CORE;
 
 static __always_inline struct gendisk *request_disk(struct request *rq)
@@ -276,7 +276,7 @@ static __always_inline struct gendisk *request_disk(struct request *rq)
 	return BPF_CORE_READ(rq, q, disk);
 }
 
-/* Of block_rq_insert and block_rq_issue: before 5.11 the queue came first. */
+/* The request of block_rq_insert and block_rq_issue: before 5.11 the queue is the first argument. */
 static __always_inline struct request *block_argument(__u64 *ctx)
 {
 	if (config.block_one_arg)
@@ -284,7 +284,7 @@ static __always_inline struct request *block_argument(__u64 *ctx)
 	return (struct request *)ctx[1];
 }
 
-/* The place and size of a folio, or before 5.16 a page; its mapping. See the types above. */
+/* Reads the first index and number of pages of a folio (before 5.16: a page). Returns its mapping. */
 static __always_inline struct address_space *folio_place(void *object, __u64 *first, __u64 *number)
 {
 	const unsigned long head = 1UL << bpf_core_enum_value(enum pageflags, PG_head);
@@ -319,8 +319,8 @@ static __always_inline struct address_space *folio_place(void *object, __u64 *fi
 }
 
 /*
- * The file that holds the content of an open file of overlayfs: its private data, or since 6.14 what that, then a
- * structure of its own, begins with. Callers try both: types do not show it.
+ * The file that holds the content of an open file of overlayfs: its private data, or since 6.14 the first member of the
+ * structure there. Types do not show which, so callers try both.
  */
 static __always_inline struct file *overlay_first(struct file *real)
 {
@@ -332,16 +332,16 @@ static __always_inline struct file *overlay_first(struct file *real)
 
 /*
  * Plain loads instead of a helper call each: since 6.2 (a35b9af4ec2c). Kernels from 5.13 to 5.15 refuse an object that
- * mentions a kernel function they do not have (mended in 5.16, a5d827275241): host_old is built without.
+ * refers to a kernel function they do not have (fixed in 5.16, a5d827275241): host_old is built without.
  */
 #ifndef NO_KERNEL_FUNCTIONS
 void *bpf_rdonly_cast(void *object, __u32 type) __ksym;
 #endif
 
 /*
- * Calls step(i, context) for i below times until it returns 1. bpf_loop (5.17, e6f2dd0f8067) is
- * verified once, a plain loop once per turn: a third of the load time. Kernels before 5.13 refuse even a dead
- * reference to a callback, so the build for old ones has none.
+ * Calls step(i, context) for i < times until it returns 1. bpf_loop (5.17, e6f2dd0f8067) is verified once, a plain loop
+ * once per turn, which triples the load time. Kernels before 5.13 refuse even an unused reference to a callback, so the
+ * build for old kernels has none.
  */
 #ifdef NO_KERNEL_FUNCTIONS
 #define REPEAT(times, bound, step, context) do {				\
@@ -362,8 +362,8 @@ void *bpf_rdonly_cast(void *object, __u32 type) __ksym;
 #endif
 
 /*
- * Chunks of one call: the longest read is 2 GiB. Old verifiers follow every turn: there the first pages of a call,
- * 126 MiB at least.
+ * Most chunks of pages per call: enough for the longest read, 2 GiB. Old verifiers verify every turn of a loop: for them
+ * only the first 126 MiB of a call are followed.
  */
 #ifdef NO_KERNEL_FUNCTIONS
 #define TOUCH_CHUNKS 64
@@ -372,8 +372,8 @@ void *bpf_rdonly_cast(void *object, __u32 type) __ksym;
 #endif
 
 /*
- * Threads on other CPUs change other bits of the same words. Atomic operations but adding are there since 5.12
- * (981f94c3e921; on arm64 since 5.18); without, a bit may be lost when two meet.
+ * Set or clear bits of a word that other CPUs change, too. Atomic operations other than adding: since 5.12
+ * (981f94c3e921; on arm64 5.18). With `plain`, without them, concurrent changes may be lost.
  */
 static __always_inline __u64 set_bits(__u64 *word, __u64 mask, bool plain)
 {
@@ -397,7 +397,7 @@ static __always_inline __u64 clear_bits(__u64 *word, __u64 mask, bool plain)
 	return before;
 }
 
-/* The result of a helper that returns an error number: an int until 6.4, whose upper half means nothing. */
+/* The error number returned by a helper: an int until 6.4, so the upper 32 bits are undefined. */
 typedef __s32 helper_error;
 
 #endif

@@ -92,7 +92,7 @@ static __always_inline void add_to_off_totals(struct off_key *key, __u64 duratio
 	}
 }
 
-/* The key's identity, file, call and stacks go into the record, too. */
+/* Fills a record; identity, file, call and stacks are those of the key. */
 static __always_inline void fill_segment(struct segment_record *record, struct task_struct *task,
 					 struct thread_state *state, struct off_key *key, __u64 start, __u64 end,
 					 __u64 wait)
@@ -117,7 +117,7 @@ static __always_inline void fill_segment(struct segment_record *record, struct t
 	READ_COMM(record->comm, task);
 }
 
-/* The file that the thread waited for, if it is still the same: the call that held it may be over. */
+/* Returns the open file that the thread waited for; 0 if the descriptor has another file by now. */
 static __always_inline struct file *waiting_file(struct thread_state *state)
 {
 	struct file *file = (struct file *)state->file_pointer;
@@ -129,7 +129,7 @@ static __always_inline struct file *waiting_file(struct thread_state *state)
 	return key.ino == state->file.ino && key.dev == state->file.dev ? file : 0;
 }
 
-/* Whether the thread is off the CPU and not woken yet; then the current one is recorded as its waker. */
+/* Records the current thread as the waker of a blocked thread that has none yet; returns whether it did. */
 static __always_inline bool note_waker(struct thread_state *state)
 {
 	__u64 id = bpf_get_current_pid_tgid();

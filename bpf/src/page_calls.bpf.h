@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Reads and writes of files as their callers made them: sizes, bytes, and pages where the kernel does not report them. */
+/* Reads and writes of files by system calls: sizes, bytes, and pages where the kernel does not report them. */
 #ifndef WHYSTALL_PAGE_CALLS_H
 #define WHYSTALL_PAGE_CALLS_H
 
@@ -36,7 +36,7 @@ static __always_inline void add_size(void *map, struct size_key *key, __u64 byte
 	__sync_fetch_and_add(&total->bytes, bytes);
 }
 
-/* Without an event for the pages of a read, the calls give them; other reads (io_uring) are then unknown. */
+/* Derives the pages of a read from its call, on kernels without that event; reads by io_uring are then unknown. */
 static __always_inline void read_pages(struct actor *actor, struct page_use *use, struct file_key *key,
 				       struct inode *inode, __u64 position, __u64 bytes, bool plain)
 {
@@ -46,13 +46,13 @@ static __always_inline void read_pages(struct actor *actor, struct page_use *use
 	if (state) {
 		if (state->inode == (__u64)inode && !state->fault && state->last == first
 		    && position & ((1UL << config.page_shift) - 1))
-			from = first + 1;	/* see goes_on */
+			from = first + 1;	/* see continues_in_page */
 		state->inode = (__u64)inode;
 		state->first = first;
 		state->index = first;
 		state->last = last;
 		state->fault = 0;
-		state->calls = ~0ULL;	/* it is over: what is added from now on is not for it */
+		state->calls = ~0ULL;	/* the call is over: pages added later are not for it */
 	}
 	if (from > last)
 		return;
@@ -114,7 +114,7 @@ static __always_inline int page_call(__u64 *ctx, bool plain)
 		return 0;
 	if (row->offset != NO_ARG)
 		position = regs_arg(regs, row->offset);
-	else	/* of sendfile too, unless it has an offset argument */
+	else	/* also sendfile without an offset argument */
 		position = BPF_CORE_READ(file, f_pos) - returned;
 	if (!(row->flags & ROW_POSITION) && row->offset == NO_ARG && regs_arg(regs, 2)) {
 		if (bpf_probe_read_user(&position, sizeof(position), (void *)regs_arg(regs, 2)))

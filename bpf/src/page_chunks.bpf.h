@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What is remembered of single pages: a few bits each, in chunks of 512 pages of a file, in a map of bounded size. */
+/* The state of single pages: a few bits each, in chunks of 512 pages of a file, in a map of bounded size. */
 #ifndef WHYSTALL_PAGE_CHUNKS_H
 #define WHYSTALL_PAGE_CHUNKS_H
 
@@ -9,10 +9,10 @@
 HASH_MAP(page_chunks, struct chunk_key, struct page_chunk, 32768);
 
 enum chunk_work {
-	CHUNK_TOUCH,	/* used; answers how many were before */
-	CHUNK_ADD,	/* added; answers how many had been evicted by reclaim */
-	CHUNK_USED,	/* used, by what added them */
-	CHUNK_RECLAIM,	/* gone; answers how many had been added in this window, and << 16 of these used once at most */
+	CHUNK_TOUCH,	/* used; returns how many had been used before */
+	CHUNK_ADD,	/* added; returns how many had been evicted by reclaim */
+	CHUNK_USED,	/* used by the call or fault that added them */
+	CHUNK_RECLAIM,	/* evicted; returns how many were added in this window, and << 16 how many of these used at most once */
 	CHUNK_DROP,
 };
 
@@ -90,26 +90,26 @@ __noinline __u64 chunk_work_plain(__u64 ino, __u64 dev, __u64 number, __u32 rang
 }
 
 #define CHUNK_WORK(plain, ...) ((plain) ? chunk_work_plain(__VA_ARGS__) : chunk_work(__VA_ARGS__))
-/* A kernel refuses what it does not know even where it is never reached: what has atomic operations exists twice. */
+/* A kernel without atomic operations refuses them even in dead code: these programs exist with and without. */
 #define PAGE_PROGRAM(name, section, body)			\
 	SEC(section) int name(__u64 *ctx)			\
 	{							\
-		return looking() ? body(ctx, false) : 0;	\
+		return window_open() ? body(ctx, false) : 0;	\
 	}							\
 	SEC(section) int name##_plain(__u64 *ctx)		\
 	{							\
-		return looking() ? body(ctx, true) : 0;		\
+		return window_open() ? body(ctx, true) : 0;	\
 	}
 #else
 #define CHUNK_WORK(plain, ...) chunk_work(__VA_ARGS__)
 #define PAGE_PROGRAM(name, section, body)			\
 	SEC(section) int name(__u64 *ctx)			\
 	{							\
-		return looking() ? body(ctx, false) : 0;	\
+		return window_open() ? body(ctx, false) : 0;	\
 	}
 #endif
 
-/* Makes room for a chunk; others leave some of it for what targets do. */
+/* Makes sure that a chunk exists; part of the map is reserved for pages used by targets. */
 static __always_inline bool have_chunk(struct file_key *file, __u64 number, bool target)
 {
 	struct chunk_key key = { .file = *file, .chunk = number };
@@ -127,7 +127,7 @@ static __always_inline bool have_chunk(struct file_key *file, __u64 number, bool
 	return true;
 }
 
-/* Whether reclaim has evicted this page, and it was not read back. */
+/* Whether reclaim has evicted this page and it was not read back. */
 static __always_inline bool was_evicted(struct file_key *file, __u64 index)
 {
 	struct chunk_key key = { .file = *file, .chunk = index >> CHUNK_SHIFT };

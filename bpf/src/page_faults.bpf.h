@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Pages that faults ask for or map, and what a folio is. */
+/* Pages requested or mapped by faults, and the pages of a folio. */
 #ifndef WHYSTALL_PAGE_FAULTS_H
 #define WHYSTALL_PAGE_FAULTS_H
 
@@ -13,12 +13,12 @@ struct pages {
 	__u64 first, number;
 };
 
-/* What it is of. */
+/* Reads the file and pages of a folio (before 5.16: a page); false if it is not of a file in the page cache. */
 static __always_inline bool pages_of(void *object, struct pages *pages)
 {
 	struct address_space *mapping = folio_place(object, &pages->first, &pages->number);
 
-	if (!mapping || (__u64)mapping & 3)	/* anonymous, or movable: not of a file */
+	if (!mapping || (__u64)mapping & 3)	/* anonymous or movable */
 		return false;
 	pages->inode = BPF_CORE_READ(mapping, host);
 	return pages->inode && page_key(pages->inode, &pages->file);
@@ -28,8 +28,8 @@ struct lookup {
 	__u64 index, entry;
 };
 
-/* One level down (lib/xarray.c): a node is marked by 2, a slot that belongs to another's entry holds its number so. */
-static long look_down(__u32 i, struct lookup *lookup)
+/* Goes one level down the xarray (lib/xarray.c). Tag 2 marks a node, or a sibling entry with the number of its slot. */
+static long descend(__u32 i, struct lookup *lookup)
 {
 	struct xa_node *node = (struct xa_node *)(lookup->entry - 2);
 	__u64 at, entry = 0;
@@ -47,7 +47,7 @@ static long look_down(__u32 i, struct lookup *lookup)
 	return !shift;
 }
 
-/* How many pages of the folio at `index` lie before it, and << 16 after it; 0 also where none is. */
+/* Returns how many pages of the folio at `index` lie before that page, and << 16 after it; 0 without a folio. */
 __noinline __u64 folio_around(__u64 inode_address, __u64 index)
 {
 	struct inode *inode = (struct inode *)inode_address;
@@ -56,9 +56,9 @@ __noinline __u64 folio_around(__u64 inode_address, __u64 index)
 
 	lookup.entry = (__u64)BPF_CORE_READ(inode, i_mapping, i_pages.xa_head);
 	for (__u32 i = 0; i < XA_LEVELS; i++)
-		if (look_down(i, &lookup))
+		if (descend(i, &lookup))
 			break;
-	if (!lookup.entry || lookup.entry & 3)	/* nothing, or the shadow of what was evicted */
+	if (!lookup.entry || lookup.entry & 3)	/* empty, or the shadow entry of an evicted folio */
 		return 0;
 	folio_place((void *)lookup.entry, &first, &number);
 	if (number < 2 || index < first || index - first >= number)
@@ -81,8 +81,8 @@ static __noinline int count_mapped(struct file_key *file, __u64 inode, struct ac
 }
 
 /*
- * A fault maps the pages first..last: one that it asks for, or those `around` it that are there. One fault may report
- * of itself several times, before its page is there and after: of these only what is new counts.
+ * Counts the pages first..last of a fault: the one requested, or the cached ones `around` it that are mapped, too. A
+ * fault may be reported several times, before its page is read and after: only new pages count.
  */
 static __always_inline void mapped_pages(struct address_space *mapping, __u64 first, __u64 last, bool around)
 {
@@ -136,25 +136,25 @@ static __always_inline void mapped_pages(struct address_space *mapping, __u64 fi
 		count_mapped(&file, (__u64)inode, &actor, before_last + 1, last);
 }
 
-/* (mapping, index): a fault on a page that could not be mapped at once; most often it is not there. */
+/* (mapping, index): a fault on a page that could not be mapped at once; most often it is not cached. */
 SEC("tp_btf/mm_filemap_fault")
 int on_page_fault(__u64 *ctx)
 {
 	struct address_space *mapping = (struct address_space *)ctx[0];
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	mapped_pages(mapping, ctx[1], ctx[1], false);
 	return 0;
 }
 
-/* (mapping, first, last): a fault mapped what is there of these pages; huge mappings (PMD) are not reported. */
+/* (mapping, first, last): a fault mapped the cached ones of these pages; huge mappings (PMD) are not reported. */
 SEC("tp_btf/mm_filemap_map_pages")
 int on_pages_mapped(__u64 *ctx)
 {
 	struct address_space *mapping = (struct address_space *)ctx[0];
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	mapped_pages(mapping, ctx[1], ctx[2], true);
 	return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Shared with bpf/src_bcc. Whose pages are in the page cache, and the time threads lose to memory. */
+/* Shared with bpf/src_bcc. Keys of files in the page cache, and totals of stalls. */
 #ifndef WHYSTALL_PAGE_KEYS_H
 #define WHYSTALL_PAGE_KEYS_H
 
@@ -21,7 +21,7 @@ static __always_inline bool is_unstored(__u32 magic)
 	return false;
 }
 
-/* Block devices have pages of their own, without a file: their key is the device, with inode 0. */
+/* Sets the key of a file; of pages of a block device itself: the device, with inode 0. */
 static __always_inline bool page_key(struct inode *inode, struct file_key *key)
 {
 	struct super_block *super = READ(inode, i_sb);

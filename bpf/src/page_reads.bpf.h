@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Pages that calls such as read(2) ask for. */
+/* Pages requested by calls such as read(2). */
 #ifndef WHYSTALL_PAGE_READS_H
 #define WHYSTALL_PAGE_READS_H
 
@@ -12,7 +12,7 @@ struct touching {
 	bool target;
 };
 
-/* Of the pages from `first` to `last` those in the chunk `which` >> 1 counted from the first; & 1: a target's. */
+/* Touches those pages of first..last that lie in their chunk number `which` >> 1; `which` & 1: used by a target. */
 static __always_inline __u64 touch_in_chunk(__u64 ino, __u64 dev, __u64 first, __u64 last, __u32 which, bool plain)
 {
 	struct file_key file = { .ino = ino, .dev = dev >> 32, .gen = dev };
@@ -25,7 +25,7 @@ static __always_inline __u64 touch_in_chunk(__u64 ino, __u64 dev, __u64 first, _
 	return CHUNK_WORK(plain, ino, dev, chunk, CHUNK_RANGE(from, until), CHUNK_TOUCH) & 0xffff;
 }
 
-/* Global functions, verified once: within a loop Debian's 5.10 takes more than a million steps for them. */
+/* Global functions, verified once: inlined in a loop they exceed the million steps of the verifier of 5.10. */
 __noinline __u64 touch_pages(__u64 ino, __u64 dev, __u64 first, __u64 last, __u32 which)
 {
 	return touch_in_chunk(ino, dev, first, last, which, false);
@@ -55,7 +55,7 @@ static long touch_step_plain(__u32 i, struct touching *touching)
 #define touch_step_plain touch_step
 #endif
 
-/* Pages that are used now; how many of them were before, in this window. */
+/* Marks pages as used; returns how many had been used before in this window. */
 static __always_inline __u64 touch(struct file_key *file, __u64 first, __u64 last, bool target, bool plain)
 {
 	struct touching touching = { .file = *file, .first = first, .last = last, .target = target };
@@ -80,10 +80,10 @@ static __always_inline __u64 last_page(struct inode *inode)
 }
 
 /*
- * A read that continues in the middle of the page where the last one ended does not use it anew, as in the kernel
- * (pos_same_folio in filemap_read): else reads in small steps would count every page many times.
+ * Whether a read starts within a page. If the last one ended there, that page is not used again, as in the kernel
+ * (pos_same_folio in filemap_read): small sequential reads would count every page many times.
  */
-static __always_inline bool goes_on(struct task_struct *task, struct inode *inode)
+static __always_inline bool continues_in_page(struct task_struct *task, struct inode *inode)
 {
 	struct file *file = file_of_call(task, inode);
 	const volatile struct syscall_row *row;
@@ -106,10 +106,9 @@ static __always_inline bool goes_on(struct task_struct *task, struct inode *inod
 }
 
 /*
- * (mapping, index, last): the pages up to `last` are read, and a batch of them from `index` on is there. One call reports
- * of each of its batches, every time up to its end, and asks for pages beyond the end of the file.
- * ("filemap: add trace events for get_pages, map_pages, and fault"). All is counted at a call's first batch; pages that
- * it adds later are used by it (see page_add).
+ * (mapping, index, last): a batch of pages from `index` on is cached, of a read up to `last`, which may lie beyond the
+ * end of the file ("filemap: add trace events for get_pages, map_pages, and fault"). A call reports each of its batches;
+ * all its pages are counted at the first one, and page_add marks those that it adds later as used.
  */
 SEC("tp_btf/mm_filemap_get_pages")
 int on_pages_read(__u64 *ctx)
@@ -122,7 +121,7 @@ int on_pages_read(__u64 *ctx)
 	struct actor actor;
 	struct page_use *use;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	find_actor(&actor);
 	if (actor.self) {
@@ -147,7 +146,7 @@ int on_pages_read(__u64 *ctx)
 				if (last <= state->last)
 					return 0;
 				first = state->last + 1;	/* the file has grown */
-			} else if (index == state->last && goes_on(actor.task, inode)) {
+			} else if (index == state->last && continues_in_page(actor.task, inode)) {
 				first = index + 1;
 			}
 		}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What is remembered of a thread that uses the page cache: where it reads, and what it waits for. */
+/* State of a thread that uses the page cache: its last read or fault, and its stall in progress. */
 #ifndef WHYSTALL_PAGE_STATE_H
 #define WHYSTALL_PAGE_STATE_H
 
@@ -7,11 +7,11 @@
 #include "regs.bpf.h"
 
 struct page_state {
-	/* the pages first..last of the last read or fault; a read's batch in work begins at index */
+	/* the pages first..last of the last read or fault; a read's current batch begins at index */
 	__u64 inode, calls;
 	__u64 asked, index, first, last;
 	__u64 fault;
-	/* since when, or 0 */
+	/* start of the stall in progress; 0: none */
 	__u64 reclaim_start, lock_start;
 	__u64 pause_end;	/* of the last pause for dirty pages */
 	__u64 lock;
@@ -49,7 +49,7 @@ static __always_inline struct page_state *make_page_state(struct task_struct *ta
 	return state;
 }
 
-/* Number of reads the thread has ended (CONFIG_TASK_XACCT): distinguishes one call from the next. */
+/* Returns the number of reads the thread has completed (CONFIG_TASK_XACCT), to distinguish calls. */
 static __always_inline __u64 read_calls(struct task_struct *task)
 {
 	if (bpf_core_field_exists(task->ioac.syscr))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Who uses the pages of which file: the actor, the file's key and name, and where it is counted. */
+/* Counts of cached pages used, by process and file. */
 #ifndef WHYSTALL_PAGE_USES_H
 #define WHYSTALL_PAGE_USES_H
 
@@ -9,11 +9,11 @@
 #include "page_keys.h"
 
 HASH_MAP(page_uses, struct use_key, struct page_use, 16384);
-/* With targets: what others do. When that is full, their files are counted together. */
+/* With targets: uses by other processes. When it is full, their further files are counted together. */
 HASH_MAP(page_uses_others, struct use_key, struct page_use, 8192);
 HASH_MAP(page_files, struct file_key, struct page_file, 65536);
 
-/* The acting process. Kernel threads work for unknown others: 0. */
+/* The process that uses pages; tgid 0: a kernel thread, which works for unknown processes. */
 struct actor {
 	struct task_struct *task;
 	__u32 tgid, tid;
@@ -35,7 +35,7 @@ static __always_inline void find_actor(struct actor *actor)
 
 #define OVERLAYFS_MAGIC 0x794c7630
 
-/* The inode of a file that holds its content itself, as no file of overlayfs does; else 0. */
+/* Returns the inode of a regular file whose own mapping has its content (not overlayfs); else 0. */
 static __always_inline struct inode *plain_content(struct file *file)
 {
 	struct inode *inode = BPF_CORE_READ(file, f_inode);
@@ -46,9 +46,7 @@ static __always_inline struct inode *plain_content(struct file *file)
 	return inode;
 }
 
-/*
- * The inode whose pages are the content of an open file. One of overlayfs has it in another file: see overlay_first.
- */
+/* Returns the inode whose pages hold the content of an open file; of overlayfs that of another file: see overlay_first. */
 static __always_inline struct inode *content_of(struct file *file)
 {
 	struct inode *inode = BPF_CORE_READ(file, f_mapping, host), *found;
@@ -69,7 +67,7 @@ static __always_inline struct inode *content_of(struct file *file)
 	return found ? found : inode;
 }
 
-/* The open file that the thread's system call works on, if its content is `inode`'s; else nothing. */
+/* Returns the open file of the thread's system call if its content is `inode`'s; else 0. */
 static __always_inline struct file *file_of_call(struct task_struct *task, struct inode *inode)
 {
 	const volatile struct syscall_row *row;
@@ -90,8 +88,8 @@ static __always_inline struct file *file_of_call(struct task_struct *task, struc
 }
 
 /*
- * Names the file of `inode`, unless it is named: by the descriptor that is being read, or by any of its names within its
- * file system. A global function: verified once.
+ * Emits the path of `inode` once: that of the descriptor being read, or any path within its file system. A global
+ * function: verified once.
  */
 __noinline int name_page_file(__u64 inode_address)
 {

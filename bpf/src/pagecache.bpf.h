@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The page cache from its own tracepoints: what each process reads, faults in, adds and dirties, per file, and
- * what leaves it again. Pages are base pages: a folio of order n is 2^n of them. tmpfs is memory, no cache of
- * anything, and left out.
+ * The page cache by its tracepoints: pages that each process reads, faults in, adds and dirties, per file, and pages
+ * that leave it. Pages are base pages: a folio of order n is 2^n of them. tmpfs, which caches nothing, is left out.
  */
 #ifndef WHYSTALL_PAGECACHE_H
 #define WHYSTALL_PAGECACHE_H
 
 #include "page_faults.bpf.h"
 
-/* Does `work` for a folio's pages, chunk by chunk; more than 4096 of them there are not. */
+/* Does `work` for a folio's pages (at most 4096), chunk by chunk. */
 static __always_inline __u64 folio_work(struct pages *pages, __u64 first, __u64 last, __u32 work, bool plain)
 {
 	__u64 dev = (__u64)pages->file.dev << 32 | pages->file.gen, sum = 0;
@@ -57,7 +56,7 @@ static __always_inline int page_add(__u64 *ctx, bool plain)
 	__sync_fetch_and_add(&use->tracked, pages.number);
 	done = folio_work(&pages, pages.first, last, CHUNK_ADD, plain);
 	__sync_fetch_and_add(&use->refaulted, done & 0xffff);
-	/* for a call or a fault that has been counted already */
+	/* pages for a call or fault that has been counted already */
 	state = page_state_of(actor.task, actor.tid);
 	if (state && state->inode == (__u64)pages.inode && state->calls == read_calls(actor.task)
 	    && state->index <= last && state->last >= pages.first) {
@@ -106,7 +105,7 @@ static __always_inline int page_delete(__u64 *ctx, bool plain)
 	return 0;
 }
 
-/* Pages become dirty, those of a folio all at once, as the kernel counts them. Writing is using. */
+/* Pages become dirty, all of a folio at once, as the kernel counts them. Writing counts as use. */
 static __always_inline int page_dirty(__u64 *ctx, bool plain)
 {
 	struct pages pages = {};
@@ -125,7 +124,7 @@ static __always_inline int page_dirty(__u64 *ctx, bool plain)
 	__sync_fetch_and_add(&use->dirtied, pages.number);
 	last = pages.first + pages.number - 1;
 	state = page_state_of(actor.task, actor.tid);
-	/* what it has just read, or faulted in to write to, it uses once */
+	/* pages just read or faulted in by the thread were counted as used then */
 	if (!state || state->inode != (__u64)pages.inode || state->first > last || state->last < pages.first)
 		folio_work(&pages, pages.first, last, CHUNK_TOUCH, plain);
 	return 0;
@@ -133,13 +132,13 @@ static __always_inline int page_dirty(__u64 *ctx, bool plain)
 
 PAGE_PROGRAM(on_page_add, "tp_btf/mm_filemap_add_to_page_cache", page_add)
 PAGE_PROGRAM(on_page_delete, "tp_btf/mm_filemap_delete_from_page_cache", page_delete)
-/* Its older name, of a page. */
+/* Its name before 5.18. */
 PAGE_PROGRAM(on_page_dirty, "tp_btf/writeback_dirty_folio", page_dirty)
 PAGE_PROGRAM(on_page_dirty_old, "tp_btf/writeback_dirty_page", page_dirty)
 
 /*
- * (bio): pages go to the disk. Only where the file system sits on that very device: devices stacked below report the
- * same pages again.
+ * (bio): pages are written to a device. Counted only at the file system's own device: devices stacked below it report
+ * the same pages again.
  */
 SEC("tp_btf/block_bio_queue")
 int on_bio(__u64 *ctx)
@@ -154,7 +153,7 @@ int on_bio(__u64 *ctx)
 	struct page *page;
 	__u64 bytes;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if ((bio->bi_opf & 0xff) != 1)	/* REQ_OP_WRITE */
 		return 0;

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The frames of a CPython interpreter, read from the memory of the thread that is current: what it was doing at
- * this very instant. User space provides the offsets per process (bpf/python_offsets.py). Every read may fail
- * (nothing is ever paged in), and nothing read is trusted: it ends up as a number, or as text that user space cleans.
+ * The frames of a CPython interpreter, read from the memory of the current thread. User space provides the offsets per
+ * process (bpf/python_offsets.py). Every read may fail, since nothing is paged in; nothing read is trusted: it is used as
+ * a number, or as text that user space cleans.
  */
 #ifndef WHYSTALL_PYTHON_H
 #define WHYSTALL_PYTHON_H
 
 #include "stacks.bpf.h"
 
-/* Entry frames of C calls hold no Python code and are skipped, so there may be more frames than are kept. */
+/* Entry frames of C calls have no Python code and are skipped: more frames are walked than kept. */
 #define PYTHON_TURNS (STACK_DEPTH + STACK_DEPTH / 2)
-#define PYTHON_THREADS 512		/* most thread states searched for a thread's */
+#define PYTHON_THREADS 512		/* most thread states searched */
 #define PYTHON_THREADS_PLAIN 64
-#define PYTHON_LOOK_AGAIN_NS 10000000	/* for the state of a thread that had none, as one has just after a fork */
-#define PYTHON_CODES_PER_WALK 64	/* code objects emitted at once: the rest when the stack recurs */
-#define PYTHON_OWNED_BY_C 3		/* from here on, a frame's owner is the evaluator itself (3.12 and later) */
-/* What walks at switches may cost a CPU: 10 ms in a second, which is 1 %. */
+#define PYTHON_RETRY_NS 10000000	/* between searches for the state of a thread without one (just after a fork) */
+#define PYTHON_CODES_PER_WALK 64	/* most code objects emitted per walk: the others when the stack recurs */
+#define PYTHON_OWNED_BY_C 3		/* owners from this value on: the C evaluator (3.12 and later) */
+/* Budget of walks at switches, per CPU: 10 ms in a second, 1 %. */
 #define PYTHON_SECOND_NS 1000000000
 #define PYTHON_BUDGET_NS 10000000
 
-/* Process id to where its interpreter is; written by user space, and for new children. */
+/* The interpreter by process id; written by user space, and at a fork. */
 HASH_MAP(python_processes, __u32, struct python_process, 4096);
 
 struct python_thread {
-	__u64 state;	/* address of its thread state; 0: it had none */
-	__u64 looked;
+	__u64 state;	/* address of its thread state; 0: none found */
+	__u64 searched;
 };
 
 struct {
@@ -72,7 +72,7 @@ static __always_inline __u64 word_at(struct python_buffer *buffer, __u64 offset)
 	return *(__u64 *)(buffer->bytes + offset);
 }
 
-/* The number a C library gives the current thread, or the number it has in its own pid namespace. */
+/* Returns pthread_self of the current thread (3.10), or its thread id in its own pid namespace. */
 static __always_inline __u64 python_thread_number(struct task_struct *task, const struct python_process *process)
 {
 	struct pid *pid;
@@ -121,10 +121,8 @@ static __always_inline bool python_interpreters(const struct python_process *pro
 }
 
 /*
- * The steps of loops below stay functions: the build for old kernels has plain loops, and inlined in those they are more
- * than a verifier follows.
- *
- * Interpreters and their threads are lists, the newest first: also the one that another one runs code in.
+ * One step of the search in the lists of interpreters and their threads, newest first. Steps of loops are not inlined:
+ * in the plain loops of the build for old kernels they would exceed the verifier's limit.
  */
 static __noinline long python_search_step(__u32 i, struct python_search *search)
 {
@@ -144,7 +142,7 @@ static __noinline long python_search_step(__u32 i, struct python_search *search)
 	if (value == search->wanted) {
 		search->found = search->state;
 		search->frame = python_frame_of(process, search->state);
-		if (search->frame)	/* else it does nothing there; it may in an older interpreter */
+		if (search->frame)	/* without a frame it is idle here, and may run in an older interpreter */
 			return 1;
 	}
 	if (bpf_probe_read_user(&value, sizeof(value), (void *)(search->state + process->thread_next)))
@@ -169,7 +167,7 @@ static __always_inline __u64 python_innermost(const struct python_process *proce
 			bpf_probe_read_user(&value, sizeof(value), (void *)(known->state + process->thread_id));
 		if (value == search.wanted)
 			state = known->state;
-	} else if (known && now - known->looked < PYTHON_LOOK_AGAIN_NS) {
+	} else if (known && now - known->searched < PYTHON_RETRY_NS) {
 		return 0;
 	}
 	if (!state) {
@@ -181,7 +179,7 @@ static __always_inline __u64 python_innermost(const struct python_process *proce
 		REPEAT(PYTHON_THREADS, PYTHON_THREADS_PLAIN, python_search_step, &search);
 		state = search.found;
 		fresh.state = state;
-		fresh.looked = now;
+		fresh.searched = now;
 		bpf_map_update_elem(&python_threads, &tid, &fresh, BPF_ANY);
 		return state ? search.frame : 0;
 	}
@@ -203,7 +201,7 @@ static __always_inline __u64 mixed(__u64 hash, __u64 value)
 	return hash ^ hash >> 29;
 }
 
-/* Takes in the first bytes at `data`, of a line table. */
+/* Mixes the first bytes at `data` of a line table into `hash`. */
 static __always_inline __u64 python_lines_mixed(struct python_buffer *buffer, __u64 data, __u64 bytes, __u64 hash)
 {
 	__builtin_memset(buffer->table, 0, sizeof(buffer->table));
@@ -226,11 +224,10 @@ static __always_inline __u64 python_word(__u64 address)
 }
 
 /*
- * Names a code object (in 40 bits): by where it lies, by what it points to, by its number and by the hash that the text
- * of its name keeps (behind the text's length; interpreters choose it anew). Memory is used again at once: a program
- * that makes functions and frees them has them all at the same place, also what they point to. Before 3.12 there are no
- * numbers, and the end of its path and both ends of its line table distinguish functions. Reads its head into the
- * buffer. 0: there is no code object. bpf/python_walk.py computes the same.
+ * Returns the id (40 bits) of a code object, and reads its head into the buffer; 0: not a code object. The address alone
+ * is ambiguous, since freed memory is reused at once, as is what the object points to. Its unique number and the cached
+ * hash of its name (after the text's length) are mixed in; before 3.12, which has no number, the end of its path and
+ * both ends of its line table. bpf/python_walk.py computes the same.
  */
 static __always_inline __u64 python_code_id(const struct python_process *process, struct python_buffer *buffer,
 					    __u64 code, __u32 tgid)
@@ -289,7 +286,7 @@ static __noinline long python_frame(__u32 i, struct python_walk *walk)
 	walk->frame = word_at(buffer, process->frame_previous);
 	if (!(process->flags & (PYTHON_FRAME_OBJECTS | PYTHON_IS_ENTRY)) && owner >= PYTHON_OWNED_BY_C) {
 		asm volatile("" : "+r"(depth));
-		if (depth && depth <= STACK_DEPTH)	/* the C call began with the frame before */
+		if (depth && depth <= STACK_DEPTH)	/* the C call began with the previous frame */
 			walk->scratch->stack.ip[depth - 1] |= FRAME_ENTRY;
 		return 0;
 	}
@@ -316,7 +313,7 @@ static __noinline long python_frame(__u32 i, struct python_walk *walk)
 	return 0;
 }
 
-/* Reads a text: at most `most` bytes (a power of two) of its head or tail. Returns bytes per character. */
+/* Reads the head or tail of a string, at most `most` bytes (a power of two). Returns bytes per character; 0: failed. */
 static __always_inline __u8 python_text(const struct python_process *process, __u64 object, char *to, __u32 most,
 					bool tail, __u64 *length)
 {
@@ -342,7 +339,7 @@ static __always_inline __u8 python_text(const struct python_process *process, __
 	return kind;
 }
 
-/* A global function, as the one below: verified once. */
+/* A global function, verified once. Returns 1 if the code object was emitted. */
 __noinline int python_emit_code(__u32 user, __u64 code, __u64 id)
 {
 	struct python_buffer *buffer = python_buffer(user);
@@ -404,7 +401,6 @@ static __noinline long python_emit_step(__u32 i, struct python_emission *emissio
 	return 0;
 }
 
-/* See python_stack_here. */
 __noinline __u64 python_stack(__u32 user)
 {
 	__u64 id = bpf_get_current_pid_tgid(), now, stack = 0;
@@ -453,15 +449,15 @@ __noinline __u64 python_stack(__u32 user)
 }
 
 /*
- * The Python stack of the current task, in the same table as its other stacks. `user`: SCRATCH_HOOK at a switch
- * away (the task is still the current one), SCRATCH_SAMPLE at a sample. 0: it runs no Python that can be read.
+ * Returns the id of the Python stack of the current task; 0: none that can be read. `user`: SCRATCH_HOOK at a switch away
+ * (the task is still the current one), SCRATCH_SAMPLE at a sample.
  */
 static __always_inline __u64 python_stack_here(__u32 user)
 {
 	return config.python ? python_stack(user) : 0;
 }
 
-/* The Python stack of a task that does not run, as user space read it: from the walk. */
+/* Returns the id of the Python stack that user space read of a task that has not run since; 0: none. */
 static __always_inline __u64 python_stack_of(struct task_struct *task)
 {
 	__u32 tid = task->pid;
@@ -473,7 +469,7 @@ static __always_inline __u64 python_stack_of(struct task_struct *task)
 	return seed && seed->runs == task->sched_info.pcount ? seed->stack : 0;
 }
 
-/* A new process has its parent's memory, until it runs another program. */
+/* Copies the interpreter of a parent: a new process has its memory, until it executes another program. */
 static __always_inline void python_child(__u32 parent, __u32 child)
 {
 	struct python_process *process, copy;

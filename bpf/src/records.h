@@ -18,7 +18,7 @@ enum record_limit {
 
 #include "python_records.h"
 
-/* What a system call number means; filled by user space before load. */
+/* Properties of a system call number; filled by user space before the load. */
 enum row_flag {
 	ROW_FILE_OP = 1 << 0,	/* a file operation, observed even without targets */
 	ROW_METADATA = 1 << 1,	/* works on names or attributes, not on content */
@@ -28,8 +28,8 @@ enum row_flag {
 	ROW_VECTOR = 1 << 5,	/* the size argument counts iovecs, the one before points to them */
 	ROW_CLOSES = 1 << 6,	/* the fd is gone when the call returns */
 	ROW_FUTEX = 1 << 7,
-	ROW_READS = 1 << 8,	/* reads from what `fd` is */
-	ROW_WRITES = 1 << 9,	/* writes to it */
+	ROW_READS = 1 << 8,	/* reads from `fd` */
+	ROW_WRITES = 1 << 9,	/* writes to `fd` */
 };
 
 struct syscall_row {
@@ -46,7 +46,7 @@ struct config {
 	__u64 switch_min_ns;
 	__u64 block_min_ns;
 	__u64 wakeup_bytes;	/* wake the reader when the ring holds this much */
-	__u64 tick_ns;		/* of the kernel's own clock tick, the unit of its pauses */
+	__u64 tick_ns;		/* the kernel's clock tick, the unit of its pauses */
 	__s64 preempt_distance;	/* from a CPU's run queue to its preemption count; 0: unknown */
 	__u32 target;		/* the first target tgid; 0: all */
 	__u32 self_tgid;	/* the tracer: counted separately, never reported */
@@ -96,8 +96,8 @@ enum counter {
 	LOST_BLOCK_MAPS_FULL,		/* map block_slots or block_totals was full */
 	LOST_TARGETS_FULL,		/* map targets was full: a child was not followed */
 	LOST_STACK_WALK_FAILED,		/* the kernel could not give a stack */
-	LOST_PAGE_USES_FULL,		/* map page_uses was full: whose pages is not known */
-	LOST_PAGE_FILES_FULL,		/* map page_files was full: of which file pages left is not known */
+	LOST_PAGE_USES_FULL,		/* map page_uses was full: users of pages are unknown */
+	LOST_PAGE_FILES_FULL,		/* map page_files was full: files of evicted pages are unknown */
 	LOST_STALLS_FULL,		/* map stall_totals was full */
 	LOST_SIZES_FULL,		/* a map of sizes was full */
 	LOST_INTERRUPTS_FULL,		/* a map of interrupts was full */
@@ -112,12 +112,12 @@ enum counter {
 	SEEN_SELF_TICKS,		/* of these: in the tracer */
 	SEEN_SAMPLES,			/* of these: in a traced thread */
 	SEEN_PAGES,			/* events of the page cache of all processes but the tracer */
-	SELF_ADDED,		/* pages that the tracer itself put into the cache */
-	SELF_READ,			/* reads of its own that were recorded */
+	SELF_ADDED,		/* pages that the tracer added to the cache */
+	SELF_READ,			/* recorded reads of the tracer */
 	SELF_WAITS,		/* waits of the tracer for a CPU */
 	PYTHON_WALKS,			/* Python stacks that were read */
-	PYTHON_SKIPPED,			/* switches without one, to limit the cost */
-	PYTHON_BROKEN,			/* of the walks: ended where memory could not be read, or was no frame */
+	PYTHON_SKIPPED,			/* switches at which none was read, to limit the cost */
+	PYTHON_BROKEN,			/* walks that ended at unreadable or invalid memory */
 	PYTHON_NS,			/* their cost, nanoseconds */
 	SEEN_RECORDS,			/* records put into the ring buffer */
 	COUNTER_COUNT,
@@ -143,7 +143,7 @@ enum off_class {
 
 enum record_flag {
 	RECORD_SEEDED = 1 << 0,	/* began before the window; start is the window's */
-	RECORD_OPEN = 1 << 1,	/* still going on when the window ended; end is the window's */
+	RECORD_OPEN = 1 << 1,	/* in progress when the window ended; end is the window's */
 	RECORD_DIRECT = 1 << 2,	/* O_DIRECT */
 	RECORD_SYNC = 1 << 3,	/* O_SYNC or O_DSYNC */
 	RECORD_KTHREAD = 1 << 4,
@@ -218,8 +218,8 @@ struct block_total {
 };
 
 /*
- * Pages of a file are followed in chunks, a bit per page. Since when: `touched` and `evicted` (by reclaim) in this
- * window; `once` and `more` since it was added, for those that were `added` in this window and are still there.
+ * Pages of a file are tracked in chunks, a bit per page: `touched` and `evicted` (by reclaim) in this window; `added` in
+ * this window and still cached, and of these the ones used `once` or `more` often since.
  */
 enum chunk_size { CHUNK_SHIFT = 9, CHUNK_WORDS = 8 };
 
@@ -237,7 +237,7 @@ struct use_key {
 	__u32 tgid, pad;
 };
 
-/* Pages, of a folio of order n 2^n; bytes of calls, `direct` is a part of both others. */
+/* Base pages (2^n of a folio of order n), and bytes of calls; direct_bytes are part of the other two. */
 struct page_use {
 	__u64 accessed, mapped, again;
 	__u64 added, refaulted, dirtied;
@@ -253,13 +253,13 @@ struct page_file {
 };
 
 enum page_file_flag {
-	PAGE_FILE_NO_DISK = 1 << 0,	/* its file system has not one disk: written_back is not known */
+	PAGE_FILE_NO_DISK = 1 << 0,	/* the file system is not on a single disk: written_back is unknown */
 };
 
 enum stall {
 	STALL_DIRECT_RECLAIM,
 	STALL_CGROUP_RECLAIM,
-	STALL_THROTTLED_RECLAIM,	/* within one of these */
+	STALL_THROTTLED_RECLAIM,	/* within one of the two above */
 	STALL_DIRTY_THROTTLE,
 	STALL_FILE_LOCK,
 	STALL_COUNT,
@@ -310,7 +310,7 @@ struct irq_name {
 	char text[IRQ_NAME_BYTES];
 };
 
-/* What a handler took of a target's thread; without what an interrupt took of a softirq within it. */
+/* Time that a handler took from a target's thread, without interrupts nested in a softirq. */
 struct stolen_key {
 	__u64 id;
 	__u32 kind, tid;
@@ -318,12 +318,12 @@ struct stolen_key {
 
 struct stolen_total {
 	__u64 count, total_ns, max_ns;
-	__u64 in_call_ns;	/* of it while the thread was in a system call: maybe on its own behalf */
+	__u64 in_call_ns;	/* part of it within a system call of the thread: possibly its own work */
 	__u32 tgid, pad;
 	char comm[COMM_BYTES];
 };
 
-/* A thread that waits for a CPU; what the scheduler had counted of it when it began to. */
+/* A thread that waits for a CPU: since when, and its sched_info.pcount and run_delay then. */
 struct queue_since {
 	__u64 since, runs, delay;
 };

@@ -6,11 +6,11 @@
 #include "common.bpf.h"
 #include "regs.h"
 
-/* Faults and interrupts from user mode leave -1 here, so this is a call or nothing. */
+/* Returns the number of the system call in progress; -1 after a fault or interrupt from user mode. */
 static __always_inline __s32 regs_syscall(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
-	if (config.pt_regs_helper)	/* then the verifier knows all registers we meet */
+	if (config.pt_regs_helper)	/* then the verifier knows the type of all saved registers */
 		return regs->orig_ax;
 	return BPF_CORE_READ(regs, orig_ax);
 #else
@@ -20,7 +20,7 @@ static __always_inline __s32 regs_syscall(struct pt_regs *regs)
 #endif
 }
 
-/* A descriptor: nearly always the first argument. */
+/* Returns a descriptor argument, faster if it is the first, as nearly always. */
 static __always_inline __s32 fd_arg(struct pt_regs *regs, __u8 which)
 {
 	if (which || !config.pt_regs_helper)
@@ -32,7 +32,7 @@ static __always_inline __s32 fd_arg(struct pt_regs *regs, __u8 which)
 #endif
 }
 
-/* Threads without a user side have nothing there; theirs would be read as numbers. */
+/* Whether saved_regs is valid: kernel threads have no saved registers. */
 static __always_inline bool has_user_side(struct task_struct *task)
 {
 	return !(task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER));

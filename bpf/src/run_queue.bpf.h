@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Waits for a CPU: from the wake-up, or from a switch away while still runnable, to the switch in. Whoever is asked
- * about is the one that waits, never the one that wakes it. Small hooks of their own: the ones of the time off the
- * CPU do much more.
+ * Waits for a CPU: from the wake-up, or from a switch away while still runnable, to the switch in. Counted if the waiting
+ * thread is observed, whichever thread wakes it. Separate from the hooks of switches.bpf.h, which cost much more.
  */
 #ifndef WHYSTALL_RUN_QUEUE_BPF_H
 #define WHYSTALL_RUN_QUEUE_BPF_H
@@ -12,9 +11,10 @@
 #include "run_queue.h"
 
 HASH_MAP(queue_waiting, __u32, struct queue_since, 16384);
+
 static __always_inline bool queue_watched(__u32 tgid)
 {
-	return is_traced(tgid) || is_self(tgid);	/* our own prove the hooks alive */
+	return is_traced(tgid) || is_self(tgid);	/* our own waits verify that the hooks work */
 }
 
 static __always_inline void begin_wait(struct task_struct *task, __u64 now)
@@ -30,7 +30,7 @@ static __always_inline void begin_wait(struct task_struct *task, __u64 now)
 		count(LOST_WAITS_FULL);
 }
 
-/* A wait that ends now, by the scheduler's own account since the thread was queued last. */
+/* Returns the wait that ends now, ns, by the scheduler's accounting (sched_info.last_queued). */
 static __always_inline __u64 present_wait(struct task_struct *task)
 {
 	__u64 queued, clock;
@@ -43,9 +43,9 @@ static __always_inline __u64 present_wait(struct task_struct *task)
 }
 
 /*
- * A wait ends, `waiting` since then without interruption, according to the reported switches; but some kernels do not report all.
- * A thread that got a CPU in between, by the scheduler's own account, waited as long as that account, and of several waits each is
- * taken for their mean. Who is switched away (not `waiting`) and got none had one all the time.
+ * Adds the wait that ends now; `waiting`: at a switch in, else at a switch away, when a switch in was not reported, as on
+ * some kernels. If the thread ran in between by the scheduler's accounting (sched_info), several waits ended: their sum
+ * is its run_delay, and each counts as their mean. A thread switched away that got no CPU since had one all the time.
  */
 static __always_inline void end_wait(struct task_struct *task, struct queue_since *since, __u64 now, bool waiting)
 {
@@ -61,7 +61,7 @@ static __always_inline void end_wait(struct task_struct *task, struct queue_sinc
 	}
 }
 
-/* Also for one that still has its CPU: woken before it had gone to sleep, it waits for nothing. */
+/* A thread woken before it left its CPU does not wait. */
 static __always_inline int woken(struct task_struct *task)
 {
 	if (queue_watched(task->tgid) && !task->on_cpu)
@@ -72,7 +72,7 @@ static __always_inline int woken(struct task_struct *task)
 SEC("tp_btf/sched_wakeup")
 int on_wakeup(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return woken((struct task_struct *)ctx[0]);
 }
@@ -80,7 +80,7 @@ int on_wakeup(__u64 *ctx)
 SEC("tp_btf/sched_wakeup_new")
 int on_wakeup_new(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return woken((struct task_struct *)ctx[0]);
 }
@@ -96,7 +96,7 @@ int on_queue_switch(__u64 *ctx)
 	unsigned int run_state;
 	__u32 tid;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (queue_watched(prev->tgid)) {
 		tid = prev->pid;
@@ -138,7 +138,7 @@ int walk_queue(struct bpf_iter__task *ctx)
 		if (since || task_state(task) || task->exit_state || task->on_cpu)
 			return 0;
 		begin_wait(task, live.window_start);
-		if (task->on_cpu || task->sched_info.pcount != runs)	/* it got one meanwhile */
+		if (task->on_cpu || task->sched_info.pcount != runs)	/* it got a CPU meanwhile */
 			bpf_map_delete_elem(&queue_waiting, &tid);
 		return 0;
 	}

@@ -8,7 +8,7 @@
 HASH_MAP(queue_totals, struct queue_key, struct queue_total, 16384);
 HASH_MAP(queue_slots, struct queue_slot_key, __u64, 32768);
 
-/* `waits` of one thread, `all_ns` together. */
+/* Adds `waits` of one thread that took `all_ns` in total. */
 static __always_inline void add_waits(struct task_struct *task, __u32 tgid, __u32 tid, __u64 waits, __u64 all_ns)
 {
 	__u64 ns = all_ns / waits, *slot;
@@ -21,7 +21,7 @@ static __always_inline void add_waits(struct task_struct *task, __u32 tgid, __u3
 		return;
 	}
 	total = queue_totals_lookup(&key);
-	if (total) {	/* a thread gets one CPU at a time: it has one writer */
+	if (total) {	/* a thread gets one CPU at a time, so it has one writer */
 		total->count += waits;
 		total->total_ns += all_ns;
 		if (ns > total->max_ns)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Who has a CPU, and where, at the ticks of a timer of ours on each CPU (a software perf event, so it runs in
- * the timer's interrupt, once at a time per CPU). The registers that bpf_get_stack starts from are the
- * interrupted code's: none of the interrupt's own frames is in a stack.
+ * Samples the running thread and its stacks by a timer on each CPU: a software perf event, which runs in the timer's
+ * interrupt and does not nest. bpf_get_stack starts from the registers of the interrupted code, so stacks have no
+ * frames of the interrupt.
  */
 #ifndef WHYSTALL_SAMPLES_H
 #define WHYSTALL_SAMPLES_H
@@ -31,7 +31,7 @@ int on_tick(__u64 *ctx)
 	__u32 tgid = id >> 32, tid = id;
 	bool first;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	count(SEEN_TICKS);
 	if (!tid)
@@ -46,7 +46,7 @@ int on_tick(__u64 *ctx)
 	name_thread(task, tgid, tid);
 	if (!was_user_mode(ctx))
 		kstack = stack_here(ctx, SCRATCH_SAMPLE, STACK_KERNEL);
-	/* an exiting thread's memory goes before it does */
+	/* an exiting thread may have no memory any more */
 	if (BPF_CORE_READ(task, mm) && !(BPF_CORE_READ(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))) {
 		ustack = stack_here(ctx, SCRATCH_SAMPLE, STACK_USER);
 		pystack = python_stack_here(SCRATCH_SAMPLE);
@@ -64,7 +64,7 @@ int on_tick(__u64 *ctx)
 	record->pystack = pystack;
 	record->tgid = tgid;
 	record->tid = tid;
-	/* a new thread may be of a process that is gone soon, and its names with it */
+	/* a new thread's process may end soon: its symbols are read at once */
 	bpf_ringbuf_submit(record, first ? BPF_RB_FORCE_WAKEUP : ring_flags());
 	count(SEEN_RECORDS);
 	return 0;

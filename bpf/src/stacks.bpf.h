@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Stacks by a 64-bit hash of their addresses. A stack's content is emitted once, at
- * its first use, so that a window of many thousand stacks costs the kernel a few
- * bytes for each. Unlike a kernel stack map this loses nothing to collisions, and
- * the walk can add the stack of a thread that is not running.
+ * Stacks by a 64-bit hash of their addresses. A stack is emitted once, at its first use, and costs the kernel few bytes.
+ * Unlike a BPF stack map this loses nothing to collisions, and can add stacks of threads that are not running.
  */
 #ifndef WHYSTALL_STACKS_H
 #define WHYSTALL_STACKS_H
@@ -33,7 +31,7 @@ static long hash_block(__u32 i, struct hashing *hashing)
 
 	if (i >= STACK_DEPTH / HASH_BLOCK)
 		return 1;
-	for (__u32 j = 0; j < HASH_BLOCK; j++) {	/* unrolled; behind the stack lies an older one */
+	for (__u32 j = 0; j < HASH_BLOCK; j++) {	/* unrolled; beyond `depth` the buffer has an older stack */
 		__u64 address = hashing->stack->ip[first + j];
 
 		hash = (hash ^ (first + j < depth ? address : 0)) * 0x9e3779b97f4a7c15ULL;
@@ -44,8 +42,8 @@ static long hash_block(__u32 i, struct hashing *hashing)
 }
 
 /*
- * The id of the stack of `bytes` bytes in scratch(user_of_scratch)->stack.ip; `kind` is one of enum
- * stack_kind. 0: lost. A global function: verified once, not at every use (5.6).
+ * Returns the id of the stack of `bytes` bytes in scratch(user_of_scratch)->stack.ip, and emits it if new; 0: lost.
+ * `kind`: enum stack_kind. A global function: verified once, not at every use (since 5.6).
  */
 __noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 kind)
 {
@@ -60,7 +58,7 @@ __noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 kind)
 	hashing.stack = &buffer->stack;
 	hashing.depth = depth;
 	REPEAT((depth + HASH_BLOCK - 1) / HASH_BLOCK, STACK_DEPTH / HASH_BLOCK, hash_block, &hashing);
-	hash = hashing.hash | 1;	/* never 0, which means: no stack */
+	hash = hashing.hash | 1;	/* 0 means: no stack */
 	if (bpf_map_lookup_elem(&stacks_emitted, &hash))
 		return hash;
 	bpf_map_update_elem(&stacks_emitted, &hash, &one, BPF_ANY);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Time that threads lose to memory: reclaim in their own name, pauses for dirty pages, the lock of a file's inode. */
+/* Stalls of threads: direct reclaim, pauses for dirty pages, waits for the lock of a file's inode. */
 #ifndef WHYSTALL_STALLS_H
 #define WHYSTALL_STALLS_H
 
@@ -7,7 +7,7 @@
 
 HASH_MAP(stall_totals, struct stall_key, struct stall_total, 8192);
 
-/* One stall of one thread: nothing else writes to its total. */
+/* Adds a stall of a thread; its total has no other writer. */
 static __always_inline void add_stall(struct task_struct *task, __u32 what, struct file_key *file, __u64 start,
 				      __u64 ns, __u64 pages, bool open)
 {
@@ -61,7 +61,7 @@ static __always_inline int reclaim_ends(__u32 what, __u64 pages)
 	if (!state)
 		return 0;
 	now = bpf_ktime_get_ns();
-	start = state->reclaim_start ? state->reclaim_start : live.window_start;	/* else it began before */
+	start = state->reclaim_start ? state->reclaim_start : live.window_start;	/* 0: it began before */
 	state->reclaim_start = 0;
 	add_stall(task, what, &none, start, now > start ? now - start : 0, pages, false);
 	return 0;
@@ -70,7 +70,7 @@ static __always_inline int reclaim_ends(__u32 what, __u64 pages)
 SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
 int on_direct_begin(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return reclaim_begins(STALL_DIRECT_RECLAIM);
 }
@@ -79,7 +79,7 @@ int on_direct_begin(__u64 *ctx)
 SEC("tp_btf/mm_vmscan_direct_reclaim_end")
 int on_direct_end(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return reclaim_ends(STALL_DIRECT_RECLAIM, ctx[0]);
 }
@@ -87,7 +87,7 @@ int on_direct_end(__u64 *ctx)
 SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
 int on_cgroup_begin(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return reclaim_begins(STALL_CGROUP_RECLAIM);
 }
@@ -95,12 +95,12 @@ int on_cgroup_begin(__u64 *ctx)
 SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
 int on_cgroup_end(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return reclaim_ends(STALL_CGROUP_RECLAIM, ctx[0]);
 }
 
-/* (node, us it was to wait, us it waited, reason), when it is over. */
+/* (node, us to wait at most, us waited, reason), after the wait */
 SEC("tp_btf/mm_vmscan_throttled")
 int on_throttled(__u64 *ctx)
 {
@@ -108,7 +108,7 @@ int on_throttled(__u64 *ctx)
 	__u64 ns = (__u64)(__u32)ctx[2] * 1000;
 	struct file_key none = no_file;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (by_self() || OF_TASK(task, flags) & PF_KTHREAD || !ns)
 		return 0;
@@ -116,7 +116,7 @@ int on_throttled(__u64 *ctx)
 	return 0;
 }
 
-/* The file that a thread's call works on, and names it. */
+/* Sets `key` to the file of the thread's system call, if any, and emits its path. */
 static __always_inline void called_file(struct task_struct *task, struct file_key *key)
 {
 	const volatile struct syscall_row *row;
@@ -163,7 +163,7 @@ static __always_inline int throttle(__u64 dirtied, __s64 pause)
 SEC("tp_btf/balance_dirty_pages")
 int on_throttle(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return throttle(ctx[4], ctx[6]);
 }
@@ -172,7 +172,7 @@ int on_throttle(__u64 *ctx)
 SEC("tp_btf/balance_dirty_pages")
 int on_throttle_old(__u64 *ctx)
 {
-	if (!looking())
+	if (!window_open())
 		return 0;
 	return throttle(ctx[8], ctx[10]);
 }
@@ -180,7 +180,7 @@ int on_throttle_old(__u64 *ctx)
 #define LCB_F_READ 2
 #define LCB_F_WRITE 4
 
-/* (lock, kind): a thread is about to sleep for a lock, all its spinning over. */
+/* (lock, kind): a thread is about to sleep for a lock, after spinning. */
 SEC("tp_btf/contention_begin")
 int on_lock_wait(__u64 *ctx)
 {
@@ -193,9 +193,9 @@ int on_lock_wait(__u64 *ctx)
 	struct inode *inode;
 	struct file *file;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
-	if (flags != LCB_F_READ && flags != LCB_F_WRITE)	/* a read-write semaphore sleeps, and has no other flag */
+	if (flags != LCB_F_READ && flags != LCB_F_WRITE)	/* not a read-write semaphore */
 		return 0;
 	task = current_task();
 	if (by_self() || OF_TASK(task, flags) & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) || task_is_compat(task))
@@ -228,7 +228,7 @@ int on_lock_got(__u64 *ctx)
 	struct page_state *state = page_state_of(task, bpf_get_current_pid_tgid());
 	struct file_key file;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (!state || !state->lock_start || state->lock != ctx[0])
 		return 0;
@@ -238,7 +238,7 @@ int on_lock_got(__u64 *ctx)
 	return 0;
 }
 
-/* At the end, when no hook counts any more: what is still going on. */
+/* Adds stalls in progress at the end of the window, when no hook counts any more. */
 SEC("iter/task")
 int walk_stalls(struct bpf_iter__task *ctx)
 {
@@ -261,7 +261,7 @@ int walk_stalls(struct bpf_iter__task *ctx)
 		file = state->lock_file;
 		add_stall(task, STALL_FILE_LOCK, &file, state->lock_start, end - state->lock_start, 0, true);
 	}
-	if (state->pause_end > end) {	/* counted whole when it began */
+	if (state->pause_end > end) {	/* it was counted in full when it began */
 		key.file = state->pause_file;
 		key.tgid = task->tgid;
 		key.tid = task->pid;

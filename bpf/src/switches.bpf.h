@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Time off the CPU. One segment: from the switch away to the switch back, split
- * into blocked and runnable (woken, without a CPU) without a wake-up hook: the
- * scheduler's own account (sched_info) of the wait, closed up to now with the
- * run queue's clock, which is the same clock (kernel/sched/stats.h).
+ * Time off the CPU, in segments from a switch away to the switch back. The runnable part (woken, without a CPU) is known
+ * without a wake-up hook: it is the scheduler's accounting (sched_info) plus the present wait by the run queue's clock,
+ * which that uses, too (kernel/sched/stats.h).
  */
 #ifndef WHYSTALL_SWITCHES_H
 #define WHYSTALL_SWITCHES_H
@@ -18,16 +17,16 @@
 /* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
 #define CLOCK_AGE_NS 100000000
 
-/* A fault waits for its page right after it was reported; a later wait has another reason, say swap. */
+/* A fault waits for its page right after its report; a later wait has another reason, such as swap. */
 #define FAULT_TO_WAIT_NS 2000000
 
-/* Waits for a CPU since the switch away that ended in getting one. */
+/* Returns the completed waits for a CPU since the switch away, ns. */
 static __always_inline __u64 past_wait(struct task_struct *task, struct thread_state *state)
 {
 	return OF_TASK(task, sched_info.run_delay) - state->off_run_delay;
 }
 
-/* The same and the present one, for a thread about to run or, when `queued` is 0, asleep. */
+/* Returns the same plus the present wait, of a thread about to run, or asleep (`queued` is 0). */
 static __always_inline __u64 runnable_wait(struct task_struct *task, struct thread_state *state)
 {
 	__u64 wait = task->sched_info.run_delay - state->off_run_delay;
@@ -43,8 +42,8 @@ static __always_inline __u64 runnable_wait(struct task_struct *task, struct thre
 }
 
 /*
- * Relates the scheduler's clock, just read in a switch, to ours. It may have been read a while before the
- * switch, as when the CPU looked for work elsewhere first: the smallest offset of late is the truest.
+ * Updates the offset between the scheduler's clock and ours, in a switch. The scheduler may have read its clock some time
+ * before, as when the CPU searched for other work first: the smallest recent offset is the most accurate.
  */
 static __always_inline void read_clock(struct task_struct *task, __u64 now)
 {
@@ -62,10 +61,10 @@ static __always_inline void read_clock(struct task_struct *task, __u64 now)
 }
 
 /*
- * The end, at most `now`, of the time off the CPU of a thread that ran since; 0: it did not. A switch back
- * may never be reported: some kernels do not report switches from certain threads. But the scheduler counts a
- * thread's arrivals on a CPU and keeps the last. Of several unreported ones only the last is known: what ran
- * before it counts as off the CPU. (An unreported switch away is invisible: it counts as running.)
+ * Returns the end, at most `now`, of the time off the CPU of a thread that ran since; 0: it did not. Some kernels do not
+ * report switches from certain threads, but the scheduler counts a thread's arrivals on a CPU and keeps the time of the
+ * last: after several unreported switches, what ran before the last counts as off the CPU. (An unreported switch away is
+ * not detected: it counts as running.)
  */
 static __always_inline __u64 unreported_end(struct task_struct *task, struct thread_state *state, __u64 now)
 {
@@ -81,7 +80,7 @@ static __always_inline __u64 unreported_end(struct task_struct *task, struct thr
 	return arrival > state->off_start ? arrival : state->off_start;
 }
 
-/* How much of a segment was waiting for a CPU: since the waking if that was seen, else by the account. */
+/* Returns how much of a segment was runnable: since its recorded wake-up, else `wait` by the scheduler's accounting. */
 static __always_inline __u64 wait_within(struct thread_state *state, __u64 end, __u64 wait)
 {
 	__u64 start = state->off_start;
@@ -93,7 +92,7 @@ static __always_inline __u64 wait_within(struct thread_state *state, __u64 end, 
 	return wait < end - start ? wait : end - start;
 }
 
-/* A call ends in a thread that is off the CPU according to the reported switches: the wait is its own, the rest is recorded later. */
+/* At the exit of a call of a thread whose switch back was not reported: adds that time off the CPU to the call. */
 static __always_inline void settle_call(struct task_struct *task, struct thread_state *state, __u64 now)
 {
 	__u64 end;
@@ -105,7 +104,7 @@ static __always_inline void settle_call(struct task_struct *task, struct thread_
 	add_to_call(state, state->off_start, state->off_end, wait_within(state, state->off_end, past_wait(task, state)));
 }
 
-/* What the thread waits for: a system call, or the page of a file that it has just faulted on. */
+/* Records what the thread waits for: a system call, or the page of a file on which it has just faulted. */
 static __always_inline void find_wait(struct task_struct *task, struct thread_state *state)
 {
 	if (find_waiting_call(task, state, state->off_class))
@@ -119,8 +118,8 @@ static __always_inline void find_wait(struct task_struct *task, struct thread_st
 }
 
 /*
- * Ends the segment, now or when it really ended: into the call in flight, the totals and, when long, the
- * ring buffer. RECORD_OPEN comes from the walk. Not inlined: its stack frame is not needed below the callers'.
+ * Ends the segment, now or when an unreported switch back ended it, and adds it to the call in flight, the totals and,
+ * when long, the ring buffer. RECORD_OPEN: from the walk. Not inlined, to limit the callers' stack frames.
  */
 static __noinline int end_segment(struct task_struct *task, struct thread_state *state, __u64 now, __u32 flags)
 {
@@ -140,7 +139,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	tid = task->pid;
 	end = unreported_end(task, state, now);
 	if (end && !(flags & RECORD_OPEN && end >= now)) {
-		if (!(flags & RECORD_OPEN))	/* else it may just have come after the hooks were gone */
+		if (!(flags & RECORD_OPEN))	/* from the walk, the switch may have come after the window */
 			count(SEEN_UNREPORTED);
 		flags &= ~RECORD_OPEN;
 		wait = past_wait(task, state);
@@ -198,8 +197,8 @@ static __always_inline void begin_call(struct thread_state *state, __s32 nr, __u
 }
 
 /*
- * Whether a thread that has not been seen to enter a call is in one of those that count: one that was in flight when
- * the window began, while the thread was running. The first of its exit and its going to sleep records it.
+ * Whether a thread without a recorded entry is in a call that counts: one in progress when the window began, while the
+ * thread was running. It is recorded at the first of its exit and a switch away.
  */
 static __always_inline bool in_call_before(struct task_struct *task, struct pt_regs *regs)
 {
@@ -207,7 +206,7 @@ static __always_inline bool in_call_before(struct task_struct *task, struct pt_r
 
 	if (!row || (!config.target && !(row->flags & ROW_FILE_OP)) || task_is_compat(task))
 		return false;
-	return BPF_CORE_READ(task, start_time) < live.window_start;	/* a new thread leaves its clone */
+	return BPF_CORE_READ(task, start_time) < live.window_start;	/* a new thread only returns from clone */
 }
 
 static __always_inline void begin_before(struct thread_state *state, __s32 nr)
@@ -237,13 +236,13 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 			if (state)
 				begin_before(state, regs_syscall(regs));
 		} else if (state) {
-			state->entered = 1;	/* what it enters from now on is seen */
+			state->entered = 1;	/* later entries are recorded */
 		}
 	}
 	if (!state)
 		return;
 	read_clock(task, now);
-	if (state->off_start)	/* yet it ran: its switch back was not reported */
+	if (state->off_start)	/* its switch back was not reported */
 		end_segment(task, state, now, 0);
 	if (dead || (!config.switches && !state->call_start))
 		return;
@@ -281,7 +280,7 @@ int on_switch(__u64 *ctx)
 	struct thread_state *state;
 	unsigned int run_state;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (from == config.self_tgid)
 		count(SELF_SWITCHES);

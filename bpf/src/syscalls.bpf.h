@@ -113,7 +113,7 @@ int on_enter(__u64 *ctx)
 	struct thread_state *state;
 	struct task_struct *task;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (!is_traced(id >> 32)) {
 		if (id >> 32 == config.self_tgid)
@@ -152,7 +152,7 @@ int on_exit(__u64 *ctx)
 	struct task_struct *task;
 	bool wanted;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (!is_traced(id >> 32))
 		return 0;

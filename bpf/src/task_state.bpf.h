@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What is remembered per thread while it is in a call or off the CPU: in
- * task-local storage where the kernel has it, else in a hash map by tid.
+ * State of a thread in a system call or off the CPU: in task-local storage where the kernel has it, else in a hash map
+ * by tid.
  */
 #ifndef WHYSTALL_TASK_STATE_H
 #define WHYSTALL_TASK_STATE_H
@@ -19,8 +19,8 @@ struct thread_state {
 	__u8 call_seeded, entered, known, off_seeded;
 	/* the time off the CPU; off_start 0: it runs */
 	__u64 off_start, off_run_delay;
-	__u64 off_runs;			/* how often it had got a CPU until then */
-	__u64 off_end;			/* known, and in its call's account already; 0: not yet */
+	__u64 off_runs;			/* sched_info.pcount then */
+	__u64 off_end;			/* set if already added to the call; 0: not yet */
 	__u64 kstack, ustack, pystack, futex, file_pointer;
 	struct file_key file;
 	__s32 off_nr;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Extras about threads, each loaded on request: new and ending ones, wake-ups, faults on mapped files. */
+/* Optional hooks of threads: start and end, wake-ups, faults on mapped files. */
 #ifndef WHYSTALL_TASKS_H
 #define WHYSTALL_TASKS_H
 
@@ -18,7 +18,7 @@ int on_fork(__u64 *ctx)
 	return 0;
 }
 
-/* Only with the hash map: task-local storage goes with its task. */
+/* Only with the hash maps: task-local storage is freed with its task. */
 SEC("tp_btf/sched_process_exit")
 int on_thread_exit(__u64 *ctx)
 {
@@ -39,7 +39,7 @@ int on_waking(__u64 *ctx)
 	struct task_struct *task = (struct task_struct *)ctx[0];
 	struct thread_state *state;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (!is_traced(task->tgid))
 		return 0;
@@ -49,7 +49,7 @@ int on_waking(__u64 *ctx)
 	return 0;
 }
 
-/* (mapping, index): a mapped file's page is not there. The fault that blocks next is this one. */
+/* (mapping, index): a mapped file's page is not cached; the thread's next blocking wait is for it. */
 SEC("tp_btf/mm_filemap_fault")
 int on_fault(__u64 *ctx)
 {
@@ -58,7 +58,7 @@ int on_fault(__u64 *ctx)
 	struct thread_state *state;
 	struct inode *inode;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	if (!is_traced(id >> 32))
 		return 0;

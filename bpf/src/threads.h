@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Shared with bpf/src_bcc. Names of threads, and the time of a system call in flight; each has its `thread_state`. */
+/* Shared with bpf/src_bcc. Names of threads, and the time of a system call in flight (in `struct thread_state`). */
 #ifndef WHYSTALL_THREADS_H
 #define WHYSTALL_THREADS_H
 
 HASH_MAP(threads, __u32, struct thread_info_value, 16384);
 
-/* Records the thread's name, or its new one: a thread may rename itself. */
+/* Records the thread's present name, which may have changed. */
 static __always_inline void name_thread(struct task_struct *task, __u32 tgid, __u32 tid)
 {
 	struct thread_info_value value = { .tgid = tgid };

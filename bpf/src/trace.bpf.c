@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The scheduling trace: every event a record. Which programs load is decided at load. A CPU's events come
- * nearly in order (an interrupt may come between reading the clock and taking the place); user space sorts.
+ * The scheduling trace: a record per event. Which programs are loaded is chosen before the load. Events of a CPU are
+ * nearly in order (an interrupt may come between reserving a record and reading the clock); user space sorts them.
  */
 #include "common.bpf.h"
 #include "regs.bpf.h"
@@ -13,7 +13,7 @@
 const volatile __u64 wanted_cpus[MAX_CPUS / 64] SEC(".rodata.wanted_cpus") = {};
 const volatile __u8 wanted_calls[SYSCALL_ROWS] SEC(".rodata.wanted_calls") = {};
 
-/* Never read: so that the object's BTF describes what is no map's. */
+/* Unused: adds these structs to the object's BTF. */
 const struct {
 	struct trace_record record;
 	struct thread_name name;
@@ -27,8 +27,8 @@ struct {
 } losses SEC(".maps");
 
 /*
- * By CPU: our clock less its run queue's, the least in this span and in the one before. They drift apart by less
- * than 500 ppm (adjtimex). Not used before so many were read.
+ * Per CPU: our clock less its run queue's, the least in this span and in the one before, used after CLOCK_READS reads.
+ * They drift apart by less than 500 ppm (adjtimex).
  */
 #define CLOCK_SPAN_NS 200000000
 #define CLOCK_READS 16
@@ -57,7 +57,7 @@ static __always_inline bool cpu_wanted(void)
 	return config.all_cpus || (cpu < MAX_CPUS && wanted_cpus[cpu / 64] >> cpu % 64 & 1);
 }
 
-/* With targets: of them; else all, the tracer too, for a CPU's story has no gaps. */
+/* With targets: only their events; else all, the tracer's too, since a CPU's trace must have no gaps. */
 static __always_inline bool wanted(__u32 tgid)
 {
 	return !config.target || is_target(tgid);
@@ -82,10 +82,10 @@ static __always_inline struct trace_record *take(void)
 
 static __always_inline void emit(struct trace_record *record)
 {
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);	/* user space comes by itself */
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);	/* user space polls */
 }
 
-/* A record in the context of the current thread; 0, and counted, when there is no room. */
+/* Returns a new record in the context of the current thread; 0 without space, which is counted. */
 static __always_inline struct trace_record *begin(enum trace_type type)
 {
 	struct trace_record *record, *lost;
@@ -93,7 +93,7 @@ static __always_inline struct trace_record *begin(enum trace_type type)
 	__u32 zero = 0;
 	__u64 n;
 
-	if (!looking())
+	if (!window_open())
 		return 0;
 	loss = bpf_map_lookup_elem(&losses, &zero);
 	if (!loss)
@@ -128,9 +128,9 @@ static __always_inline void put_comm(struct trace_record *record, struct task_st
 }
 
 /*
- * The preemption count has 8 bits each of preemption and softirq, 4 each of interrupts and NMIs (preempt.h).
- * x86 keeps it in a per-CPU variable, whose address few kernels publish. But the CPU's run queue is one too, and
- * the current thread leads to it.
+ * The preemption count has 8 bits each of preemption and softirq, 4 each of interrupts and NMIs (preempt.h). x86 keeps it
+ * in a per-CPU variable, whose address few kernels publish: it is found by its distance to another per-CPU variable, the
+ * run queue, to which the current thread points.
  */
 static __always_inline __u8 context(void)
 {
@@ -154,13 +154,13 @@ static __always_inline __u8 context(void)
 		return TRACE_NMI;
 	if (n & 0xf0000)
 		return TRACE_HARDIRQ;
-	return n & 0x100 ? TRACE_SOFTIRQ : TRACE_TASK;	/* the lowest of its bits: in one, not only holding them off */
+	return n & 0x100 ? TRACE_SOFTIRQ : TRACE_TASK;	/* lowest bit: in a softirq, not only with softirqs disabled */
 }
 
 /*
- * Relates a run queue's clock to ours; the queue is the task's, and locked. It is read for every waking of a task
- * that goes there, but not for every switch: one that a waking asked for may come ms later, after softirqs, and
- * does without (rq_clock_skip_update). The least difference of late is the true one.
+ * Updates the difference between our clock and that of the task's run queue, which is locked. The kernel updates a run
+ * queue's clock at every wake-up, but not at every switch: one requested by a wake-up may come milliseconds later, after
+ * softirqs, without an update (rq_clock_skip_update). The least recent difference is the most accurate.
  */
 static __always_inline struct trace_clock *read_clock(struct task_struct *task, __u64 now)
 {
@@ -188,9 +188,9 @@ static __always_inline struct trace_clock *read_clock(struct task_struct *task, 
 }
 
 /*
- * Since when a thread that is switched away had its CPU, by the scheduler's account, which knows of switches too
- * that the kernel does not report. It may be counted too early, by a clock not read for that switch, never too late.
- * The idle thread has no account.
+ * Returns since when a thread that is switched away had its CPU, by the scheduler's accounting, which includes switches
+ * that the kernel does not report; 0: unknown, as for the idle thread. It may be too early, if the clock was not updated
+ * for that switch, never too late.
  */
 static __always_inline __u64 arrived(struct task_struct *task, __u64 now)
 {
@@ -211,7 +211,7 @@ int trace_switch(__u64 *ctx)
 	struct trace_record *record;
 	__u32 state;
 
-	if (prev->tgid == config.self_tgid)	/* on whichever CPU: it proves that the hook is alive */
+	if (prev->tgid == config.self_tgid)	/* on any CPU: verifies that the hook works */
 		count(SELF_SWITCHES);
 	if (!cpu_wanted() || (!wanted(prev->tgid) && !wanted(next->tgid)))
 		return 0;
@@ -289,7 +289,7 @@ int trace_migrate(__u64 *ctx)
 	return 0;
 }
 
-/* Names are wanted whichever CPU they come from. */
+/* Starts a record of a thread's name, on any CPU. */
 static __always_inline struct trace_record *begin_task(struct task_struct *task, enum trace_type type)
 {
 	struct trace_record *record;
@@ -546,7 +546,7 @@ int trace_complete(__u64 *ctx)
 	return emit_request((struct request *)ctx[0], TRACE_BLOCK_COMPLETE, ctx[2]);
 }
 
-/* Who is there when the trace begins and ends. */
+/* Lists all threads, when the trace begins and ends. */
 SEC("iter/task")
 int name_all(struct bpf_iter__task *ctx)
 {

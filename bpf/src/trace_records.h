@@ -6,10 +6,10 @@
 #ifndef WHYSTALL_TRACE_RECORDS_H
 #define WHYSTALL_TRACE_RECORDS_H
 
-/* Comments: which fields are used beside at, cpu and tid, the thread in whose context it happened. */
+/* The comments list the fields in use besides at, cpu and tid, the current thread. */
 enum trace_type {
-	TRACE_SWITCH = 1,	/* a: when tid got this CPU; b, c: comm of other, who is next; prio, prio2; value: tid's state */
-	TRACE_WAKING,		/* a: tgid and b, c: comm of other, who is woken; prio2: its priority; value: its CPU */
+	TRACE_SWITCH = 1,	/* a: when tid got this CPU; b, c: comm of other, the next thread; prio, prio2; value: tid's state */
+	TRACE_WAKING,		/* a: tgid and b, c: comm of other, the woken thread; prio2: its priority; value: its CPU */
 	TRACE_WAKEUP,		/* the same */
 	TRACE_NEW,		/* the same */
 	TRACE_MIGRATE,		/* other moves from the CPU value to a */
@@ -33,7 +33,7 @@ enum trace_type {
 
 enum trace_flag {
 	TRACE_PREEMPTED = 1 << 0,
-	TRACE_TASK = 1 << 1,	/* the context of a waking: none of these when it is not known */
+	TRACE_TASK = 1 << 1,	/* context of a wake-up; no bit: unknown */
 	TRACE_SOFTIRQ = 1 << 2,
 	TRACE_HARDIRQ = 1 << 3,
 	TRACE_NMI = 1 << 4,
@@ -47,12 +47,12 @@ struct trace_record {
 	__u8 prio, prio2;	/* 255: -1, that is deadline scheduling */
 };
 
-/* What of one CPU did not fit since a record last did. */
+/* Lost events of one CPU since its last record. */
 struct trace_loss {
 	__u64 first, count;
 };
 
-/* What the walk over all threads writes for each. */
+/* Written by the walk over all threads. */
 struct thread_name {
 	__s32 tid, tgid;
 	char comm[COMM_BYTES];

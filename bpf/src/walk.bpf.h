@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * All threads, twice. At the start: who is already blocked gets an open segment and
- * call, so that a thread blocked for the whole window is seen. At the end, when no
- * hook counts any more: what is still open is recorded.
+ * Walks all threads twice. At the start, threads already off the CPU get an open segment and call, so that threads blocked
+ * for the whole window are recorded. At the end, when no hook counts any more, open segments and calls are recorded.
  */
 #ifndef WHYSTALL_WALK_H
 #define WHYSTALL_WALK_H
@@ -45,7 +44,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 		}
 	}
 	state->off_start = live.window_start;
-	if (task->on_cpu || task->sched_info.pcount != runs) {	/* it ran meanwhile: what was written is old */
+	if (task->on_cpu || task->sched_info.pcount != runs) {	/* it ran meanwhile: the state is outdated */
 		state->off_start = 0;
 		state->call_start = 0;
 	}
@@ -71,7 +70,7 @@ static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 t
 	regs = saved_regs(task);
 	if (!row || regs_syscall(regs) != state->call_nr)	/* never emit a call that has ended */
 		return;
-	if (!wanted && row->fd != NO_ARG)	/* everyone: only what is a file */
+	if (!wanted && row->fd != NO_ARG)	/* all processes: only calls on files */
 		wanted = find_task_file(task, fd_arg(regs, row->fd), &found) && is_storage(found.mode);
 	else
 		wanted = true;

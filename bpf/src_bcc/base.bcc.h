@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What all programs for BCC share. tools/collect/bcc/own_source.py joins the files of this directory with
+ * Shared by all programs for BCC. tools/collect/bcc/own_source.py joins the files of this directory with
  * bpf/src/records.h and the settings of a window (CALL_MIN_NS ...) into one text, which BCC compiles against the headers
  * of the running kernel: no BTF, no kprobe, raw tracepoints only (4.17, c4f6699dfcb8).
  *
- * Map functions must not stand within macros, and a program's helpers are inlined: so BCC wants it.
+ * BCC requires that map functions are not called within macros, and that a program's helpers are inlined.
  */
 #define HERE static __always_inline
 #define PATH_NAMES 48
@@ -23,7 +23,7 @@ HERE void count(enum counter which)
 		__sync_fetch_and_add(&here->count[which], 1);	/* interrupts may count too */
 }
 
-/* When the window began; 0: not yet, and then only what threads are doing is kept. */
+/* Returns the start of the window; 0: not yet, and then only the state of threads is tracked. */
 HERE __u64 window_start(void)
 {
 	int zero = 0;
@@ -51,7 +51,7 @@ HERE bool is_traced(__u32 tgid)
 }
 
 #if FOLLOW
-/* (parent, child): a new process of a target becomes one */
+/* (parent, child): a new process of a target becomes a target */
 int on_fork(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *parent = (struct task_struct *)ctx->args[0], *child = (struct task_struct *)ctx->args[1];

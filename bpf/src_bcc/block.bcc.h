@@ -18,7 +18,7 @@ int on_issue(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* A merged request never completes; forgetting it keeps the map small. The tracepoint is there since 5.11. */
+/* A merged request never completes; deleting it keeps the map small. The tracepoint exists since 5.11. */
 int on_merge(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u64 address = (__u64)REQUEST_OF(ctx);

@@ -22,7 +22,7 @@ struct scratch {
 CPU_VALUE(scratch, struct scratch);
 BPF_HASH(files_seen, struct file_key, __u8, 16384);
 
-/* Sends the path of (mnt, dentry), once per window; mnt 0: the path within its file system. */
+/* Sends the path of (mnt, dentry) once per window; mnt 0: within the file system only. */
 HERE void emit_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 {
 	struct scratch *buffer = scratch_here();
@@ -51,7 +51,7 @@ HERE void emit_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 	length = record->length;
 	if (length > PATH_BYTES)
 		return;
-	asm volatile("" : "+r"(length));	/* the compiler knows the bound by now, the verifier may not */
+	asm volatile("" : "+r"(length));	/* hides the known bound, so that the mask for the verifier is not optimized away */
 	length &= 2 * PATH_BYTES - 1;
 	if (events.perf_submit(ctx, record, __builtin_offsetof(struct file_record, text) + length)) {
 		count(LOST_RING_FULL);

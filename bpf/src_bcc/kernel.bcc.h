@@ -13,7 +13,7 @@
 #include <linux/blk-mq.h>
 #include <linux/interrupt.h>
 
-/* What the headers shared with bpf/src read the kernel with; see bpf/src/kernel.bpf.h. */
+/* Reading kernel memory in the headers shared with bpf/src; see bpf/src/kernel.bpf.h. */
 #define READ(pointer, member) ({							\
 	typeof((pointer)->member) value_;						\
 	bpf_probe_read_kernel(&value_, sizeof(value_), (void *)&(pointer)->member);	\
@@ -23,7 +23,7 @@
 #define OF_TASK(task, member) READ(task, member)
 #define OFFSET_OF(type, member) __builtin_offsetof(type, member)
 #define SYNC_REQUEST REQ_SYNC
-/* `left_` is opaque to the compiler: else it counts down from it, and before 6.8 the verifier finds no end in that. */
+/* `left_` is opaque to the compiler, which would count down from it: before 6.8 the verifier cannot bound such loops. */
 #define REPEAT(times, bound, step, context) do {				\
 	__u64 left_ = (times);							\
 										\
@@ -49,7 +49,7 @@ struct mount {
 #define TASK_STATE_OF(task) ((unsigned int)READ(task, state))
 #endif
 
-/* sched_switch has prev's state since 5.18, commit fa2c3254d7cf; before, what it is by now. */
+/* An argument of sched_switch since 5.18, commit fa2c3254d7cf; before, the present state. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
 #define STATE_AT_SWITCH(ctx, task) ((unsigned int)(ctx)->args[3])
 #else
@@ -57,7 +57,7 @@ struct mount {
 #endif
 
 /* The request is the first argument since 5.11, commit a54895fa057c, and 5.10.137 (iovisor/bcc#4772); before, the queue
- * was. Where 5.10 got it otherwise, the kernel refuses to attach what reads a second argument. */
+ * was. On a 5.10 with another change, the kernel refuses to attach programs that read a second argument. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 10, 137)
 #define REQUEST_OF(ctx) ((struct request *)(ctx)->args[0])
 #else
@@ -118,5 +118,5 @@ static __always_inline unsigned int cache_order(void *object)
 #endif
 }
 
-/* linux/stackdepot.h has one of its own since 6.9; what follows is ours. */
+/* linux/stackdepot.h declares another stack_record since 6.9. */
 #define stack_record whystall_stack_record

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The page cache: what each process brings in and dirties, per file, what leaves it again, what comes back after
- * reclaim took it, and who reclaims. Pages are base pages: a folio of order n is 2^n of them. Which pages a call or a
- * fault uses again is not followed here.
+ * The page cache: pages that each process adds and dirties, per file, pages that leave it, pages read back after reclaim,
+ * and stalls in reclaim. Pages are base pages: a folio of order n is 2^n of them. Repeated use of pages is not tracked.
  */
 #if PAGE_CACHE
 
@@ -30,7 +29,7 @@ struct reclaim {
 
 HASH_MAP(page_uses, struct use_key, struct page_use, 16384);
 HASH_MAP(page_files, struct file_key, struct page_file, 16384);
-HASH_MAP(evicted, struct page_word, __u64, 65536);	/* a bit per page that reclaim took in this window */
+HASH_MAP(evicted, struct page_word, __u64, 65536);	/* a bit per page evicted by reclaim in this window */
 HASH_MAP(reclaims, __u32, struct reclaim, 4096);
 HASH_MAP(stall_totals, struct stall_key, struct stall_total, 4096);
 
@@ -50,7 +49,7 @@ HERE bool pages_of(void *object, struct pages *pages)
 	return page_key(inode, &pages->file);
 }
 
-/* Sets (`take`) or asks and forgets the bits of pages; how many were set. */
+/* Sets the bits of pages (`take`), or clears them and returns how many were set. */
 HERE __u64 evicted_bits(struct pages *pages, bool take)
 {
 	__u64 words = pages->number / WORD_PAGES, mask = ~0ULL, sum = 0, *bits;
@@ -60,10 +59,10 @@ HERE __u64 evicted_bits(struct pages *pages, bool take)
 		words = 1;
 		mask = ((1ULL << pages->number) - 1) << (pages->first % WORD_PAGES);
 	}
-	if (words > MOST_WORDS)	/* pages of 64 KiB: of its end nothing is remembered */
+	if (words > MOST_WORDS)	/* pages of 64 KiB: the rest is not tracked */
 		count(LOST_PAGE_FILES_FULL);
 	for (int i = 0; i < MOST_WORDS; i++) {
-		/* else the compiler counts from `words` down to zero, and before 6.8 the verifier finds no end in that */
+		/* see REPEAT */
 		asm volatile("" : "+r"(words));
 		if (i >= words)
 			break;
@@ -105,7 +104,7 @@ HERE struct page_use *use_of(void *ctx, struct pages *pages, __u32 tgid)
 	return use;
 }
 
-/* Kernel threads work for unknown others: 0. */
+/* Returns the process; 0 for kernel threads, which work for unknown processes. */
 HERE __u32 page_actor(struct task_struct *task)
 {
 	return READ(task, flags) & PF_KTHREAD ? 0 : READ(task, tgid);

@@ -8,12 +8,12 @@
 #if SWITCHES || SYSCALLS
 BPF_STACK_TRACE(stacks, 8192);
 
-/* Number of a stack, distinct by its kind; 0: lost. */
+/* Returns the number of a stack, distinct by kind; 0: lost. */
 HERE __u64 stack_here(void *ctx, bool user)
 {
 	int number = stacks.get_stackid(ctx, user ? BPF_F_USER_STACK : 0);
 
-	if (number < 0) {	/* -EEXIST: another one has its place; -EFAULT: there is none */
+	if (number < 0) {	/* -EEXIST: a hash collision; -EFAULT: no stack */
 		count(LOST_STACK_WALK_FAILED);
 		return 0;
 	}
@@ -69,12 +69,12 @@ HERE void switch_in(void *ctx, struct task_struct *task, struct thread_state *st
 	state->queued = 0;
 	if (!begin)
 		return;
-	if (start && READ(task, sched_info.pcount) != state->off_runs) {	/* it ran since, and that was not reported */
+	if (start && READ(task, sched_info.pcount) != state->off_runs) {	/* an unreported switch back */
 		count(SEEN_UNREPORTED);
 		return;
 	}
 #if RUN_QUEUE
-	if (queued && now > begin && now > queued)	/* of a wait that began before the window, what lies in it */
+	if (queued && now > begin && now > queued)	/* only the part within the window */
 		add_waits(task, state->tgid, state->tid, 1, now - (queued > begin ? queued : begin));
 #endif
 #if SWITCHES || SYSCALLS
@@ -99,7 +99,7 @@ HERE void switch_in(void *ctx, struct task_struct *task, struct thread_state *st
 }
 
 #if SYSCALLS
-/* A thread falls asleep before the window, in a call whose beginning was not hooked yet: that it is in it is enough. */
+/* Finds the call of a thread that falls asleep before the window: its entry may precede the hooks. */
 HERE void find_call(struct task_struct *task, struct thread_state *state, __u64 now)
 {
 	const volatile struct syscall_row *row;
@@ -126,7 +126,7 @@ HERE void switch_away(void *ctx, struct task_struct *task, __u32 tgid, __u32 tid
 	state = make_state(task, tgid, tid);
 	if (!state)
 		return;
-	if (state->off_start > 1)	/* yet it ran: its switch back was not reported, its time is unknown */
+	if (state->off_start > 1)	/* its switch back was not reported: the time off the CPU is unknown */
 		count(SEEN_UNREPORTED);
 	state->off_start = now;
 	state->off_runs = READ(task, sched_info.pcount);
@@ -167,7 +167,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 
 	if (begin && is_self(from))
 		count(SELF_SWITCHES);
-	if (is_traced(from) || (RUN_QUEUE && is_self(from))) {	/* our own waits prove the hooks alive */
+	if (is_traced(from) || (RUN_QUEUE && is_self(from))) {	/* our own waits verify that the hooks work */
 		tid = READ(prev, pid);
 		switch_away(ctx, prev, from, tid, ctx->args[0] & 1, STATE_AT_SWITCH(ctx, prev), now);
 	}
@@ -181,7 +181,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 }
 
 #if SWITCHES || SYSCALLS
-/* (task): runs in the waker, or in an interrupt of an innocent thread */
+/* (task): runs in the waker, or in an interrupt of an unrelated thread */
 int on_waking(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
@@ -193,7 +193,7 @@ int on_waking(struct bpf_raw_tracepoint_args *ctx)
 #endif
 
 #if RUN_QUEUE
-/* (task): a thread comes to wait for a CPU, a new one for its first; one that has a CPU already does not. */
+/* (task): a thread, also a new one, begins to wait for a CPU, unless it has one already. */
 int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];

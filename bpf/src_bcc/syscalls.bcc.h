@@ -43,7 +43,7 @@ HERE void emit_path(void *ctx, __u32 tid, __u64 start, __u64 address)
 	n = fill_path(record, 0, tid, start, address);
 	if (!n)
 		return;
-	asm volatile("" : "+r"(n));	/* the compiler knows n by now, the verifier does not */
+	asm volatile("" : "+r"(n));	/* hides the bound known to the compiler, not to the verifier */
 	n &= 2 * PATH_BYTES - 1;
 	if (events.perf_submit(ctx, record, __builtin_offsetof(struct path_record, text) + n))
 		count(LOST_RING_FULL);
@@ -58,7 +58,7 @@ HERE void emit_call(void *ctx, struct task_struct *task, struct pt_regs *regs, s
 	struct call_record *record;
 	struct scratch *buffer;
 
-	if (row->path != NO_ARG)	/* before the record is made: both want the buffer */
+	if (row->path != NO_ARG)	/* before the record is built in the same buffer */
 		emit_directory(ctx, task, row->dir == NO_ARG ? AT_FDCWD : (__s32)regs_arg(regs, row->dir), &directory);
 	buffer = scratch_here();
 	if (!buffer)

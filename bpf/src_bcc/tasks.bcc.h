@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What is remembered per thread while it is in a call, off the CPU, or waits for one; and files by descriptor. */
+/* State of a thread in a system call, off the CPU, or waiting for one. */
 #if SYSCALLS || SWITCHES || RUN_QUEUE
 
 struct thread_state {
@@ -11,12 +11,12 @@ struct thread_state {
 	__u64 closing_dentry, closing_mnt;
 	/* the time off the CPU; off_start 0: it runs */
 	__u64 off_start;
-	__u64 off_runs;			/* how often it had got a CPU until then (schedstat's third number) */
+	__u64 off_runs;			/* sched_info.pcount then (the third number of schedstat) */
 	__u64 kstack, ustack, futex, file_pointer;
 	struct file_key file;
 	/* when it was woken, and the waker; 0: not yet */
 	__u64 wake;
-	__u64 queued;			/* when it came to wait for a CPU; 0: it does not */
+	__u64 queued;			/* when it began to wait for a CPU; 0: it does not wait */
 	__u32 waker_tgid, waker_tid;
 	__s32 call_nr, off_nr;
 	__u32 off_class, off_flags;
@@ -25,7 +25,7 @@ struct thread_state {
 };	/* tools/collect/bcc/own_decode.py mirrors it */
 
 BPF_HASH(states, __u32, struct thread_state, 16384);
-BPF_ARRAY(nothing, struct thread_state, 1);	/* never written: a new state is too big for the stack */
+BPF_ARRAY(empty_states, struct thread_state, 1);	/* zeroes: too big for the stack */
 BPF_ARRAY(rows, struct syscall_row, SYSCALL_ROWS);
 
 #include "regs.h"
@@ -38,7 +38,7 @@ HERE struct thread_state *make_state(struct task_struct *task, __u32 tgid, __u32
 
 	if (state)
 		return state;
-	empty = nothing.lookup(&zero);
+	empty = empty_states.lookup(&zero);
 	if (!empty)
 		return 0;
 	states.insert(&tid, empty);
@@ -53,7 +53,7 @@ HERE struct thread_state *make_state(struct task_struct *task, __u32 tgid, __u32
 	return state;
 }
 
-/* Registers of the system call that a thread of user space is in, on top of its stack. */
+/* Returns the registers of a user thread's system call, at the top of its kernel stack. */
 HERE struct pt_regs *saved_regs(struct task_struct *task)
 {
 	char *stack = READ(task, stack);
@@ -61,7 +61,7 @@ HERE struct pt_regs *saved_regs(struct task_struct *task)
 	return (struct pt_regs *)(stack + THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING) - 1;
 }
 
-/* Faults and interrupts from user mode leave -1 there. */
+/* Returns the number of the system call in progress; -1 after a fault or interrupt from user mode. */
 HERE __s32 regs_syscall(struct pt_regs *regs)
 {
 	return READ(regs, SAVED_SYSCALL);
@@ -79,13 +79,13 @@ HERE bool has_user_side(struct task_struct *task)
 
 #define fd_arg regs_arg
 
-/* A thread is gone: so is its state. */
+/* A thread ends. */
 int on_thread_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx->args[0];
 	__u32 tid = READ(task, pid);
 
-	states.delete(&tid);	/* it may sleep once more on its way out: see switch_away */
+	states.delete(&tid);	/* it may be added again by a later switch: see switch_away */
 	return 0;
 }
 #endif
