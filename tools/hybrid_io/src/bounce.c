@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers: rows of them (iovec), and aligned memory through which requests go whose own memory is not aligned.
- * At most HY_BOUNCE_KEPT of 2 MiB are kept; further ones at the same moment are made and given back.
+ * Buffers: arrays of them (iovec), and aligned bounce buffers for requests with unaligned memory. At most HY_BOUNCE_KEPT
+ * of 2 MiB are kept; further ones are allocated and freed.
  */
 #include <string.h>
 
@@ -41,13 +41,12 @@ void hy_bounce_put(void *memory)
 }
 
 /*
- * The kernel answers EFAULT for memory that is not there; a copy made here would kill the program. So its pages are
- * asked for first. Before Linux 5.14 that cannot be asked: then what is not mapped at all is found (mincore), and
- * memory that is mapped without the right to touch it is not.
+ * The kernel returns EFAULT for invalid memory, where a copy made here would kill the program: so its pages are populated
+ * first. Before Linux 5.14, without MADV_POPULATE, only unmapped memory is detected (mincore), not protected memory.
  */
 bool hy_reachable(const void *data, size_t bytes, bool write)
 {
-	static int old;	/* 1: a kernel that cannot be asked */
+	static int old;	/* 1: the kernel lacks MADV_POPULATE */
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t from = hy_down((uint64_t)data, page), to = hy_up((uint64_t)data + bytes, page);
 	int before = errno;
@@ -60,11 +59,11 @@ bool hy_reachable(const void *data, size_t bytes, bool write)
 	if (!__atomic_load_n(&old, __ATOMIC_RELAXED)) {
 		if (!k_madvise((void *)from, to - from, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
 			return true;
-		if (errno == EINVAL) {	/* of this kernel, or of this memory: try with memory of our own */
+		if (errno == EINVAL) {	/* due to the kernel or to this memory: try with our own */
 			char here;
-			void *mine = (void *)hy_down((uint64_t)&here, page);
+			void *own = (void *)hy_down((uint64_t)&here, page);
 
-			if (k_madvise(mine, page, MADV_POPULATE_READ) && errno == EINVAL)
+			if (k_madvise(own, page, MADV_POPULATE_READ) && errno == EINVAL)
 				__atomic_store_n(&old, 1, __ATOMIC_RELAXED);
 		}
 	}
@@ -95,7 +94,7 @@ void hy_cursor_move(struct hy_cursor *cursor, size_t bytes)
 		cursor->skip += bytes;
 }
 
-/* The next `bytes` as vectors of their own, at most `most` of them; returns how many bytes those hold. */
+/* Fills `slice` with at most `most` vectors for the next `bytes`; returns the bytes they hold. */
 size_t hy_cursor_slice(const struct hy_cursor *cursor, size_t bytes, struct iovec *slice, int most, int *count)
 {
 	struct hy_cursor at = *cursor;

@@ -46,8 +46,8 @@ __attribute__((constructor)) static void start(void)
 }
 
 /*
- * Every block is there before it is mapped: a mapped hole that cannot be filled (a container's /dev/shm of 64 MiB, full)
- * is SIGBUS, and growth beyond RLIMIT_FSIZE is SIGXFSZ. File systems without fallocate() get zeros.
+ * Allocates every block before the file is mapped: writing to a mapped hole on a full device (such as a container's
+ * /dev/shm of 64 MiB) raises SIGBUS, and growth beyond RLIMIT_FSIZE SIGXFSZ. Without fallocate() zeros are written.
  */
 bool hy_counters_room(int fd, size_t bytes)
 {
@@ -93,12 +93,12 @@ int hy_counters_share(const char *path)
 		return -1;
 	}
 	memcpy(shared, before, sizeof(*shared));
-	/* The old mapping stays: another thread may be counting in it at this moment. */
+	/* The old mapping stays: another thread may be using it. */
 	__atomic_store_n(&current, shared, __ATOMIC_RELEASE);
 	return 0;
 }
 
-/* A child counts for itself: not in the file of its parent, and not what its parent did before. */
+/* A child starts new counters, not in the file of its parent. */
 void hy_counters_forked(void)
 {
 	memset(&own, 0, sizeof(own));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The direct way of a file: a second open file description of the same inode, made through /proc/self/fd, lazily.
- * O_DIRECT is never toggled on the caller's own description, which others may share.
+ * Direct I/O of a file: by a second open file description of the same inode, opened through /proc/self/fd when needed.
+ * O_DIRECT is never toggled on the caller's description, which others may share.
  */
 #include <linux/stat.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "internal.h"
 
-#define REFUSED_MOST 3		/* refusals in a row after which no more is asked */
+#define REFUSED_MOST 3		/* successive refusals after which direct I/O is no longer tried */
 
 #ifndef STATX_DIOALIGN
 #define STATX_DIOALIGN 0x2000u	/* since Linux 6.1 */
@@ -27,8 +27,8 @@ struct statx_now {
 _Static_assert(sizeof(struct statx_now) == 256, "the kernel writes 256 bytes");
 
 /*
- * File systems that take O_DIRECT and then read or write through the page cache (tmpfs since 6.6), or hand it to a
- * process of their own that may do anything with it (FUSE). All others that do not tell their alignment are tried.
+ * File systems that accept O_DIRECT and use the page cache (tmpfs since 6.6), or pass it to a process of unknown behaviour
+ * (FUSE). All others that do not report their alignment are tried.
  */
 static bool pretends(const struct statfs *about)
 {
@@ -37,7 +37,7 @@ static bool pretends(const struct statfs *about)
 	case 0x858458f6:	/* ramfs */
 	case 0x958458f6:	/* hugetlbfs */
 	case 0x65735546:	/* FUSE */
-	case 0x00009fa0:	/* proc and the like: no pages at all */
+	case 0x00009fa0:	/* proc */
 	case 0x62656572:	/* sysfs */
 	case 0x0027e0eb:	/* cgroup */
 	case 0x63677270:	/* cgroup2 */
@@ -49,16 +49,16 @@ static bool pretends(const struct statfs *about)
 }
 
 /*
- * File systems that make checksums of the data while it is written. From the page cache that is sound; from memory that
- * another thread changes meanwhile, the checksum may be of other bytes than the device got, and reading them fails ever
- * after (btrfs before 6.15; OpenZFS fails the write). So these are given memory that nobody else knows.
+ * File systems that compute checksums while writing. If another thread changes the memory of a direct write meanwhile, the
+ * checksum may not match the data on the device, and reading it fails from then on (btrfs before 6.15; OpenZFS fails the
+ * write). So these are written from private copies.
  */
 static bool has_checksums(const struct statfs *about)
 {
 	return (uint32_t)about->f_type == 0x9123683e || (uint32_t)about->f_type == 0x2fc12fc1;
 }
 
-/* What direct I/O asks of offsets and of memory. 0 where there can be none. */
+/* Sets the alignment of offsets and memory that direct I/O requires; 0: not possible. */
 void hy_direct_learn(struct hy_file *file, const struct stat *about)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -73,13 +73,13 @@ void hy_direct_learn(struct hy_file *file, const struct stat *about)
 	}
 	memset(&now, 0, sizeof(now));
 	if (syscall(SYS_fstatfs, file->fd, &system))
-		system.f_type = 0x9fa0;	/* not to be told: as of none that can */
+		system.f_type = 0x9fa0;	/* unknown: treat as unsupported */
 	file->copies = has_checksums(&system);
 	if (!syscall(SYS_statx, file->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &now) && (now.mask & STATX_DIOALIGN)) {
 		file->direct_align = now.dio_offset_align;
 		file->memory_align = now.dio_mem_align;
 	} else if (!pretends(&system)) {
-		/* a logical block is at most a page; whether it works at all is seen at the first request */
+		/* a logical block is at most a page; the first request shows whether direct I/O works */
 		file->direct_align = file->memory_align = page;
 	}
 	if (!file->direct_align || !file->memory_align || file->direct_align & (file->direct_align - 1)) {
@@ -87,7 +87,7 @@ void hy_direct_learn(struct hy_file *file, const struct stat *about)
 		file->unsupported_errno = EOPNOTSUPP;
 		return;
 	}
-	/* Whole pages, so that no page is written both ways, and no file system block partly (which serialises). */
+	/* Whole pages: no page is written both direct and buffered, and no file system block in part (which serialises). */
 	if (file->direct_align < page)
 		file->direct_align = page;
 }
@@ -99,8 +99,8 @@ static void give_up(struct hy_file *file, int why)
 }
 
 /*
- * A program that has used up half of the descriptors it may have is left the rest: not every call that makes one could
- * be told to wait until ours are given back (accept(2), for one). The number just made is the lowest that was free.
+ * Whether the program has used half of its limit of descriptors: then we use none, since not every call that needs one can
+ * be retried after closing ours (accept(2)). `fd`, just opened, was the lowest free number.
  */
 static bool crowded(int fd)
 {
@@ -110,8 +110,8 @@ static bool crowded(int fd)
 }
 
 /*
- * Opened by whoever needs it first. It is looked at before each use: a program may close descriptors that are not its
- * own (closefrom), and another file may then have the number.
+ * Opened at first use, and checked before each use: a program may close all descriptors (closefrom), and another file may
+ * then have the number.
  */
 int hy_direct_get(struct hy_file *file)
 {
@@ -124,7 +124,7 @@ int hy_direct_get(struct hy_file *file)
 	if (fd >= 0) {
 		flags = k_getfl(fd);
 		if (!(flags >= 0 && (flags & O_DIRECT) && hy_own_fd_valid(&file->direct)))
-			file->direct.fd = fd = -1;	/* not ours any more: leave it to whom it belongs */
+			file->direct.fd = fd = -1;	/* the program's by now: not closed here */
 	}
 	if (fd < 0 && !(hy_flags(file) & HY_F_UNSUPPORTED)) {
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", file->fd);
@@ -135,8 +135,8 @@ int hy_direct_get(struct hy_file *file)
 			errno = EMFILE;
 		}
 		/*
-		 * Closing any descriptor of a file ends the process's POSIX locks on it, and moving one closes one: so
-		 * only in programs that may count on numbers, where the shim keeps us from locked files.
+		 * Moved out of the low numbers only under the shim, which excludes locked files: moving closes a
+		 * descriptor, and that ends the process's POSIX locks on the file.
 		 */
 		fd = hy_own_fd_take(&file->direct, fd, file->adopted ? HY_FD_LEAST : 3);
 		if (fd < 0) {
@@ -144,7 +144,7 @@ int hy_direct_get(struct hy_file *file)
 			if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != EINTR)
 				give_up(file, errno);
 		} else if (file->direct.dev != file->dev || file->direct.ino != file->ino || k_fstat(fd, &about)) {
-			hy_own_fd_close(&file->direct);	/* the caller's descriptor is another file by now */
+			hy_own_fd_close(&file->direct);	/* the caller's descriptor is of another file by now */
 			fd = -1;
 		}
 	}
@@ -169,7 +169,7 @@ void hy_direct_close(struct hy_file *file)
 {
 	int flags = file->direct.fd < 0 ? -1 : k_getfl(file->direct.fd);
 
-	if (flags >= 0 && flags & O_DIRECT)	/* else it was closed, and the number is the program's by now */
+	if (flags >= 0 && flags & O_DIRECT)	/* else it was closed and the number reused */
 		hy_own_fd_close(&file->direct);
 	file->direct.fd = -1;
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One request: cut into an unaligned head, what can go direct, and an unaligned tail.
+ * One request: split into an unaligned head, a part that can be direct, and an unaligned tail.
  *
- * Both ways are coherent, by the kernel: a direct read writes dirty pages of its range back first, a direct write drops
- * the range's pages before and after. What is not promised is what an mmap of the same range sees while a direct write
- * to it is under way; see hybrid_file.py for what that means.
+ * The kernel keeps direct and buffered I/O coherent: a direct read first writes back dirty pages of its range, a direct
+ * write drops the range's pages before and after. Only an mmap of the range is undefined during a direct write to it; see
+ * hybrid_file.py.
  */
 #include <limits.h>
 #include <sys/resource.h>
 
 #include "internal.h"
 
-#define PIECE (1ull << 20)	/* the grain in which a partly resident range is told apart */
-#define SLICE 64		/* vectors handed to the kernel at once */
-#define ROWS 256		/* the same, direct: each such call waits for the device */
-#define WORTH (256ull << 10)	/* less than this, with more to come, is copied together with what comes */
+#define PIECE (1ull << 20)	/* granularity at which a range is tested for cached parts */
+#define SLICE 64		/* most vectors per buffered call */
+#define ROWS 256		/* the same for direct calls, each of which waits for the device */
+#define WORTH (256ull << 10)	/* smaller aligned parts are copied together with the following ones */
 
 struct request {
 	struct hy_file *file;
@@ -22,11 +22,11 @@ struct request {
 	struct hy_cursor at;
 	uint64_t offset, done;	/* of the file; of the request */
 	uint64_t file_bytes;	/* as it was at the start */
-	int failed;		/* errno of the part that stopped it */
+	int failed;		/* errno of the part that failed */
 	struct hy_tally tally;
 };
 
-/* As the kernel would do it by itself: the whole request, on the caller's descriptor. */
+/* Makes the whole request on the caller's descriptor. */
 static ssize_t by_kernel(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, off_t offset)
 {
 	bool positioned = offset == HY_POSITION, read = op == HY_READ, locked;
@@ -70,7 +70,7 @@ static void moved(struct request *request, uint64_t bytes, enum hy_reason reason
 	request->tally.bytes[reason] += bytes;
 }
 
-/* The next `bytes` through the page cache. False: it ended early, at the end of the file or with an error. */
+/* Transfers the next `bytes` through the page cache; false at the end of the file or on an error. */
 static bool buffered(struct request *request, uint64_t bytes, enum hy_reason reason)
 {
 	int fd = request->file->fd, count;
@@ -93,8 +93,8 @@ static bool buffered(struct request *request, uint64_t bytes, enum hy_reason rea
 }
 
 /*
- * What memory must be aligned to. Reads fill whole pages of it: before Linux 6.5 the device would go on writing to the old
- * copy of a page that the program, having forked meanwhile, wrote something else to (open(2), NOTES).
+ * Returns the required alignment of memory. Reads need whole pages: before Linux 6.5, after a fork and a write of the
+ * program to such a page, the device would continue to write to the old copy of the page (open(2), NOTES).
  */
 static uint64_t memory_align(const struct hy_file *file, enum hy_op op)
 {
@@ -103,7 +103,7 @@ static uint64_t memory_align(const struct hy_file *file, enum hy_op op)
 	return op == HY_READ && file->memory_align < page ? page : file->memory_align;
 }
 
-/* Of the next `bytes`, what can go from or to the caller's own memory at once; in whole blocks. */
+/* Returns how many of the next `bytes` can be transferred from or to the caller's memory at once, in whole blocks. */
 static uint64_t in_place(const struct request *request, uint64_t bytes, struct iovec *slice, int *count)
 {
 	const struct hy_file *file = request->file;
@@ -113,7 +113,7 @@ static uint64_t in_place(const struct request *request, uint64_t bytes, struct i
 	if (request->op == HY_WRITE && file->copies)
 		return 0;
 	for (*count = 0; *count < ROWS && total < bytes; ++*count) {
-		hy_cursor_move(&at, 0);	/* past empty vectors */
+		hy_cursor_move(&at, 0);	/* skip empty vectors */
 		if (!at.count || (uint64_t)hy_cursor_here(&at) % align)
 			break;
 		uint64_t run = hy_cursor_run(&at), whole = hy_down(run < bytes - total ? run : bytes - total, file->direct_align);
@@ -131,7 +131,7 @@ static uint64_t in_place(const struct request *request, uint64_t bytes, struct i
 	return total;
 }
 
-/* One transfer of the direct descriptor, at most `bytes`; how many were asked for in *part. */
+/* Makes one transfer of at most `bytes` on the direct descriptor; the bytes requested are in *part. */
 static ssize_t transfer(struct request *request, int fd, uint64_t bytes, uint64_t *part)
 {
 	bool read = request->op == HY_READ;
@@ -172,10 +172,9 @@ static ssize_t transfer(struct request *request, int fd, uint64_t bytes, uint64_
 }
 
 /*
- * The next `bytes`, a multiple of the alignment at an aligned offset. What the kernel refuses to do direct is done
- * buffered, which also answers as POSIX asks where direct I/O does not: as much as there is room for (ENOSPC), as much
- * as can be reached (EFAULT). So is what a direct read could not have (EIO): of a failing disk the answer is the same; but
- * the error may be that of writing back another part of the file, which a read is not to tell.
+ * Transfers the next `bytes`, a multiple of the alignment at an aligned offset. A refused direct request is repeated
+ * buffered, also to get the short transfers that POSIX requires (ENOSPC, EFAULT); and so is a read that failed with EIO,
+ * which may be the error of writing back another part of the file.
  */
 static bool direct(struct request *request, uint64_t bytes, enum hy_reason reason)
 {
@@ -199,7 +198,7 @@ static bool direct(struct request *request, uint64_t bytes, enum hy_reason reaso
 			case ENOSPC:
 			case EDQUOT:
 			case EOPNOTSUPP:
-			case EBADF:	/* closed behind our back at this very moment */
+			case EBADF:	/* closed by the program meanwhile */
 			refused:
 				request->tally.refused++;
 				return buffered(request, bytes, HY_REFUSED);
@@ -215,7 +214,7 @@ static bool direct(struct request *request, uint64_t bytes, enum hy_reason reaso
 		moved(request, (uint64_t)got, reason);
 		bytes -= (uint64_t)got;
 		if ((uint64_t)got < part) {
-			/* The end of the file; or else a short transfer, as network file systems have them. */
+			/* The end of the file, or a short transfer, as on network file systems. */
 			if (request->op == HY_READ && request->offset >= request->file_bytes)
 				return false;
 			if (!got || request->offset % file->direct_align)
@@ -225,7 +224,7 @@ static bool direct(struct request *request, uint64_t bytes, enum hy_reason reaso
 	return true;
 }
 
-/* A range to be read direct: what of it is in the cache already is copied from there. */
+/* Reads a range direct, except for parts in the cache, which are copied from there. */
 static bool read_range(struct request *request, uint64_t bytes, enum hy_reason reason)
 {
 	struct hy_file *file = request->file;
@@ -258,7 +257,7 @@ static bool read_range(struct request *request, uint64_t bytes, enum hy_reason r
 	return true;
 }
 
-/* Under which reason the request counts: where most of it went, an edge excepted. */
+/* Returns the reason of most bytes of the request, without its edges. */
 static enum hy_reason main_part(const struct hy_tally *tally, enum hy_reason chosen)
 {
 	enum hy_reason most = chosen;
@@ -269,7 +268,7 @@ static enum hy_reason main_part(const struct hy_tally *tally, enum hy_reason cho
 	return most;
 }
 
-/* Whether the memory for the blocks of a request, the first of which lies at `first`, needs no copy. */
+/* Whether the memory for the whole blocks of a request is aligned, so that it needs no copy. */
 static bool aligned(const struct hy_file *file, const struct iovec *vectors, int count, uint64_t offset)
 {
 	struct hy_cursor at = { vectors, count, 0 };
@@ -278,7 +277,7 @@ static bool aligned(const struct hy_file *file, const struct iovec *vectors, int
 	return !at.count || (uint64_t)hy_cursor_here(&at) % memory_align(file, HY_READ) == 0;
 }
 
-/* A large read that stays in the cache, or only passes through it. */
+/* Makes a large read whose pages stay in the cache, or are dropped after it (HY_PASSING). */
 static ssize_t through_cache(struct hy_file *file, const struct iovec *vectors, int count, off_t offset, uint64_t at,
 			     uint64_t bytes, uint64_t file_bytes, enum hy_reason reason)
 {
@@ -314,7 +313,7 @@ static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vect
 	int before = errno;
 	bool on = true;
 
-	/* A read to the end of the file asks for whole blocks beyond it, where the caller has room for them. */
+	/* A read to the end of the file requests whole blocks beyond it if the caller's memory suffices. */
 	if (op == HY_READ && file_bytes < end) {
 		end = hy_up(file_bytes, align) <= end ? hy_up(file_bytes, align) : file_bytes;
 	}
@@ -339,7 +338,7 @@ static ssize_t cut(struct hy_file *file, enum hy_op op, const struct iovec *vect
 	return -1;
 }
 
-/* A write that ends in RLIMIT_FSIZE: one short request, where several would raise SIGXFSZ with the second. */
+/* Whether a write exceeds RLIMIT_FSIZE: it must be one short request, since a second one would raise SIGXFSZ. */
 static bool beyond_limit(uint64_t offset, uint64_t bytes)
 {
 	struct rlimit limit;
@@ -348,7 +347,7 @@ static bool beyond_limit(uint64_t offset, uint64_t bytes)
 	       (offset >= limit.rlim_cur || bytes > limit.rlim_cur - offset);
 }
 
-/* A request that may go direct. */
+/* Makes a request that may be direct. */
 static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *vectors, int count, uint64_t bytes,
 		     off_t offset)
 {
@@ -365,7 +364,7 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 		errno = before;
 		return plain(file, op, vectors, count, offset, HY_OFF);
 	}
-	if (flags & O_DIRECT)	/* the caller's own description: nothing to add */
+	if (flags & O_DIRECT)	/* the caller's descriptor is direct already */
 		return plain(file, op, vectors, count, offset, HY_CALLER);
 	request.flags = hy_flags(file) & ~HY_F_APPEND;
 	if (flags & O_APPEND)
@@ -378,11 +377,11 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 		locked = !pthread_mutex_lock(&file->position);
 		at = locked ? k_lseek(file->fd, 0, SEEK_CUR) : -1;
 		if (at < 0)
-			request.flags |= HY_F_SHARED;	/* of a handler that came upon its own thread */
+			request.flags |= HY_F_SHARED;	/* in a signal handler that interrupted its own thread's request */
 	}
 	if (at < 0 || at > INT64_MAX - (off_t)bytes) {
 		at = 0;
-		request.flags |= HY_F_SHARED;	/* the kernel knows what to answer */
+		request.flags |= HY_F_SHARED;	/* the kernel returns the error */
 	}
 	if (op == HY_READ) {
 		uint64_t left = about.st_size > at ? (uint64_t)(about.st_size - at) : 0;
@@ -399,7 +398,7 @@ static ssize_t large(struct hy_file *file, enum hy_op op, const struct iovec *ve
 		choice = (struct hy_choice){ HY_BUFFERED, HY_REFUSED };
 	if (choice.way == HY_DIRECT && hy_down((uint64_t)at + request.bytes, file->direct_align) <=
 				       hy_up((uint64_t)at, file->direct_align))
-		choice = (struct hy_choice){ HY_BUFFERED, HY_SMALL };	/* not one whole block in it */
+		choice = (struct hy_choice){ HY_BUFFERED, HY_SMALL };	/* without a whole block */
 	if (choice.way == HY_DIRECT && op == HY_READ && choice.reason != HY_CALLER && file->policy.mode == HY_AUTO &&
 	    !aligned(file, vectors, count, (uint64_t)at))
 		choice = (struct hy_choice){ HY_BUFFERED, HY_PASSING };
@@ -431,7 +430,7 @@ static ssize_t one(struct hy_file *file, enum hy_op op, void *data, size_t bytes
 		errno = EINVAL;
 		return -1;
 	}
-	if (bytes > SSIZE_MAX)	/* the kernel's to judge */
+	if (bytes > SSIZE_MAX)	/* the kernel rejects it */
 		vector.iov_len = bytes;
 	if (vector.iov_len < file->least || bytes > SSIZE_MAX) {
 		reason = file->policy.mode == HY_ALWAYS_BUFFERED ? HY_OFF : HY_SMALL;
@@ -459,7 +458,7 @@ static ssize_t many(struct hy_file *file, enum hy_op op, const struct iovec *vec
 		errno = EINVAL;
 		return -1;
 	}
-	/* What the kernel would refuse it shall: too many, lengths that overflow. */
+	/* The kernel rejects too many vectors and lengths that overflow. */
 	for (int i = 0; count <= IOV_MAX && i < count; i++) {
 		if (vectors[i].iov_len > (size_t)SSIZE_MAX - total) {
 			total = 0;

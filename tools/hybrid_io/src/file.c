@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: opened or adopted, closed, and everything about them that moves no data. */
+/* Open, adopt and close files, and all operations on them that transfer no data. */
 #include <string.h>
 
 #include "internal.h"
 
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hy_file *files;
-static struct hy_file *unused;	/* kept for good: the shim looks at numbers in files that others may be closing */
+static struct hy_file *unused;	/* never freed: the shim may read members of a file being closed */
 
 static struct hy_file *new_file(void)
 {
@@ -42,7 +42,7 @@ static void locks(struct hy_file *file)
 {
 	pthread_mutexattr_t kind;
 
-	/* a handler of signals may read while its own thread is reading: told, instead of waiting for itself */
+	/* fails, instead of a deadlock, in a signal handler that interrupted its own thread's request */
 	pthread_mutexattr_init(&kind);
 	pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ERRORCHECK);
 	pthread_mutex_init(&file->position, &kind);
@@ -50,7 +50,7 @@ static void locks(struct hy_file *file)
 	pthread_mutexattr_destroy(&kind);
 }
 
-/* Parent and child share positions from here on. The order is that in which the engine takes these locks. */
+/* Parent and child share positions from now on. Locks are taken in the engine's order. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&files_lock);
@@ -69,7 +69,7 @@ static void in_parent(void)
 static void in_child(void)
 {
 	for (struct hy_file *file = files; file; file = file->next)
-		locks(file);	/* threads that held these are not here */
+		locks(file);	/* the threads that held them do not exist in the child */
 	hy_counters_forked();
 	hy_history_unlock();
 	hy_pressure_forked(true);
@@ -195,15 +195,15 @@ int hy_close(struct hy_file *file)
 	return -1;
 }
 
-/* Visits the other files until one says that it is enough; false where somebody else is at the list. */
-bool hy_file_each_other(struct hy_file *mine, bool (*visit)(struct hy_file *file))
+/* Visits all files but `except` until one returns true; false also if another thread holds the list. */
+bool hy_file_each_other(struct hy_file *except, bool (*visit)(struct hy_file *file))
 {
 	bool enough = false;
 
 	if (pthread_mutex_trylock(&files_lock))
 		return false;
 	for (struct hy_file *file = files; file && !enough; file = file->next)
-		enough = file != mine && visit(file);
+		enough = file != except && visit(file);
 	pthread_mutex_unlock(&files_lock);
 	return enough;
 }

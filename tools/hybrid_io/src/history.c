@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this process did with which files: which parts it has read before, and which it has put into the page cache.
- * By inode, so that it outlives close and open: an epoch over a data set opens its files again.
+ * Which parts of files this process has read, and which it has put into the page cache. Kept by inode, beyond close and
+ * open: each epoch over a data set opens its files again.
  *
- * Bounded: at most INODES files are known, the least recently opened are forgotten; each has CHUNKS bits of each kind,
- * for chunks of 2 MiB and, in files beyond 8 GiB, correspondingly more. All of it is used to choose a way and to give
- * pages back, so that an error costs time and never data.
+ * Bounded: at most INODES files, the least recently opened are removed; each has CHUNKS bits of each kind, for chunks of
+ * 2 MiB, or more in files beyond 8 GiB. It is used to choose direct or buffered I/O and to drop pages, so that errors cost
+ * time and never data.
  */
 #include <string.h>
 
@@ -16,12 +16,12 @@
 #define CHUNKS 4096
 #define WORDS (CHUNKS / 64)
 #define SMALLEST_SHIFT 21
-#define EXPIRES_NS (600ull * 1000000000ull)	/* what nobody touched for so long is not counted as kept any more */
+#define EXPIRES_NS (600ull * 1000000000ull)	/* pages unused for so long no longer count as kept */
 
 /*
- * READ: read to its end. KEPT: in the cache, to stay there; HOT: and read once more since, so that by now the kernel
- * counts it as active. ONCE: passed through the cache. KNOWN: looked at before a stream came near; FOREIGN: and it was in
- * the cache already, so that it is not ours to give back.
+ * States of a chunk. READ: read to its end. KEPT: in the cache, to stay there; HOT: and read again since, so active
+ * for the kernel. ONCE: passed through the cache, may be dropped. KNOWN: tested before a stream reached it; FOREIGN:
+ * and cached already at that time, so not dropped.
  */
 enum kind { READ, KEPT, HOT, ONCE, KNOWN, FOREIGN, KINDS };
 
@@ -75,7 +75,7 @@ static void clear(struct hy_inode *inode, enum kind kind)
 		put(inode, kind, i, false);
 }
 
-/* Makes the chunks large enough for a file of `bytes`. Of two neighbours both must have been so. */
+/* Doubles the chunks until they cover a file of `bytes`; a bit stays set if both halves had it. */
 static void fit(struct hy_inode *inode, uint64_t bytes)
 {
 	while (bytes > (uint64_t)CHUNKS << inode->shift) {
@@ -130,7 +130,7 @@ struct hy_inode *hy_history_attach(const struct stat *about)
 			break;
 	if (inode) {
 		unlink_age(inode);
-		/* Other contents, or another file by now: reading them is no reading again. */
+		/* The content has changed, or it is another file: a read of it is a first one. */
 		if (inode->changed.tv_sec != about->st_mtim.tv_sec || inode->changed.tv_nsec != about->st_mtim.tv_nsec)
 			clear(inode, READ);
 	} else {
@@ -174,7 +174,7 @@ void hy_history_detach(struct hy_inode *inode)
 	pthread_mutex_unlock(&all.lock);
 }
 
-/* How much of a range was read before. */
+/* Returns how many bytes of a range were read before. */
 uint64_t hy_history_reread(struct hy_inode *inode, uint64_t offset, uint64_t bytes)
 {
 	uint64_t end = offset + bytes, total = 0;
@@ -196,9 +196,8 @@ uint64_t hy_history_reread(struct hy_inode *inode, uint64_t offset, uint64_t byt
 }
 
 /*
- * A range was moved. A chunk counts as read once its last byte is, so that the rest of the request, or the next one
- * within the chunk, is not taken for a second reading. `ours`: whether it was this process that had it read, where
- * nobody looked before.
+ * Records that a range was transferred. A chunk counts as read when its last byte was, so that further requests within it
+ * do not count as a second read. `ours`: whether chunks that are not KNOWN were read from the device by this process.
  */
 void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset, uint64_t bytes, uint64_t file_bytes,
 		     bool ours)
@@ -216,7 +215,7 @@ void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset,
 	for (uint64_t i = first; i < last && i < CHUNKS; i++) {
 		bool before = get(inode, READ, i), foreign = get(inode, KNOWN, i) ? get(inode, FOREIGN, i) : !ours;
 
-		/* passed: what comes after may be otherwise */
+		/* the next stream must test it again */
 		put(inode, KNOWN, i, false);
 		put(inode, FOREIGN, i, false);
 		if (note != HY_NOTE_WRITTEN)
@@ -227,7 +226,7 @@ void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset,
 			put(inode, ONCE, i, false);
 			break;
 		case HY_NOTE_ONCE:
-			/* read again: somebody wants it */
+			/* chunks read again are not dropped */
 			put(inode, ONCE, i, !foreign && !before && !get(inode, KEPT, i));
 			break;
 		case HY_NOTE_STREAM:
@@ -251,7 +250,7 @@ void hy_history_note(struct hy_inode *inode, enum hy_note note, uint64_t offset,
 	pthread_mutex_unlock(&all.lock);
 }
 
-/* Looks which chunks of a range are in the cache, those that are not known; before a stream comes there. */
+/* Tests, before a stream reaches a range, which of its chunks that are not KNOWN are in the cache. */
 void hy_history_survey(struct hy_inode *inode, int fd, uint64_t from, uint64_t to)
 {
 	uint64_t at = from, size, start;
@@ -271,14 +270,14 @@ void hy_history_survey(struct hy_inode *inode, int fd, uint64_t from, uint64_t t
 		pthread_mutex_lock(&all.lock);
 		if (size == chunk(inode)) {
 			put(inode, KNOWN, start >> inode->shift, true);
-			/* an edge of it may be of a neighbouring request */
+			/* up to a quarter may belong to a neighbouring request */
 			put(inode, FOREIGN, start >> inode->shift, resident < 0 || (uint64_t)resident * 4 > size);
 		}
 		pthread_mutex_unlock(&all.lock);
 	}
 }
 
-/* A stream ends here: what was read ahead of it may be given back, too. */
+/* At the end of a stream: marks the range that was read ahead of it as droppable. */
 void hy_history_ahead(struct hy_inode *inode, uint64_t from, uint64_t to)
 {
 	if (!inode)
@@ -305,8 +304,7 @@ bool hy_history_foreign(struct hy_inode *inode, uint64_t offset, uint64_t bytes)
 }
 
 /*
- * The next run of chunks that passed through the cache and may be given back, at most `most` bytes (but one chunk); they
- * are no longer marked. False: there are none.
+ * Finds and unmarks the next run of ONCE chunks, of at most `most` bytes but at least one chunk; false: there is none.
  */
 bool hy_history_droppable(struct hy_inode *inode, uint64_t most, uint64_t *offset, uint64_t *bytes)
 {
@@ -330,7 +328,7 @@ bool hy_history_droppable(struct hy_inode *inode, uint64_t most, uint64_t *offse
 	return true;
 }
 
-/* Chunks that could not be given back yet. */
+/* Marks chunks again that could not be dropped yet. */
 void hy_history_again(struct hy_inode *inode, uint64_t offset, uint64_t bytes)
 {
 	if (!inode)
@@ -353,7 +351,7 @@ uint64_t hy_history_own(struct hy_inode *inode)
 	return own;
 }
 
-/* Of this file: what may be given back. */
+/* Returns the bytes of this file that may be dropped. */
 uint64_t hy_history_once(struct hy_inode *inode)
 {
 	uint64_t once;
@@ -366,7 +364,7 @@ uint64_t hy_history_once(struct hy_inode *inode)
 	return once;
 }
 
-/* What this process put into the cache to stay there, and has not used since. */
+/* Returns the bytes that this process has put into the cache to stay and not used since. */
 uint64_t hy_history_kept(void)
 {
 	uint64_t cold;
@@ -377,7 +375,7 @@ uint64_t hy_history_kept(void)
 	return cold;
 }
 
-/* Now and then: what nobody has touched for long the kernel may have pushed out, and nobody should wait for it. */
+/* Forgets KEPT chunks of files unused for long: the kernel may have evicted them. Called from time to time. */
 void hy_history_expire(void)
 {
 	uint64_t now = hy_now_ns();

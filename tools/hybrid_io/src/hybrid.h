@@ -19,7 +19,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#ifndef HY_API	/* the preloaded library keeps its engine to itself */
+#ifndef HY_API	/* the preloaded library does not export its engine */
 #define HY_API __attribute__((visibility("default")))
 #endif
 #define HY_ABI 1
@@ -28,14 +28,14 @@ enum hy_way { HY_BUFFERED, HY_DIRECT, HY_WAYS };
 
 enum hy_op { HY_READ, HY_WRITE, HY_OPS };
 
-/* Why a request went the way it did. The names for people are in layout.py, in this order. */
+/* Why a request was buffered or direct. layout.py has the names, in this order. */
 enum hy_reason {
 	/* buffered */
-	HY_SMALL,		/* below the size at which direct is worth its price */
+	HY_SMALL,		/* too small for direct I/O */
 	HY_RESIDENT,		/* a read whose pages are in the cache: copied from there */
 	HY_REREAD,		/* read before and it fits below the limit: kept in the cache */
-	HY_ROOM,		/* a read of a file that is small beside the room left: kept from the first time on */
-	HY_PASSING,		/* a read into unaligned memory: through the cache, which gives it back behind */
+	HY_ROOM,		/* a read of a file that is small compared with the free space of the cache: kept from the first read on */
+	HY_PASSING,		/* a read into unaligned memory: through the cache, then dropped from it */
 	HY_EDGE,		/* the unaligned head or tail of a request whose middle went direct */
 	HY_UNSUPPORTED,		/* the file system, or the kind of file, cannot do direct I/O */
 	HY_APPEND,		/* O_APPEND: only the kernel knows where it will be written */
@@ -50,7 +50,7 @@ enum hy_reason {
 	HY_REASONS
 };
 
-/* What may be chosen; hy_policy_default() fills in the defaults. All sizes in bytes. */
+/* Settings; hy_policy_default() fills in the defaults. All sizes in bytes. */
 struct hy_policy {
 	uint32_t abi;			/* HY_ABI */
 	uint32_t mode;			/* enum hy_mode */
@@ -59,24 +59,24 @@ struct hy_policy {
 	uint64_t pressure_direct_bytes;	/* under pressure: at or above this, direct */
 	double limit_share;		/* of min(cgroup limit, memory): what the cache may hold; 0.80 */
 	double direct_share;		/* of that limit: from here on direct; 0.95 */
-	uint64_t limit_bytes;		/* the limit itself, instead of a share of anything; 0: by share */
-	uint64_t refresh_ns;		/* how old the pressure known may be */
-	uint64_t refresh_bytes;		/* or how much may have been written and read since */
-	uint32_t keep_reread;		/* 1: what is read again, and fits, stays buffered */
+	uint64_t limit_bytes;		/* the limit itself; 0: by limit_share */
+	uint64_t refresh_ns;		/* maximum age of the known pressure */
+	uint64_t refresh_bytes;		/* and most bytes transferred since */
+	uint32_t keep_reread;		/* 1: data that is read again, and fits, stays buffered */
 	uint32_t pad;
-	uint64_t keep_file_bytes;	/* files up to this that fit in half of the room left are read buffered; 0: none */
+	uint64_t keep_file_bytes;	/* files up to this that fit in half of the free space are read buffered; 0: none */
 };
 
-/* HY_AUTO: by the policy. The other two are for measuring: everything that can be goes one way. */
+/* HY_AUTO: by the policy. The other two, for measuring: every request, if possible. */
 enum hy_mode { HY_AUTO, HY_ALWAYS_BUFFERED, HY_ALWAYS_DIRECT };
 
-/* Pure: what the policy would do with one request, and why. No system call, no state. */
+/* Input of hy_choose(), a pure function: no system call, no state. */
 struct hy_request {
 	uint32_t op;			/* enum hy_op */
 	uint32_t flags;			/* HY_F_* */
 	uint64_t bytes;
 	uint64_t file_bytes;		/* size of the file */
-	uint64_t reread_bytes;		/* of this request: how much was read before by this process */
+	uint64_t reread_bytes;		/* of this request: bytes read before by this process */
 	uint64_t rest_bytes;		/* of the file: from the start of this request to its end */
 };
 #define HY_F_CALLER_DIRECT	1u	/* opened with O_DIRECT */
@@ -86,15 +86,15 @@ struct hy_request {
 #define HY_F_MAPPED		16u
 
 struct hy_pressure {
-	uint64_t limit_bytes;		/* limit_share x (min(cgroup limit, memory) - other), or what the policy says */
+	uint64_t limit_bytes;		/* limit_share x (min(cgroup limit, memory) - other), or the policy's */
 	uint64_t cgroup_limit_bytes;	/* the smallest of the cgroup and its ancestors; UINT64_MAX: none */
 	uint64_t memory_bytes;
 	uint64_t cached_bytes;		/* file pages of the cgroup (of the host, where it has no limit) */
-	uint64_t active_bytes;		/* of these, used more than once lately (the kernel's active list) */
-	uint64_t other_bytes;		/* what is no file page and cannot make room: anonymous, kernel, shmem */
-	uint64_t own_bytes;		/* kept in the cache by this engine, and not used again yet (so not active) */
+	uint64_t active_bytes;		/* of these, used more than once recently (the kernel's active list) */
+	uint64_t other_bytes;		/* other memory, which cannot be reclaimed as cache: anonymous, kernel, shmem */
+	uint64_t own_bytes;		/* kept in the cache by this engine and not yet used again (so not active) */
 	uint64_t read_at_ns;
-	uint32_t cgroup_version;	/* 0: no memory cgroup found, the host's numbers */
+	uint32_t cgroup_version;	/* 0: no memory cgroup, values of the host */
 	uint32_t pad;
 };
 
@@ -105,8 +105,8 @@ HY_API struct hy_choice hy_choose(const struct hy_policy *policy, const struct h
 				  const struct hy_pressure *pressure);
 
 /*
- * Counters of one process: requests and bytes by operation and reason. Written with atomics into a file mapped shared,
- * where one was given, so that what was counted outlives a process that is killed.
+ * Counters of one process: requests and bytes by operation and reason. Written with atomics, into a file mapped shared if
+ * one was given, so that they outlive a process that is killed.
  * Every request that moved bytes, met the end of the file or failed counts once, under the reason of its main part
  * (HY_EDGE counts none); bytes count under the reason of the part that moved them.
  */
@@ -115,22 +115,22 @@ struct hy_counters {
 	uint64_t magic, abi, pid, start_ns;
 	char program[64];
 	struct hy_count by[HY_OPS][HY_REASONS];
-	uint64_t files;			/* files that the engine looked after */
-	uint64_t dropped_bytes;		/* cached pages given back (posix_fadvise DONTNEED) to stay under the limit */
-	uint64_t pressure_reads;	/* how often the pressure was looked at */
+	uint64_t files;			/* files used by the engine */
+	uint64_t dropped_bytes;		/* cached pages dropped (posix_fadvise DONTNEED) to stay under the limit */
+	uint64_t pressure_reads;	/* how often the pressure was read */
 	uint64_t bounced_bytes;		/* copied through an aligned buffer, since the caller's was not */
 	uint64_t fallbacks;		/* direct requests that the kernel refused */
-	uint64_t errors;		/* errors handed to the caller */
-	uint64_t stdio_files;		/* files opened through C stdio, whose own buffered calls pass us by */
+	uint64_t errors;		/* errors returned to the caller */
+	uint64_t stdio_files;		/* files opened through C stdio, whose buffered requests the engine does not get */
 	uint64_t spare[8];
 };
 
-/* One file. `path` as open(2); `flags` may hold O_DIRECT: then every request that can be is direct. */
+/* One file. `path` as open(2); with O_DIRECT in `flags` every request is direct if possible. */
 struct hy_file;
 HY_API struct hy_file *hy_open(const char *path, int flags, mode_t mode, const struct hy_policy *policy);
-/* Takes a descriptor that somebody else opened and will close; it stays theirs. */
+/* Uses a descriptor of the caller, who closes it. */
 HY_API struct hy_file *hy_adopt(int fd, const struct hy_policy *policy);
-HY_API int hy_close(struct hy_file *file);	/* the first error that was still to be told; frees in any case */
+HY_API int hy_close(struct hy_file *file);	/* returns the first pending error; frees in any case */
 HY_API int hy_fileno(const struct hy_file *file);
 /*
  * Positions: offset HY_POSITION (-1) uses and moves the file's own position (that of the descriptor); other negative
@@ -147,11 +147,11 @@ HY_API int hy_sync(struct hy_file *file, int data_only);
 /* Events that change what is safe. */
 HY_API void hy_mark(struct hy_file *file, uint32_t flags);	/* HY_F_SHARED, HY_F_MAPPED */
 
-/* Per file: what the engine knows. */
+/* Properties and counters of a file. */
 struct hy_status {
 	uint64_t direct_align, memory_align;	/* bytes; 0: direct I/O is not possible */
 	uint64_t cached_bytes;			/* resident pages of the file (cachestat(2), else an estimate) */
-	uint64_t own_bytes;			/* put there through this engine by this process, not yet given back */
+	uint64_t own_bytes;			/* put there by this engine, not yet dropped */
 	uint32_t flags;				/* HY_F_* */
 	uint32_t unsupported_errno;		/* why direct I/O is not possible */
 	struct hy_count by[HY_OPS][HY_REASONS];
@@ -159,7 +159,7 @@ struct hy_status {
 HY_API int hy_status(const struct hy_file *file, struct hy_status *status);
 
 /* This process. */
-HY_API void hy_pressure_now(struct hy_pressure *pressure);	/* reads it afresh */
+HY_API void hy_pressure_now(struct hy_pressure *pressure);	/* reads it now */
 HY_API struct hy_counters *hy_counters(void);
 HY_API int hy_counters_share(const char *path);	/* from now on in this file, mapped shared */
 HY_API void hy_sizes(uint32_t *sizes, uint32_t count);	/* of: policy, request, pressure, choice, counters, status */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the engine share. Nothing here is exported. */
+/* Shared by the parts of the engine; not exported. */
 #ifndef WHYSTALL_HYBRID_INTERNAL_H
 #define WHYSTALL_HYBRID_INTERNAL_H
 
@@ -28,7 +28,7 @@ static inline enum hy_way hy_way_of(enum hy_reason reason)
 
 struct hy_file;
 
-/* Memory of zeros, in whole pages. malloc() is not for a request: it may come from a handler that interrupted malloc(). */
+/* Allocates zeroed pages. Not malloc(): a request may come from a signal handler that interrupted malloc(). */
 static inline void *hy_memory(size_t bytes)
 {
 	void *memory = k_mmap(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -40,7 +40,7 @@ static inline void *hy_memory(size_t bytes)
 bool hy_policy_ok(const struct hy_policy *policy);
 bool hy_under_pressure(const struct hy_policy *policy, const struct hy_pressure *pressure);
 
-/* A descriptor of ours in a process that may close, or replace, any: known again by its inode. */
+/* A descriptor of ours, which the program may close or replace: identified by its inode. */
 struct hy_own_fd {
 	int fd;			/* -1: none */
 	dev_t dev;
@@ -69,23 +69,23 @@ static inline void hy_add(uint64_t *counter, uint64_t value)
 	__atomic_fetch_add(counter, value, __ATOMIC_RELAXED);
 }
 
-/* pressure.c: what is known, refreshed where the policy calls it too old. */
+/* pressure.c: the last known pressure, read again if it is too old for the policy. */
 void hy_pressure_get(const struct hy_policy *policy, struct hy_pressure *pressure);
-void hy_pressure_moved(uint64_t bytes);			/* so much was read or written since */
+void hy_pressure_moved(uint64_t bytes);			/* so many bytes were transferred since */
 void hy_pressure_forked(bool child);
 void hy_pressure_before_fork(void);
 uint64_t hy_now_ns(void);
 
-/* bounce.c: aligned memory for callers whose own is not. */
+/* bounce.c: aligned buffers for unaligned memory of callers. */
 #define HY_BOUNCE_BYTES ((size_t)2 << 20)
 void *hy_bounce_get(void);				/* NULL: no memory */
 void hy_bounce_put(void *memory);
-bool hy_reachable(const void *data, size_t bytes, bool write);	/* touching it cannot fault fatally */
+bool hy_reachable(const void *data, size_t bytes, bool write);	/* accessing it raises no signal */
 
-/* history.c: what this process did with a file, across close and open. NULL inodes are allowed everywhere. */
+/* history.c: use of files by this process, across close and open. All functions accept a NULL inode. */
 struct hy_inode;
 enum hy_note {
-	HY_NOTE_READ,		/* read, and not put into the cache by that */
+	HY_NOTE_READ,		/* read without adding it to the cache */
 	HY_NOTE_KEPT,		/* read into the cache, to stay there */
 	HY_NOTE_ONCE,		/* read into the cache in passing */
 	HY_NOTE_STREAM,		/* the same of a file too large to stay: even if it was read before */
@@ -108,11 +108,11 @@ void hy_history_expire(void);
 void hy_history_lock(void);				/* around fork */
 void hy_history_unlock(void);
 
-/* passing.c: small requests that stream through the cache, and what they leave there. */
+/* passing.c: requests that stream through the cache, and dropping their pages. */
 struct hy_run {
-	uint64_t small;		/* bytes moved at the position since it was last known */
-	uint64_t known;		/* the position then */
-	uint64_t start, end;	/* of requests with offsets of their own that follow each other */
+	uint64_t small;		/* bytes transferred at the position since it was known */
+	uint64_t known;		/* the position at that time */
+	uint64_t start, end;	/* of successive requests with explicit offsets */
 };
 void hy_passing_start(struct hy_file *file, uint64_t position, uint64_t file_bytes);
 void hy_passing_seek(struct hy_file *file, uint64_t position);
@@ -121,13 +121,13 @@ bool hy_passing_before(struct hy_file *file, uint64_t offset, uint64_t bytes);
 void hy_passing_stream(struct hy_file *file, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
 void hy_passing_close(struct hy_file *file);
 
-/* counters.c: makes a file `bytes` long, with room for all of it; false: there is none */
+/* counters.c: extends a file to `bytes` and allocates them; false: no space */
 bool hy_counters_room(int fd, size_t bytes);
 
 /* residency.c */
-int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes, uint64_t *unclean);	/* -1: not known */
+int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes, uint64_t *unclean);	/* -1: unknown */
 
-/* A place in a row of buffers. */
+/* A place in an array of buffers. */
 struct hy_cursor {
 	const struct iovec *vector;
 	int count;
@@ -151,27 +151,27 @@ static inline size_t hy_cursor_run(const struct hy_cursor *cursor)
 
 struct hy_file {
 	int fd;				/* the caller's description, buffered */
-	bool adopted;			/* fd is somebody else's */
+	bool adopted;			/* fd belongs to the caller */
 	uint32_t flags;			/* HY_F_*, atomic */
 	int open_flags;
 	dev_t dev;
 	ino_t ino;
 	struct hy_policy policy;
-	size_t least;			/* smaller requests are buffered whatever else holds */
+	size_t least;			/* smaller requests are always buffered */
 	pthread_mutex_t position;	/* held while the position is in use */
 
 	pthread_mutex_t opening;
 	struct hy_own_fd direct;
 	uint64_t direct_align, memory_align;
-	bool copies;			/* written from memory of ours: the file system has checksums of what it writes */
+	bool copies;			/* written from private copies: the file system computes checksums */
 	uint32_t unsupported_errno;
 	uint32_t refused;		/* in a row */
 
-	struct hy_inode *inode;		/* NULL: not remembered */
+	struct hy_inode *inode;		/* NULL: no history */
 	struct hy_run runs[HY_OPS];
 	bool streams;			/* has large reads that pass through the cache */
 	uint64_t stream_end;		/* where the last of them ended */
-	uint64_t inflow;		/* bytes the device was read for this file, beyond what has passed */
+	uint64_t inflow;		/* bytes read from the device for this file, less those passed */
 	struct hy_count by[HY_OPS][HY_REASONS];
 	struct hy_file *next, **link;	/* all files of the process */
 };
@@ -182,10 +182,10 @@ static inline uint32_t hy_flags(const struct hy_file *file)
 }
 
 /* file.c */
-bool hy_file_each_other(struct hy_file *mine, bool (*visit)(struct hy_file *file));
+bool hy_file_each_other(struct hy_file *except, bool (*visit)(struct hy_file *file));
 
 /* direct.c */
-int hy_direct_get(struct hy_file *file);	/* the direct descriptor, or -1 where there can be none */
+int hy_direct_get(struct hy_file *file);	/* the direct descriptor, or -1 */
 void hy_direct_refused(struct hy_file *file);
 void hy_direct_worked(struct hy_file *file);
 void hy_direct_close(struct hy_file *file);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls by number: the engine runs beneath a shim that interposes libc's names, and must not meet itself.
+ * System calls by number: the shim interposes libc's functions, and the engine must not call those.
  * Each returns what the call returns, with errno set on -1.
  */
 #ifndef WHYSTALL_HYBRID_KERNEL_H
@@ -58,7 +58,7 @@ static inline ssize_t k_writev(int fd, const struct iovec *vectors, int count)
 	return syscall(SYS_writev, fd, vectors, count);
 }
 
-/* The offset goes as two halves, of which 64-bit kernels take the first alone. */
+/* The offset is passed in two halves; 64-bit kernels use the first only. */
 static inline ssize_t k_preadv(int fd, const struct iovec *vectors, int count, off_t offset)
 {
 	return syscall(SYS_preadv, fd, vectors, count, offset, 0L);
@@ -89,7 +89,7 @@ static inline int k_unlink(const char *path)
 	return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
-/* The most that this process may let a file grow to. */
+/* Returns this process's limit of the size of a file. */
 static inline uint64_t k_largest_file(void)
 {
 	struct { uint64_t now, most; } limit;	/* of the kernel, whatever libc's rlim_t is */
@@ -126,7 +126,7 @@ static inline int k_getfl(int fd)
 	return (int)syscall(SYS_fcntl, fd, F_GETFL, 0);
 }
 
-/* A copy of the descriptor at or above `least`, closed at exec. */
+/* Duplicates a descriptor to `least` or above, closed at exec. */
 static inline int k_dup_above(int fd, int least)
 {
 	return (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, least);

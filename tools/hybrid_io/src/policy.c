@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The policy: which way one request goes, and why. Pure, so that it can be tested and explained by itself.
+ * The policy: whether a request is direct or buffered, and why. A pure function, to be tested and explained by itself.
  *
- * Where the numbers come from:
+ * Sources of the numbers:
  * - autoIO (Qian et al., FAST'24): below 32 KiB always buffered, from 2 MiB always direct, in between by memory
  *   pressure and lock contention;
  * - Lustre 2.17 (hybrid I/O): by size alone, writes from 2 MiB, reads from 8 MiB;
@@ -44,8 +44,8 @@ bool hy_under_pressure(const struct hy_policy *policy, const struct hy_pressure 
 }
 
 /*
- * Whether a file that is read again could stay in the cache. Most caches are full, of pages that were used once: those
- * may be pushed out. What was used more than once, and what this process keeps already, may not.
+ * Whether a file that is read again can stay in the cache, in place of pages that were used once: pages used more than
+ * once, and those that this process keeps already, must not be evicted.
  */
 static bool fits(const struct hy_request *request, const struct hy_policy *policy, const struct hy_pressure *pressure)
 {
@@ -58,8 +58,8 @@ static bool fits(const struct hy_request *request, const struct hy_policy *polic
 }
 
 /*
- * Whether a file is so small beside the room left that nobody loses by keeping it: reading it twice from the device
- * would cost more than the copies, and whether it will be read again is not known the first time.
+ * Whether a file is so small compared with the free space that it can be kept at its first read: a second read from the
+ * device would cost more than the copies.
  */
 static bool small_file(const struct hy_request *request, const struct hy_policy *policy,
 		       const struct hy_pressure *pressure)
@@ -96,7 +96,7 @@ struct hy_choice hy_choose(const struct hy_policy *policy, const struct hy_reque
 		return choice(HY_SIZE);
 	if (request->bytes < threshold && request->bytes < policy->pressure_direct_bytes)
 		return choice(HY_SMALL);
-	/* What is read again belongs in the cache, as long as it does not push out what is there. */
+	/* Data that is read again is cached, if that evicts nothing in use. */
 	if (read && policy->keep_reread && request->reread_bytes * 2 > request->bytes &&
 	    fits(request, policy, pressure))
 		return choice(HY_REREAD);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How full the page cache is: of the cgroup and its limited ancestors (v1 and v2), of the host where none has a limit.
- * The descriptors stay open and are read with pread, so that a look costs some 20 us; where the process has been moved,
- * or a limit was changed, is found once a second.
+ * Use of the page cache: of the cgroup and its limited ancestors (v1 and v2), or of the host if none has a limit. The files
+ * stay open and are read with pread, about 20 us in all; every second, moves of the process and new limits are detected.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -11,7 +10,7 @@
 
 #include "internal.h"
 
-#define LEVELS 4			/* limited ancestors that are watched, the smallest limits first */
+#define LEVELS 4			/* most limited ancestors that are read, smallest limits first */
 #define MOVED_NS 1000000000ull
 #define STAT_BYTES 16384
 
@@ -21,12 +20,12 @@ struct level {
 };
 
 static struct {
-	pthread_mutex_t lock;		/* whoever looks; the others take what is known */
+	pthread_mutex_t lock;		/* held by the thread that reads; others use the last values */
 	pthread_mutex_t known_lock;
 	struct hy_pressure known;
 	uint64_t moved;			/* bytes since */
 	uint64_t found_ns;
-	char membership[PATH_MAX];	/* our place, as of found_ns */
+	char membership[PATH_MAX];	/* our cgroup at found_ns */
 	uint64_t membership_limit;
 	uint32_t version, levels;
 	struct level level[LEVELS];
@@ -39,7 +38,7 @@ static struct {
 	.meminfo.fd = -1,
 };
 
-/* Out of the way of programs that count on low numbers: to `least` or above, as far as the limit allows. */
+/* Moves a descriptor to `least` or above, if the limit allows: programs may rely on low numbers. */
 int hy_own_fd_take(struct hy_own_fd *own, int fd, int least)
 {
 	struct stat about;
@@ -77,7 +76,7 @@ void hy_own_fd_close(struct hy_own_fd *own)
 	own->fd = -1;
 }
 
-/* A whole small file, ended by a NUL; -1 where it cannot be read. */
+/* Reads a whole small file, ended by a NUL; returns -1 on an error. */
 static ssize_t text_of(const char *path, char *text, size_t bytes)
 {
 	int fd = k_open(path, O_RDONLY | O_CLOEXEC, 0);
@@ -93,7 +92,7 @@ static ssize_t text_of(const char *path, char *text, size_t bytes)
 	return got < 0 ? -1 : (ssize_t)total;
 }
 
-/* The number after `name` and blanks at the start of a line. */
+/* Returns the number after `name` and blanks at the start of a line. */
 static bool number_of(const char *text, const char *name, uint64_t *value)
 {
 	size_t length = strlen(name);
@@ -127,7 +126,7 @@ static void forget(void)
 	state.version = 0;
 }
 
-/* Our path in the hierarchy of the memory controller, out of /proc/self/cgroup; 0, or the version. */
+/* Reads our path in the hierarchy of the memory controller from /proc/self/cgroup; returns its version, or 0. */
 static uint32_t our_cgroup(char *path, size_t bytes)
 {
 	char *line, *rest, unified[PATH_MAX] = "";
@@ -154,7 +153,7 @@ static uint32_t our_cgroup(char *path, size_t bytes)
 	return unified[0] ? 2 : 0;
 }
 
-/* mountinfo writes blanks and the like as \ooo. */
+/* Decodes \ooo, as mountinfo encodes blanks. */
 static void unescape(char *text)
 {
 	char *to = text;
@@ -170,7 +169,7 @@ static void unescape(char *text)
 	*to = '\0';
 }
 
-/* One line of mountinfo: whether it mounts the hierarchy of `version`; its root and where it is. */
+/* Parses a line of mountinfo; returns whether it mounts the hierarchy of `version`, with its root and mount point. */
 static bool memory_mount(char *line, uint32_t version, char **root, char **point)
 {
 	char *dash = strstr(line, " - "), *rest, *type, *options;
@@ -205,9 +204,8 @@ static bool memory_mount(char *line, uint32_t version, char **root, char **point
 }
 
 /*
- * The directory of our cgroup; `top` is the length of the mount point's part of it. Containers may see their cgroup as
- * the root of the mount while /proc/self/cgroup still tells the host's path, or be outside of what is mounted (".."):
- * then the mount's own root is the nearest that is known.
+ * Finds the directory of our cgroup; `top`: length of its mount point. In a container the cgroup may be the root of the
+ * mount while /proc/self/cgroup has the host's path, or lie outside of the mount (".."): then the mount's root is used.
  */
 static bool our_directory(uint32_t version, const char *path, char *directory, size_t bytes, size_t *top)
 {
@@ -246,7 +244,7 @@ static bool our_directory(uint32_t version, const char *path, char *directory, s
 		}
 		held -= (size_t)(line - state.text);
 		if (held >= sizeof(state.text) - 1)
-			held = 0;	/* a line longer than all: none of ours */
+			held = 0;	/* an overlong line: skipped */
 		memmove(state.text, line, held);
 	}
 	k_close(fd);
@@ -267,7 +265,7 @@ static void watch(const char *directory, uint64_t limit)
 	uint32_t at = state.levels;
 	bool v1 = state.version == 1;
 
-	if (at == LEVELS) {	/* full: the largest limit gives way */
+	if (at == LEVELS) {	/* full: drop the largest limit */
 		at = 0;
 		for (uint32_t i = 1; i < LEVELS; i++)
 			if (state.level[i].limit > state.level[at].limit)
@@ -284,7 +282,7 @@ static void watch(const char *directory, uint64_t limit)
 	open_in(&state.level[at].usage, directory, v1 ? "memory.usage_in_bytes" : "memory.current");
 }
 
-/* Which cgroups limit us. Run again once a second, since processes are moved and limits changed. */
+/* Finds the cgroups that limit us; repeated every second, since processes are moved and limits changed. */
 static void find_levels(uint64_t memory)
 {
 	static char path[PATH_MAX], directory[PATH_MAX], file[PATH_MAX + 64];
@@ -297,7 +295,7 @@ static void find_levels(uint64_t memory)
 		state.membership[0] = '\0';
 		return;
 	}
-	/* twice: to see whether anything changed, and if so, to open */
+	/* twice: to detect changes, then to open the files */
 	for (int opening = 0; opening < 2; opening++) {
 		size_t end = strlen(directory);
 
@@ -391,13 +389,13 @@ static void look(const struct hy_policy *policy, struct hy_pressure *pressure)
 		struct hy_pressure here = *pressure;
 
 		if (!look_at(policy, &state.level[i], &here)) {
-			state.found_ns = 0;	/* gone, or closed by the program: find it again next time */
+			state.found_ns = 0;	/* removed, or closed by the program: find it again next time */
 			state.membership[0] = '\0';
 			continue;
 		}
 		if (pressure->cgroup_limit_bytes > state.level[i].limit)
 			pressure->cgroup_limit_bytes = state.level[i].limit;
-		/* the one with the least room left is the one that will be felt */
+		/* the cgroup with the least space left decides */
 		if (!any || (int64_t)(here.limit_bytes - here.cached_bytes) < (int64_t)(best.limit_bytes - best.cached_bytes))
 			best = here;
 		any = true;
@@ -435,7 +433,7 @@ void hy_pressure_get(const struct hy_policy *policy, struct hy_pressure *pressur
 	if (old && !pthread_mutex_trylock(&state.lock)) {
 		look_and_tell(policy, pressure);
 		pthread_mutex_unlock(&state.lock);
-	} else if (!pressure->read_at_ns) {	/* nothing is known yet, and another thread is about to know */
+	} else if (!pressure->read_at_ns) {	/* nothing is known yet; another thread is reading it */
 		pthread_mutex_lock(&state.lock);
 		pthread_mutex_unlock(&state.lock);
 		pthread_mutex_lock(&state.known_lock);
@@ -443,7 +441,7 @@ void hy_pressure_get(const struct hy_policy *policy, struct hy_pressure *pressur
 		pthread_mutex_unlock(&state.known_lock);
 	}
 	pressure->own_bytes = hy_history_kept();
-	/* shares are the policy's of this file, the numbers everybody's */
+	/* shares are of this file's policy, the values common to all */
 	limit_to(policy, pressure, pressure->cgroup_limit_bytes < pressure->memory_bytes ?
 		 pressure->cgroup_limit_bytes : pressure->memory_bytes);
 }
@@ -464,7 +462,7 @@ void hy_pressure_moved(uint64_t bytes)
 	__atomic_fetch_add(&state.moved, bytes, __ATOMIC_RELAXED);
 }
 
-/* Around fork, so that no other thread is in the middle of it. What is open stays open in the child. */
+/* Taken around fork, so that no other thread is reading. Open files stay open in the child. */
 void hy_pressure_before_fork(void)
 {
 	pthread_mutex_lock(&state.lock);

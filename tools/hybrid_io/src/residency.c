@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which pages of a file are in the page cache: cachestat(2), or before Linux 6.5 a mapping that is never touched. */
+/* Count the pages of a file in the page cache: by cachestat(2), or before Linux 6.5 by mincore(2) on a mapping. */
 #include "internal.h"
 
 static int64_t by_mapping(int fd, uint64_t offset, uint64_t bytes)
@@ -9,7 +9,7 @@ static int64_t by_mapping(int fd, uint64_t offset, uint64_t bytes)
 	unsigned char resident[512];
 	char *map;
 
-	/* Nothing is read in: only mincore looks at it. It tells owners and writers of the file only (since 5.2). */
+	/* Never accessed, so nothing is read in. mincore reports to owners and writers of the file only (since 5.2). */
 	map = k_mmap(length, PROT_NONE, MAP_SHARED, fd, (off_t)from);
 	if (map == MAP_FAILED)
 		return -1;
@@ -28,8 +28,8 @@ static int64_t by_mapping(int fd, uint64_t offset, uint64_t bytes)
 }
 
 /*
- * Bytes of whole pages, among those that the range touches; -1 where it cannot be known. In *unclean, where wanted, those
- * that are dirty or being written back; 0 where that cannot be known.
+ * Returns the cached bytes of the range, in whole pages; -1: unknown. *unclean, if not NULL: those dirty or being written
+ * back; 0 if unknown.
  */
 int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes, uint64_t *unclean)
 {
@@ -42,7 +42,7 @@ int64_t hy_resident(int fd, uint64_t offset, uint64_t bytes, uint64_t *unclean)
 	if (unclean)
 		*unclean = 0;
 	if (!bytes)
-		return 0;	/* to the kernel, no bytes mean all of them */
+		return 0;	/* the kernel takes 0 as the whole file */
 	if (!__atomic_load_n(&absent, __ATOMIC_RELAXED)) {
 		if (!k_cachestat(fd, &range, &stat)) {
 			uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);

@@ -2,8 +2,8 @@
 /*
  * The LD_PRELOAD shim: reading and writing, and how it starts.
  *
- * A small request costs one look at a byte, the call itself, and two additions to counters. Only requests of at least
- * the smallest size that the policy could send direct are looked at more closely (shim_large.c).
+ * A small request costs the test of a byte, the call itself, and two additions to counters. Only requests of at least the
+ * smallest size that can be direct by the policy are examined further (shim_large.c).
  */
 #include "shim.h"
 
@@ -27,7 +27,7 @@ void shim_resolve(void)
 	errno = saved;
 }
 
-/* Options: "name=number" divided by commas, as tools/hybrid_io/run.py writes them. What is unknown is skipped. */
+/* Parses options as tools/hybrid_io/run.py writes them: "name=number", separated by commas. Unknown ones are skipped. */
 static void options(const char *text)
 {
 	const struct { const char *name; uint64_t *whole; double *millionths; } known[] = {
@@ -79,7 +79,7 @@ static uint64_t smallest(const struct hy_policy *policy)
 	return least ? least : 1;
 }
 
-/* A variable of ours, kept as it stands in the environment: the program may clear that. */
+/* Copies a variable of ours from the environment, which the program may clear. */
 static const char *setting(int number, const char *name)
 {
 	size_t length = strlen(name);
@@ -118,7 +118,7 @@ __attribute__((destructor)) static void finish(void)
 {
 	int saved = errno;
 
-	if (shim_mine())
+	if (shim_active())
 		shim_count_final();
 	errno = saved;
 }
@@ -128,8 +128,8 @@ static const enum hy_reason small_reason[] = {
 };
 
 /*
- * One request: `next` is what the program asked for, in the words of the next library.
- * A large one on what is known to be no file is looked at again: the descriptor may be another one by now.
+ * Makes one request; `next`: the program's call in the next library. For a large request on a descriptor known as no file
+ * the descriptor is examined again, since it may have been reused.
  */
 #define REQUEST(operation, vectors_, count_, total, where, next)                                                      \
 	do {                                                                                                          \
@@ -164,7 +164,7 @@ SHIM_API ssize_t write(int fd, const void *data, size_t bytes)
 		shim_next.write ? shim_next.write(fd, data, bytes) : k_write(fd, data, bytes));
 }
 
-/* A negative offset is EINVAL here, and no position: it is left to the kernel to say so. */
+/* A negative offset does not mean the position here: the kernel returns EINVAL. */
 #define AT(offset, bytes) ((offset) < 0 ? 0 : (bytes))
 
 SHIM_API ssize_t pread(int fd, void *data, size_t bytes, off_t offset)
@@ -189,7 +189,7 @@ SHIM_API ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t offset
 	return pwrite(fd, data, bytes, offset);
 }
 
-/* What -D_FORTIFY_SOURCE makes of read: `room` is what the compiler knows of the buffer. */
+/* Called for read with -D_FORTIFY_SOURCE; `room`: size of the buffer known to the compiler. */
 ssize_t __read_chk(int fd, void *data, size_t bytes, size_t room);
 ssize_t __pread_chk(int fd, void *data, size_t bytes, off_t offset, size_t room);
 ssize_t __pread64_chk(int fd, void *data, size_t bytes, off64_t offset, size_t room);
@@ -224,7 +224,7 @@ SHIM_API ssize_t __pread64_chk(int fd, void *data, size_t bytes, off64_t offset,
 	return pread(fd, data, bytes, offset);
 }
 
-/* Bytes of a row of buffers; 0 where anything is odd, so that the kernel judges it. */
+/* Returns the bytes of an array of buffers; 0 if it is invalid, which is left to the kernel. */
 static size_t total_of(const struct iovec *vectors, int count)
 {
 	size_t total = 0;
@@ -275,7 +275,7 @@ SHIM_API ssize_t pwritev64(int fd, const struct iovec *vectors, int count, off64
 	return pwritev(fd, vectors, count, offset);
 }
 
-/* With flags the caller says himself how it is to be done; offset -1 is the position. */
+/* With flags the request is passed on unchanged; offset -1 is the position. */
 #define FLAGGED(offset, flags, bytes) ((flags) || (offset) < -1 ? 0 : (bytes))
 
 SHIM_API ssize_t preadv2(int fd, const struct iovec *vectors, int count, off_t offset, int flags)
@@ -300,7 +300,7 @@ SHIM_API ssize_t pwritev64v2(int fd, const struct iovec *vectors, int count, off
 	return pwritev2(fd, vectors, count, offset, flags);
 }
 
-/* Copies inside of the kernel pass through the page cache unseen; what they moved is told. */
+/* Copies within the kernel go through the page cache; only their bytes are counted. */
 static ssize_t copied(ssize_t bytes)
 {
 	if (bytes > 0 && !shim.off)

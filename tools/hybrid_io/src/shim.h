@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of the LD_PRELOAD shim share. Only what is marked SHIM_API is seen from outside.
+ * Shared by the parts of the LD_PRELOAD shim. Only functions marked SHIM_API are exported.
  *
- * The shim never takes a request away from the kernel where it is in doubt: then the call goes to the next library
- * unchanged. It keeps no positions and no sizes of its own, so that what passes it by (C stdio, mmap, sendfile, other
- * processes, raw system calls) cannot make it wrong.
+ * In doubt a call is passed to the next library unchanged. The shim stores no positions and no sizes, so that I/O that
+ * bypasses it (C stdio, mmap, sendfile, other processes, raw system calls) cannot invalidate its state.
  */
 #ifndef WHYSTALL_HYBRID_SHIM_H
 #define WHYSTALL_HYBRID_SHIM_H
@@ -38,14 +37,14 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-/* Where the C library of the build is too old to declare them. */
+/* For C libraries too old to declare them. */
 int close_range(unsigned int first, unsigned int last, int flags);
 void closefrom(int first);
 int execveat(int directory, const char *path, char *const argv[], char *const envp[], int flags);
 
 /*
- * The next definition of a name, found when the shim starts. Those of the first list may be called before that, by
- * constructors of other libraries and from signal handlers: until then the system call itself stands in.
+ * The next definition of each name, found when the shim starts. Those of the first list may be called before that, by
+ * constructors of other libraries and signal handlers: until then the system call itself is made.
  */
 #define SHIM_NEXT(X)                                                                                                  \
 	X(read) X(write) X(pread) X(pwrite) X(readv) X(writev) X(preadv) X(pwritev) X(preadv2) X(pwritev2)            \
@@ -62,49 +61,49 @@ struct shim_next {
 };
 extern struct shim_next shim_next;
 
-/* Where no system call can stand in. */
+/* Names without an equivalent system call. */
 void shim_resolve(void);
 #define SHIM_CALL(name) (likely(shim_next.name) ? shim_next.name : (shim_resolve(), shim_next.name))
 
 struct shim {
-	uint64_t large;			/* smaller requests are none of ours, whatever the policy */
+	uint64_t large;			/* smaller requests are never passed to the engine */
 	struct hy_policy policy;
 	int pid;			/* of the process whose tables these are */
-	bool off;			/* switched off: by the environment, or since a filter of system calls came */
-	bool follow;			/* programs that are started with an environment of their own get the shim, too */
-	bool pending;			/* it has no file to count in as yet */
-	const char *library;		/* what LD_PRELOAD names */
-	char folder[256];		/* where the counters go, "" for nowhere */
-	char settings[2][512];		/* our variables, as they were at the start; "" for none */
+	bool off;			/* switched off by the environment, or by a filter of system calls */
+	bool follow;			/* also programs started with an environment of their own get the shim */
+	bool pending;			/* it has no counter file yet */
+	const char *library;		/* path of the shim in LD_PRELOAD */
+	char folder[256];		/* of the counter files; "": none */
+	char settings[2][512];		/* our variables at the start; "": none */
 };
 extern struct shim shim;
 
-/* Nesting of this thread: in the shim, what a signal handler or a library beneath us does passes through. */
+/* Nesting of this thread: within the shim, calls of signal handlers and libraries are passed on unchanged. */
 struct shim_thread { uint32_t inside, stripe; };
 extern __thread struct shim_thread shim_thread __attribute__((tls_model("initial-exec")));
 
-/* A child of vfork (or of a clone that we did not see) works on our memory with descriptors of its own. */
-static inline bool shim_mine(void)
+/* False also in a child of vfork (or an unnoticed clone), which uses our memory with its own descriptors. */
+static inline bool shim_active(void)
 {
 	return likely(!shim.off) && syscall(SYS_getpid) == shim.pid;
 }
 
-/* shim_count.c: what the shim itself counts, behind struct hy_counters in the same file (tools/hybrid_io/report.py). */
-#define SHIM_PAGE 4096			/* where it begins there */
-#define SHIM_STRIPES 16			/* threads count apart, so that they do not wait for each other's cache lines */
+/* shim_count.c: counters of the shim, after struct hy_counters in the same file (tools/hybrid_io/report.py). */
+#define SHIM_PAGE 4096			/* their offset in the file */
+#define SHIM_STRIPES 16			/* threads use different stripes, to avoid contention for cache lines */
 #define SHIM_MAGIC 0x3130304d49485359ull
 struct shim_stripe {
 	struct hy_count by[HY_OPS][HY_REASONS];
 } __attribute__((aligned(64)));
 struct shim_counters {
 	uint64_t magic;
-	uint32_t reasons, stripe_bytes;	/* for who reads it */
-	uint64_t known;			/* 1: it came to its end, and could tell `passed` */
-	uint64_t ended;			/* in the file of the rest: programs that counted there */
-	uint64_t passed[HY_OPS];	/* bytes of the kernel's account (rchar, wchar) that the shim did not see */
-	uint64_t copied_bytes;		/* sendfile, copy_file_range, splice: through the cache, inside of the kernel */
+	uint32_t reasons, stripe_bytes;	/* for readers of the file */
+	uint64_t known;			/* 1: the program ended, and `passed` is known */
+	uint64_t ended;			/* in FOLDER/rest: programs that counted there */
+	uint64_t passed[HY_OPS];	/* bytes counted by the kernel (rchar, wchar) that bypassed the shim */
+	uint64_t copied_bytes;		/* sendfile, copy_file_range, splice: through the cache, within the kernel */
 	uint64_t stdio_files;		/* opened through C stdio, or given to it */
-	uint64_t stdio_requests;	/* large requests of C stdio that were looked after */
+	uint64_t stdio_requests;	/* large requests of C stdio passed to the engine */
 	uint64_t execs;			/* programs started */
 	uint64_t uncovered;		/* of these without the shim: static, setuid, of another C library, own environment */
 	struct shim_stripe stripes[SHIM_STRIPES];
@@ -114,7 +113,7 @@ extern struct shim_counters *shim_counters;
 void shim_count_start(void);
 void shim_count_share(void);
 void shim_count_forked(void);
-void shim_count_final(void);		/* what is known only at the end; may be called more than once */
+void shim_count_final(void);		/* adds what is known only at the end; may be called repeatedly */
 uint32_t shim_stripe(void);
 
 static inline void shim_count(enum hy_op op, enum hy_reason reason, ssize_t bytes)
@@ -129,35 +128,35 @@ static inline void shim_count(enum hy_op op, enum hy_reason reason, ssize_t byte
 	__atomic_fetch_add(&count->bytes, (uint64_t)bytes, __ATOMIC_RELAXED);
 }
 
-/* shim_table.c: what is known of descriptors. It may be out of date, and is checked before it matters. */
+/* shim_table.c: state of descriptors, possibly outdated; verified before it is used for I/O. */
 #define SHIM_DESCRIPTORS 65536
 #define SHIM_CLASS 3u
 enum shim_class { SHIM_UNKNOWN, SHIM_FILE, SHIM_OTHER, SHIM_DIRECT };	/* SHIM_DIRECT: a file with O_DIRECT */
-#define SHIM_OWN 4u			/* opened by this program, and no other process has its position */
+#define SHIM_OWN 4u			/* opened by this program; its position is not shared */
 extern uint8_t shim_descriptors[SHIM_DESCRIPTORS];
 extern int shim_highest;
 
-/* Files that are left alone, by inode. */
+/* Files that the engine does not use, by inode. */
 #define SHIM_MAPPED 1u
 #define SHIM_LOCKED 2u			/* POSIX locks end when any descriptor of the file is closed: we must have none */
 
 struct shim_box { struct hy_file *file; dev_t dev; ino_t ino; int fd; uint32_t users; bool used, retired; };
 
-enum shim_class shim_learn(int fd);	/* looks at the descriptor, and remembers */
+enum shim_class shim_learn(int fd);	/* examines the descriptor and stores its class */
 void shim_opened(int fd);		/* by this program */
-int shim_forget(int fd);		/* before it is closed; -1 and errno: an error that close() has to tell */
+int shim_forget(int fd);		/* before it is closed; -1 and errno: an error that close() must return */
 void shim_forget_range(unsigned int first, unsigned int last);
 void shim_copied(int from, int to);	/* before `to` is replaced (or made) by dup */
 void shim_share_position(int fd);
 void shim_share_all(bool inheritable_only);
-bool shim_is_ours(int fd);		/* a descriptor the engine opened, and the program cannot know */
-bool shim_make_room(void);		/* gives descriptors of ours back; false: there are none */
+bool shim_is_ours(int fd);		/* a descriptor opened by the engine, unknown to the program */
+bool shim_make_room(void);		/* closes descriptors of ours; false: there are none */
 void shim_leave_alone(const struct stat *about, uint32_t why);
 struct shim_box *shim_take(int fd, const struct stat *about, bool adopt, uint32_t *why);
 void shim_put(struct shim_box *box);
 void shim_table_forked(void);
 void shim_stop(void);			/* for good */
-extern int shim_boxes;			/* 0: none was ever used */
+extern int shim_boxes;			/* number of boxes ever used */
 
 extern uint16_t shim_box_of[SHIM_DESCRIPTORS];	/* the number of its box plus one */
 
@@ -176,23 +175,23 @@ static inline enum shim_class shim_class(int fd)
 	return likely(known) ? known : shim_learn(fd);
 }
 
-/* shim_large.c: the requests that are the engine's. */
+/* shim_large.c: requests passed to the engine. */
 struct shim_request {
 	int fd;
 	enum hy_op op;
 	const struct iovec *vectors;
 	int count;
 	size_t bytes;
-	off_t offset;			/* HY_POSITION: where the descriptor is */
+	off_t offset;			/* HY_POSITION: at the position */
 };
-/* False: not ours, and nothing was done; the reason to count it under is in *why. */
+/* False: nothing was done; *why is the reason to count it under. */
 bool shim_large(const struct shim_request *request, ssize_t *result, enum hy_reason *why);
 
 /*
- * Small requests that stream through the cache are told to the engine once in so many bytes, so that it can give back
- * what they leave there. Counts are not exact with several threads: then the engine finds no stream, and leaves it.
+ * Small requests that stream through the cache are reported to the engine every SHIM_CHECK_BYTES, so that it can drop
+ * their pages. With several threads the counts are inexact: then the engine detects no stream.
  */
-#define SHIM_LOOK (8u << 20)
+#define SHIM_CHECK_BYTES (8u << 20)
 struct shim_stream { uint64_t moved[HY_OPS], start, end; };
 extern struct shim_stream shim_streams[SHIM_DESCRIPTORS];
 void shim_look(int fd, enum hy_op op, off_t offset, uint64_t bytes);
@@ -205,7 +204,7 @@ static inline void shim_passed(int fd, enum hy_op op, off_t offset, ssize_t byte
 	if (offset == HY_POSITION) {
 		before = __atomic_load_n(&stream->moved[op], __ATOMIC_RELAXED) + (uint64_t)bytes;
 		__atomic_store_n(&stream->moved[op], before, __ATOMIC_RELAXED);
-		if (unlikely(before >= SHIM_LOOK))
+		if (unlikely(before >= SHIM_CHECK_BYTES))
 			shim_look(fd, op, HY_POSITION, before);
 		return;
 	}
@@ -215,18 +214,18 @@ static inline void shim_passed(int fd, enum hy_op op, off_t offset, ssize_t byte
 		__atomic_store_n(&stream->start, before, __ATOMIC_RELAXED);
 	}
 	__atomic_store_n(&stream->end, (uint64_t)offset + (uint64_t)bytes, __ATOMIC_RELAXED);
-	if (unlikely((uint64_t)offset + (uint64_t)bytes - before >= SHIM_LOOK))
+	if (unlikely((uint64_t)offset + (uint64_t)bytes - before >= SHIM_CHECK_BYTES))
 		shim_look(fd, op, (off_t)before, (uint64_t)offset + (uint64_t)bytes - before);
 }
 
 int shim_sync(int fd, bool data_only, int (*next)(int fd));
 int shim_truncate(int fd, off_t bytes);
 
-/* While the engine works: no signal handler may find its locks taken or its position half moved. */
+/* Blocks signals while the engine works: no handler may find its locks taken or a position half moved. */
 void shim_enter(sigset_t *before);
 void shim_leave(const sigset_t *before);
 
-void shim_overrun(void) __attribute__((noreturn));	/* of a buffer, as libc ends a program for it */
+void shim_overrun(void) __attribute__((noreturn));	/* ends the program as libc does after a buffer overflow */
 
 /* shim_process.c */
 void shim_started(void);

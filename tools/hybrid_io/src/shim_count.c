@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the shim counts, in private memory or behind the engine's counters in a file mapped shared. */
+/* Counters of the shim, in private memory or after the engine's counters in a file mapped shared. */
 #include <string.h>
 
 #include "internal.h"
@@ -7,18 +7,18 @@
 
 #include <sys/resource.h>
 
-#define ACCOUNT 512		/* /proc/self/io is shorter */
+#define ACCOUNT 512		/* bytes; /proc/self/io is shorter */
 
 #define EMPTY { .magic = SHIM_MAGIC, .reasons = HY_REASONS, .stripe_bytes = sizeof(struct shim_stripe) }
 
 static struct shim_counters own = EMPTY;
 struct shim_counters *shim_counters = &own;
 
-static uint64_t before[HY_OPS];	/* the kernel's account when the program began */
+static uint64_t before[HY_OPS];	/* the kernel's counts when the program began, and bytes reported since */
 static bool before_known;
 static uint32_t threads;
 
-/* Threads in turn; 1 and up. */
+/* Assigns stripes to threads in turn, from 1 on. */
 uint32_t shim_stripe(void)
 {
 	shim_thread.stripe = 1 + __atomic_fetch_add(&threads, 1, __ATOMIC_RELAXED) % SHIM_STRIPES;
@@ -37,8 +37,8 @@ static uint64_t number_after(const char *text, const char *name)
 }
 
 /*
- * Bytes that system calls of this process read and wrote, whoever made them and whatever they went to. False where that
- * is not to be had; also where it waited for a child, whose bytes the kernel adds to those of its parent.
+ * Reads how many bytes all system calls of this process read and wrote. False if that is unknown, or if it waited for a
+ * child, whose bytes the kernel adds to its parent's.
  */
 static bool account(uint64_t moved[HY_OPS])
 {
@@ -80,8 +80,8 @@ static char *put_number(char *at, uint64_t number)
 }
 
 /*
- * A file in the folder, as long as that is ours alone: who outlives the run may find another user's folder of the same
- * name, with links in it to files that he wants written.
+ * Opens a file in the folder, if that belongs to us alone: after the run another user may have created a folder of the
+ * same name, with links to files that must not be written.
  */
 static int open_counters(const char *name, int flags)
 {
@@ -111,8 +111,8 @@ static struct shim_counters *map_shared(const char *name, int flags)
 }
 
 /*
- * A file for this program, FOLDER/PID-NANOSECONDS, made with its first large request: most programs make none. Without
- * room for one it counts in its own memory, and with all others at its end.
+ * Creates a file for this program, FOLDER/PID-NANOSECONDS, at its first large request: most programs make none. Without
+ * space it counts in private memory, and adds its counts to FOLDER/rest at its end.
  */
 void shim_count_share(void)
 {
@@ -144,7 +144,7 @@ void shim_count_forked(void)
 	own = (struct shim_counters)EMPTY;
 	shim_counters = &own;
 	shim.pending = shim.folder[0] != '\0';
-	memset(before, 0, sizeof(before));	/* the kernel begins anew, too */
+	memset(before, 0, sizeof(before));	/* the kernel's counts restart, too */
 }
 
 static uint64_t taken(uint64_t *counter)
@@ -158,7 +158,7 @@ static void add(uint64_t *to, uint64_t value)
 		__atomic_fetch_add(to, value, __ATOMIC_RELAXED);
 }
 
-/* What a program without a file of its own counted goes to the one file of all such, FOLDER/rest. */
+/* Adds the counts of a program without a file to FOLDER/rest, the common file of such programs. */
 static void fold(void)
 {
 	struct shim_counters *rest = map_shared("rest", 0);
@@ -177,11 +177,11 @@ static void fold(void)
 
 				add(&to->requests, taken(&from->requests));
 				add(&to->bytes, bytes);
-				before[op] += bytes;	/* told */
+				before[op] += bytes;	/* reported */
 			}
 		}
 	}
-	for (int op = 0; op < HY_OPS; op++) {	/* of the engine: of a program that got no file of its own */
+	for (int op = 0; op < HY_OPS; op++) {	/* counts of the engine, of a program without space for a file */
 		for (int reason = 0; reason < HY_REASONS; reason++) {
 			struct hy_count *from = &hy_counters()->by[op][reason];
 			struct hy_count *to = &rest->stripes[0].by[op][reason];
@@ -221,7 +221,7 @@ void shim_count_final(void)
 			}
 			counters->passed[op] = now[op] > seen ? now[op] - seen : 0;
 			if (counters == &own)
-				before[op] += counters->passed[op];	/* told: it may not be the end yet */
+				before[op] += counters->passed[op];	/* reported: this may not be the last call */
 		}
 		counters->known = 1;
 	}

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A large request on a regular file, given to the engine.
+ * Passes a large request on a regular file to the engine.
  *
- * Positions. Two threads that read() one description get different ranges, since the kernel holds f_pos_lock for the
- * length of a call. A direct request is several calls. So its range is claimed first: lseek(fd, bytes, SEEK_CUR) moves
- * the position past it in one step, under that same lock; the range is then ours, and read or written at its offset;
- * what was not moved is given back by a step backwards. Steps add up in whatever order they come, so that no lock of
- * ours is needed and small requests, lseek() and other names of the description need not know of it. What this cannot
- * do is to take back a range of which another process has seen the end, so that positions other processes share are
- * left to the kernel.
+ * Positions. Two threads that read() one description get different ranges, since the kernel holds f_pos_lock during a call.
+ * A direct request is several calls, so its range is claimed first: lseek(fd, bytes, SEEK_CUR) moves the position past it
+ * atomically, under the same lock. The range is then read or written at its offset, and lseek() backwards returns the part
+ * not transferred. Relative steps are correct in any order, so no lock of ours is needed, also towards small requests,
+ * lseek() and duplicates. Another process may see the position before a step back: requests at shared positions are left
+ * to the kernel.
  *
- * Signals are held back meanwhile, as the kernel does for the length of a call on a file; those that a fault of the
- * program's own memory raises are not.
+ * Signals are blocked meanwhile, as during a system call on a file, except those raised by faults of the program's memory.
  */
 #include <limits.h>
 #include <string.h>
@@ -19,11 +17,11 @@
 #include "shim.h"
 #include "internal.h"
 
-#define MOST 0x7ffff000u	/* the kernel cuts longer requests */
+#define MOST 0x7ffff000u	/* the kernel truncates longer requests */
 
 void shim_enter(sigset_t *before)
 {
-	/* libc's own call leaves out the signals by which it cancels threads and changes user ids. */
+	/* Not by libc, which never blocks the signals by which it cancels threads and changes user ids. */
 	uint64_t all = ~(uint64_t)0;
 
 	all &= ~(1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGILL - 1) | 1ull << (SIGFPE - 1) |
@@ -59,7 +57,7 @@ static bool at_position(struct hy_file *file, const struct shim_request *request
 	if (start < 0)
 		return false;
 	if (request->op == HY_READ) {
-		/* Beyond the end there is nothing to claim: no other thread may find the position there. */
+		/* Claim nothing beyond the end: no other thread may see the position there. */
 		if (start >= size)
 			return false;
 		if ((off_t)bytes > size - start) {
@@ -71,7 +69,7 @@ static bool at_position(struct hy_file *file, const struct shim_request *request
 	end = k_lseek(fd, (off_t)bytes, SEEK_CUR);
 	if (end < 0)
 		return false;
-	/* Not where it should be: another thread was faster, or it is no file that has a position (noop_llseek). */
+	/* Another thread moved it first, or the file has no position (noop_llseek). */
 	if (end < start + (off_t)bytes || (request->op == HY_READ && end > size)) {
 		k_lseek(fd, -(off_t)bytes, SEEK_CUR);
 		return false;
@@ -121,7 +119,7 @@ static bool guarded(const struct shim_request *request, ssize_t *result, enum hy
 		return false;
 	}
 	if (__atomic_load_n(&box->file->flags, __ATOMIC_RELAXED) & HY_F_UNSUPPORTED) {
-		*why = HY_UNSUPPORTED;	/* also what only looks like a file: /proc, /sys */
+		*why = HY_UNSUPPORTED;	/* also files of /proc and /sys */
 		shim_put(box);
 		return false;
 	}
@@ -145,9 +143,9 @@ bool shim_large(const struct shim_request *request, ssize_t *result, enum hy_rea
 
 	*why = HY_OFF;
 	if ((unsigned int)request->fd >= SHIM_DESCRIPTORS || request->bytes > SSIZE_MAX || shim_thread.inside ||
-	    !shim_mine())
+	    !shim_active())
 		return false;
-	pthread_testcancel();	/* these calls are cancellation points; below this line nothing is */
+	pthread_testcancel();	/* these calls are cancellation points; nothing after this line is */
 	shim_enter(&before);
 	done = guarded(request, result, why);
 	failed = errno;
@@ -166,7 +164,7 @@ void shim_look(int fd, enum hy_op op, off_t offset, uint64_t bytes)
 
 	shim_streams[fd].moved[op] = 0;
 	shim_streams[fd].start = shim_streams[fd].end;
-	if (shim_thread.inside || shim.policy.mode == HY_ALWAYS_BUFFERED || !shim_mine())
+	if (shim_thread.inside || shim.policy.mode == HY_ALWAYS_BUFFERED || !shim_active())
 		return;
 	if (offset == HY_POSITION && !(shim_descriptors[fd] & SHIM_OWN))
 		return;
@@ -186,10 +184,10 @@ void shim_look(int fd, enum hy_op op, off_t offset, uint64_t bytes)
 }
 
 /*
- * Nothing of these is the engine's but the count of errors. So nothing is held while they last: a handler of signals may
- * close the descriptor meanwhile, or never come back (siglongjmp).
+ * The engine only counts errors of these calls. No lock is held during them: a signal handler may close the descriptor
+ * meanwhile, or never return (siglongjmp).
  */
-static int told(int fd, int done)
+static int count_failure(int fd, int done)
 {
 	if (done < 0 && shim_has_box(fd))
 		hy_count_error();
@@ -198,10 +196,10 @@ static int told(int fd, int done)
 
 int shim_sync(int fd, bool data_only, int (*next)(int fd))
 {
-	return told(fd, next ? next(fd) : data_only ? k_fdatasync(fd) : k_fsync(fd));
+	return count_failure(fd, next ? next(fd) : data_only ? k_fdatasync(fd) : k_fsync(fd));
 }
 
 int shim_truncate(int fd, off_t bytes)
 {
-	return told(fd, shim_next.ftruncate ? shim_next.ftruncate(fd, bytes) : k_ftruncate(fd, bytes));
+	return count_failure(fd, shim_next.ftruncate ? shim_next.ftruncate(fd, bytes) : k_ftruncate(fd, bytes));
 }

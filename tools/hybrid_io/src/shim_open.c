@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors: opened, copied, closed, passed to others, locked and mapped. All that is done here is bookkeeping.
+ * Track descriptors that are opened, duplicated, closed, passed to other processes, locked and mapped.
  */
 #include "shim.h"
 
@@ -11,17 +11,17 @@
 #define F_OFD_SETLK 37
 #endif
 
-/* Our own descriptors must not be why a program has none left. */
+/* Whether a call that failed for lack of descriptors can be retried, since some of ours were closed. */
 static bool none_left(int fd)
 {
-	return fd < 0 && (errno == EMFILE || errno == ENFILE) && shim_mine() && shim_make_room();
+	return fd < 0 && (errno == EMFILE || errno == ENFILE) && shim_active() && shim_make_room();
 }
 
 static int opened(int fd)
 {
 	int saved = errno;
 
-	if (fd >= 0 && shim_mine())
+	if (fd >= 0 && shim_active())
 		shim_opened(fd);
 	errno = saved;
 	return fd;
@@ -38,7 +38,7 @@ static int open_at(int directory, const char *path, int flags, mode_t mode)
 	return opened(fd);
 }
 
-/* The mode is an argument only where a file may be made; elsewhere reading it gives whatever was there, unused. */
+/* The mode is passed only if a file may be created; else the value read is arbitrary, and unused. */
 #define MODE(flags)                                                                                                   \
 	({                                                                                                            \
 		mode_t given = 0;                                                                                     \
@@ -81,7 +81,7 @@ SHIM_API int creat64(const char *path, mode_t mode)
 	return open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode);
 }
 
-/* What -D_FORTIFY_SOURCE makes of open without a mode. */
+/* Called for open without a mode with -D_FORTIFY_SOURCE. */
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
 int __openat_2(int directory, const char *path, int flags);
@@ -90,7 +90,7 @@ int __openat64_2(int directory, const char *path, int flags);
 static int without_mode(int directory, const char *path, int flags)
 {
 	if (flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE)
-		abort();	/* so does libc: the mode is missing */
+		abort();	/* as libc does: the mode is missing */
 	return open_at(directory, path, flags, 0);
 }
 
@@ -163,18 +163,18 @@ SHIM_API int mkostemps64(char *name, int suffix, int flags)
 
 SHIM_API int close(int fd)
 {
-	int told = 0, done, saved;
+	int error = 0, done, saved;
 
-	if ((unsigned int)fd < SHIM_DESCRIPTORS && (shim_descriptors[fd] || shim_boxes) && shim_mine()) {
-		if (shim_boxes && shim_is_ours(fd)) {	/* a loop over all numbers */
+	if ((unsigned int)fd < SHIM_DESCRIPTORS && (shim_descriptors[fd] || shim_boxes) && shim_active()) {
+		if (shim_boxes && shim_is_ours(fd)) {	/* the program closes all numbers in a loop */
 			errno = EBADF;
 			return -1;
 		}
-		told = shim_forget(fd);
+		error = shim_forget(fd);
 	}
 	saved = errno;
 	done = shim_next.close ? shim_next.close(fd) : k_close(fd);
-	if (!done && told) {
+	if (!done && error) {
 		errno = saved;
 		return -1;
 	}
@@ -183,7 +183,7 @@ SHIM_API int close(int fd)
 
 SHIM_API int close_range(unsigned int first, unsigned int last, int flags)
 {
-	if (!flags && shim_mine())
+	if (!flags && shim_active())
 		shim_forget_range(first, last);
 	return shim_next.close_range ? shim_next.close_range(first, last, flags) :
 				       (int)syscall(436, first, last, flags);
@@ -191,7 +191,7 @@ SHIM_API int close_range(unsigned int first, unsigned int last, int flags)
 
 SHIM_API void closefrom(int first)
 {
-	if (shim_mine())
+	if (shim_active())
 		shim_forget_range(first < 0 ? 0 : (unsigned int)first, ~0u);
 	SHIM_CALL(closefrom)(first);
 }
@@ -206,7 +206,7 @@ SHIM_API int dup(int fd)
 		made = shim_next.dup ? shim_next.dup(fd) : (int)syscall(SYS_dup, fd);
 	while (none_left(made));
 	if (made >= 0) {
-		if (shim_mine())
+		if (shim_active())
 			shim_copied(fd, made);
 		else
 			shim_share_position(fd);
@@ -216,23 +216,23 @@ SHIM_API int dup(int fd)
 
 static int dup_to(int from, int to, int flags, bool third)
 {
-	bool mine = shim_mine();
+	bool active = shim_active();
 	int made;
 
-	if (mine && from != to) {
+	if (active && from != to) {
 		shim_forget(to);
 		if (shim_boxes && to >= 0)
-			shim_forget_range((unsigned int)to, (unsigned int)to);	/* one of ours, even */
+			shim_forget_range((unsigned int)to, (unsigned int)to);	/* it may be one of ours */
 	}
 	if (third)
 		made = SHIM_CALL(dup3)(from, to, flags);
 	else
 		made = SHIM_CALL(dup2)(from, to);
 	if (made >= 0 && from != to) {
-		if (mine)
+		if (active)
 			shim_copied(from, to);
 		else
-			shim_share_position(from);	/* a child of vfork arranges what it is about to start */
+			shim_share_position(from);	/* a child of vfork prepares descriptors for exec */
 	}
 	return made;
 }
@@ -247,7 +247,7 @@ SHIM_API int dup3(int from, int to, int flags)
 	return dup_to(from, to, flags, true);
 }
 
-/* POSIX locks are the process's and end when it closes any descriptor of the file; a lease tolerates no other opener. */
+/* POSIX locks end when the process closes any descriptor of the file; a lease permits no other open of it. */
 static void leave_alone(int fd)
 {
 	struct stat about;
@@ -260,7 +260,7 @@ static int control(int fd, int command, void *argument)
 {
 	int saved = errno, done;
 
-	if ((command == F_SETLK || command == F_SETLKW || command == F_SETLEASE) && shim_mine())
+	if ((command == F_SETLK || command == F_SETLKW || command == F_SETLEASE) && shim_active())
 		leave_alone(fd);
 	errno = saved;
 	do
@@ -270,17 +270,17 @@ static int control(int fd, int command, void *argument)
 	if (done < 0)
 		return done;
 	if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-		if (shim_mine())
+		if (shim_active())
 			shim_copied(fd, done);
 		else
 			shim_share_position(fd);
-	} else if (command == F_SETFL && (unsigned int)fd < SHIM_DESCRIPTORS && shim_mine()) {
+	} else if (command == F_SETFL && (unsigned int)fd < SHIM_DESCRIPTORS && shim_active()) {
 		shim_learn(fd);
 	}
 	return done;
 }
 
-/* The third argument is a number, a pointer, or not there: whatever is in its register goes on as it came. */
+/* The third argument is a number, a pointer, or missing: its register is passed on as it is. */
 SHIM_API int fcntl(int fd, int command, ...)
 {
 	va_list more;
@@ -305,7 +305,7 @@ SHIM_API int fcntl64(int fd, int command, ...)
 
 SHIM_API int lockf(int fd, int command, off_t bytes)
 {
-	if (shim_mine())
+	if (shim_active())
 		leave_alone(fd);
 	return SHIM_CALL(lockf)(fd, command, bytes);
 }
@@ -321,7 +321,7 @@ static void each_passed(const struct msghdr *message, void (*what)(int fd))
 {
 	struct cmsghdr *part;
 
-	if (!message || !message->msg_control || !shim_mine())
+	if (!message || !message->msg_control || !shim_active())
 		return;
 	for (part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR((struct msghdr *)(uintptr_t)message, part)) {
 		if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS || part->cmsg_len < CMSG_LEN(0))
@@ -337,7 +337,7 @@ static void each_passed(const struct msghdr *message, void (*what)(int fd))
 
 static void received(int fd)
 {
-	shim_forget(fd);	/* what was known is of a descriptor that was closed behind our back */
+	shim_forget(fd);	/* what is known is of a descriptor closed without our notice */
 }
 
 SHIM_API ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
@@ -363,8 +363,8 @@ static void *map(void *address, size_t bytes, int protection, int flags, int fd,
 	struct stat about;
 	int saved = errno;
 
-	/* Before, so that no direct request of another thread begins in between. */
-	if (fd >= 0 && !(flags & MAP_ANONYMOUS) && shim_mine() && !k_fstat(fd, &about) && S_ISREG(about.st_mode) &&
+	/* Before the call, so that no direct request of another thread begins meanwhile. */
+	if (fd >= 0 && !(flags & MAP_ANONYMOUS) && shim_active() && !k_fstat(fd, &about) && S_ISREG(about.st_mode) &&
 	    (uint64_t)about.st_size >= shim.large)
 		shim_leave_alone(&about, SHIM_MAPPED);
 	errno = saved;
@@ -398,7 +398,7 @@ SHIM_API int prctl(int option, ...)
 	for (int i = 0; i < 4; i++)
 		values[i] = va_arg(more, unsigned long);
 	va_end(more);
-	if ((option == PR_SET_SECCOMP || option == PR_SET_NO_NEW_PRIVS) && shim_mine())
+	if ((option == PR_SET_SECCOMP || option == PR_SET_NO_NEW_PRIVS) && shim_active())
 		shim_stop();
 	return (int)syscall(SYS_prctl, option, values[0], values[1], values[2], values[3]);
 }

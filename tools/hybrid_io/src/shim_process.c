@@ -2,14 +2,14 @@
 /*
  * Processes: forked, started, ended.
  *
- * A child of fork has the same positions as its parent, so that from then on both leave requests at a position to the
- * kernel. A program that is started inherits what is not closed at exec. Its environment is the caller's business and
- * stays as it is, so that a program that is started with one of its own runs without the shim (counted; the option
- * "follow" passes the shim on all the same). Only where LD_PRELOAD would do harm is it left out: another C library cannot
- * load what was made for this one, and of another architecture the loader complains on standard error.
+ * A child of fork shares positions with its parent: from then on both leave requests at a position to the kernel. A
+ * program that is started inherits descriptors without close-on-exec. Its environment is not changed, so that one with an
+ * environment of its own runs without the shim (which is counted; the option "follow" adds the shim). LD_PRELOAD is
+ * removed only for programs that cannot load the shim: with another C library, or of another architecture, for which the
+ * loader prints an error.
  *
- * Between vfork and exec all of this runs in the child on the parent's memory: it allocates nothing, and what it writes
- * there is meant for the parent.
+ * Between vfork and exec all of this runs in the child on the parent's memory: it allocates nothing, and writes there only
+ * what the parent needs.
  */
 #include "shim.h"
 
@@ -19,7 +19,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define ROOM 2048		/* for one variable */
+#define ROOM 2048		/* bytes for one variable */
 #define MOST_VARIABLES 8192
 
 extern char **environ;
@@ -37,7 +37,7 @@ static enum kind kind_of_elf(const char *head, size_t got)
 		return FOREIGN;
 	for (unsigned int i = 0; i < elf->e_phnum; i++) {
 		if (elf->e_phoff + (i + 1) * sizeof(*part) > got)
-			return COVERED;	/* unusual, and the loader will know */
+			return COVERED;	/* unusual: left to the loader */
 		part = (const void *)(head + elf->e_phoff + i * sizeof(*part));
 		if (part->p_type != PT_INTERP)
 			continue;
@@ -53,8 +53,8 @@ static enum kind kind_of_elf(const char *head, size_t got)
 }
 
 /*
- * Of the program that `path` starts: of a script, its interpreter. `room` is what `path` may be replaced in. The stack
- * may be small here: no deeper than this.
+ * Examines the program that `path` starts; of a script, its interpreter, whose path is stored in `room`. The depth is
+ * limited, since the stack may be small.
  */
 static enum kind kind_of(char *path, size_t room)
 {
@@ -68,7 +68,7 @@ static enum kind kind_of(char *path, size_t room)
 	for (int depth = 0; depth < 4; depth++) {
 		fd = k_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
 		if (fd < 0)
-			return COVERED;	/* not readable, or not there: exec will say */
+			return COVERED;	/* unreadable or missing: exec reports it */
 		got = k_fstat(fd, &about) || !S_ISREG(about.st_mode) ? -1 : k_read(fd, head.text, sizeof(head.text) - 1);
 		k_close(fd);
 		if (got < 4)
@@ -92,7 +92,7 @@ static enum kind kind_of(char *path, size_t room)
 	return COVERED;
 }
 
-/* As the shell searches: the first that may be run. */
+/* Searches the PATH as the shell does: the first executable file. */
 static enum kind kind_of_command(const char *name, bool search)
 {
 	const char *folders = getenv("PATH");
@@ -137,7 +137,7 @@ static char *const *variable(char *const *environment, const char *name)
 	return NULL;
 }
 
-/* Whether there is one of the name that `setting` (NAME=value) has. */
+/* Whether the environment has a variable with the name of `setting` (NAME=value). */
 static bool has(char *const *environment, const char *setting)
 {
 	size_t length = strcspn(setting, "=") + 1;
@@ -149,13 +149,13 @@ static bool has(char *const *environment, const char *setting)
 }
 
 struct start {
-	char *const *environment;	/* what the program is to get */
+	char *const *environment;	/* for the program */
 	char preload[ROOM];
 };
 
 #define PRELOAD "LD_PRELOAD"
 
-/* The shim's place in the value, or NULL. */
+/* Returns the shim's path within the value, or NULL. */
 static const char *ours_in(const char *value)
 {
 	size_t length = strlen(shim.library);
@@ -168,8 +168,8 @@ static const char *ours_in(const char *value)
 }
 
 /*
- * What `path` is to be started with: the caller's environment, or `row` (which has room for all of it and four more)
- * where LD_PRELOAD has to go or, with "follow", to come.
+ * Returns the environment to start `path` with: the caller's, or `row` (which has space for all of it and four more) if
+ * LD_PRELOAD must be removed or, with "follow", added.
  */
 static void prepare(struct start *start, const char *path, bool search, char *const *environment, char **row)
 {
@@ -211,10 +211,10 @@ static void prepare(struct start *start, const char *path, bool search, char *co
 
 #define ROW(environment) char *row[variables(environment) + 5]
 
-/* The descriptors are inherited from here on, and this program may be over. */
+/* Called before exec: descriptors are inherited, and this program may end. */
 static void before_exec(void)
 {
-	if (!shim_mine())
+	if (!shim_active())
 		shim_share_all(true);
 	else
 		shim_count_final();
@@ -257,13 +257,13 @@ SHIM_API int execvpe(const char *name, char *const argv[], char *const environme
 	return run(name, true, argv, environment);
 }
 
-/* Those with a list of arguments: counted, then made a row. */
+/* The variants with a list of arguments: counted, then copied to an array. */
 #define LISTED(path, search, first, environment_after)                                                                \
 	do {                                                                                                          \
 		va_list more, again;                                                                                  \
 		size_t count = 1;                                                                                     \
 		char *const *environment = environ;                                                                   \
-		const char *volatile any = first; /* declared to be there always, which not all callers know */       \
+		const char *volatile any = first; /* declared nonnull, which not all callers respect */               \
 		va_start(more, first);                                                                                \
 		va_copy(again, more);                                                                                 \
 		if (any)                                                                                              \
@@ -320,7 +320,7 @@ static int spawn(pid_t *pid, const char *path, bool search, const posix_spawn_fi
 	int saved = errno;
 	ROW(environment);
 
-	if (shim_mine()) {
+	if (shim_active()) {
 		shim_share_all(true);
 		prepare(&start, path, search, environment, row);
 	}
@@ -344,28 +344,28 @@ SHIM_API int posix_spawnp(pid_t *pid, const char *name, const posix_spawn_file_a
 
 SHIM_API int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int from, int to)
 {
-	if (shim_mine())
+	if (shim_active())
 		shim_share_position(from);
 	return SHIM_CALL(posix_spawn_file_actions_adddup2)(actions, from, to);
 }
 
 SHIM_API int system(const char *command)
 {
-	if (shim_mine())
+	if (shim_active())
 		shim_share_all(true);
 	return SHIM_CALL(system)(command);
 }
 
 SHIM_API FILE *popen(const char *command, const char *mode)
 {
-	if (shim_mine())
+	if (shim_active())
 		shim_share_all(true);
 	return SHIM_CALL(popen)(command, mode);
 }
 
 SHIM_API void _exit(int status)
 {
-	if (shim_mine())
+	if (shim_active())
 		shim_count_final();
 	for (;;)
 		syscall(SYS_exit_group, status);
@@ -378,7 +378,7 @@ SHIM_API void _Exit(int status)
 
 static void before_fork(void)
 {
-	if (shim_mine())
+	if (shim_active())
 		shim_share_all(false);
 }
 

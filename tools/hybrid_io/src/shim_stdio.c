@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * C stdio. Its own calls of read and write stay inside of the C library: files opened through it are counted, and what
- * they move is told as bytes that passed us by. But large fread() and fwrite(), with which NumPy and PyTorch move
- * arrays, copy nothing through the stream's buffer anyhow; they are taken over by the rules of POSIX for using a
- * stream's descriptor (2.5.1, Interaction of File Descriptors and Standard I/O Streams): fflush() brings the descriptor
- * to where the stream is, and fseeko() the stream to where the descriptor is afterwards. Whatever is unusual about a
- * stream leaves it to the C library.
+ * C stdio. Its calls of read and write stay within the C library: files opened through it are counted, and their bytes are
+ * reported as passed. But large fread() and fwrite(), by which NumPy and PyTorch transfer arrays, bypass the stream's
+ * buffer anyway; they are passed to the engine by the rules of POSIX for using a stream's descriptor (2.5.1, Interaction of
+ * File Descriptors and Standard I/O Streams): fflush() moves the descriptor to the stream's position, and fseeko() the
+ * stream to the descriptor's afterwards. Unusual streams are left to the C library.
  */
 #include "shim.h"
 
@@ -17,7 +16,7 @@ static FILE *counted(FILE *stream)
 {
 	int saved = errno;
 
-	if (stream && shim_mine()) {
+	if (stream && shim_active()) {
 		int fd = fileno(stream);
 
 		if (fd >= 0) {
@@ -49,12 +48,12 @@ SHIM_API FILE *tmpfile64(void)
 	return counted(SHIM_CALL(tmpfile)());
 }
 
-/* Of a descriptor that is open already: whose position it is does not change. */
+/* fdopen: the descriptor is open already, and shares its position as before. */
 SHIM_API FILE *fdopen(int fd, const char *mode)
 {
 	FILE *stream = SHIM_CALL(fdopen)(fd, mode);
 
-	if (stream && shim_mine())
+	if (stream && shim_active())
 		__atomic_fetch_add(&shim_counters->stdio_files, 1, __ATOMIC_RELAXED);
 	return stream;
 }
@@ -63,7 +62,7 @@ static FILE *reopened(const char *path, const char *mode, FILE *stream)
 {
 	int fd = fileno(stream);
 
-	if (fd >= 0 && path && shim_mine())
+	if (fd >= 0 && path && shim_active())
 		shim_forget(fd);
 	stream = SHIM_CALL(freopen)(path, mode, stream);
 	return path ? counted(stream) : stream;
@@ -81,14 +80,14 @@ SHIM_API FILE *freopen64(const char *path, const char *mode, FILE *stream)
 
 SHIM_API int fclose(FILE *stream)
 {
-	int fd = stream && !shim.off ? fileno(stream) : -1, told = 0, failed = 0, done;
+	int fd = stream && !shim.off ? fileno(stream) : -1, error = 0, failed = 0, done;
 
-	if (fd >= 0 && shim_mine()) {
-		told = shim_forget(fd);
+	if (fd >= 0 && shim_active()) {
+		error = shim_forget(fd);
 		failed = errno;
 	}
 	done = SHIM_CALL(fclose)(stream);
-	if (!done && told) {
+	if (!done && error) {
 		errno = failed;
 		return EOF;
 	}
@@ -97,7 +96,7 @@ SHIM_API int fclose(FILE *stream)
 
 #ifdef __GLIBC__
 
-/* A stream whose descriptor may be used: a file of bytes, buffered as usual, in no error. */
+/* Whether the stream's descriptor may be used: bytes, the usual buffering, no error. */
 static int descriptor(FILE *stream, enum hy_op op)
 {
 	int fd = fileno_unlocked(stream);
@@ -111,10 +110,10 @@ static int descriptor(FILE *stream, enum hy_op op)
 		       -1;
 }
 
-/* What a reader has in its buffer, pushed back characters included; the layout is part of the library's interface. */
+/* Returns the bytes in a reader's buffer, ungetc() included; the layout is part of the library's ABI. */
 static size_t ahead(const FILE *stream)
 {
-	const int in_backup = 0x100;	/* _IO_IN_BACKUP: the buffer proper waits behind what was pushed back */
+	const int in_backup = 0x100;	/* _IO_IN_BACKUP: characters of ungetc() precede the buffer */
 	size_t bytes = (size_t)(stream->_IO_read_end - stream->_IO_read_ptr);
 
 	if (stream->_flags & in_backup)
@@ -122,7 +121,7 @@ static size_t ahead(const FILE *stream)
 	return bytes;
 }
 
-/* Whole items of `size` are promised; how many bytes went. The rest is for the C library, which also knows why. */
+/* Transfers whole items of `size`; returns the bytes transferred. The C library does the rest and reports errors. */
 static size_t take_over(FILE *stream, enum hy_op op, char *data, size_t bytes)
 {
 	size_t done = 0, buffered;
@@ -160,7 +159,7 @@ static size_t take_over(FILE *stream, enum hy_op op, char *data, size_t bytes)
 	return done;
 }
 
-/* Signals are not held back all the while, as they are not in the C library: the stream's lock is its own matter. */
+/* Signals are not blocked throughout, as in the C library, which has the stream's lock. */
 static size_t large(FILE *stream, enum hy_op op, char *data, size_t bytes)
 {
 	size_t done;
@@ -192,7 +191,7 @@ SHIM_API size_t fread(void *data, size_t size, size_t count, FILE *stream)
 	return SHIM_CALL(fread)(data, size, count, stream);
 }
 
-/* What -D_FORTIFY_SOURCE makes of fread. */
+/* Called for fread with -D_FORTIFY_SOURCE. */
 size_t __fread_chk(void *data, size_t room, size_t size, size_t count, FILE *stream);
 
 SHIM_API size_t __fread_chk(void *data, size_t room, size_t size, size_t count, FILE *stream)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the shim knows of descriptors: one byte each, and a box for each file that the engine looks after.
+ * State of descriptors: one byte each, and a box for each file used by the engine.
  *
- * Descriptors may be closed and used again without our knowing (C stdio, raw system calls). A byte that is out of date
- * costs a wrong line in the counters, or a request that goes the safe way; a box is taken only for the inode it was made
- * for. All of it is static memory: malloc is not safe in a signal handler, and may itself be someone's that reads files.
+ * Descriptors may be closed and reused without our notice (C stdio, raw system calls). An outdated byte causes a wrong
+ * counter or a buffered request; a box is used only for its inode. All memory is static: malloc is not safe in a signal
+ * handler, and a replaced malloc may itself read files.
  */
 #include <sched.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "shim.h"
 #include "internal.h"
 
-#define BOXES 256		/* files looked after at one time: each may need one descriptor more */
+#define BOXES 256		/* most files at one time: each may need another descriptor */
 #define INODES 1024
 
 /* The descriptor that the engine opened for this box, or -1. */
@@ -27,15 +27,15 @@ int shim_highest = -1;
 static struct shim_box boxes[BOXES];
 uint16_t shim_box_of[SHIM_DESCRIPTORS];
 struct shim_stream shim_streams[SHIM_DESCRIPTORS];
-int shim_boxes;					/* none from this one on were ever used */
+int shim_boxes;					/* number of boxes ever used */
 static struct { dev_t dev; ino_t ino; uint32_t why; } inodes[INODES];
 static uint32_t inodes_used;
-static uint32_t every_inode;			/* the table was full: true of all files */
+static uint32_t every_inode;			/* the table was full: flags that apply to all files */
 static int lock_word;
 
 /*
- * Held for a few instructions and for no system call but those of `sweep`, with signals held back, so that a handler
- * never waits for the thread it interrupted.
+ * Held for a few instructions, and no system calls but those of `sweep`, with signals blocked: a handler never waits for
+ * the thread it interrupted.
  */
 static void lock(void)
 {
@@ -65,7 +65,7 @@ enum shim_class shim_learn(int fd)
 		flags = k_getfl(fd);
 		if (S_ISREG(about.st_mode) && flags >= 0 && !(flags & O_PATH))
 			class = flags & O_DIRECT ? SHIM_DIRECT : SHIM_FILE;
-		if (shim_mine())
+		if (shim_active())
 			reset(fd, (uint8_t)((shim_descriptors[fd] & SHIM_OWN) | class));
 	}
 	errno = saved;
@@ -87,7 +87,7 @@ static uint32_t inode_of(const struct stat *about)
 	return at;
 }
 
-/* Out of the table; what it returns is to be closed, by the caller and without the lock. */
+/* Removes a box; returns the file, which the caller closes without the lock. */
 static struct hy_file *detach(struct shim_box *box)
 {
 	struct hy_file *file = box->users ? NULL : box->file;
@@ -105,7 +105,7 @@ static struct shim_box *box_at(int fd)
 	return shim_box_of[fd] ? &boxes[shim_box_of[fd] - 1] : NULL;
 }
 
-/* Boxes of descriptors that were closed behind our back. One is given back at most; the next time, the next. */
+/* Removes at most one box of a descriptor that was closed without our notice; continues there the next time. */
 static struct hy_file *sweep(void)
 {
 	struct stat about;
@@ -137,7 +137,7 @@ static struct shim_box *reserve(int fd, const struct stat *about)
 	return NULL;
 }
 
-/* The file of this descriptor, for the length of a request, `adopt`ed if need be; NULL: the request is none of ours. */
+/* Returns the file of a descriptor for one request, adopted if needed and `adopt`; NULL: leave it to the kernel. */
 struct shim_box *shim_take(int fd, const struct stat *about, bool adopt, uint32_t *why)
 {
 	struct hy_file *stale = NULL, *swept = NULL, *file;
@@ -158,7 +158,7 @@ struct shim_box *shim_take(int fd, const struct stat *about, bool adopt, uint32_
 		if (box->file)
 			box->users++;
 		else
-			box = NULL;	/* another thread is about to adopt it */
+			box = NULL;	/* another thread is adopting it */
 	} else if (adopt) {
 		swept = sweep();
 		box = reserve(fd, about);
@@ -222,7 +222,7 @@ int shim_forget(int fd)
 	if (box)
 		file = detach(box);
 	unlock();
-	/* A request of another thread is several system calls: the number must mean this file until it is done. */
+	/* Wait for requests of other threads: during their system calls the number must mean this file. */
 	while (box && !file && in_use(box, fd))
 		sched_yield();
 	if (file && hy_close(file))
@@ -264,7 +264,7 @@ void shim_share_position(int fd)
 		__atomic_and_fetch(&shim_descriptors[fd], (uint8_t)~SHIM_OWN, __ATOMIC_RELAXED);
 }
 
-/* Before another program begins with our descriptors. */
+/* Called before exec, which inherits our descriptors. */
 void shim_share_all(bool inheritable_only)
 {
 	int highest = __atomic_load_n(&shim_highest, __ATOMIC_RELAXED), saved = errno;
@@ -273,7 +273,7 @@ void shim_share_all(bool inheritable_only)
 		if (!(shim_descriptors[fd] & SHIM_OWN))
 			continue;
 		if (inheritable_only && syscall(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC)
-			continue;	/* -1, too: closed long ago */
+			continue;	/* also -1: closed */
 		shim_share_position(fd);
 	}
 	errno = saved;
@@ -358,7 +358,7 @@ void shim_leave_alone(const struct stat *about, uint32_t why)
 	fresh = !(inodes[at].why & why);
 	if (inodes[at].why) {
 		inodes[at].why |= why;
-	} else if (inodes_used + 1 < INODES) {	/* one stays free, or no search would end */
+	} else if (inodes_used + 1 < INODES) {	/* one stays free, to end searches */
 		inodes[at].dev = about->st_dev;
 		inodes[at].ino = about->st_ino;
 		inodes[at].why = why;
@@ -369,17 +369,17 @@ void shim_leave_alone(const struct stat *about, uint32_t why)
 	unlock();
 	if (fresh && why & SHIM_LOCKED) {
 		retire_some(about);
-		/* closed when its last request ends, and that must be before the lock */
+		/* it is closed when its last request ends, which must precede the program's lock */
 		while (under_way(about)) {
 			sched_yield();
-			retire_some(about);	/* which another thread was about to adopt */
+			retire_some(about);	/* one that another thread was adopting */
 		}
 	}
 	shim_leave(&before);
 	errno = saved;
 }
 
-/* Other threads are gone, and with them whatever they held. */
+/* The child of a fork has no other threads: release what they held. */
 void shim_table_forked(void)
 {
 	lock_word = 0;
@@ -390,7 +390,7 @@ void shim_table_forked(void)
 		if (boxes[i].retired || !boxes[i].file) {
 			if (shim_box_of[boxes[i].fd] == i + 1)
 				shim_box_of[boxes[i].fd] = 0;
-			boxes[i].used = false;	/* its last user was a thread of the parent */
+			boxes[i].used = false;	/* its user was a thread of the parent */
 		}
 	}
 }
