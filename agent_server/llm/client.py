@@ -21,7 +21,7 @@ from whystall.agent_server.llm.request import Dialect
 from whystall.agent_server.llm.stream import DONE, Events
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
 from whystall.agent_server.outbound.body import Body
-from whystall.agent_server.outbound.retry import pause
+from whystall.agent_server.outbound.retry import backoff_s
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -143,7 +143,7 @@ class ChatClient:
                 last.append(fault)
                 if fault.code == "rejected" and self._dialect.learn(fault.message):
                     continue
-                wait = pause(attempt, fault.wait)
+                wait = backoff_s(attempt, fault.wait)
                 if not fault.again or attempt >= self._settings.retries:
                     raise
                 if time.monotonic() + wait >= deadline:

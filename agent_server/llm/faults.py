@@ -10,8 +10,14 @@ import httpx
 
 from whystall.agent_server.llm.jsontext import NotJson, parse_json
 from whystall.agent_server.llm.wire import LlmError
-from whystall.agent_server.outbound.retry import asked_wait
-from whystall.agent_server.outbound.transport import TEXT_LIMIT, error_text, explained, hidden, message_of
+from whystall.agent_server.outbound.retry import requested_wait_s
+from whystall.agent_server.outbound.transport import (
+    TEXT_LIMIT,
+    connection_failure,
+    error_text,
+    message_of,
+    redact_parts,
+)
 from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
 from whystall.tools.contract.text import clean
 
@@ -52,7 +58,7 @@ class Fault(LlmError):
 
     def redacted(self, key: str) -> LlmError:
         """Return the error without the key and without control characters."""
-        return LlmError(self.code, clean(hidden(self.message, key), _LINE_LIMIT))
+        return LlmError(self.code, clean(redact_parts(self.message, key), _LINE_LIMIT))
 
 
 def fault_of_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> Fault:
@@ -62,7 +68,7 @@ def fault_of_status(status: int, headers: Mapping[str, str], body: bytes, url: s
         to = httpx.URL(headers["location"]).host if _is_url(headers.get("location", "")) else ""
         where = f" to {to}" if to else ""
         return Fault("rejected", f"{url} redirects{where}, where no key is sent; set {PREFIX}BASE_URL to that place")
-    wait = asked_wait(headers) if status in (408, 429) or status >= 500 else None
+    wait = requested_wait_s(headers) if status in (408, 429) or status >= 500 else None
     fault = _classified(status, f"{text} {kind}", wait)
     fault.message = f"HTTP {status}{': ' if text else ''}{text}{_hint(fault.code, status, text, url)}"
     return fault
@@ -93,7 +99,7 @@ def _is_bare_error(answer: Mapping[str, Any]) -> bool:
 
 def fault_of_transport(error: Exception, host: str, *, started: bool) -> Fault:
     """Return the fault of a failed connection; `started`: a part of the answer arrived."""
-    failed = explained(error, host, started=started)
+    failed = connection_failure(error, host, started=started)
     hint = "; start it, or correct WHYSTALL_LLM_BASE_URL" if failed.elsewhere else ""
     return Fault(failed.code, f"{failed.message}{hint}", again=failed.again)
 

@@ -1,1 +1,1 @@
-"""Requests to the servers of others: bounded, repeated with patience, shown without their secrets."""
+"""HTTP requests to other servers: limited in time and size, retried, shown without secrets."""

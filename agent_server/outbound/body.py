@@ -11,8 +11,8 @@ _GZIP, _ZLIB = 31, 15
 class Body:
     """A body of at most `limit` bytes, decompressed.
 
-    We ask for no compression; if a server compresses all the same, we decompress in steps, so that a small packet
-    cannot fill the memory.
+    We request no compression. If a server compresses anyway, we decompress in steps, so that a small response cannot
+    fill the memory.
     """
 
     def __init__(self, encoding: str, length: str, limit: int, refuse: Callable[[str, str], Exception]) -> None:
@@ -20,24 +20,24 @@ class Body:
         encodings) and a message.
         """
         self._refuse = refuse
-        packing = encoding.strip().lower()
-        if packing not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise refuse("bad_answer", "the answer is packed in a way that was not asked for")
+        encoding = encoding.strip().lower()
+        if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise refuse("bad_answer", "the response has an unknown Content-Encoding")
         self._limit = limit
         self._size = 0
-        self._unpack = None
-        if packing not in ("", "identity"):
-            self._unpack = zlib.decompressobj(_ZLIB if packing == "deflate" else _GZIP)
+        self._decompressor = None
+        if encoding not in ("", "identity"):
+            self._decompressor = zlib.decompressobj(_ZLIB if encoding == "deflate" else _GZIP)
         if length.isdecimal() and (len(length) > 18 or int(length) > limit):
             raise self._too_large()
 
     def feed(self, piece: bytes) -> bytes:
         """Return `piece` decompressed. Raises too_large or bad_answer, made by `refuse`."""
-        if self._unpack is not None:
+        if self._decompressor is not None:
             try:
-                piece = self._unpack.decompress(piece, self._limit - self._size + 1)
+                piece = self._decompressor.decompress(piece, self._limit - self._size + 1)
             except zlib.error:
-                raise self._refuse("bad_answer", "the answer is packed, and cannot be unpacked") from None
+                raise self._refuse("bad_answer", "the response cannot be decompressed") from None
         self._size += len(piece)
         if self._size > self._limit:
             raise self._too_large()

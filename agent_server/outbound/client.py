@@ -15,10 +15,10 @@ import anyio
 import httpx
 
 from whystall.agent_server.outbound.body import Body
-from whystall.agent_server.outbound.redact import concealed
+from whystall.agent_server.outbound.redact import redact
 from whystall.agent_server.outbound.request import Request, Response
-from whystall.agent_server.outbound.retry import asked_wait
-from whystall.agent_server.outbound.transport import error_text, explained
+from whystall.agent_server.outbound.retry import requested_wait_s
+from whystall.agent_server.outbound.transport import connection_failure, error_text
 from whystall.tools.contract.text import clean
 
 TIMEOUT_S = 20.0
@@ -133,10 +133,10 @@ class Client:
         except (httpx.InvalidURL, UnicodeError, httpx.UnsupportedProtocol):
             raise Undelivered("rejected", f"{host}: no address or header that can be sent") from None
         except (httpx.HTTPError, httpx.StreamError, OSError, ImportError, ValueError) as error:
-            failed = explained(error, host, started=started)
+            failed = connection_failure(error, host, started=started)
             raise Undelivered(
                 failed.code,
-                concealed(failed.message, request.secrets),
+                redact(failed.message, request.secrets),
                 # Nothing was sent: retrying is safe.
                 again=failed.again or not failed.sent,
                 unknown=failed.sent,
@@ -188,13 +188,13 @@ def _host(url: str) -> str:
 def refusal(request: Request, response: Response) -> Undelivered:
     """Return the error for a response with a status other than 2xx."""
     status, headers = response.status, response.headers
-    words = concealed(error_text(response.body, headers.get("content-type", "")), request.secrets)
+    words = redact(error_text(response.body, headers.get("content-type", "")), request.secrets)
     message = clean(f"HTTP {status}{': ' if words else ''}{words}", _LINE_LIMIT)
     if status < 400:
         return Undelivered("rejected", f"{message}; it redirects, which is not followed", status=status)
     # Also GitHub's 403: https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
     limited = status == 403 and (headers.get("x-ratelimit-remaining") == "0" or "retry-after" in headers)
-    wait = asked_wait(headers)
+    wait = requested_wait_s(headers)
     if wait is None and headers.get("x-ratelimit-remaining", headers.get("ratelimit-remaining")) == "0":
         wait = _reset(headers)
     if status == 429 or limited:

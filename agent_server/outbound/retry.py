@@ -1,4 +1,4 @@
-"""Delays between retries: within one call (`pause`), or of a queue (`later`)."""
+"""Delays between retries: within one call (`backoff_s`), or of a queue (`queue_backoff_s`)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RANDOM = random.SystemRandom()
 
 
-def pause(attempt: int, asked: float | None) -> float:
-    """Return the seconds to wait after `attempt` (0: the first) failed: what the server `asked` for, else growing, with
-    jitter.
+def backoff_s(attempt: int, asked: float | None) -> float:
+    """Return the seconds to wait after `attempt` (0: the first) failed: what the server `asked` for, else exponential
+    with jitter.
     """
     if asked is not None:
         return asked
     return min(_LONGEST_S, _FIRST_S * 2.0 ** min(attempt, 10)) * _RANDOM.uniform(0.75, 1.25)
 
 
-def later(attempt: int, asked: float | None) -> float:
+def queue_backoff_s(attempt: int, asked: float | None) -> float:
     """Return the seconds until a queued request is retried after `attempt` (0: the first) failed: 5 s, doubled each
     time, up to 15 minutes, with jitter; or what the server `asked` for, at most an hour, but not less than the first
     delay.
@@ -38,7 +38,7 @@ def later(attempt: int, asked: float | None) -> float:
     return grown if asked is None else max(min(asked, LONGEST_ASKED_S), min(grown, _FIRST_LATER_S))
 
 
-def asked_wait(headers: Mapping[str, str]) -> float | None:
+def requested_wait_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a server asks to wait, never negative; None if it does not.
 
     ``Retry-After`` in seconds or as a date, ``retry-after-ms``, else ``x-ratelimit-reset-*`` of what is exhausted.

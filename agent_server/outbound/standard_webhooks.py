@@ -29,7 +29,7 @@ def signature(secret: str, id: str, timestamp: str, body: bytes) -> str:
     return "v1," + base64.b64encode(mac.digest()).decode()
 
 
-def signed(secret: str, id: str, timestamp: str, body: bytes) -> dict[str, str]:
+def signature_headers(secret: str, id: str, timestamp: str, body: bytes) -> dict[str, str]:
     """Return the three headers of a signed message."""
     return {
         "webhook-id": id,

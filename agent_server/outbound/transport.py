@@ -17,8 +17,7 @@ from whystall.tools.contract.text import clean
 
 TEXT_LIMIT = 300
 """Characters of a server's error text."""
-# A substring of a secret of this length is hidden wherever a server repeats it.
-_PART_LENGTH = 8
+_PART_LENGTH = 8  # a part of a secret of this length is replaced wherever a server repeats it
 _SHORTEST_SECRET = 4
 _TITLE = re.compile(r"<title[^>]{0,100}>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
 
@@ -36,7 +35,7 @@ class Failed:
     elsewhere: bool = False
 
 
-def explained(error: Exception, host: str, *, started: bool) -> Failed:
+def connection_failure(error: Exception, host: str, *, started: bool) -> Failed:
     """Classify the failed connection to `host`; `started`: a part of the response had arrived."""
     causes = list(_chain(error))
     for cause in causes:
@@ -78,7 +77,7 @@ def error_text(body: bytes, content_type: str) -> str:
     return clean(" ".join(words.split()), TEXT_LIMIT).rstrip(".")
 
 
-def hidden(text: str, secret: str) -> str:
+def redact_parts(text: str, secret: str) -> str:
     """Return `text` with ``***`` for every substring that is a part of `secret`."""
     if len(secret) < _SHORTEST_SECRET:
         return text

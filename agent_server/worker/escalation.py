@@ -17,7 +17,7 @@ from whystall.prompts.render import fill, words
 
 EVERY_S = 15.0
 _ORIGINS: tuple[Origin, ...] = ("alert", "person")
-"""Not imported tickets, nor those of a diagnosis that somebody asked for and reads anyway."""
+"""Not imported tickets, nor those of a diagnosis, which was requested and is read anyway."""
 _MOST = 10_000
 _TITLE = 120  # characters
 
@@ -50,13 +50,13 @@ class Escalation:
         if due_escalation(ticket, self._settings.oncall, overrides, now) is None:
             return False
         with self._kb.transaction():
-            ticket = self._kb.tickets.get(id)  # somebody may have acknowledged it meanwhile
+            ticket = self._kb.tickets.get(id)  # it may have been acknowledged meanwhile
             assignment = due_escalation(ticket, self._settings.oncall, overrides, now)
             if assignment is not None:
-                self._hand_on(ticket, assignment, now)
+                self._reassign(ticket, assignment, now)
         return assignment is not None
 
-    def _hand_on(self, ticket: Ticket, assignment: Assignment, now: datetime) -> None:
+    def _reassign(self, ticket: Ticket, assignment: Assignment, now: datetime) -> None:
         self._kb.tickets.assign(ticket.id, assignment, "engine", rfc3339(now))
         detail = {"users": assignment.users, "level": assignment.level, "schedule": assignment.schedule}
         self._kb.audit.put("engine", "ticket.escalated", f"ticket:{ticket.id}", detail=detail)

@@ -69,12 +69,12 @@ class Service:
         self.kb.deliveries.release()
 
     def _tasks(self, triage: Triage) -> dict[str, tuple[int, Mapping[str, Handler]]]:
-        from whystall.agent_server.worker.triage import KIND, TELL
+        from whystall.agent_server.worker.triage import KIND, NOTIFY
         from whystall.agent_server.worker.triage_notifier import TriageNotifier
 
         lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
             "triage": (1, {KIND: triage.handle}),
-            "tell": (_NOTIFICATIONS_AT_ONCE, {TELL: TriageNotifier(self.kb, self.pictures.make).handle}),
+            "tell": (_NOTIFICATIONS_AT_ONCE, {NOTIFY: TriageNotifier(self.kb, self.pictures.make).handle}),
         }
         if self.vendors:
             from whystall.agent_server.integrations.chat import conversation, investigations

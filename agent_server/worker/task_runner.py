@@ -78,7 +78,7 @@ class TaskRunner:
             with suppress(ToolError):  # the next process releases it too
                 self._kb.tasks.give_back(task.id, self._owner)
             raise
-        except ToolError as error:  # its result could not be stored
+        except ToolError as error:  # the result could not be stored
             _log.warning("task %s: %s", task.key, error)
             await self._returned(task)
         finally:
@@ -98,7 +98,7 @@ class TaskRunner:
     async def _do(self, task: Task) -> None:
         tasks = self._kb.tasks
         if task.attempts > ATTEMPTS:
-            await in_thread(lambda: self._failed(task, task.result or "begun again and again, and never ended"))
+            await in_thread(lambda: self._failed(task, task.result or f"started {ATTEMPTS} times and never ended"))
             return
         try:
             await self._handlers[task.kind](task)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.ticketing.ticket_service import TicketService
     from whystall.knowledge_base.models import Diagnosis, Lang
 
-KIND, TELL = "triage", "tell"
+KIND, NOTIFY = "triage", "tell"
 DIAGNOSED = "diagnosed"
 _HOUR_S = 3600.0
 _SKEW = timedelta(minutes=1)  # between the sender's clock and ours
@@ -93,7 +93,7 @@ class Triage:
             why = [*found.how, *found.tried, *(job.id for job in found.jobs)]
             self._end_without(task, ticket, _unfound(found), why)
             return
-        if f"pid:{found.pid}" in found.how and _younger(found.start_ticks, moment(ticket.created)):
+        if f"pid:{found.pid}" in found.how and _started_after(found.start_ticks, moment(ticket.created)):
             self._end_without(task, ticket, "vanished", [f"pid:{found.pid}", "reused"])
             return
         process = f"{found.pid}:{found.start_ticks}"
@@ -145,7 +145,7 @@ class Triage:
         with self._kb.transaction():
             if places:
                 about = {**result.__dict__, "why": list(why), "places": places, "lang": _lang(task.payload)}
-                self._kb.tasks.add(TELL, f"{TELL}:{task.key}", about)
+                self._kb.tasks.add(NOTIFY, f"{NOTIFY}:{task.key}", about)
             self._kb.tasks.done(task.id, result.text())
 
     def _recent(self) -> list[tuple[datetime, TriageResult]]:
@@ -168,8 +168,8 @@ class Triage:
         return next((result for at, result in reversed(recent) if result.process == process and since <= at), None)
 
 
-def _younger(start_ticks: int, began: datetime | None) -> bool:
-    """Whether a process started after `began`: then its pid was reused, and the alert meant another process."""
+def _started_after(start_ticks: int, began: datetime | None) -> bool:
+    """Return whether a process started after the alert `began`: then its pid was reused by another process."""
     if began is None:
         return False
     uptime = float(Path("/proc/uptime").read_text().split()[0])

@@ -58,5 +58,5 @@ def _place(given: object) -> Place:
     try:
         return Place.model_validate(given)
     except ValidationError as error:
-        message = f"the task names no place in a chat: {error.errors()[0]['msg']}"
+        message = f"the task has no valid chat conversation: {error.errors()[0]['msg']}"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "queue it again") from None

@@ -85,9 +85,9 @@ class Worker:
             return self._kb.tasks.release_all(time.time())
 
     async def _all_lanes(self) -> None:
-        given = await in_thread(self._begun)
-        if given:
-            _log.info("%d tasks of a process that ended are started again", given)
+        released = await in_thread(self._begun)
+        if released:
+            _log.info("%d tasks of an ended process are started again", released)
         changes = ChangeNotifier(self._kb)
         async with anyio.create_task_group() as group:
             for name, (width, handlers) in self._work.tasks.items():

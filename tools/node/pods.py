@@ -37,7 +37,7 @@ _NAMES = (
 _BUNDLE_BYTES = 1 << 20
 _NAMESPACE = "run/secrets/kubernetes.io/serviceaccount/namespace"
 _HOSTNAME = "etc/hostname"
-# RFC 1123, as Kubernetes wants names: a label for a namespace, a subdomain for a pod
+# Names of Kubernetes follow RFC 1123: a label for a namespace, a subdomain for a pod
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
@@ -59,13 +59,13 @@ class Pods:
         key = (uid, container)
         if self._known.get(key) is None:
             self._known[key] = (
-                self._logged(uid)
-                or (self._told(container) if container is not None else None)
-                or (self._inside(pid) if uid is not None and pid is not None else None)
+                self._from_logs(uid)
+                or (self._from_runtime(container) if container is not None else None)
+                or (self._from_container(pid) if uid is not None and pid is not None else None)
             )
         return self._known[key]
 
-    def _logged(self, uid: str | None) -> str | None:
+    def _from_logs(self, uid: str | None) -> str | None:
         if uid is None:
             return None
         self._list()
@@ -85,7 +85,7 @@ class Pods:
             if uid and _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(pod):
                 self._by_uid[uid] = f"{namespace}/{pod}"
 
-    def _told(self, container: str) -> str | None:
+    def _from_runtime(self, container: str) -> str | None:
         if not re.fullmatch(r"[0-9a-f]{12,64}", container):
             return None
         for pattern in _BUNDLES:
@@ -94,7 +94,7 @@ class Pods:
                 return name
         return None
 
-    def _inside(self, pid: int) -> str | None:
+    def _from_container(self, pid: int) -> str | None:
         """Return the name from the container's own files. The node's host name (hostNetwork) does not count."""
         root = self._proc / str(pid) / "root"
         if _remote(self._proc / str(pid) / "mountinfo", (_HOSTNAME, _NAMESPACE)):

@@ -16,7 +16,7 @@ from whystall.tools.contract.text import clean
 PROC = Path("/proc")
 FOREIGN_PIDS = "process numbers here are not the kernel's (an own PID namespace: share the host's, hostPID)"
 """Why the kernel's events cannot be matched with the visible processes."""
-PARTIAL_PROC = "/proc tells of processes only (it is mounted with subset=pid)"
+PARTIAL_PROC = "/proc has only processes (it is mounted with subset=pid)"
 """Why no engine works here."""
 _INITIAL_PIDS = 0xEFFFFFFC
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): the inode of the first PID namespace is fixed."""

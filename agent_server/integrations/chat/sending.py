@@ -19,7 +19,7 @@ from whystall.agent_server.integrations.messages import Outgoing, Picture, Place
 from whystall.agent_server.journal.messages import FARTHEST, Message
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response, as_json
-from whystall.agent_server.outbound.retry import later
+from whystall.agent_server.outbound.retry import queue_backoff_s
 from whystall.agent_server.stores import Stores
 from whystall.tools.contract.errors import ToolError
 
@@ -167,12 +167,12 @@ class Sender:
             requests = await send_all(self._client, steps)
         except (SendError, Undelivered) as error:
             code, text = error.code, error.message
-            wait = later(message.attempts - 1, error.wait) if error.again else None
+            wait = queue_backoff_s(message.attempts - 1, error.wait) if error.again else None
             if error.again and (error.wait is not None or code == "rate_limited"):
                 # A requested pause concerns all messages to this chat.
                 channel.paused = self._clock() + min(wait or 0.0, FARTHEST)
         except ToolError as error:
-            code, text, wait = error.code.value, error.message, later(message.attempts - 1, None)
+            code, text, wait = error.code.value, error.message, queue_backoff_s(message.attempts - 1, None)
         else:
             detail = {"key": message.key, "title": outgoing.title, "requests": requests, "picture": picture is not None}
             # Not cancellable: a message that is not marked is sent again.

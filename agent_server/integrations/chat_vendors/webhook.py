@@ -98,7 +98,7 @@ class Webhook:
             }
         )
         id = "msg_" + hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
-        headers = standard_webhooks.signed(self._secret(), id, str(int(now)), body)
+        headers = standard_webhooks.signature_headers(self._secret(), id, str(int(now)), body)
         secrets = (headers["webhook-signature"],)
         headers["Content-Type"] = "application/json; charset=utf-8"
         response = yield Request("POST", self._settings.url, headers, body, secrets, repeatable=True)

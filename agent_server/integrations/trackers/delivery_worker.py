@@ -1,7 +1,7 @@
 """Sends the deliveries that are due, each sink by itself: one that is down does not block the others.
 
 Temporary failures are retried with growing delays. What a person must correct is parked with its error
-(``whystall sinks list``) until somebody retries it (``whystall sinks deliver``).
+(``whystall sinks list``) until it is retried by command (``whystall sinks deliver``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from whystall.agent_server.integrations.trackers.tracker import Notification, No
 from whystall.agent_server.journal.deliveries import Delivery
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response
-from whystall.agent_server.outbound.retry import later
+from whystall.agent_server.outbound.retry import queue_backoff_s
 from whystall.agent_server.settings.sections.trackers import SinkSettings, TrackerSettings
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import Remote, Ticket
@@ -113,7 +113,9 @@ class DeliveryWorker:
             raise
         except Exception:
             # Our own fault: retry later, and let the caller report it.
-            self._kb.deliveries.retry_at(*key, self._clock() + later(delivery.attempts, None), "internal error")
+            self._kb.deliveries.retry_at(
+                *key, self._clock() + queue_backoff_s(delivery.attempts, None), "internal error"
+            )
             raise
         self._failures.pop(delivery.sink, None)
         return True
@@ -174,14 +176,14 @@ class DeliveryWorker:
             if error.code == "unauthorised":  # all others would fail too
                 self._kb.deliveries.park_all(sink, message)
             return True
-        wait = later(delivery.attempts, error.wait)
+        wait = queue_backoff_s(delivery.attempts, error.wait)
         self._kb.deliveries.retry_at(sink, delivery.ticket, self._owner, self._clock() + wait, message)
         if not delivery.error:
             self._kb.audit.put(f"sink:{sink}", "sink.postponed", f"ticket:{delivery.ticket}", error.code)
         if error.code in ("rate_limited", "unreachable", "timeout", "cut_off"):
             # All deliveries to this server would fail: do not try them one by one.
             failures = self._failures[sink] = self._failures.get(sink, -1) + 1
-            self._paused[sink] = self._clock() + min(later(failures, error.wait), _LONGEST_PAUSE_S)
+            self._paused[sink] = self._clock() + min(queue_backoff_s(failures, error.wait), _LONGEST_PAUSE_S)
             return False
         return True
 

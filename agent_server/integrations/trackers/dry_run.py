@@ -26,7 +26,7 @@ _NONCE = "0" * 16
 def planned(kb: Stores, settings: Settings, sink: str, ticket: str | None, now: float) -> list[Request]:
     """Return the requests that would bring at most 100 tickets (or `ticket`) up to date in `sink`.
 
-    Existing issues are not read: changes are shown as if nobody else had edited them.
+    Existing issues are not read: changes are shown as if no one else had edited them.
     """
     found = kb.deliveries.of_sink(sink, limit=10 * _TICKETS)
     behind = [d for d in found if d.pending and ticket in (None, d.ticket)][:_TICKETS]

@@ -20,7 +20,7 @@ from whystall.agent_server.integrations.trackers.issue import (
     comment_event,
     state_event,
 )
-from whystall.agent_server.integrations.trackers.json_values import json_list, json_object, json_objects, json_text
+from whystall.agent_server.integrations.trackers.json_values import json_object, json_objects, json_text
 from whystall.agent_server.integrations.trackers.rest import PER_PAGE, RestTracker
 from whystall.agent_server.integrations.trackers.text import Markdown
 from whystall.agent_server.integrations.trackers.tracker import WebhookRequest
@@ -42,10 +42,6 @@ class GitHub(RestTracker[GitHubSink]):
     def __init__(self, name: str, settings: GitHubSink) -> None:
         base = f"{settings.url}/repos/{settings.repository}"
         super().__init__(name, settings, Markdown(65_536, actions=False), base)
-
-    @property
-    def acknowledged_label(self) -> str:
-        return self.settings.acknowledged_label
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
         body: dict[str, Any] = {"title": issue.title, "body": text, "labels": list(issue.labels)}
@@ -135,22 +131,18 @@ class GitHub(RestTracker[GitHubSink]):
         )
 
     def _state(self, issue: dict[str, Any]) -> IssueState:
-        labels = tuple(
-            json_text(label.get("name"), 200) if isinstance(label, dict) else json_text(label, 200)
-            for label in json_list(issue.get("labels"))
-        )
-        over = issue.get("state") == "closed"
+        labels = self._label_names(issue, "name")
         return IssueState(
             ref=json_text(issue.get("number")),
             url=json_text(issue.get("html_url")),
             title=json_text(issue.get("title")),
             text=json_text(issue.get("body"), 200_000),
-            phase="over" if over else "acknowledged" if self.settings.acknowledged_label in labels else "open",
+            phase=self._phase(issue, labels),
             labels=labels,
             assignees=tuple(json_text(user.get("login"), 200) for user in json_objects(issue.get("assignees"))),
             created=json_text(issue.get("created_at"), 40),
             changed=json_text(issue.get("updated_at"), 40),
-            closed_as=_REASONS.get(json_text(issue.get("state_reason"))) if over else None,
+            closed_as=_REASONS.get(json_text(issue.get("state_reason"))) if issue.get("state") == "closed" else None,
             by=json_text(json_object(issue.get("closed_by")).get("login"), 200),
         )
 

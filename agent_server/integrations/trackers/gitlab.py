@@ -20,7 +20,7 @@ from whystall.agent_server.integrations.trackers.issue import (
     comment_event,
     state_event,
 )
-from whystall.agent_server.integrations.trackers.json_values import json_list, json_object, json_objects, json_text
+from whystall.agent_server.integrations.trackers.json_values import json_object, json_objects, json_text
 from whystall.agent_server.integrations.trackers.rest import PER_PAGE, RestTracker
 from whystall.agent_server.integrations.trackers.text import Markdown
 from whystall.agent_server.integrations.trackers.tracker import WebhookRequest
@@ -39,10 +39,6 @@ class GitLab(RestTracker[GitLabSink]):
     def __init__(self, name: str, settings: GitLabSink) -> None:
         base = f"{settings.url}/api/v4/projects/{quote(settings.project, safe='')}"
         super().__init__(name, settings, Markdown(1_000_000, actions=True), base)  # the limit is 1,048,576 characters
-
-    @property
-    def acknowledged_label(self) -> str:
-        return self.settings.acknowledged_label
 
     def create(self, issue: Issue, text: str, left_out: set[str]) -> Request:
         body: dict[str, Any] = {
@@ -87,9 +83,8 @@ class GitLab(RestTracker[GitLabSink]):
         return self._list({"order_by": "created_at", "sort": "desc"}, page)
 
     def list_changed(self, since: str, page: str) -> Request:
-        return self._list(
-            {"order_by": "updated_at", "sort": "asc", **({"updated_after": since} if since else {})}, page
-        )
+        query = {"order_by": "updated_at", "sort": "asc"} | ({"updated_after": since} if since else {})
+        return self._list(query, page)
 
     def user_lookup(self, name: str) -> Request | None:
         """Look up the number by which issues name the user `name`."""
@@ -122,10 +117,8 @@ class GitLab(RestTracker[GitLabSink]):
         ids = [webhook.headers.get(name) for name in ("webhook-id", "idempotency-key", "x-gitlab-event-uuid")]
         key = next((id for id in ids if id), webhook.digest)
         project = json_object(body.get("project"))
-        if self.settings.project not in (
-            json_text(project.get("id")),
-            json_text(project.get("path_with_namespace"), 1000),
-        ):
+        names = json_text(project.get("id")), json_text(project.get("path_with_namespace"), 1000)
+        if self.settings.project not in names:
             return None
         by = json_text(json_object(body.get("user")).get("username"), 200)
         kind, what = body.get("object_kind"), json_object(body.get("object_attributes"))
@@ -162,17 +155,13 @@ class GitLab(RestTracker[GitLabSink]):
 
     def _state(self, issue: dict[str, Any]) -> IssueState:
         """Parse an issue of the API or of a webhook, which differ in a few names."""
-        labels = tuple(
-            json_text(label.get("title"), 300) if isinstance(label, dict) else json_text(label, 300)
-            for label in json_list(issue.get("labels"))
-        )
-        over = issue.get("state") == "closed"
+        labels = self._label_names(issue, "title")
         return IssueState(
             ref=json_text(issue.get("iid")),
             url=json_text(issue.get("web_url")) or json_text(issue.get("url")),
             title=json_text(issue.get("title")),
             text=json_text(issue.get("description"), 1_100_000),
-            phase="over" if over else "acknowledged" if self.settings.acknowledged_label in labels else "open",
+            phase=self._phase(issue, labels),
             labels=labels,
             assignees=tuple(json_text(user.get("id")) for user in json_objects(issue.get("assignees"))),
             created=json_text(issue.get("created_at"), 40),

@@ -109,7 +109,7 @@ class SyncState(BaseModel):
     phase: Phase | None = None
     events: int = 0  # number of the last event sent
     comments: int = 0  # count of ticket comments sent
-    saying: int | None = None  # number of a comment whose creation may have been lost ...
+    saying: int | None = None  # number of a comment that may not have arrived ...
     saying_comments: int = 0  # ... and the count of ticket comments it includes
     stamp: str = ""  # tracker's time at which the state was last as wanted
     heard: str = ""  # tracker's time of the last state change received
@@ -145,7 +145,7 @@ def state_event(key: str, issue: IssueState, by: str) -> TrackerEvent | None:
 
 
 def comment_event(key: str, issue: IssueState, by: str, id: str, text: str) -> TrackerEvent | None:
-    """Return the event that somebody commented on `issue`; None without an id."""
+    """Return the event of a comment on `issue`; None without an id."""
     if not issue.ref or not id or not key:
         return None
     return TrackerEvent(key=key[:200], remote=issue.ref, by=by, comment=id, text=text)

@@ -144,10 +144,8 @@ class IssueSync:
                 return found
             page = listed.more
         if found is None:
-            message = (
-                f"it is unknown whether the issue was created: it is not in the {PAGES} newest pages; search for it"
-            )
-            raise Undelivered("unclear", message)
+            where = f"it is not in the {PAGES} newest pages; search for it"
+            raise Undelivered("unclear", f"it is unknown whether the issue was created: {where}")
         return found
 
     def _store_created(self, ticket: Ticket, state: IssueState, issue: Issue, what: str) -> Ticket:
@@ -217,10 +215,8 @@ class IssueSync:
         if request is None and issue.phase == "acknowledged":
             return state.phase  # a workflow need not have such a state
         if request is None:
-            message = (
-                f"{ref} has no transition to {'done' if issue.phase == 'over' else 'open'}: name it in the settings"
-            )
-            raise Undelivered("rejected", message)
+            target = "done" if issue.phase == "over" else "open"
+            raise Undelivered("rejected", f"{ref} has no transition to {target}: name it in the settings")
         await self._send(request)
         return issue.phase
 

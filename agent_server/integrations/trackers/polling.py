@@ -16,7 +16,7 @@ from whystall.agent_server.integrations.trackers.json_values import tracker_time
 from whystall.agent_server.integrations.trackers.registry import open_tracker
 from whystall.agent_server.integrations.trackers.tracker import Tracker
 from whystall.agent_server.outbound.client import Client, Undelivered
-from whystall.agent_server.outbound.retry import LONGEST_ASKED_S, later
+from whystall.agent_server.outbound.retry import LONGEST_ASKED_S, queue_backoff_s
 from whystall.agent_server.settings.sections.trackers import TrackerSettings
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -126,7 +126,7 @@ class TrackerPoller:
 
     def _postpone(self, name: str, interval: float, why: str, wait: float | None) -> None:
         failures = self._failures[name] = self._failures.get(name, -1) + 1
-        self._due[name] = self._clock() + max(interval, later(failures, wait))
+        self._due[name] = self._clock() + max(interval, queue_backoff_s(failures, wait))
         if failures == 0:
             self._kb.audit.put(f"sink:{name}", "sink.unheard", name, "failed", {"why": why})
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 from whystall.agent_server.integrations.trackers.issue import IssueComment, IssueState, Page, Phase
-from whystall.agent_server.integrations.trackers.json_values import json_object, json_objects, json_text
+from whystall.agent_server.integrations.trackers.json_values import json_list, json_object, json_objects, json_text
 from whystall.agent_server.integrations.trackers.text import TextFormat
 from whystall.agent_server.outbound.client import Undelivered
 from whystall.agent_server.outbound.request import Method, Request, Response, as_json
@@ -31,8 +31,7 @@ class RestTracker(Generic[S]):
 
     @property
     def acknowledged_label(self) -> str | None:
-        """The label that marks an acknowledged issue; None: the workflow has a state for it."""
-        return None
+        return getattr(self.settings, "acknowledged_label", None)
 
     def created(self, response: Response) -> IssueState:
         return self.parse_issue(response)
@@ -75,7 +74,7 @@ class RestTracker(Generic[S]):
         raise NotImplementedError
 
     def _comment(self, row: dict[str, Any]) -> IssueComment | None:
-        """Parse a comment; None: it is none of a person."""
+        """Parse a comment; None if no person wrote it."""
         raise NotImplementedError
 
     def _headers(self) -> dict[str, str]:
@@ -83,6 +82,16 @@ class RestTracker(Generic[S]):
 
     def _secrets(self) -> tuple[str, ...]:
         return (self._token,)
+
+    def _label_names(self, issue: dict[str, Any], field: str) -> tuple[str, ...]:
+        """Return the labels of an issue, which are strings, or objects with their name in `field`."""
+        labels = json_list(issue.get("labels"))
+        return tuple(json_text(label.get(field) if isinstance(label, dict) else label, 300) for label in labels)
+
+    def _phase(self, issue: dict[str, Any], labels: tuple[str, ...]) -> Phase:
+        if issue.get("state") == "closed":
+            return "over"
+        return "acknowledged" if self.acknowledged_label in labels else "open"
 
     def _is_issue(self, row: dict[str, Any]) -> bool:
         return True

@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.trackers.json_values import json_text
 from whystall.agent_server.integrations.trackers.tracker import Notification, WebhookRequest
 from whystall.agent_server.integrations.trackers.verification import check_standard_webhook, unverifiable
 from whystall.agent_server.outbound.request import Request, as_json
-from whystall.agent_server.outbound.standard_webhooks import signed
+from whystall.agent_server.outbound.standard_webhooks import signature_headers
 from whystall.agent_server.settings.sections.trackers import WebhookSink
 from whystall.knowledge_base.ticket_models import ClosedAs
 
@@ -58,7 +58,7 @@ class Webhook:
             "webhook-timestamp": timestamp,
         }
         if secret:
-            headers |= signed(secret, id, timestamp, content)
+            headers |= signature_headers(secret, id, timestamp, content)
         if authorization:
             headers["Authorization"] = authorization
         secrets = tuple(s for s in (secret, authorization, headers.get("webhook-signature", "")) if s)

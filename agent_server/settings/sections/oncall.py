@@ -37,7 +37,7 @@ def zone_info(name: str) -> ZoneInfo:
     """Return the time zone `name`; raise ValueError if it is unknown."""
     try:
         return ZoneInfo(name)
-    except (ValueError, OSError, KeyError):  # an unknown one is a KeyError
+    except (ValueError, OSError, KeyError):
         raise ValueError("no such time zone; give a name such as Asia/Shanghai") from None
 
 
@@ -48,7 +48,7 @@ def _zone(name: str) -> str:
 
 def _in_range(moment: datetime) -> datetime:
     if not FIRST_YEAR <= moment.year < LAST_YEAR:
-        raise ValueError(f"no time between {FIRST_YEAR} and {LAST_YEAR}")
+        raise ValueError(f"give a time between {FIRST_YEAR} and {LAST_YEAR}")
     return moment
 
 
@@ -130,11 +130,11 @@ class Rotation(Section):
     weekdays: Annotated[list[Weekday], Field(max_length=7)] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _can_turn(self) -> Rotation:
+    def _valid(self) -> Rotation:
         if not self.members:
-            raise ValueError("the rotation has no members: give members")
+            raise ValueError("the rotation has no members")
         if self.weekdays and self.every != "daily":
-            raise ValueError("only a daily rotation counts weekdays; give them to the layer")
+            raise ValueError("only daily rotations have weekdays; give them to the layer")
         _in_order(self.start, self.until)
         return self
 
@@ -156,7 +156,7 @@ class Layer(Section):
     priority: Annotated[int, Field(ge=0, le=100)] = 0
 
     @model_validator(mode="after")
-    def _somebody(self) -> Layer:
+    def _has_target(self) -> Layer:
         if (self.rotation is None) == (not self.users):
             raise ValueError("give one of rotation and users")
         if self.begins == _MAX_MINUTES:
@@ -173,7 +173,7 @@ class TemporaryShift(Section):
     ends: Annotated[Time, Field(alias="to")]
 
     @model_validator(mode="after")
-    def _lasts(self) -> TemporaryShift:
+    def _ordered(self) -> TemporaryShift:
         _in_order(self.begins, self.ends)
         return self
 
@@ -197,7 +197,7 @@ class Step(Section):
     schedules: Annotated[list[Name], Field(max_length=20)] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _somebody(self) -> Step:
+    def _has_target(self) -> Step:
         if not self.users and not self.schedules:
             raise ValueError("give users or schedules")
         return self
@@ -216,7 +216,7 @@ class Schedule(Section):
     fallback: Names = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _temporary_apart(self) -> Schedule:
+    def _no_overlap(self) -> Schedule:
         zone = zone_info(self.timezone)
         spans = sorted((moment_of(t.begins, zone), moment_of(t.ends, zone), t.name) for t in self.temporary)
         for begins, ends, name in spans:
@@ -249,7 +249,7 @@ class Rule(Section):
     users: Names = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _somebody(self) -> Rule:
+    def _has_target(self) -> Rule:
         if (self.schedule is None) == (not self.users):
             raise ValueError("give one of schedule and users")
         return self
@@ -273,7 +273,7 @@ class OncallSettings(Section):
     fallback: Names = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> OncallSettings:
+    def _known_names(self) -> OncallSettings:
         for where, kind, name in self._references():
             there = self.schedules if kind == "schedule" else self.rotations
             if name not in there:

@@ -21,9 +21,9 @@ _KEY = re.compile(r"[A-Z][A-Z0-9_]{1,99}")
 def _address(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii() or not url.isprintable():
-        raise ValueError("give an address that begins with https://")
+        raise ValueError("give an address that starts with https://")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("no user and no password stand in an address")
+        raise ValueError("an address must not contain a user or a password")
     return url
 
 
@@ -36,7 +36,7 @@ def _api(url: str) -> str:
 
 def _label(text: str) -> str:
     if not text.isprintable() or "," in text or text != text.strip():
-        raise ValueError("a label has no comma and no blanks around it")
+        raise ValueError("a label must not contain commas or begin or end with blanks")
     return text
 
 
@@ -58,7 +58,7 @@ class Sink(Section):
     two_way: bool = True
 
     @model_validator(mode="after")
-    def _unread(self) -> Sink:
+    def _encrypted(self) -> Sink:
         url = urlsplit(str(getattr(self, "url", "")))
         if url.scheme == "http" and not is_loopback(url.hostname or "") and not self.plain_http:
             raise ValueError("secrets would go unencrypted: use https://, or on a network you trust plain_http = true")
@@ -158,7 +158,7 @@ class JiraSink(Tracker):
         if not _KEY.fullmatch(self.project):
             raise ValueError("project: give its key: OPS")
         if self.email is not None and (":" in self.email or not self.email.isprintable()):
-            raise ValueError("email: give the address of the account that the token is of")
+            raise ValueError("email: give the address of the token's account")
         return self
 
 

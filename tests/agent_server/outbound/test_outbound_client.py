@@ -12,7 +12,7 @@ import pytest
 from byte_servers import bytes_server, http
 
 from whystall.agent_server.outbound.client import Client, Undelivered
-from whystall.agent_server.outbound.redact import concealed, shown
+from whystall.agent_server.outbound.redact import redact, request_text
 from whystall.agent_server.outbound.request import Request, Response, as_json
 
 pytestmark = pytest.mark.anyio
@@ -164,14 +164,14 @@ def test_a_dry_run_shows_all_but_the_secrets() -> None:
     request = Request(
         "POST", "https://x.test/h?key=k%2Fey%3Dwith%2Bsigns", {"A": secret}, b'{"k":"k/ey=with+signs"}', (secret,)
     )
-    text = shown(request)
+    text = request_text(request)
     assert text == 'POST https://x.test/h?key=***\nA: ***\n\n{\n  "k": "***"\n}'
     assert secret not in repr(request).replace(str(request.headers), "").replace(str(request.body), "")
-    assert shown(Request("GET", "https://x.test/\x1b[2J")) == "GET https://x.test/\\x1b[2J"
-    assert concealed("nothing", ("",)) == "nothing"
+    assert request_text(Request("GET", "https://x.test/\x1b[2J")) == "GET https://x.test/\\x1b[2J"
+    assert redact("nothing", ("",)) == "nothing"
 
 
 @pytest.mark.parametrize("secret", ["n+uTbRThYtJBrfpMFTA4NHOCp3hFV42/Jhnl12rWhAg=", "a/b+c=d/e+f=g/h+i=j/k+l=m/n"])
 def test_a_secret_that_addresses_write_otherwise_is_struck_as_one(secret: str) -> None:
     for text in (f"key {secret}.", f"key {quote(secret, safe='')}."):
-        assert concealed(text, (secret, f"v1,{secret}")) == "key ***."
+        assert redact(text, (secret, f"v1,{secret}")) == "key ***."

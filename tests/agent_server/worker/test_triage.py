@@ -21,7 +21,7 @@ from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.sections.server import TriageSettings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
-from whystall.agent_server.worker.triage import DIAGNOSED, KIND, TELL, Triage, TriageResult
+from whystall.agent_server.worker.triage import DIAGNOSED, KIND, NOTIFY, Triage, TriageResult
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.times import rfc3339
@@ -78,7 +78,7 @@ class Bench:
 
     def told(self, task: Task) -> dict[str, Any]:
         """What is to be told of it."""
-        tell = self.kb.tasks.by_key(f"{TELL}:{task.key}")
+        tell = self.kb.tasks.by_key(f"{NOTIFY}:{task.key}")
         assert tell is not None
         return tell.payload
 
@@ -131,7 +131,7 @@ async def test_what_is_stored_is_stored_together_or_not_at_all(app: App, monkeyp
     with pytest.raises(RuntimeError, match="killed here"):
         await bench.run(ticket)
     assert bench.kb.tickets.get(ticket.id).diagnosis is None
-    assert bench.kb.tasks.by_key(f"{TELL}:triage:{ticket.id}") is None
+    assert bench.kb.tasks.by_key(f"{NOTIFY}:triage:{ticket.id}") is None
     with bench.kb._file.read() as db:
         assert db.execute("SELECT count(*) FROM diagnoses").fetchone() == (0,)
 
@@ -229,7 +229,7 @@ async def test_a_ticket_that_is_over_is_left_alone(app: App) -> None:
     bench.ticket_service.resolve(ticket.id, "it was the disk", "wang")
     task = await bench.run(bench.kb.tickets.get(ticket.id))
     assert task.state == "done"
-    assert bench.kb.tasks.by_key(f"{TELL}:{task.key}") is None
+    assert bench.kb.tasks.by_key(f"{NOTIFY}:{task.key}") is None
     assert not bench.asked
 
 

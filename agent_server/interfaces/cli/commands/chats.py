@@ -99,7 +99,7 @@ def try_chat(
         steps = _test(known[name], place, lang)
         if dry_run:
             try:
-                requests = [redact.shown(request) for request in dry_run_requests(steps)]
+                requests = [redact.request_text(request) for request in dry_run_requests(steps)]
             except SendError as error:
                 raise _failed(name, error.code, error.message) from None
             if as_json:

@@ -18,7 +18,7 @@ from whystall.agent_server.integrations.trackers.registry import open_notifier, 
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.outbound.client import Client, Undelivered
-from whystall.agent_server.outbound.redact import shown
+from whystall.agent_server.outbound.redact import request_text
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.settings.sections.trackers import TrackerSettings
 from whystall.agent_server.stores import open_default
@@ -159,7 +159,7 @@ def try_sinks(
                 continue
             request, timeout = open_tracker(one, sink).check(), sink.timeout
             if dry_run:
-                done.append({"name": one, "requests": [shown(request)]})
+                done.append({"name": one, "requests": [request_text(request)]})
                 continue
 
             async def work(client: Client, request: Any = request, timeout: float = timeout) -> int:
@@ -176,7 +176,10 @@ def try_sinks(
 def _dry(kb: Stores, settings: Settings, names: list[str], ticket: str | None, as_json: bool, lang: str) -> None:
     """Print the requests that would be sent."""
     done = [
-        {"name": one, "requests": [shown(request) for request in planned(kb, settings, one, ticket, time.time())]}
+        {
+            "name": one,
+            "requests": [request_text(request) for request in planned(kb, settings, one, ticket, time.time())],
+        }
         for one in names
     ]
     _print(done, as_json, lang)

@@ -32,7 +32,7 @@ def _body(**more: Any) -> bytes:
 
 
 def _headers(body: bytes, at: float = NOW, secret: str = SECRET, id: str = "msg_1") -> dict[str, str]:
-    return standard_webhooks.signed(secret, id, str(int(at)), body)
+    return standard_webhooks.signature_headers(secret, id, str(int(at)), body)
 
 
 def test_the_vector_of_the_standard() -> None:

@@ -18,7 +18,7 @@ from whystall.agent_server.integrations.trackers.apply_events import apply
 from whystall.agent_server.integrations.trackers.inbound import BODY_LIMIT, receive
 from whystall.agent_server.integrations.trackers.polling import TrackerPoller
 from whystall.agent_server.outbound.client import Client
-from whystall.agent_server.outbound.standard_webhooks import signed
+from whystall.agent_server.outbound.standard_webhooks import signature_headers
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 
@@ -47,7 +47,7 @@ def delivery_of(kind: Kind, said: dict[str, Any], id: str, now: float) -> tuple[
         event = "issue_comment" if "comment" in str(said) else "issues"
         return {"x-hub-signature-256": f"sha256={mac}", "x-github-event": event, "x-github-delivery": id}, {}, body
     if kind in ("gitlab", "webhook"):
-        return signed(HOOK, id, str(int(now)), body), {}, body
+        return signature_headers(HOOK, id, str(int(now)), body), {}, body
     if kind == "jira":
         return {"x-hub-signature": f"sha256={mac}", "x-atlassian-webhook-identifier": id}, {}, body
     if kind == "jira_server":

@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.trackers.issue import SyncState
 from whystall.agent_server.integrations.trackers.tracker import Notification
 from whystall.agent_server.integrations.trackers.webhook import Webhook
 from whystall.agent_server.interfaces.cli import main as cli
-from whystall.agent_server.outbound.redact import shown
+from whystall.agent_server.outbound.redact import request_text
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.sections.trackers import WebhookSink
 from whystall.agent_server.worker.lock import worker_lock
@@ -79,8 +79,8 @@ def test_a_signature_is_not_shown_either(s: Scene, monkeypatch: pytest.MonkeyPat
     webhook = Webhook("s", WebhookSink(kind="webhook", url="https://hook.example/in", secret=Secret(env="OURS")))
     sent = SyncState(nonce="n0nce")
     (request,) = webhook.requests(Notification(s.kb.tickets.get(s.ticket), "", "", [], sent, 1_800_000_000.0))
-    assert f"webhook-signature: {request.headers['webhook-signature']}" not in shown(request)
-    assert "webhook-signature: ***" in shown(request)
+    assert f"webhook-signature: {request.headers['webhook-signature']}" not in request_text(request)
+    assert "webhook-signature: ***" in request_text(request)
 
 
 def test_what_is_wrong_is_shown_and_tried_again(whystall: Whystall, s: Scene) -> None:
