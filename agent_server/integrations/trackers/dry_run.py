@@ -50,15 +50,8 @@ def _planned(kb: Stores, settings: Settings, delivery: Delivery, now: float) -> 
     if not delivery.remote:
         requests += [tracker.list_newest("")] if delivery.underway is not None else []
         return [*requests, creation(tracker, issue, note, set(sent.left_out))]
-    state = IssueState(
-        delivery.remote,
-        delivery.url,
-        sent.title,
-        "",
-        sent.phase or "open",
-        tuple(sent.labels),
-        tuple(sent.assignees),
-    )
+    phase, labels, assignees = sent.phase or "open", tuple(sent.labels), tuple(sent.assignees)
+    state = IssueState(delivery.remote, delivery.url, sent.title, "", phase, labels, assignees)
     part = tracker.format.part(issue.generated, issue.marker, tracker.format.limit, note)
     edit = changes(issue, sent, state, None if sent.hands_off else part)
     requests += [] if edit.empty else [tracker.read(delivery.remote)]

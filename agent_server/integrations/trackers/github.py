@@ -50,11 +50,8 @@ class GitHub(RestTracker[GitHubSink]):
         return self._request("POST", "/issues", body)
 
     def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
-        body: dict[str, Any] = {}
-        if edit.title is not None:
-            body["title"] = edit.title
-        if edit.text is not None:
-            body["body"] = edit.text
+        fields = {"title": edit.title, "body": edit.text}
+        body: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if edit.add_labels or edit.remove_labels:
             kept = [label for label in state.labels if label not in edit.remove_labels]
             body["labels"] = list(dict.fromkeys([*kept, *edit.add_labels]))
@@ -123,12 +120,8 @@ class GitHub(RestTracker[GitHubSink]):
         return isinstance(issue.get("number"), int) and issue.get("state") in ("open", "closed")
 
     def _comment(self, row: dict[str, Any]) -> IssueComment:
-        return IssueComment(
-            json_text(row.get("id")),
-            json_text(json_object(row.get("user")).get("login"), 200),
-            json_text(row.get("body"), 100_000),
-            json_text(row.get("created_at"), 40),
-        )
+        by = json_text(json_object(row.get("user")).get("login"), 200)
+        return self._new_comment(row, by, "body", "created_at")
 
     def _state(self, issue: dict[str, Any]) -> IssueState:
         labels = self._label_names(issue, "name")

@@ -55,11 +55,8 @@ class GitLab(RestTracker[GitLabSink]):
         return self._request("POST", "/issues", body)
 
     def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
-        body: dict[str, Any] = {}
-        if edit.title is not None:
-            body["title"] = edit.title
-        if edit.text is not None:
-            body["description"] = edit.text
+        fields = {"title": edit.title, "description": edit.text}
+        body: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if edit.add_labels:
             body["add_labels"] = ",".join(edit.add_labels)
         if edit.remove_labels:
@@ -146,12 +143,8 @@ class GitLab(RestTracker[GitLabSink]):
     def _comment(self, row: dict[str, Any]) -> IssueComment | None:
         if row.get("system") is True:  # written by GitLab itself
             return None
-        return IssueComment(
-            json_text(row.get("id")),
-            json_text(json_object(row.get("author")).get("username"), 200),
-            json_text(row.get("body"), 100_000),
-            json_text(row.get("created_at"), 40),
-        )
+        by = json_text(json_object(row.get("author")).get("username"), 200)
+        return self._new_comment(row, by, "body", "created_at")
 
     def _state(self, issue: dict[str, Any]) -> IssueState:
         """Parse an issue of the API or of a webhook, which differ in a few names."""

@@ -86,11 +86,8 @@ class Jira(RestTracker[JiraSink]):
 
     def edit(self, ref: str, edit: Edit, state: IssueState, left_out: set[str]) -> list[Request]:
         """Change an issue except for its state, which `transition` changes."""
-        fields: dict[str, Any] = {}
-        if edit.title is not None:
-            fields["summary"] = edit.title
-        if edit.text is not None:
-            fields["description"] = edit.text
+        texts = {"summary": edit.title, "description": edit.text}
+        fields: dict[str, Any] = {name: value for name, value in texts.items() if value is not None}
         if edit.assignees is not None:
             fields["assignee"] = self._person(edit.assignees) if edit.assignees else None
         if edit.severity is not None and (priority := self._priority(edit.severity.value)) is not None:
@@ -224,12 +221,7 @@ class Jira(RestTracker[JiraSink]):
         return bool(_KEY.fullmatch(json_text(issue.get("key"), 100)) and json_object(issue.get("fields")))
 
     def _comment(self, row: dict[str, Any]) -> IssueComment:
-        return IssueComment(
-            json_text(row.get("id")),
-            _user(row.get("author")),
-            json_text(row.get("body"), 100_000),
-            json_text(row.get("created"), 40),
-        )
+        return self._new_comment(row, _user(row.get("author")), "body", "created")
 
     def _state(self, issue: dict[str, Any]) -> IssueState:
         key, fields = json_text(issue.get("key"), 100), json_object(issue.get("fields"))

@@ -77,6 +77,10 @@ class RestTracker(Generic[S]):
         """Parse a comment; None if no person wrote it."""
         raise NotImplementedError
 
+    def _new_comment(self, row: dict[str, Any], by: str, text: str, at: str) -> IssueComment:
+        """Return a comment by `by`; `text` and `at` name the fields of its text and time."""
+        return IssueComment(json_text(row.get("id")), by, json_text(row.get(text), 100_000), json_text(row.get(at), 40))
+
     def _headers(self) -> dict[str, str]:
         raise NotImplementedError
 

@@ -97,6 +97,7 @@ Span = Annotated[
     PlainSerializer(_span, return_type=str, when_used="json"),
 ]
 Names = Annotated[list[Name], Field(max_length=1000)]
+Accounts = Annotated[dict[Name, Annotated[str, Field(max_length=200)]], Field(max_length=100)]
 
 
 class Person(Section):
@@ -106,12 +107,8 @@ class Person(Section):
 
     name: Annotated[str, Field(max_length=100)] = ""
     email: Annotated[str, Field(max_length=254)] = ""
-    chats: Annotated[dict[Name, Annotated[str, Field(max_length=200)]], Field(max_length=100)] = Field(
-        default_factory=dict
-    )
-    trackers: Annotated[dict[Name, Annotated[str, Field(max_length=200)]], Field(max_length=100)] = Field(
-        default_factory=dict
-    )
+    chats: Accounts = Field(default_factory=dict)
+    trackers: Accounts = Field(default_factory=dict)
 
 
 class Rotation(Section):

@@ -1,4 +1,4 @@
-"""A diagnosis whose model does not answer: refused before it begins, or finished by the rules, and told why."""
+"""A diagnosis whose model does not answer is refused before it begins, or finished by the rules with the reason."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _diagnosed(failed: list[LlmError], *, llm: bool = True) -> Diagnosis:
         return anyio.run(lambda: app.diagnose(DiagnoseParams(llm=llm), source=RECORDED, failed=failed.append))
 
 
-def _told(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What must not depend on whether a model was asked; without ids, which follow the order of looks."""
+def _independent_of_model(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the fields that must not depend on whether a model was asked."""
     whole = diagnosis.model_dump()
     return {name: whole[name] for name in ("verdict", "cause", "culprit", "explained_pct", "missing")}
 
@@ -68,7 +68,7 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
     ],
     ids=["401", "404", "429", "500", "web-page", "100-MB", "no-tools", "context"],
 )
-def test_the_rules_finish_and_it_is_told_why(answer: Raw, code: str, words: str, settings: Set) -> None:
+def test_the_rules_finish_and_the_reason_is_reported(answer: Raw, code: str, words: str, settings: Set) -> None:
     failed: list[LlmError] = []
     with model_server.serve(lambda _: answer) as server:
         settings(BASE_URL=server.base_url, API_KEY=KEY)
@@ -81,7 +81,7 @@ def test_the_rules_finish_and_it_is_told_why(answer: Raw, code: str, words: str,
     transcripts = list((Path(os.environ["WHYSTALL_HOME"]) / "transcripts").iterdir())
     assert transcripts
     assert all(KEY not in path.read_text() for path in transcripts)
-    assert _told(diagnosis) == _told(_diagnosed([], llm=False))
+    assert _independent_of_model(diagnosis) == _independent_of_model(_diagnosed([], llm=False))
 
 
 @pytest.mark.parametrize("where", ["nobody", "no-name", "no-tls", "silent"])
@@ -97,7 +97,7 @@ def test_a_server_that_is_not_there(where: str, settings: Set) -> None:
     assert diagnosis.cause == "sync_checkpoint_write"
 
 
-def test_a_model_that_talks_instead_of_calling_is_told_once(settings: Set) -> None:
+def test_a_model_that_answers_in_prose_is_corrected_once(settings: Set) -> None:
     with model_server.serve(lambda _: Turn("I believe it is the disk.")) as server:
         settings(BASE_URL=server.base_url)
         diagnosis = _diagnosed([])
@@ -107,7 +107,7 @@ def test_a_model_that_talks_instead_of_calling_is_told_once(settings: Set) -> No
     assert diagnosis.cause == "sync_checkpoint_write"
 
 
-def test_settings_that_cannot_be_used_end_it_before_anything_is_looked_at(settings: Set) -> None:
+def test_unusable_settings_end_it_before_anything_is_observed(settings: Set) -> None:
     with pytest.raises(ToolError) as caught:
         _diagnosed([])
     assert caught.value.code is ErrorCode.NO_MODEL
@@ -118,7 +118,7 @@ def test_settings_that_cannot_be_used_end_it_before_anything_is_looked_at(settin
     assert not (home / "transcripts").exists()
 
 
-def test_the_command_line_tells_it_in_one_line(whystall: Callable[..., Any]) -> None:
+def test_the_command_line_reports_it_in_one_line(whystall: Callable[..., Any]) -> None:
     words = ("diagnose", "--llm", "--from", str(RECORDED), "--json")
     done = whystall(*words, env={"WHYSTALL_LLM_MODEL": "x"})
     assert done.returncode == 1
