@@ -360,48 +360,36 @@ class Records:
         )
 
 
-Items = list[tuple[bytes, bytes]]
-
-
-def call_totals(items: Items) -> list[CallTotal]:
+def call_totals(items: lay.Items) -> list[CallTotal]:
     """Return the rows of map call_totals."""
-    key, value = lay.unpacker(lay.CallKey), lay.unpacker(lay.CallTotal)
     rows = []
-    for k, v in items:
-        tgid, tid, nr, _ = key.unpack(k)
-        count, wall, longest, size, d, s, run, other = value.unpack(v)
+    for (tgid, tid, nr, _), (count, wall, longest, size, d, s, run, other) in lay.decode(
+        items, lay.CallKey, lay.CallTotal
+    ):
         cpu = max(0, wall - d - s - run - other)
         rows.append(CallTotal(tgid, tid, nr, count, wall, longest, size, cpu, d, s, run, other))
     return rows
 
 
-def file_slots(items: Items) -> list[FileSlot]:
+def file_slots(items: lay.Items) -> list[FileSlot]:
     """Return the rows of map file_slots."""
-    key, value = lay.unpacker(lay.SlotKey), lay.unpacker(lay.SlotValue)
-    rows = []
-    for k, v in items:
-        ino, dev, gen, tgid, nr, slot = key.unpack(k)
-        rows.append(FileSlot(FileKey(dev, ino, gen), tgid, nr, slot, *value.unpack(v)))
-    return rows
+    return [
+        FileSlot(FileKey(dev, ino, gen), tgid, nr, slot, *value)
+        for (ino, dev, gen, tgid, nr, slot), value in lay.decode(items, lay.SlotKey, lay.SlotValue)
+    ]
 
 
-def off_totals(items: Items) -> list[OffTotal]:
+def off_totals(items: lay.Items) -> list[OffTotal]:
     """Return the rows of map off_totals."""
-    key, value = lay.unpacker(lay.OffKey), lay.unpacker(lay.OffTotal)
     rows = []
-    for k, v in items:
-        ino, dev, gen, kstack, ustack, pystack, tgid, tid, nr, off_class = key.unpack(k)
-        count, total, longest, run = value.unpack(v)
-        rows.append(
-            OffTotal(
-                tgid, tid, lay.OFF_CLASSES[off_class], nr, _key(ino, dev, gen), kstack, ustack, pystack,
-                count, total, longest, run,
-            )
-        )  # fmt: skip
+    for key, value in lay.decode(items, lay.OffKey, lay.OffTotal):
+        ino, dev, gen, kstack, ustack, pystack, tgid, tid, nr, off_class = key
+        file, state = _key(ino, dev, gen), lay.OFF_CLASSES[off_class]
+        rows.append(OffTotal(tgid, tid, state, nr, file, kstack, ustack, pystack, *value))
     return rows
 
 
-def threads(items: Items) -> dict[int, Thread]:
+def threads(items: lay.Items) -> dict[int, Thread]:
     """Return the rows of map threads by thread id."""
     value = lay.unpacker(lay.ThreadInfoValue)
     found = {}
@@ -422,27 +410,21 @@ def stack(record: bytes) -> tuple[int, Stack]:
     return int.from_bytes(record[8:16], "little"), Stack(kind, addresses)
 
 
-def block_slots(items: Items) -> list[BlockSlot]:
+def block_slots(items: lay.Items) -> list[BlockSlot]:
     """Return the rows of map block_slots."""
-    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockSlot)
-    rows = []
-    for k, v in items:
-        dev, op, phase, slot, _ = key.unpack(k)
-        rows.append(BlockSlot(dev, lay.BLOCK_OPS[op], lay.BLOCK_PHASES[phase], slot, *value.unpack(v)))
-    return rows
+    return [
+        BlockSlot(dev, lay.BLOCK_OPS[op], lay.BLOCK_PHASES[phase], slot, *value)
+        for (dev, op, phase, slot, _), value in lay.decode(items, lay.BlockKey, lay.BlockSlot)
+    ]
 
 
-def block_totals(items: Items) -> list[BlockTotal]:
+def block_totals(items: lay.Items) -> list[BlockTotal]:
     """Return the rows of map block_totals."""
-    key, value = lay.unpacker(lay.BlockKey), lay.unpacker(lay.BlockTotal)
-    rows = []
-    for k, v in items:
-        dev, op, *_ = key.unpack(k)
-        rows.append(BlockTotal(dev, lay.BLOCK_OPS[op], *value.unpack(v)))
-    return rows
+    rows = lay.decode(items, lay.BlockKey, lay.BlockTotal)
+    return [BlockTotal(dev, lay.BLOCK_OPS[op], *value) for (dev, op, *_), value in rows]
 
 
-def open_ios(items: Items, end: int) -> list[BlockIo]:
+def open_ios(items: lay.Items, end: int) -> list[BlockIo]:
     """Return the rows of map requests: I/Os in progress when the window ended."""
     value = lay.unpacker(lay.RequestState)
     rows = []

@@ -84,14 +84,11 @@ class Pages:
     reads_reported: bool
 
 
-Items = list[tuple[bytes, bytes]]
-
-
 def _key(ino: int, dev: int, gen: int) -> FileKey | None:
     return FileKey(dev, ino, gen) if dev else None
 
 
-def touched_once(items: Items) -> dict[FileKey, int]:
+def touched_once(items: lay.Items) -> dict[FileKey, int]:
     """Count, from map page_chunks, the pages added in the window, still there and used at most once."""
     key, words = lay.unpacker(lay.ChunkKey), 8 * lay.CHUNK_WORDS
     added, more = lay.PageChunk.added.offset, lay.PageChunk.more.offset
@@ -105,15 +102,13 @@ def touched_once(items: Items) -> dict[FileKey, int]:
     return counts
 
 
-def uses(items: Items, maps_reported: bool) -> list[PageUse]:
+def uses(items: lay.Items, maps_reported: bool) -> list[PageUse]:
     """Return the rows of the maps page_uses; `maps_reported`: whether the kernel reports pages that faults map."""
-    key, value = lay.unpacker(lay.UseKey), lay.unpacker(lay.PageUse)
     rows = []
-    for k, v in items:
-        ino, dev, gen, tgid, _ = key.unpack(k)
+    for (ino, dev, gen, tgid, _), value in lay.decode(items, lay.UseKey, lay.PageUse):
         (
             accessed, mapped, again, added, refaulted, dirtied, tracked, untracked, direct, read, written, comm,
-        ) = value.unpack(v)  # fmt: skip
+        ) = value  # fmt: skip
         rows.append(
             PageUse(
                 _key(ino, dev, gen), tgid, comm.split(b"\0", 1)[0], accessed, mapped if maps_reported else -1,
@@ -123,13 +118,11 @@ def uses(items: Items, maps_reported: bool) -> list[PageUse]:
     return rows
 
 
-def files(items: Items, once: dict[FileKey, int], writes_reported: bool) -> list[PageFile]:
+def files(items: lay.Items, once: dict[FileKey, int], writes_reported: bool) -> list[PageFile]:
     """Return the rows of map page_files with the counts `once`; `writes_reported`: whether the kernel reports bios."""
-    key, value = lay.unpacker(lay.FileKey), lay.unpacker(lay.PageFile)
     rows = []
-    for k, v in items:
-        ino, dev, gen = key.unpack(k)
-        reclaimed, dropped, judged, one_pass, written, flags = value.unpack(v)
+    for (ino, dev, gen), value in lay.decode(items, lay.FileKey, lay.PageFile):
+        reclaimed, dropped, judged, one_pass, written, flags = value
         file = FileKey(dev, ino, gen)
         if not writes_reported or flags & lay.PAGE_FILE_NO_DISK or not ino:
             written = -1
@@ -138,25 +131,17 @@ def files(items: Items, once: dict[FileKey, int], writes_reported: bool) -> list
     return rows + list(left)
 
 
-def stalls(items: Items) -> list[Stall]:
+def stalls(items: lay.Items) -> list[Stall]:
     """Return the rows of map stall_totals."""
-    key, value = lay.unpacker(lay.StallKey), lay.unpacker(lay.StallTotal)
-    rows = []
-    for k, v in items:
-        ino, dev, gen, tgid, tid, what, _ = key.unpack(k)
-        count, total, longest, at, pages, open_ = value.unpack(v)
-        rows.append(
-            Stall(_key(ino, dev, gen), tgid, tid, lay.STALLS[what], count, total, longest, at, pages, bool(open_))
-        )
-    return rows
+    return [
+        Stall(_key(ino, dev, gen), tgid, tid, lay.STALLS[what], *value, in_flight=bool(open_))
+        for (ino, dev, gen, tgid, tid, what, _), (*value, open_) in lay.decode(items, lay.StallKey, lay.StallTotal)
+    ]
 
 
-def sizes(items: Items) -> list[SizeSlot]:
+def sizes(items: lay.Items) -> list[SizeSlot]:
     """Return the rows of the maps size_totals."""
-    key, value = lay.unpacker(lay.SizeKey), lay.unpacker(lay.SizeTotal)
-    rows = []
-    for k, v in items:
-        ino, dev, gen, tgid, write, direct, log, _ = key.unpack(k)
-        count, size = value.unpack(v)
-        rows.append(SizeSlot(FileKey(dev, ino, gen), tgid, bool(write), bool(direct), log, count, size))
-    return rows
+    return [
+        SizeSlot(FileKey(dev, ino, gen), tgid, bool(write), bool(direct), log, *value)
+        for (ino, dev, gen, tgid, write, direct, log, _), value in lay.decode(items, lay.SizeKey, lay.SizeTotal)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as ct
 import struct
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from whystall.bpf.layout_generated import *  # noqa: F403
@@ -13,6 +14,8 @@ OFF_CLASSES = ("D", "S", "R", "other")
 LOSSES = COUNTERS[: COUNTERS.index("self_calls")]
 """Counters of lost events; `COUNTERS` has them first. `TRACE_TYPES` count from 1, `TRACE_FLAGS` from bit 0."""
 
+Items = Iterable[tuple[bytes, bytes]]
+"""Keys and values of a map."""
 _CODES: dict[Any, str] = {ct.c_char: "s", ct.c_uint8: "B", ct.c_uint16: "H", ct.c_uint32: "I", ct.c_uint64: "Q"}
 _CODES |= {ct.c_int32: "i", ct.c_int64: "q"}
 
@@ -41,6 +44,12 @@ def unpacker(mirror: type[ct.Structure]) -> struct.Struct:
     if made.size != ct.sizeof(mirror):
         raise TypeError(f"{mirror.__name__} has hidden padding")
     return made
+
+
+def decode(items: Items, key: type[ct.Structure], value: type[ct.Structure]) -> Iterator[tuple[Any, Any]]:
+    """Yield the members of each key and value of a map, by their mirrors."""
+    read_key, read_value = unpacker(key).unpack, unpacker(value).unpack
+    return ((read_key(k), read_value(v)) for k, v in items)
 
 
 def slot_bounds(slot: int) -> tuple[int, int]:

@@ -201,11 +201,6 @@ def is_file_operation(call: str) -> bool:
     return bool(row(call)["flags"] & lay.ROW_FILE_OP)
 
 
-def is_metadata(call: str) -> bool:
-    """Return whether a call works on names or attributes, not on content."""
-    return bool(row(call)["flags"] & lay.ROW_METADATA)
-
-
 def rows_image(machine: str | None = None) -> bytes:
     """Return the table of rows for the BPF programs."""
     image = (lay.SyscallRow * lay.SYSCALL_ROWS)()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,18 +76,12 @@ class InterruptTimes(Collector):
         return decode(*(window.made.map(name).items() for name in names))
 
 
-Items = Iterable[tuple[bytes, bytes]]
-
-
-def decode(totals: Items, slots: Items, names: Items, stolen: Items) -> Interrupts:
+def decode(totals: lay.Items, slots: lay.Items, names: lay.Items, stolen: lay.Items) -> Interrupts:
     """Decode the maps' keys and values. Actions of one name and CPU become one row."""
     known = {int.from_bytes(k, "little"): v.split(b"\0", 1)[0] for k, v in names}
-    key, slot_key, stolen_key = (lay.unpacker(one) for one in (lay.IrqKey, lay.IrqSlotKey, lay.StolenKey))
-    value, stolen_value = lay.unpacker(lay.IrqTotal), lay.unpacker(lay.StolenTotal)
+    slot_key = lay.unpacker(lay.IrqSlotKey)
     merged: dict[tuple[str, bytes, int], tuple[int, int, int]] = {}
-    for k, v in totals:
-        number, kind, cpu = key.unpack(k)
-        count, total, longest = value.unpack(v)
+    for (number, kind, cpu), (count, total, longest) in lay.decode(totals, lay.IrqKey, lay.IrqTotal):
         handler = (*_named(kind, number, known), cpu)
         before = merged.get(handler, (0, 0, 0))
         merged[handler] = (before[0] + count, before[1] + total, max(before[2], longest))
@@ -97,11 +91,8 @@ def decode(totals: Items, slots: Items, names: Items, stolen: Items) -> Interrup
         place = (*_named(kind, number, known), slot)
         counted[place] = counted.get(place, 0) + int.from_bytes(v, "little")
     taken = []
-    for k, v in stolen:
-        number, kind, tid = stolen_key.unpack(k)
-        count, total, longest, in_call, tgid, _, comm = stolen_value.unpack(v)
-        named = _named(kind, number, known)
-        taken.append(Stolen(tgid, tid, comm.split(b"\0", 1)[0], *named, count, total, longest, in_call))
+    for (number, kind, tid), (*numbers, tgid, _, comm) in lay.decode(stolen, lay.StolenKey, lay.StolenTotal):
+        taken.append(Stolen(tgid, tid, comm.split(b"\0", 1)[0], *_named(kind, number, known), *numbers))
     return Interrupts(
         totals=[IrqTotal(*handler, *sums) for handler, sums in merged.items()],
         slots=[IrqSlot(*place, count) for place, count in counted.items()],

@@ -166,7 +166,7 @@ class PageCache(Collector):
     def read(self, window: Window) -> cap.Pages:
         """Return the contents of the maps."""
 
-        def items(*names: str) -> cap.Items:
+        def items(*names: str) -> list[tuple[bytes, bytes]]:
             return [item for name in names for item in window.made.map(name).items()]
 
         kernel = self._kernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,19 +53,13 @@ class RunQueueWaits(Collector):
         return decode(window.made.map("queue_totals").items(), window.made.map("queue_slots").items())
 
 
-Items = Iterable[tuple[bytes, bytes]]
-
-
-def decode(totals: Items, slots: Items) -> RunQueue:
+def decode(totals: lay.Items, slots: lay.Items) -> RunQueue:
     """Decode the maps' keys and values."""
-    key, value, place = (lay.unpacker(one) for one in (lay.QueueKey, lay.QueueTotal, lay.QueueSlotKey))
-    rows = []
-    for k, v in totals:
-        count, total, longest, comm = value.unpack(v)
-        tgid, tid = key.unpack(k)
-        rows.append(QueueTotal(tgid, tid, comm.split(b"\0", 1)[0], count, total, longest))
-    counted = []
-    for k, v in slots:
-        tgid, slot = place.unpack(k)
-        counted.append(QueueSlot(tgid, slot, int.from_bytes(v, "little")))
-    return RunQueue(rows, counted)
+    place = lay.unpacker(lay.QueueSlotKey)
+    return RunQueue(
+        [
+            QueueTotal(tgid, tid, comm.split(b"\0", 1)[0], *numbers)
+            for (tgid, tid), (*numbers, comm) in lay.decode(totals, lay.QueueKey, lay.QueueTotal)
+        ],
+        [QueueSlot(*place.unpack(k), count=int.from_bytes(v, "little")) for k, v in slots],
+    )

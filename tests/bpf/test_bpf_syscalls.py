@@ -49,8 +49,8 @@ def test_the_image_carries_the_rows() -> None:
 def test_names_of_the_unknown() -> None:
     assert syscalls.name(-1) == ""
     assert syscalls.name(9999) == "syscall_9999"
-    assert syscalls.is_metadata("unlink")
-    assert not syscalls.is_metadata("write")
+    assert syscalls.row("unlink")["flags"] & layout.ROW_METADATA
+    assert not syscalls.row("write")["flags"] & layout.ROW_METADATA
     assert not syscalls.is_file_operation("getrandom")
     with pytest.raises(KeyError):
         syscalls.names("sparc")

@@ -50,14 +50,6 @@ class Counters(NamedTuple):
     errors: int
     """Returned to the caller."""
 
-    def bytes_by_way(self) -> dict[str, int]:
-        """Return the bytes of ``buffered`` and ``direct`` requests, reads and writes together."""
-        total = {"buffered": 0, "direct": 0}
-        for by_reason in self.requests.values():
-            for reason, count in by_reason.items():
-                total["direct" if reason in layout.DIRECT else "buffered"] += count["bytes"]
-        return total
-
 
 def status_of(now: layout.Status) -> FileStatus:
     """Convert a status of the engine."""
