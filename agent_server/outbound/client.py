@@ -93,11 +93,7 @@ class Client:
             self._http = None
 
     async def send(
-        self,
-        request: Request,
-        allowed: Collection[int] = (),
-        timeout: float | None = None,
-        limit: int | None = None,
+        self, request: Request, allowed: Collection[int] = (), timeout: float | None = None, limit: int | None = None
     ) -> Response:
         """Return a response of status 2xx or one of `allowed`, within `timeout` seconds and `limit` bytes (None: the
         client's). Raises `Undelivered` for all others.

@@ -213,13 +213,7 @@ class TicketService:
         return ticket
 
     def link(
-        self,
-        ticket_id: str,
-        other: str,
-        kind: LinkKind,
-        by: str,
-        source: str = "cli",
-        now: datetime | None = None,
+        self, ticket_id: str, other: str, kind: LinkKind, by: str, source: str = "cli", now: datetime | None = None
     ) -> Ticket:
         """Link `ticket_id` to `other` as related, duplicate or original."""
         at = _at(now)

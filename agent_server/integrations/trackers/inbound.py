@@ -17,12 +17,7 @@ BODY_LIMIT = 8 << 20
 
 
 def receive(
-    name: str,
-    settings: SinkSettings,
-    headers: Mapping[str, str],
-    query: Mapping[str, str],
-    body: bytes,
-    now: float,
+    name: str, settings: SinkSettings, headers: Mapping[str, str], query: Mapping[str, str], body: bytes, now: float
 ) -> list[TrackerEvent] | Answered:
     """Return the events in a webhook of the tracker `name`. `headers` in lower case; `now`: seconds since the epoch.
 

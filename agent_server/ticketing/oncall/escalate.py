@@ -81,11 +81,7 @@ def _step(schedule: Schedule, level: int) -> Step | None:
 
 
 def _users(
-    assignment: Assignment,
-    settings: OncallSettings,
-    overrides: Sequence[Override],
-    step: Step | None,
-    now: datetime,
+    assignment: Assignment, settings: OncallSettings, overrides: Sequence[Override], step: Step | None, now: datetime
 ) -> tuple[list[str], str]:
     """Return the users of a step (None: those on call), and the code of what decided it."""
     if step is None:

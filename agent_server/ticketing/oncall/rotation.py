@@ -114,7 +114,7 @@ class Turns:
         n += 1
         time = self._begins(n)
         ends = instant(time, self._zone)
-        # A skipped local time is later than its number says: the turn after it may begin earlier.
+        # A turn at a skipped local time begins late: the next one may begin earlier.
         while not exists(time, self._zone) and self._begins(n + 1) < time + _DAY:
             n += 1
             ends = min(ends, instant(self._begins(n), self._zone))

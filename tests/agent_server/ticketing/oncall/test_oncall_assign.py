@@ -1,4 +1,4 @@
-"""Who gets a ticket, who is asked next when nobody answers, and what decided."""
+"""Assignment and escalation of tickets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def facts(**more: Any) -> Facts:
                      id="a-schedule-that-is-gone"),
     ],
 )  # fmt: skip
-def test_what_is_more_particular_decides(given: Facts, rule: str, users: list[str], why: str) -> None:
+def test_the_most_specific_rule_decides(given: Facts, rule: str, users: list[str], why: str) -> None:
     made = assign(given, settings(), [], NOW)
     assert (made.rule, made.users, made.why, made.level, made.at) == (rule, users, why, 0, "2026-11-03T12:00:00Z")
 
@@ -85,7 +85,7 @@ def test_the_shift_and_overrides_are_rfc3339() -> None:
     assert (made.users, made.why, made.until) == (["bo"], "override:7", "2026-11-03T13:00:00Z")
 
 
-def test_without_settings_nobody_gets_it_and_with_a_fallback_that_one() -> None:
+def test_without_schedules_only_the_fallback_is_assigned() -> None:
     made = assign(facts(), OncallSettings(), [], NOW)
     assert (made.users, made.rule, made.why, made.schedule) == ([], "none", "", None)
     made = assign(facts(), OncallSettings(fallback=["li"]), [], NOW)
@@ -94,7 +94,7 @@ def test_without_settings_nobody_gets_it_and_with_a_fallback_that_one() -> None:
     assert (made.users, made.rule, made.why) == ([], "receiver:r", "")
 
 
-def test_patterns_of_labels_are_no_regular_expressions_and_cost_little() -> None:
+def test_label_patterns_are_no_regular_expressions_and_are_fast() -> None:
     hostile = {"rules": [{"id": "r", "labels": {"a": "*a*a*a*a*a*a*a*a*b"}, "users": ["x"]}]}
     assert assign(facts(labels={"a": "a" * 300}), settings(**hostile), [], NOW).rule == "default"
 
@@ -113,7 +113,7 @@ def after(minutes: float, assignment: Assignment, configured: OncallSettings | N
     return due_escalation(ticket(assignment), configured or settings(), [], NOW + timedelta(minutes=minutes))
 
 
-def test_steps_come_after_their_pauses_and_then_end() -> None:
+def test_steps_follow_after_their_delays_and_then_end() -> None:
     assert after(14.9, first()) is None
     one = after(15, first())
     assert one is not None
@@ -130,7 +130,7 @@ def test_steps_come_after_their_pauses_and_then_end() -> None:
     assert escalates_at(ticket(two), settings()) is None
 
 
-def test_it_is_repeated_from_who_is_on_call_by_then() -> None:
+def test_a_repetition_starts_with_the_users_on_call_then() -> None:
     schedules = {**SETTINGS["schedules"], "platform": {**SETTINGS["schedules"]["platform"], "repeat": 1}}
     configured = settings(schedules=schedules)
     week_later = NOW + timedelta(days=7)
@@ -144,19 +144,19 @@ def test_it_is_repeated_from_who_is_on_call_by_then() -> None:
 
 
 @pytest.mark.parametrize("state", ["acknowledged", "resolved", "closed"])
-def test_who_has_it_keeps_it_once_somebody_answers(state: str) -> None:
+def test_an_acknowledged_ticket_is_not_escalated(state: str) -> None:
     assert due_escalation(ticket(first(), state=state), settings(), [], NOW + timedelta(days=1)) is None
     assert escalates_at(ticket(first(), state=state), settings()) is None
 
 
-def test_without_schedule_or_steps_nobody_else_is_asked() -> None:
+def test_without_schedule_or_steps_nothing_is_escalated() -> None:
     for assignment in (None, assign(facts(category="network"), settings(), [], NOW), Assignment(rule="none", at="")):
         assert due_escalation(ticket(assignment), settings(), [], NOW + timedelta(days=1)) is None
     gone = first().model_copy(update={"schedule": "gone"})
     assert due_escalation(ticket(gone), settings(), [], NOW + timedelta(days=1)) is None
 
 
-def test_steps_that_reach_nobody_are_passed_over() -> None:
+def test_steps_without_users_are_skipped() -> None:
     platform = {**SETTINGS["schedules"]["platform"], "escalation": [{"after": "15m", "schedules": ["deep"]},
                                                                     {"after": "1h", "users": ["yan"]}]}  # fmt: skip
     configured = settings(schedules={**SETTINGS["schedules"], "platform": platform})
@@ -167,7 +167,7 @@ def test_steps_that_reach_nobody_are_passed_over() -> None:
     assert after(15, first(), settings(schedules={**SETTINGS["schedules"], "platform": nobody})) is None
 
 
-def test_where_nobody_was_asked_nobody_is_waited_for() -> None:
+def test_a_ticket_without_assignees_escalates_without_delay() -> None:
     nobody = assign(facts(receiver="r", schedule="deep"), settings(), [], NOW)
     deep = {**SETTINGS["schedules"]["deep"], "escalation": [{"after": "1h", "users": ["yan"]}]}
     configured = settings(schedules={**SETTINGS["schedules"], "deep": deep})
@@ -177,7 +177,7 @@ def test_where_nobody_was_asked_nobody_is_waited_for() -> None:
     assert escalates_at(ticket(nobody), configured) == NOW
 
 
-def test_clocks_that_jump_ask_one_level_at_once_and_never_all() -> None:
+def test_a_clock_jump_escalates_by_one_level() -> None:
     far = after(60 * 24 * 365, first())  # ahead, or nothing ran for long
     assert far is not None
     assert far.level == 1
@@ -189,7 +189,7 @@ def test_clocks_that_jump_ask_one_level_at_once_and_never_all() -> None:
     assert due_escalation(ticket(first()), settings(), [], NOW - timedelta(seconds=30)) is None
 
 
-def test_schedules_that_name_each_other_end() -> None:
+def test_schedules_that_name_each_other_terminate() -> None:
     both = {
         name: {"timezone": "UTC", "layers": [{"users": [name]}], "escalation": [{"after": "1m", "schedules": [other]}]}
         for name, other in (("a", "b"), ("b", "a"))
@@ -202,7 +202,7 @@ def test_schedules_that_name_each_other_end() -> None:
     assert due_escalation(ticket(found), configured, [], NOW + timedelta(days=1)) is None
 
 
-def test_what_is_open_again_goes_to_who_is_on_call_by_now() -> None:
+def test_a_reopened_ticket_goes_to_the_users_on_call_now() -> None:
     escalated = first().model_copy(update={"level": 2, "users": ["mia"]})
     again = reassign(escalated, settings(), [], NOW + timedelta(days=7))
     assert again is not None
