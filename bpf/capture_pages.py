@@ -133,10 +133,12 @@ def files(items: lay.Items, once: dict[FileKey, int], writes_reported: bool) -> 
 
 def stalls(items: lay.Items) -> list[Stall]:
     """Return the rows of map stall_totals."""
-    return [
-        Stall(_key(ino, dev, gen), tgid, tid, lay.STALLS[what], *value, in_flight=bool(open_))
-        for (ino, dev, gen, tgid, tid, what, _), (*value, open_) in lay.decode(items, lay.StallKey, lay.StallTotal)
-    ]
+    rows = []
+    for (ino, dev, gen, tgid, tid, what, _), value in lay.decode(items, lay.StallKey, lay.StallTotal):
+        count, total, longest, at, pages, open_ = value
+        file, kind = _key(ino, dev, gen), lay.STALLS[what]
+        rows.append(Stall(file, tgid, tid, kind, count, total, longest, at, pages, bool(open_)))
+    return rows
 
 
 def sizes(items: lay.Items) -> list[SizeSlot]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -55,11 +56,11 @@ class RunQueueWaits(Collector):
 
 def decode(totals: lay.Items, slots: lay.Items) -> RunQueue:
     """Decode the maps' keys and values."""
-    place = lay.unpacker(lay.QueueSlotKey)
+    place, count = lay.unpacker(lay.QueueSlotKey), struct.Struct("<Q")
     return RunQueue(
         [
             QueueTotal(tgid, tid, comm.split(b"\0", 1)[0], *numbers)
             for (tgid, tid), (*numbers, comm) in lay.decode(totals, lay.QueueKey, lay.QueueTotal)
         ],
-        [QueueSlot(*place.unpack(k), count=int.from_bytes(v, "little")) for k, v in slots],
+        [QueueSlot(*place.unpack(k), *count.unpack(v)) for k, v in slots],
     )
