@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +27,22 @@ def _no_settings_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> It
     empty.touch(mode=0o600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WHYSTALL_CONFIG", str(empty))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _databases_without_fsync() -> Iterator[None]:
+    """Half the time of the tests of databases would be fsync. A killed process loses nothing without it, either."""
+    connect = sqlite3.connect
+
+    def unsynchronised(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        with contextlib.suppress(sqlite3.Error):  # no database: the test's own statement shall fail
+            connection.execute("PRAGMA synchronous = OFF").close()
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", unsynchronised)
         yield
 
 
