@@ -179,5 +179,5 @@ def test_no_client_of_the_server_may_either() -> None:
         offered = entries(app, "en")
         for name in (DIRECT_IO_TOOL, "diagnose"):
             assert {"calibrate", "directory"}.isdisjoint(offered[name].arguments["properties"])
-            with pytest.raises(ToolError, match="for whoever runs the server"):
+            with pytest.raises(ToolError, match="reserved for the operator of the server"):
                 anyio.run(offered[name].answer, {"calibrate": True}, lambda *_: None)
