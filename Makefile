@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS := $(shell echo $$(($$(nproc) + 1)))
+WORKERS := $(shell echo $$((2 * $$(nproc))))
 PACKAGES := agent_server bpf knowledge_base prompts tools
 BPF_SOURCES := $(wildcard bpf/*.c bpf/*.h bpf/*/*.c bpf/*/*.h bpf/build.py bpf/layout_generator.py)
 HYBRID_SOURCES := $(wildcard tools/hybrid_io/src/* tools/hybrid_io/build.py)
@@ -45,7 +45,7 @@ matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
 tools_on_kernel = $(matrix) $(1) tests/kernels/inside/test_tools_on_kernel.py
 twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel); }
 
-# One worker more than processors, since many tests wait. Live tests that others do not disturb run two at a time.
+# Two workers per processor, since many tests wait. Live tests that others do not disturb run two at a time.
 test: build .setup/test-packages .setup/torch
 	$(call run_tests,$(unit) -m 'not thorough')
 	$(call twice,--host)

@@ -290,6 +290,7 @@ def test_ours_beats_a_constant_guess_and_is_no_worse_than_plain_words(
     assert ours.hit1.hits >= fts.hit1.hits  # which never abstains
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_questions_in_both_languages_find_their_incident(lang: str, shipped: Evaluation) -> None:
     ours = row(shipped, "questions", lang, half="held_out")

@@ -12,6 +12,8 @@ from whystall.agent_server.settings.sources import tomllib
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.extras import extra
 
+pytestmark = pytest.mark.thorough
+
 _LIBRARIES = ("dask", "distributed", "fsspec", "httpx", "icalendar", "resvg_py")
 _PROGRAM = f"""
 import sys

@@ -56,6 +56,7 @@ def known(diagnosis: dict[str, Any]) -> list[tuple[str, int]]:
     return [(match["incident"], match["occurrences"]) for match in diagnosis["matches"] if match["known"]]
 
 
+@pytest.mark.thorough
 def test_a_solved_and_reviewed_fault_is_known_the_next_day_and_counted(story: Story) -> None:
     first = story.json("diagnose", "--from", story.recorded("checkpoint", -1), "--ticket")
     assert first["cause"] == "sync_checkpoint_write"

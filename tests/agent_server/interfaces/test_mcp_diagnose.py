@@ -16,7 +16,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 TOKEN = "a-token-of-the-tests-0123456789"
 ERAS = ("auto", "legacy")
@@ -87,7 +87,6 @@ async def test_every_step_is_told_with_its_tools(transport: str, mode: str, conn
     assert all(total is not None and progress <= total for progress, total, _ in told)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("transport", "mode", "step"),
     [("stdio", "auto", 2), ("stdio", "legacy", 1), ("http", "auto", 1), ("http", "legacy", 2)],

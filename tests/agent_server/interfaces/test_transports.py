@@ -17,7 +17,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 ERAS = ("auto", "legacy")
@@ -161,7 +161,6 @@ def _start_a_long_call(child: subprocess.Popen[str]) -> None:
     assert json.loads(child.stdout.readline())["method"] == "notifications/progress"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_stdio_server_though_its_client_keeps_the_pipe_open(
     signum: int, status: int, env: dict[str, str], whystall: Run
@@ -178,7 +177,6 @@ def test_a_signal_ends_a_stdio_server_though_its_client_keeps_the_pipe_open(
     assert whystall("run", "host_snapshot", "--duration", "0.1").returncode == 0  # the window is closed
 
 
-@pytest.mark.thorough
 def test_a_client_that_leaves_ends_the_call_and_the_server(env: dict[str, str], whystall: Run) -> None:
     with _stdio_child(env) as child:
         _start_a_long_call(child)
@@ -188,7 +186,6 @@ def test_a_client_that_leaves_ends_the_call_and_the_server(env: dict[str, str], 
     assert whystall("run", "host_snapshot", "--duration", "0.1").returncode == 0
 
 
-@pytest.mark.thorough
 def test_garbage_on_standard_input_does_not_end_a_stdio_server(env: dict[str, str]) -> None:
     with _stdio_child(env) as child:
         assert child.stdin is not None

@@ -23,6 +23,8 @@ from killed_chain import Case, case
 
 from whystall.agent_server.stores import Stores
 
+pytestmark = pytest.mark.thorough
+
 # Every case waits for a second of observation and for its servers to start: more of them than processors.
 _AT_ONCE = 6
 _STALLING = """
@@ -75,7 +77,6 @@ def told(home: Path, seed: Path, pid: int, point: Point) -> Case:
     return one
 
 
-@pytest.mark.thorough
 def test_one_alert_is_one_issue_wherever_the_server_is_killed(tmp_path: Path, seed: Path, stalling: int) -> None:
     whole = told(tmp_path / "whole", seed, stalling, Point())
     assert whole.kills == 0

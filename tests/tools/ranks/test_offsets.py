@@ -12,6 +12,8 @@ from whystall.tools.ranks.job import MATCHED, Clocks, job_of
 from whystall.tools.ranks.matching.clock_offsets import estimate
 from whystall.tools.ranks.matching.operations import match
 
+pytestmark = pytest.mark.thorough
+
 US = 1000
 HOURS = 3.6e6
 

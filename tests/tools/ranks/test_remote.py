@@ -23,6 +23,8 @@ from whystall.tools.ranks.traces.dask_cluster import on_cluster
 from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 _PATIENCE_S = 60.0
 
 

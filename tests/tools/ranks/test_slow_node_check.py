@@ -87,6 +87,7 @@ def test_one_slow_rank_of_64() -> None:
     assert (data.verdict, classes(data)) == ("rank", {37: "compute_slow"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("jitter", [0.02, 0.1, 0.3])
 def test_a_healthy_job_accuses_no_rank(ranks: int, jitter: float) -> None:

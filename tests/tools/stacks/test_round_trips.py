@@ -15,6 +15,8 @@ from whystall.tools.stacks.formats import format_at, read
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import Part, call_tree
 
+pytestmark = pytest.mark.thorough
+
 HOSTILE = (
     "a;b",
     "operator new(unsigned long)",

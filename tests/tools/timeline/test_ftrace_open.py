@@ -82,6 +82,7 @@ def test_only_the_cpus_asked_for() -> None:
     assert trace.table("switches").equals(open_trace(DAT).table("switches").filter(pl.col("cpu") == 1))
 
 
+@pytest.mark.thorough
 def test_text_in_any_wrapping(tmp_path: Path) -> None:
     text = DATA / "linux61_tgid.txt"
     packed = tmp_path / "trace"

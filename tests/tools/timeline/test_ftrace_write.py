@@ -122,6 +122,7 @@ def test_some_cpus(tmp_path: Path) -> None:
     assert back.table("switches").height == trace.table("switches").filter(cpu=1).height
 
 
+@pytest.mark.thorough
 def test_long_traces_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Machine(9).trace()
     whole, parts = tmp_path / "whole", tmp_path / "parts"

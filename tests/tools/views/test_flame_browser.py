@@ -280,6 +280,7 @@ def test_hostile_names_stay_names(show: Open) -> None:
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.thorough
 def test_fifty_thousand_nodes_are_drawn_as_far_as_they_are_visible(show: Open) -> None:
     stacks = [(f"a{n % 40};b{n % 1000};c{n}", 1.0) for n in range(36_000)]
     page = show(drawn(laid(stacks, least=0)), "page.html")

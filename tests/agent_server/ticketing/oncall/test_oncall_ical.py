@@ -15,6 +15,8 @@ from whystall.agent_server.ticketing.oncall.ical import PAST, calendar
 from whystall.agent_server.ticketing.oncall.on_call import on_call
 from whystall.tools.contract.errors import ToolError
 
+pytestmark = pytest.mark.thorough
+
 NOW = datetime(2026, 3, 20, 12, 34, 56, tzinfo=timezone.utc)
 DAYS = 60
 HOSTILE = 'Ev,a; "Q"\\ \r\nSUMMARY:nobody\x1b[31m' + "王" * 60

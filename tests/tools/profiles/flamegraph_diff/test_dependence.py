@@ -16,6 +16,8 @@ from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import NO_TIME, SAMPLES, StackProfile
 from whystall.tools.stacks.tree import Part
 
+pytestmark = pytest.mark.thorough
+
 Thread = tuple[Any, Any]
 """When it was sampled (s), and in which function."""
 HZ = 99
