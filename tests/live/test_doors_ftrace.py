@@ -163,7 +163,7 @@ def test_a_signal_is_the_wish_to_stop(signum: int, env: dict[str, str], tmp_path
         child.send_signal(signum)
         said, wrong = child.communicate(timeout=30)
     assert (child.returncode, wrong) == (0, "")
-    assert "stopped: as asked" in said
+    assert "stopped: on request" in said
     assert str(output) in said
     whole(output)
 
