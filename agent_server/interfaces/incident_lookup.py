@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.stores import Stores
+from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.evidence import evidence_from, evidence_of
 from whystall.knowledge_base.features import TYPES, unknown
 from whystall.knowledge_base.models import Incident, Match
@@ -68,7 +69,7 @@ def similar(base: Stores, params: SimilarParams) -> Hits:
     else:
         features = [*(f"kind:{kind}" for kind in _kinds(params.kinds)), *_features(params.features)]
         evidence = evidence_from(features=features, symptom=params.symptom or "", ran=_listed("ran", params.ran))
-    return _hits(base, base.similar(evidence, params.limit))
+    return _hits(base.cards, base.similar(evidence, params.limit))
 
 
 def _kinds(text: str | None) -> list[str]:
@@ -97,8 +98,8 @@ def _listed(name: str, text: str | None) -> list[str]:
 
 def search(base: Stores, query: str, limit: int) -> Hits:
     """Return at most `limit` past incidents for `query`."""
-    return _hits(base, base.search(query, limit=limit))
+    return _hits(base.cards, base.search(query, limit=limit))
 
 
-def _hits(base: Stores, matches: Sequence[Match]) -> Hits:
-    return Hits(hits=[Hit(match=match, incident=base.cards.get(match.incident)) for match in matches])
+def _hits(cards: CardStore, matches: Sequence[Match]) -> Hits:
+    return Hits(hits=[Hit(match=match, incident=cards.get(match.incident)) for match in matches])

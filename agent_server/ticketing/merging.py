@@ -8,6 +8,7 @@ from whystall.knowledge_base.faults import dedup_key as fault_of
 from whystall.knowledge_base.faults import same_fault
 from whystall.knowledge_base.ticket_models import LIVE, Link
 from whystall.knowledge_base.tickets import life
+from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.knowledge_base.times import rfc3339
 
 if TYPE_CHECKING:
@@ -21,35 +22,35 @@ if TYPE_CHECKING:
 _LINKS = 20  # of a ticket; no more are added automatically
 
 
-def attach_target(kb: Stores, id: str, diagnosis: Diagnosis) -> Ticket:
+def attach_target(tickets: TicketStore, id: str, diagnosis: Diagnosis) -> Ticket:
     """Return the ticket to which a diagnosis of ticket `id` is attached: its original if it became a duplicate
     meanwhile, unless the original has another fault.
     """
-    ticket = kb.tickets.get(id)
+    ticket = tickets.get(id)
     if ticket.closed_as != "duplicate":
         return ticket
-    original = kb.tickets.original(id)
+    original = tickets.original(id)
     return original if original.state in LIVE and original.fault in (None, fault_of(diagnosis)) else ticket
 
 
-def same_fault_tickets(kb: Stores, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
+def same_fault_tickets(tickets: TicketStore, ticket: Ticket, diagnosis: Diagnosis) -> list[Ticket]:
     """Return `ticket`, which has `diagnosis` now, and the live ones with the same fault, the oldest first; only
     `ticket` if the oldest cannot hold more duplicates.
     """
-    alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
+    alike = tickets.of_fault(ticket.fault) if ticket.fault is not None else []
     same = [t for t in alike if t.id != ticket.id and t.diagnosis is not None and same_fault(t.diagnosis, diagnosis)]
     found = sorted([*same, ticket], key=lambda t: int(t.id))
     return found if len(found[0].links) + len(found) <= life.LINKS else [ticket]
 
 
-def link_similar(kb: Stores, ticket: Ticket, by: str, at: datetime) -> Ticket:
+def link_similar(tickets: TicketStore, ticket: Ticket, by: str, at: datetime) -> Ticket:
     """Link `ticket` to the latest live one whose fault looks the same without being proven the same."""
     linked = {ticket.id, *(link.ticket for link in ticket.links)}
-    alike = kb.tickets.of_fault(ticket.fault) if ticket.fault is not None else []
+    alike = tickets.of_fault(ticket.fault) if ticket.fault is not None else []
     other = next((t for t in reversed(alike) if t.id not in linked and len(t.links) < _LINKS), None)
     if other is None:
         return ticket
-    return kb.tickets.link(ticket.id, Link(kind="related", ticket=other.id, why=["fault"], by=by, at=rfc3339(at)))
+    return tickets.link(ticket.id, Link(kind="related", ticket=other.id, why=["fault"], by=by, at=rfc3339(at)))
 
 
 def merge(kb: Stores, one: str, into: str, by: str, at: datetime, why: Sequence[str]) -> Ticket:

@@ -116,15 +116,15 @@ class TicketService:
         """
         at = _at(now)
         with self._kb.transaction():
-            before = attach_target(self._kb, ticket_id, diagnosis)
+            before = attach_target(self._kb.tickets, ticket_id, diagnosis)
             ticket = self._kb.tickets.attach(before.id, diagnosis, by, rfc3339(at), **reclassified(before, diagnosis))
             detail = {"diagnosis": diagnosis.id, "verdict": diagnosis.verdict.value}
             self._audit(by, "ticket.diagnosed", ticket, detail)
             if ticket.fault is None or ticket.state not in LIVE:
                 return ticket  # closed by people: leave it alone
-            oldest, *others = same_fault_tickets(self._kb, ticket, diagnosis)
+            oldest, *others = same_fault_tickets(self._kb.tickets, ticket, diagnosis)
             if not others:
-                return link_similar(self._kb, ticket, ENGINE, at)
+                return link_similar(self._kb.tickets, ticket, ENGINE, at)
             for other in others:
                 self._audit(by, "ticket.closed", other, {"as": "duplicate", "of": oldest.id})
                 merge(self._kb, other.id, oldest.id, by, at, ["fault"])

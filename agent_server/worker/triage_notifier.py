@@ -40,7 +40,7 @@ class TriageNotifier:
             message = no_look_message(ticket, about["code"], about.get("why") or [], lang)
         with self._kb.transaction():
             for n, given in enumerate(about["places"]):
-                queue(self._kb, f"{task.key}:{n}", _place(given), message)
+                queue(self._kb.messages, f"{task.key}:{n}", _place(given), message)
             self._kb.tasks.done(task.id)
 
     async def _pictured(self, diagnosis: Diagnosis, lang: Lang) -> str | None:

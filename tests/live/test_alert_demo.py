@@ -24,7 +24,7 @@ JUDGED = (
 def test_an_alert_leads_to_one_issue_with_the_diagnosis_although_the_server_is_killed() -> None:
     done = subprocess.run([sys.executable, str(DEMO), "--duration", "8"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    table = done.stdout.rpartition("== compared with what the program logged")[2]
+    table = done.stdout.rpartition("== compared with the program's log")[2]
     for name in JUDGED:
         assert re.search(rf"^{name}  .*right$", table, re.MULTILINE), table
     assert "SIGKILL" in done.stdout

@@ -23,7 +23,7 @@ JUDGED = (
 def test_what_is_said_before_and_after_the_cure_is_what_the_job_logged() -> None:
     done = subprocess.run([sys.executable, str(DEMO), "--duration", "5"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    told, _, table = done.stdout.rpartition("== compared with what the job itself logged")
+    told, _, table = done.stdout.rpartition("== compared with the job's own log")
     for name in JUDGED:
         assert re.search(rf"^{name}  .*right$", table, re.MULTILINE), table
     assert "Expected gain, as measured on this host:" in told

@@ -159,7 +159,7 @@ class Groups:
             return self._dispatch(group, node, now)
 
     def _dispatch(self, group: Group, node: Node, now: float) -> Flushed:
-        muting = Muting(self._kb, self._routes, self._inhibitor, now)
+        muting = Muting(self._kb.silences, self._routes, self._inhibitor, now)
         members = self._classify(group, node, muting, now)
         receiver = self._routes.receivers[node.options.receiver]
         new_alerts, notified = members.unmuted(members.new), members.unmuted(members.notified)
@@ -364,7 +364,7 @@ class Groups:
                 id = node.group(stored.alert.labels)
                 there = self._kb.alerts.group(id)
                 member = members[stored.alert.fingerprint]
-                self._kb.alerts.put_group(move(self._kb, member, group, node, stored.alert.labels, there, now))
+                self._kb.alerts.put_group(move(self._kb.alerts, member, group, node, stored.alert.labels, there, now))
             self._kb.alerts.remove_members(group.id, [stored.alert.fingerprint])
         if stay:
             self._kb.alerts.put_group(group.model_copy(update={"due": now, "wait": 0.0}))

@@ -168,7 +168,7 @@ class Intake:
             return
         for other, node in groups.items():
             there = changed.get(other) or self._kb.alerts.group(other)
-            changed[other] = move(self._kb, member, group, node, alert.labels, there, now)
+            changed[other] = move(self._kb.alerts, member, group, node, alert.labels, there, now)
         self._kb.alerts.remove_members(id, [alert.fingerprint])
 
     def _join(

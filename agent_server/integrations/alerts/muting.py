@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar
 from whystall.agent_server.integrations.alerts.matchers import Matchers, all_match, parse
 from whystall.agent_server.integrations.alerts.routefile import InhibitRule, Routes
 from whystall.agent_server.integrations.alerts.tree import Node
-from whystall.agent_server.stores import Stores
+from whystall.agent_server.journal.silences import Silences
 
 Labels = Mapping[str, str]
 T = TypeVar("T")
@@ -46,13 +46,13 @@ class Firing(Protocol):
 class Muting:
     """What is muted at `now`. Only the `inhibitor` is reused between flushes."""
 
-    def __init__(self, kb: Stores, routes: Routes, inhibitor: Inhibitor, now: float) -> None:
+    def __init__(self, silences: Silences, routes: Routes, inhibitor: Inhibitor, now: float) -> None:
         self._routes = routes
         self._inhibitor = inhibitor
         self._at = datetime.fromtimestamp(now, timezone.utc)
         self._silences = [
             (silence.id, parsed(silence.matchers))
-            for silence in kb.silences.list(now, _SILENCES)
+            for silence in silences.list(now, _SILENCES)
             if silence.state(now) == "active"
         ]
         self._maintenance = [

@@ -100,7 +100,7 @@ class _StoredAndIncoming:
 
 def explain_alerts(routes: Routes, incoming: Sequence[IncomingAlert], kb: Stores, now: float) -> list[RouteTrace]:
     """Return the routing of each alert at `now`; firing ones inhibit each other, as stored ones do."""
-    muting = Muting(kb, routes, Inhibitor(_StoredAndIncoming(kb, incoming), routes.inhibit), now)
+    muting = Muting(kb.silences, routes, Inhibitor(_StoredAndIncoming(kb, incoming), routes.inhibit), now)
     return [_explain_alert(routes, one, muting) for one in incoming]
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from whystall.agent_server.integrations.chat.answers import clock
 from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.messages import Outgoing
-from whystall.agent_server.journal.alerts import Group
-from whystall.agent_server.journal.silences import Silence
+from whystall.agent_server.journal.alerts import Alerts, Group
+from whystall.agent_server.journal.silences import Silence, Silences
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
@@ -24,18 +24,18 @@ _LABELS = 4
 
 def overview(kb: Stores, what: str, lang: Lang, now: datetime) -> Outgoing:
     """Return the firing ``alerts`` by group, or the active and pending ``silences``."""
-    return _alerts(kb, lang) if what == "alerts" else _silences(kb, lang, now)
+    return _alerts(kb.alerts, lang) if what == "alerts" else _silences(kb.silences, lang, now)
 
 
-def _alerts(kb: Stores, lang: Lang) -> Outgoing:
+def _alerts(alerts: Alerts, lang: Lang) -> Outgoing:
     title = say(lang, "title.alerts")
-    count = kb.alerts.counts()["firing"]
+    count = alerts.counts()["firing"]
     if not count:
         return outgoing(lang, [say(lang, "alerts.none")], title)
     firing = [
         (group, fires)
-        for group in kb.alerts.groups(_READ)
-        if (fires := sum(member.status == "firing" for member in kb.alerts.members(group.id)))
+        for group in alerts.groups(_READ)
+        if (fires := sum(member.status == "firing" for member in alerts.members(group.id)))
     ]
     lines: list[str] = [say(lang, "alerts.head", count)]
     lines += [f"- {_line(group, fires, lang)}" for group, fires in firing[:_SHOWN]]
@@ -57,9 +57,9 @@ def _line(group: Group, fires: int, lang: Lang) -> Safe:
     )
 
 
-def _silences(kb: Stores, lang: Lang, now: datetime) -> Outgoing:
+def _silences(silences: Silences, lang: Lang, now: datetime) -> Outgoing:
     title = say(lang, "title.silences")
-    found = kb.silences.list(now.timestamp())
+    found = silences.list(now.timestamp())
     if not found:
         return outgoing(lang, [say(lang, "silences.none")], title)
     lines: list[str] = [f"- {_silence(silence, lang, now)}" for silence in found[:_SHOWN]]

@@ -122,7 +122,7 @@ class Conversation:
         if name == "cancel":
             return Turn(lambda: self._cancel(author))
         if name == "status":
-            return Turn(lambda: investigations.status(kb, author, local))
+            return Turn(lambda: investigations.status(kb.observation_requests, author, local))
         if name == "help":
             rest = say(lang, "help_change" if author.may_change else "help_no_change")
             return _reply(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
@@ -196,7 +196,7 @@ class Conversation:
         kb = self.app.kb()
         waited = kb.pending_commands.get(*author.key, time.time())
         kb.pending_commands.drop(*author.key)
-        message = investigations.cancel(kb, author)
+        message = investigations.cancel(kb.observation_requests, author)
         if waited is not None and waited.get("kind") == CHANGE:
             return outgoing(author.lang, [say(author.lang, "dropped")])
         return message
@@ -332,7 +332,7 @@ def _answer(app: App, task: Task, incoming: Incoming, act: Act) -> None:
     kb = app.kb()
     with kb.transaction():
         message = act()
-        queue(kb, f"answer:{task.key}", incoming.place, message)
+        queue(kb.messages, f"answer:{task.key}", incoming.place, message)
         kb.tasks.done(task.id)
 
 

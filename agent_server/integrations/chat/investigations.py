@@ -24,7 +24,7 @@ from whystall.agent_server.integrations.job_lookup import inventory
 from whystall.agent_server.integrations.job_lookup.models import Resolution
 from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.integrations.pictures.store import Pictures
-from whystall.agent_server.journal.observation_requests import Listener, ObservationRequest
+from whystall.agent_server.journal.observation_requests import Listener, ObservationRequest, ObservationRequests
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
@@ -121,16 +121,16 @@ def describe(request: ObservationRequest, lang: Lang) -> Safe:
     return say(lang, "looking.job", job=name(short(request.job, _NAME)), pid=request.pid, program=program, rank=rank)
 
 
-def cancel(kb: Stores, author: Author) -> Outgoing:
+def cancel(observation_requests: ObservationRequests, author: Author) -> Outgoing:
     """Unsubscribe `author` from all investigations; one without listeners stops."""
-    left = kb.observation_requests.leave(author.listener)
+    left = observation_requests.leave(author.listener)
     return outgoing(author.lang, [say(author.lang, "looking.cancelled" if left else "looking.nothing")])
 
 
-def status(kb: Stores, author: Author, now: datetime) -> Outgoing:
+def status(observation_requests: ObservationRequests, author: Author, now: datetime) -> Outgoing:
     """List the running investigations of `author`."""
     lines: list[str] = []
-    for request in kb.observation_requests.running():
+    for request in observation_requests.running():
         if any(one.same(author.listener) for one in request.listeners):
             begun = moment(request.created)
             seconds = max(0, round((now - begun).total_seconds())) if begun is not None else 0
@@ -321,4 +321,4 @@ def picture_of(diagnosis: Diagnosis, lang: Lang, public_url: str | None = None) 
 
 
 def _put(kb: Stores, key: str, listener: Listener, message: Outgoing) -> None:
-    queue(kb, key, Place.model_validate(listener.place), message)
+    queue(kb.messages, key, Place.model_validate(listener.place), message)

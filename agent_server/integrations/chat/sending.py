@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.messages import Outgoing, Picture, Place, SendError, SendSteps, Vendor
-from whystall.agent_server.journal.messages import FARTHEST, Message
+from whystall.agent_server.journal.messages import FARTHEST, Message, Messages
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.outbound.request import Request, Response, as_json
 from whystall.agent_server.outbound.retry import queue_backoff_s
@@ -42,11 +42,11 @@ class Pictures(Protocol):
         ...
 
 
-def queue(kb: Stores, key: str, place: Place, message: Outgoing) -> int | None:
+def queue(messages: Messages, key: str, place: Place, message: Outgoing) -> int | None:
     """Queue `message` for `place`; None if one with this `key` was queued before. Call it in the transaction that
     stores what the message reports.
     """
-    return kb.messages.put(key, place.channel, place.model_dump(mode="json"), message.model_dump(mode="json"))
+    return messages.put(key, place.channel, place.model_dump(mode="json"), message.model_dump(mode="json"))
 
 
 async def send_all(client: Client, steps: SendSteps) -> int:

@@ -13,6 +13,7 @@ from whystall.agent_server.integrations.trackers.json_values import tracker_time
 from whystall.agent_server.integrations.trackers.text import own_comment
 from whystall.agent_server.settings.sections.trackers import SinkSettings, TrackerSettings
 from whystall.knowledge_base.ticket_models import LIVE, ClosedAs
+from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
@@ -63,7 +64,7 @@ def _apply(
     if event.comment:
         if own or own_comment(event.text) is not None:
             return 0
-        return _comment(event, sink, delivery, ticket_service, kb, now)
+        return _comment(event, sink, delivery, ticket_service, kb.tickets, now)
     if own or event.phase is None or _outdated(event, sent):
         return 0
     has_issues = isinstance(settings, TrackerSettings)
@@ -71,7 +72,7 @@ def _apply(
         kb.deliveries.patch_memory(sink, delivery.ticket, {"heard": event.changed})
         return 0
     try:
-        changed = _change_state(event, sink, delivery, kb, ticket_service, now)
+        changed = _change_state(event, sink, delivery, kb.tickets, ticket_service, now)
     except ToolError as error:
         if error.code is not ErrorCode.BAD_ARGUMENT:
             raise
@@ -101,9 +102,9 @@ def _by_people(event: TrackerEvent, sent: SyncState) -> bool:
 
 
 def _change_state(
-    event: TrackerEvent, sink: str, delivery: Delivery, kb: Stores, ticket_service: TicketService, now: float
+    event: TrackerEvent, sink: str, delivery: Delivery, tickets: TicketStore, ticket_service: TicketService, now: float
 ) -> bool:
-    ticket = kb.tickets.get(delivery.ticket)
+    ticket = tickets.get(delivery.ticket)
     if phase_of(ticket) == event.phase:
         return False
     actor = _actor(event, sink)
@@ -129,13 +130,13 @@ def _change_state(
 
 
 def _comment(
-    event: TrackerEvent, sink: str, delivery: Delivery, ticket_service: TicketService, kb: Stores, now: float
+    event: TrackerEvent, sink: str, delivery: Delivery, ticket_service: TicketService, tickets: TicketStore, now: float
 ) -> int:
     text = event.text.strip()
     if not text:
         return 0
     text = text if len(text) <= COMMENT_LIMIT else text[: COMMENT_LIMIT - 3] + "..."
-    before = kb.tickets.get(delivery.ticket).revision
+    before = tickets.get(delivery.ticket).revision
     at, key = datetime.fromtimestamp(now, timezone.utc), f"{sink}:{event.comment}"[:200]
     ticket = ticket_service.comment(delivery.ticket, text, _actor(event, sink), f"sink:{sink}", at, key=key)
     return int(ticket.revision > before)

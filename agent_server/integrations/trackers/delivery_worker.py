@@ -34,6 +34,7 @@ from whystall.agent_server.outbound.retry import queue_backoff_s
 from whystall.agent_server.settings.sections.trackers import SinkSettings, TrackerSettings
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import Remote, Ticket
+from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ class DeliveryWorker:
         ticket = self._kb.tickets.get(delivery.ticket)
         sent = SyncState.model_validate(delivery.memory)
         sent = sent.model_copy(update={"nonce": sent.nonce or secrets.token_hex(8)})
-        last = last_event(self._kb, ticket.id)
-        notification = notification_of(self._kb, ticket, sent, lang, self._clock())
+        last = last_event(self._kb.tickets, ticket.id)
+        notification = notification_of(self._kb.tickets, ticket, sent, lang, self._clock())
         requests = notifier.requests(notification)
         if requests and not self._kb.deliveries.save_memory(*key, {"nonce": sent.nonce}):
             raise LeaseLost
@@ -155,8 +156,8 @@ class DeliveryWorker:
         with self._kb.transaction():
             if not delivery.remote and requests:
                 ref = notifier.remote_ref(sent.nonce)
-                ticket = store_remote(self._kb, ticket, Remote(sink=delivery.sink, ref=ref))
-                fields["events"] = last_event(self._kb, ticket.id)
+                ticket = store_remote(self._kb.tickets, ticket, Remote(sink=delivery.sink, ref=ref))
+                fields["events"] = last_event(self._kb.tickets, ticket.id)
                 self._kb.deliveries.created(*key, ref, "", {})
             if requests:
                 subject, detail = f"ticket:{ticket.id}", {"revision": ticket.revision}
@@ -193,7 +194,7 @@ class DeliveryWorker:
             self._kb.audit.put(f"sink:{delivery.sink}", "sink.parked", f"ticket:{delivery.ticket}", code)
 
 
-def notification_of(kb: Stores, ticket: Ticket, sent: SyncState, lang: Lang, now: float) -> Notification:
+def notification_of(tickets: TicketStore, ticket: Ticket, sent: SyncState, lang: Lang, now: float) -> Notification:
     """Return `ticket` as notifiers receive it, with at most 100 events since the last notification."""
     title, text = text_of(ticket, lang)
-    return Notification(ticket, title, text, kb.tickets.events(ticket.id, after=sent.events, limit=100), sent, now)
+    return Notification(ticket, title, text, tickets.events(ticket.id, after=sent.events, limit=100), sent, now)

@@ -40,7 +40,7 @@ def _planned(kb: Stores, settings: Settings, delivery: Delivery, now: float) -> 
     sent = SyncState.model_validate({"nonce": _NONCE, **delivery.memory})
     if not isinstance(sink, TrackerSettings):
         notifier = open_notifier(delivery.sink, sink)
-        return notifier.requests(notification_of(kb, ticket, sent, lang, now))
+        return notifier.requests(notification_of(kb.tickets, ticket, sent, lang, now))
     tracker = open_tracker(delivery.sink, sink)
     issue = issue_of(ticket, tracker, settings.users, lang, sent.nonce)
     note = note_of(ticket, lang)

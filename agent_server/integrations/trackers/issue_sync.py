@@ -24,6 +24,7 @@ from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import Remote, Ticket
+from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
@@ -153,13 +154,13 @@ class IssueSync:
         name = self._tracker.name
         with self._kb.transaction():
             remote = Remote(sink=name, ref=clean(state.ref, 200), url=clean(state.url, 2000))
-            after = store_remote(self._kb, ticket, remote)
+            after = store_remote(self._kb.tickets, ticket, remote)
             acknowledged = issue.phase == "acknowledged" and self._tracker.acknowledged_label is not None
             fields: dict[str, Any] = {
                 **_shown(issue),
                 "generated": self._issue_of(after).digest if after is not ticket else issue.digest,
                 "phase": "acknowledged" if acknowledged else "open",
-                "events": last_event(self._kb, ticket.id),
+                "events": last_event(self._kb.tickets, ticket.id),
                 "comments": 0,
                 "stamp": state.changed,
             }
@@ -310,19 +311,19 @@ def creation(tracker: Tracker, issue: Issue, note: str, left_out: set[str]) -> R
     return tracker.create(issue, text, left_out)
 
 
-def store_remote(kb: Stores, ticket: Ticket, remote: Remote) -> Ticket:
+def store_remote(tickets: TicketStore, ticket: Ticket, remote: Remote) -> Ticket:
     """Add `remote` to `ticket`. Return the new revision; `ticket` itself if others have changed it meanwhile, so that
     their changes are still sent.
     """
-    others = [r for r in kb.tickets.get(ticket.id).remotes if r.sink != remote.sink]
+    others = [r for r in tickets.get(ticket.id).remotes if r.sink != remote.sink]
     source = f"sink:{remote.sink}"
-    after = kb.tickets.change(ticket.id, "delivered", source, detail=remote.ref, remotes=[*others, remote])
+    after = tickets.change(ticket.id, "delivered", source, detail=remote.ref, remotes=[*others, remote])
     return after if after.revision == ticket.revision + 1 else ticket
 
 
-def last_event(kb: Stores, ticket: str) -> int:
+def last_event(tickets: TicketStore, ticket: str) -> int:
     """Return the number of the last event of `ticket`."""
-    return max((event.n for event in kb.tickets.events(ticket, limit=1)), default=0)
+    return max((event.n for event in tickets.events(ticket, limit=1)), default=0)
 
 
 def changes(issue: Issue, sent: SyncState, state: IssueState, merged: str | None) -> Edit:

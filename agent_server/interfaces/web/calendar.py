@@ -13,6 +13,7 @@ from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.web.gate import Denied, Gate, knows
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
+from whystall.agent_server.journal.overrides import Overrides
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall import ical
@@ -30,11 +31,11 @@ def calendar_routes(kb: Stores, settings: Settings, refusals: Refusals) -> Itera
         name = request.path_params["name"]
         if name not in settings.oncall.schedules:
             raise Denied(404, "not_found")
-        body = await in_thread(lambda: _calendar(kb, settings, name))
+        body = await in_thread(lambda: _calendar(kb.overrides, settings, name))
         return Response(body, media_type="text/calendar", headers={"Cache-Control": "private, max-age=300"})
 
     yield route("/oncall/{name}.ics", "GET", calendar, Gate(0, 5.0, _AT_ONCE), refusals)
 
 
-def _calendar(kb: Stores, settings: Settings, name: str) -> bytes:
-    return ical.calendar(settings, kb.overrides.all(), name, datetime.now(timezone.utc))
+def _calendar(overrides: Overrides, settings: Settings, name: str) -> bytes:
+    return ical.calendar(settings, overrides.all(), name, datetime.now(timezone.utc))

@@ -97,7 +97,7 @@ def test_the_list_tells_what_each_does_and_what_went_wrong(run: Run, tmp_path: P
     (tmp_path / "home").mkdir()
     with Stores(tmp_path / "home" / "knowledge.db") as kb:
         for name in ("slack", "gone"):
-            queue(kb, name, Place(channel=name, conversation="x"), Outgoing(title="Verdict", text="x"))
+            queue(kb.messages, name, Place(channel=name, conversation="x"), Outgoing(title="Verdict", text="x"))
         taken = kb.messages.take(1e9, 60.0, "slack")
         assert taken is not None
         kb.messages.failed(taken.n, "not_in_channel: invite it")

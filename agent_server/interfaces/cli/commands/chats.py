@@ -17,6 +17,7 @@ from whystall.agent_server.integrations.messages import Outgoing, Place, SendErr
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.journal.audit import Audit
 from whystall.agent_server.outbound import redact
 from whystall.agent_server.outbound.client import Client, Undelivered
 from whystall.agent_server.settings.load import load
@@ -107,7 +108,7 @@ def try_chat(
             else:
                 console.say("\n\n".join(requests))
             return
-        count = _say(kb, name, place, steps)
+        count = _send(kb.audit, name, place, steps)
     if as_json:
         console.say_json([{"name": name, "said": True, "requests": count}])
     else:
@@ -132,7 +133,7 @@ def _test(vendor: Vendor, place: Place, lang: str) -> SendSteps:
     return vendor.send(place, message, None, f"test:{time.time_ns()}", now)
 
 
-def _say(kb: Stores, name: str, place: Place, steps: SendSteps) -> int:
+def _send(audit: Audit, name: str, place: Place, steps: SendSteps) -> int:
     async def send() -> int:
         async with Client() as client:
             return await send_all(client, steps)
@@ -141,9 +142,9 @@ def _say(kb: Stores, name: str, place: Place, steps: SendSteps) -> int:
     try:
         count = signals.run(send())
     except (SendError, Undelivered) as error:
-        kb.audit.put("cli", "message.sent", target, error.code, {"why": error.message, "test": True})
+        audit.put("cli", "message.sent", target, error.code, {"why": error.message, "test": True})
         raise _failed(name, error.code, error.message) from None
-    kb.audit.put("cli", "message.sent", target, "ok", {"requests": count, "test": True})
+    audit.put("cli", "message.sent", target, "ok", {"requests": count, "test": True})
     return count
 
 

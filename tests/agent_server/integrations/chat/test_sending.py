@@ -90,7 +90,7 @@ def _run(
 
 def _put(kb: Stores, name: str, key: str = "k", text: str = "x", picture: str | None = None, **place: object) -> None:
     to = Place.model_validate({"channel": name, "conversation": HOME[name], **place})
-    queue(kb, key, to, Outgoing(title="Verdict", text=text, picture=picture, lang="zh"))
+    queue(kb.messages, key, to, Outgoing(title="Verdict", text=text, picture=picture, lang="zh"))
 
 
 def _state(kb: Stores, key: str = "k") -> tuple[str, int]:
@@ -123,7 +123,7 @@ def test_a_message_is_taken_by_its_vendor_once(kb: Stores, chats: ChatServer, cl
 def test_an_answer_goes_where_it_was_asked(kb: Stores, chats: ChatServer, clock: _Clock, name: str) -> None:
     headers, body = chats.callback(name, "谁在值班")  # type: ignore[arg-type]
     said = _known(chats)[name].receive(headers, {}, body, NOW)
-    queue(kb, "k", said.place, Outgoing(title="T", text="Wang"))  # type: ignore[union-attr]
+    queue(kb.messages, "k", said.place, Outgoing(title="T", text="Wang"))  # type: ignore[union-attr]
     _run(kb, chats, clock, name)
     assert chats.vendors.refused == []
     (answer,) = chats.messages
@@ -275,7 +275,7 @@ def test_a_secret_that_is_missing_is_waited_for(
 
 
 def test_messages_of_chats_that_are_no_longer_set_up_are_given_up(kb: Stores, chats: ChatServer, clock: _Clock) -> None:
-    queue(kb, "k", Place(channel="gone", conversation="x"), Outgoing(title="T", text="x"))
+    queue(kb.messages, "k", Place(channel="gone", conversation="x"), Outgoing(title="T", text="x"))
     _put(kb, "slack", "stays")
 
     async def main() -> int:
