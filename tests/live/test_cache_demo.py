@@ -28,4 +28,4 @@ def test_what_is_said_before_and_after_the_cure_is_what_the_job_logged() -> None
         assert re.search(rf"^{name}  .*right$", table, re.MULTILINE), table
     assert "Expected gain, as measured on this host:" in told
     assert "**solved**" in told
-    assert "hybrid I/O below" in done.stderr
+    assert "hybrid I/O for" in done.stderr
