@@ -14,6 +14,8 @@ from model_policies import INVENTED_CAUSE, INVENTED_FILE, INVENTED_NUMBER, POLIC
 
 from whystall.knowledge_base.models import Diagnosis
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[1] / "recorded"
 STALL = RECORDED / "checkpoint"
 RIGHT = ("confirmed", "sync_checkpoint_write")

@@ -22,6 +22,8 @@ from whystall.tools.hybrid_io import build, counter_folder, run
 from whystall.tools.hybrid_io.policy import Policy
 from whystall.tools.hybrid_io.report import REST, REST_BYTES
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MIB = 1 << 20
 

@@ -19,6 +19,8 @@ from whystall.agent_server.llm.wire import LlmError
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[2] / "recorded" / "checkpoint"
 KEY = "sk-0123456789abcdefghij"
 Set = Callable[..., None]

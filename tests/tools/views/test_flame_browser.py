@@ -11,7 +11,10 @@ from browser import Browser, executable
 from flames import CHANGED, STACKS, drawn, laid, picture
 from test_flame_page import HOSTILE, hostile
 
-pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it")
+pytestmark = [
+    pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it"),
+    pytest.mark.thorough,
+]
 
 Open = Callable[[str, str], Browser]
 ROW = 19
@@ -280,7 +283,6 @@ def test_hostile_names_stay_names(show: Open) -> None:
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.thorough
 def test_fifty_thousand_nodes_are_drawn_as_far_as_they_are_visible(show: Open) -> None:
     stacks = [(f"a{n % 40};b{n % 1000};c{n}", 1.0) for n in range(36_000)]
     page = show(drawn(laid(stacks, least=0)), "page.html")

@@ -10,7 +10,10 @@ from browser import Browser, executable
 from scenes import HOSTILE
 from test_heat_page import drawn, heat, stacks
 
-pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it")
+pytestmark = [
+    pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it"),
+    pytest.mark.thorough,
+]
 
 
 @pytest.fixture(scope="module")
