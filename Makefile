@@ -71,7 +71,7 @@ lint: setup
 # mypy does not follow the finder of an editable install: links give it the import root.
 types: setup
 	@mkdir -p $(VENV)/types/whystall
-	@for room in $(PACKAGES); do ln -sfn ../../../$$room $(VENV)/types/whystall/$$room; done
+	@for package in $(PACKAGES); do ln -sfn ../../../$$package $(VENV)/types/whystall/$$package; done
 	MYPYPATH=$(VENV)/types $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
 	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
 
