@@ -36,6 +36,7 @@ _SAMPLED = {
     "operations": "cache_operations",
     "advice": "io_ways",
     "operation": "io_operations",
+    "wait": "path_waits",
 }
 _BLANK = re.compile(r"{(\w+)}")
 # Ranks: 0-3, 8

@@ -14,9 +14,11 @@ import polars as pl
 
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
-from whystall.tools.recording.store import Recording
+from whystall.tools.recording.store import Recording, TableSchema
 from whystall.tools.recording.target import Target
 
+# Collectors that few tools need: recorded only if a scene has rows of them.
+ON_REQUEST = ("objects", "memory_use")
 PID = 4000
 COMM = "train"
 SLOW_NS = 1_000_000
@@ -321,7 +323,11 @@ class Scene:
             for table, schema in schemas.items():
                 name = f"{collector}.{table}"
                 shared = collector in ("syscalls", "switches") and table in ("files", "stacks")
-                tables[name] = pl.DataFrame(rows.get(table if shared else name, []), schema=schema, orient="row")
+                frame = pl.DataFrame(rows.get(table if shared else name, []), schema=schema, orient="row")
+                if isinstance(schema, TableSchema):  # of an older version, unless the rows have the added columns
+                    added = [column for column in schema.added if frame[column].null_count()]
+                    frame = schema.completed(frame.drop(added)).select(schema.names())
+                tables[name] = frame
         chosen = target or Target(
             everything=self.everything,
             pid=None if self.everything else PID,
@@ -342,6 +348,8 @@ class Scene:
         }
         collectors = {}
         for name in COLLECTORS:
+            if name in ON_REQUEST and not any(key.startswith(f"{name}.") for key in rows):
+                continue
             if name not in without:
                 collectors[name] = CollectorManifest(
                     engine="procfs" if sampled or name == "proc" else "ebpf",

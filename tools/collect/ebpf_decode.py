@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import polars as pl
 
@@ -13,7 +13,7 @@ from whystall.bpf.collectors.block import BlockRows
 from whystall.bpf.collectors.switches import SwitchRows
 from whystall.bpf.collectors.syscalls import SyscallRows
 from whystall.tools.collect.proc_maps import MappedFile
-from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS, filled
+from whystall.tools.collect.tables import BLOCK, SWITCHES, SYSCALLS, filled, table
 from whystall.tools.contract.text import clean, clean_path
 
 KernelFrames = Callable[[int], list[str]]
@@ -103,7 +103,7 @@ class Files:
 
     def table(self) -> pl.DataFrame:
         """Return the files numbered so far."""
-        return _frame(SYSCALLS["files"], self._rows)
+        return table(SYSCALLS["files"], self._rows)
 
 
 class Stacks:
@@ -135,7 +135,7 @@ class Stacks:
 
     def table(self) -> pl.DataFrame:
         """Return the stacks numbered so far."""
-        return _frame(SYSCALLS["stacks"], self._rows.values())
+        return table(SYSCALLS["stacks"], list(self._rows.values()))
 
 
 def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
@@ -171,9 +171,9 @@ def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallNam
         number = files.of(s.file)
         latency.append((number, dev, s.file.ino, s.tgid, name(s.nr), low, high, s.count, s.sum_ns, _signed(s.bytes)))
     return {
-        "calls": _frame(SYSCALLS["calls"], calls),
-        "totals": _frame(SYSCALLS["totals"], totals),
-        "latency": _frame(SYSCALLS["latency"], latency),
+        "calls": table(SYSCALLS["calls"], calls),
+        "totals": table(SYSCALLS["totals"], totals),
+        "latency": table(SYSCALLS["latency"], latency),
     }
 
 
@@ -210,7 +210,7 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
         for t in rows.off_totals
         if t.tgid != own and not (_is_kernel(capture, t.tid) and t.off_class != "D")
     ]  # fmt: skip
-    return {"segments": _frame(SWITCHES["segments"], segments), "totals": _frame(SWITCHES["totals"], totals)}
+    return {"segments": table(SWITCHES["segments"], segments), "totals": table(SWITCHES["totals"], totals)}
 
 
 def block_tables(rows: BlockRows, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:
@@ -259,6 +259,3 @@ def _signed(value: int) -> int:
     """Limit `value`, any 64 bits of user memory, to a signed column."""
     return min(value, (1 << 63) - 1)
 
-
-def _frame(schema: pl.Schema, rows: Iterable[tuple[object, ...]]) -> pl.DataFrame:
-    return pl.DataFrame(list(rows), schema=schema, orient="row")

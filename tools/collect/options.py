@@ -23,12 +23,13 @@ class SyscallOptions(Options):
 
 @dataclass(frozen=True)
 class SwitchOptions(Options):
-    """`min_ns`: record times off the CPU of at least this length; `wakers`: with the thread that ended each;
-    `python`: with Python frames."""
+    """`min_ns`: record times off the CPU of at least this length; `wakers`: with what ended each; `follow_wakers`: also
+    record the processes that wake threads of the target, and those that wake these; `python`: with Python frames."""
 
     min_ns: int = option(1_000_000, min)
     wakers: bool = option(False, operator.or_)
     python: bool = option(False, operator.or_)
+    follow_wakers: bool = option(False, operator.or_)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,13 @@ class SampleOptions(Options):
 
     period_ns: int = option(SAMPLE_NS, min)
     python: bool = option(False, operator.or_)
+
+
+@dataclass(frozen=True)
+class MemoryUseOptions(Options):
+    """`period_ns`: between two readings of each process's memory."""
+
+    period_ns: int = option(1_000_000_000, min)
 
 
 @dataclass(frozen=True)

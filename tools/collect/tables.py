@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from whystall.tools.recording.store import TableSchema
 from whystall.tools.stacks import model as stack_samples
 from whystall.tools.timeline import profile, sched
 from whystall.tools.timeline.rank_data import tables as rank_tables
@@ -26,15 +27,23 @@ _THREAD = "pid tid comm:str"
 _TIME_SPLIT = "oncpu_ns blocked_ns sleep_ns runnable_ns"
 
 
-def _schema(*columns: str) -> pl.Schema:
-    """Return the schema of the columns ``name:type``, separated by spaces; without a type they are integers."""
-    pairs = [column.partition(":") for text in columns for column in text.split()]
-    return pl.Schema({name: _TYPES[kind] if kind else pl.Int64() for name, _, kind in pairs})
+def _schema(*columns: str, added: str = "") -> TableSchema:
+    """Return the schema of the columns ``name:type``, separated by spaces; without a type they are integers. `added`:
+    further columns, which older recordings lack."""
+    pairs = [column.partition(":") for text in (*columns, added) for column in text.split()]
+    names = [column.partition(":")[0] for column in added.split()]
+    return TableSchema({name: _TYPES[kind] if kind else pl.Int64() for name, _, kind in pairs}, names)
 
 
-def filled(schemas: Mapping[str, pl.Schema], **rows: Iterable[Any]) -> dict[str, pl.DataFrame]:
-    """Return a table per schema from its `rows`; those without rows are empty."""
-    return {name: pl.DataFrame(list(rows.get(name, ())), schema, orient="row") for name, schema in schemas.items()}
+def filled(schemas: Mapping[str, TableSchema], **rows: Iterable[Any]) -> dict[str, pl.DataFrame]:
+    """Return a table per schema from its `rows`; those without rows are empty. Rows may lack the added columns."""
+    return {name: table(schema, list(rows.get(name, ()))) for name, schema in schemas.items()}
+
+
+def table(schema: TableSchema, rows: list[Any]) -> pl.DataFrame:
+    """Return a table of `rows`, all of which may lack the added columns: these are then unknown."""
+    names = schema.names() if not rows or len(rows[0]) == len(schema) else schema.names()[: -len(schema.added)]
+    return schema.completed(pl.DataFrame(rows, {name: schema[name] for name in names}, orient="row"))
 
 
 # A file: full path on the host; `complete` False when the path could not be followed to its root.
@@ -61,8 +70,15 @@ SYSCALLS = {
 _WAIT = "state:str syscall:str file kstack ustack"
 SWITCHES = {
     # Off-CPU segments longer than `min_ns`; `open`: not ended at the window's end; `seeded`: began before the window.
+    # runnable_ns: its last part, awake and waiting for a CPU. context: what ended the wait: task, timer, block (a
+    # request's completion), network, signal, interrupt (another one); with another than task, the waker is whoever the
+    # interrupt ran on top of. waker_syscall: the system call in which the waker was. object: what the call waits for,
+    # as /proc/PID/fd names it (pipe:[123], socket:[456], anon_inode:[eventpoll]), of poll and select the first
+    # descriptor; fd: its number. asked_ns: time-out or sleep that the call asked for. ran_pid, ran_comm: the thread's
+    # predecessor on the CPU, if it waited for one. -1 or empty: unknown.
     "segments": _schema(
-        f"start_ns end_ns {_THREAD} {_WAIT} lock waker_pid waker_tid waker_comm:str woken_ns open:bool seeded:bool"
+        f"start_ns end_ns {_THREAD} {_WAIT} lock waker_pid waker_tid waker_comm:str woken_ns open:bool seeded:bool",
+        added="runnable_ns context:str waker_syscall:str object:str fd asked_ns ran_pid ran_comm:str",
     ),
     "totals": _schema(f"{_THREAD} {_WAIT} count total_ns max_ns"),
     "files": FILES,
@@ -151,6 +167,52 @@ RESIDENCY = {
     "files": FILES,
 }
 
+# What threads wait for, and who holds it: read from /proc, sock_diag and the memory of processes, without stopping
+# them, at the start and at the end of the window (`at_ns`).
+OBJECTS = {
+    # Threads of the target and of whoever a thread of it waits for. wchan: kernel function. object: as in
+    # `switches.segments`. lock: address of the futex word; lock_kind: mutex, rwlock, stdio, join, gil (the interpreter
+    # lock), empty if unknown; owner_tid: of the lock, -1 if it keeps none or it could not be read. holds_gil: the
+    # interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen: by a freezer cgroup.
+    "threads": _schema(
+        f"at_ns {_THREAD} state:str wchan:str syscall:str object:str fd lock lock_kind:str owner_tid holds_gil:bool",
+        "tracer_pid frozen:bool kstack pystack",
+    ),
+    # The words by which threads wait for the interpreter lock of a process, and its holder's tid (-1: nobody, unknown).
+    "interpreters": _schema("at_ns pid version:str word holder_tid"),
+    # Sockets of all network namespaces of the target; pid, fd -1: of no process. peer: the inode of the other end if it
+    # is on this host. Times in microseconds of tcp_info (-1: not TCP, unknown): busy: with data unacknowledged;
+    # rwnd_limited, sndbuf_limited: of it, limited by the receiver's window, by the send buffer.
+    "sockets": _schema(
+        "at_ns inode peer pid fd comm:str family:str protocol:str state:str local:str remote:str recv_queue send_queue",
+        "rtt_us min_rtt_us rtt_var_us retransmits unacked lost cwnd segments_out bytes_acked bytes_received busy_us",
+        "rwnd_limited_us sndbuf_limited_us last_sent_ms last_received_ms delivery_rate pacing_rate",
+    ),
+    # Processes that have a pipe, a FIFO, an eventfd or an epoll set open; writes: may write to it.
+    "ends": _schema("at_ns object:str pid comm:str fd reads:bool writes:bool"),
+    # /proc/locks. kind: flock, posix, ofd, lease; waits: this one waits for the lock of `holder_pid`.
+    "file_locks": _schema(
+        "at_ns kind:str exclusive:bool pid dev:str ino start_byte end_byte waits:bool holder_pid path:str"
+    ),
+    "stacks": STACKS,
+}
+
+# Memory of the processes of the target, at the start, at the end, and every `period_ns` between; -1: unknown.
+MEMORY_USE = {
+    # private_dirty: own copies, also of pages shared after a fork. From smaps_rollup: -1 between start and end.
+    "processes": _schema(
+        "at_ns pid ppid comm:str start_ticks rss_bytes anon_bytes file_bytes shmem_bytes swap_bytes page_table_bytes",
+        "pss_bytes private_dirty_bytes private_clean_bytes shared_bytes cgroup:str",
+    ),
+    # Of the target's cgroups and of the host (cgroup empty). limit -1: none.
+    "groups": _schema(
+        "at_ns cgroup:str used_bytes limit_bytes anon_bytes file_bytes shmem_bytes slab_bytes kernel_stack_bytes",
+        "swap_bytes oom_kills",
+    ),
+    # Processes that the kernel killed for lack of memory; cgroup empty: unknown.
+    "oom_kills": _schema("at_ns pid comm:str cgroup:str anon_bytes"),
+}
+
 # Handlers of interrupts. kind: hardirq (`name`: the action's, as in /proc/interrupts) or softirq (NET_RX, BLOCK,
 # TIMER ...). An interrupt during a softirq counts for both. Tables that an engine cannot fill are empty.
 INTERRUPTS = {
@@ -196,6 +258,8 @@ COLLECTORS: dict[str, dict[str, pl.Schema]] = {
     "proc": PROC,
     "page_cache": PAGE_CACHE,
     "residency": RESIDENCY,
+    "objects": OBJECTS,
+    "memory_use": MEMORY_USE,
     "calibration": CALIBRATION,
     "ftrace": sched.TABLES,
     "profile": profile.TABLES,

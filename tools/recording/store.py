@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +27,22 @@ _MANIFEST_LIMIT = 4 << 20
 # Options of `whystall record` for collectors that are not recorded by default.
 _ON_REQUEST = {"ftrace": " --trace", "samples": " --samples", "page_cache": " --cache"}
 Schemas = Mapping[str, Mapping[str, pl.Schema]]
+
+
+class TableSchema(pl.Schema):
+    """The columns of a table. `added`: the last of them, which recordings of older versions lack."""
+
+    def __init__(self, columns: Mapping[str, pl.DataType], added: Sequence[str] = ()) -> None:
+        super().__init__(columns)
+        self.added = tuple(added)
+
+    def completed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return `frame` with the added columns that it lacks, unknown: -1, or empty."""
+        missing = [name for name in self.added if name not in frame.columns]
+        if not missing:
+            return frame
+        unknown = {name: "" if self[name] == pl.String() else -1 for name in missing}
+        return frame.with_columns(pl.lit(value, dtype=self[name]).alias(name) for name, value in unknown.items())
 
 
 class Recording:
@@ -173,6 +189,8 @@ def _read(directory: Path, name: str, schema: pl.Schema, window_ns: int) -> pl.D
         frame = pl.read_parquet(path, memory_map=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise _bad(directory, f"{path.name} cannot be read: {type(error).__name__}") from None
+    if isinstance(schema, TableSchema):
+        frame = schema.completed(frame)
     if frame.schema != schema:
         raise _bad(directory, f"{path.name} does not have the columns of {name}")
     lists = [pl.col(c) for c, dtype in schema.items() if dtype == pl.List(pl.String)]

@@ -9,7 +9,31 @@ _BLOCKED = "count total_ms max_ms window_pct"
 # `code`: the line of the program that waits
 _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 
+# A row of the critical path. `code`: the innermost line of Python in the program or its libraries; `function`: that of
+# the program itself (``save (train.py:41)``); `stack`: its frames of Python, outermost first. `wait`, `mode` and
+# `role`: codes of `whystall.tools.host.common.path_codes`. `by`: who ended the wait, or took the CPU. `root_*`: what
+# the thread at the end of the chain of waits did in most of the time, in `root_pct` of it.
+_PATH = "code function stack wait object detail by chain root_wait root_code root_by root_object open role"
+_PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct"
+
 KINDS: dict[str, KindSpec] = {
+    # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.
+    "path.running": kind(Mechanism.SWITCHES, "thread", _PATH_METRICS, f"{_PATH} mode", share="window_pct"),
+    "path.wait": kind(Mechanism.SWITCHES, "thread", _PATH_METRICS, _PATH, share="window_pct"),
+    # What the thread that the victim waits for did meanwhile; subject: that thread, `waiter`: the victim's tid.
+    "path.waker": kind(Mechanism.WAKER, "thread", _PATH_METRICS, f"{_PATH} mode waiter via", share="window_pct"),
+    # A part of the program that comes back again and again, for a short time each.
+    "path.pause": kind(
+        Mechanism.SWITCHES,
+        "thread",
+        "window_pct total_ms max_ms p50_ms count period_s running_pct waiting_pct main_pct",
+        "code function main main_wait",
+        share="window_pct",
+    ),
+    # Longest time between two waits of an event loop for its events.
+    "path.loop_lag": kind(
+        Mechanism.SWITCHES, "thread", "window_pct max_ms p50_ms p99_ms count", "code function", share="window_pct"
+    ),
     "offcpu.blocked": kind(Mechanism.SWITCHES, "thread", _BLOCKED, _BLOCKED_ATTRIBUTES, share="window_pct"),
     "offcpu.lock_wait": kind(Mechanism.SWITCHES, "thread", _BLOCKED, f"{_BLOCKED_ATTRIBUTES} lock", share="window_pct"),
     "offcpu.preempted": kind(Mechanism.SWITCHES, "thread", _BLOCKED, "state", share="window_pct"),
