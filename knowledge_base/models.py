@@ -195,13 +195,19 @@ class Match(Model):
 
 class Verdict(str, Enum):
     """`CONFIRMED`: two mechanisms agree, rivals ruled out. `LIKELY`: one of these is missing. `HEALTHY`: examined,
-    nothing abnormal.
+    nothing abnormal. `IDLE`: nothing is asked of the process: it waits at its poll with no request in flight.
     """
 
     CONFIRMED = "confirmed"
     LIKELY = "likely"
     INCONCLUSIVE = "inconclusive"
     HEALTHY = "healthy"
+    IDLE = "idle"
+
+    @property
+    def no_fault(self) -> bool:
+        """Whether the job was observed and no fault was found. An idle job may still have one under load."""
+        return self in (Verdict.HEALTHY, Verdict.IDLE)
 
 
 class Victim(Model):

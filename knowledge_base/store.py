@@ -13,7 +13,7 @@ from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import get_diagnosis, put_diagnosis
 from whystall.knowledge_base.evidence import Evidence, evidence_of
-from whystall.knowledge_base.models import Diagnosis, Match, Verdict
+from whystall.knowledge_base.models import Diagnosis, Match
 from whystall.knowledge_base.seeding import seed
 from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.tools.recording.home import home
@@ -116,9 +116,9 @@ class KnowledgeBase:
         """Store `diagnosis` with its similar incidents, and with a drafted ticket if `ticket`; return it completed.
 
         Counts it as a recurrence of the incident with the same fault; that match then shows the count including this
-        one and the previous time. A healthy diagnosis is only stored.
+        one and the previous time. A diagnosis without a fault is only stored.
         """
-        if diagnosis.verdict is Verdict.HEALTHY:
+        if diagnosis.verdict.no_fault:
             self.save_diagnosis(diagnosis)
             return diagnosis
         matches = self.match(diagnosis)

@@ -26,7 +26,7 @@ def compare(before: Diagnosis, after: Diagnosis) -> Verification:
 
     `solved`: True if every finding is at most half of its size, gone, or no longer delays the victim; False if one is
     not; None if `after` is inconclusive: `missing` has the reasons (``no_evidence``, ``no_victim``, ``not_measured``,
-    ``too_short``, or codes of `BLIND_SPOTS`). A finding still present counts even with gaps in coverage.
+    ``too_short``, ``no_load``, or codes of `BLIND_SPOTS`). A finding still present counts even with gaps in coverage.
     """
     wanted = evidence(before)
     checks = [check for finding in wanted if (check := _check(finding, after)) is not None]
@@ -96,6 +96,8 @@ def _missing(wanted: list[Finding], checks: list[Check], after: Diagnosis) -> li
     unseen = [f for f in wanted if measured.isdisjoint((f.kind, *_PROOF.get(f.kind, ())))]
     if any(not (even and _of_ranks(finding)) for finding in unseen):
         missing.append("not_measured")
+    if after.verdict is Verdict.IDLE:  # under load the fault may still be there
+        missing.append("no_load")
     window = max((coverage.window_s for coverage in after.coverage), default=0.0)
     if window < _PERIODS * max((f.metrics.get("period_s", 0.0) for f in wanted), default=0.0):
         missing.append("too_short")

@@ -229,7 +229,7 @@ class Case:
             symptom=self.symptom,
             verdict=conclusion.verdict,
             cause=conclusion.cause,
-            severity=Severity.INFO if conclusion.verdict is Verdict.HEALTHY else conclusion.severity,
+            severity=Severity.INFO if conclusion.verdict.no_fault else conclusion.severity,
             victim=victim,
             culprit=culprit(conclusion, findings, self.causes, victim),
             explained_pct=conclusion.explained_pct,

@@ -118,7 +118,7 @@ class DiagnosisRunner:
         then: Callable[[Diagnosis], None] | None = None,
         wanted: Collection[str] = (),
     ) -> Diagnosis:
-        """Find out why the target stalls, match past incidents, and draft a ticket if requested and not healthy.
+        """Find out why the target stalls, match past incidents, and draft a ticket if requested and a fault was found.
 
         A profile is joined to every window that traces the scheduler. The ranks of a job are judged first; then the
         process of the slow rank is observed if it is on this host.

@@ -13,7 +13,7 @@ from whystall.knowledge_base.models import CauseState, Claim, Lang, Verdict
 from whystall.prompts.fence import Fence
 from whystall.prompts.render import words
 
-_NO_CAUSE = (UNKNOWN, "", "none", "null", "healthy")
+_NO_CAUSE = (UNKNOWN, "", "none", "null", "healthy", "idle")
 _UNSUPPORTED = "model_unsupported"
 
 
@@ -87,10 +87,10 @@ def settle(case: Case, grounded: Grounded) -> Conclusion:
     """Return the verdict of the evidence, given the checked conclusion of the model.
 
     The model may prefer a cause that the evidence supports about as well; it is then at most likely. Anything struck
-    lowers a confirmed verdict to likely. A healthy verdict does not change.
+    lowers a confirmed verdict to likely. A verdict without a fault does not change.
     """
     found = case.conclude(grounded.cause)
-    if not grounded.struck or found.verdict is Verdict.HEALTHY:
+    if not grounded.struck or found.verdict.no_fault:
         return found
     verdict = Verdict.LIKELY if found.verdict is Verdict.CONFIRMED else found.verdict
     return replace(found, verdict=verdict, missing=[*found.missing, _UNSUPPORTED])

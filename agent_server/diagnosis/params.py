@@ -25,7 +25,7 @@ class DiagnoseParams(TargetParams):
 
     duration: Annotated[float, Field(ge=1, le=600, description="seconds to observe in all")] = 12.0
     symptom: Annotated[str, Field(max_length=2000, description="what was noticed, in any words")] = ""
-    ticket: Annotated[bool, Field(description="draft a ticket unless healthy")] = False
+    ticket: Annotated[bool, Field(description="draft a ticket unless healthy or idle")] = False
     profile: Annotated[
         str | None, Field(min_length=1, max_length=4096, description="accelerator profile of the same time: its path")
     ] = None

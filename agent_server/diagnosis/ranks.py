@@ -147,7 +147,7 @@ def _conclude(
     if kinds == {"rank.compute_slow"} and any(spot.code == "no_device_work" for spot in result.coverage.not_seen):
         missing.append(_HOST_UNSEEN)
     verdict = Verdict.LIKELY if missing and found.verdict is Verdict.CONFIRMED else found.verdict
-    if verdict is Verdict.HEALTHY:  # a rank is slow, but no cause explains it
+    if verdict.no_fault:  # a rank is slow, but no cause explains it
         verdict, missing = Verdict.INCONCLUSIVE, [*missing, "unexplained_loss"]
     return Conclusion(
         verdict=verdict,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whystall.agent_server.diagnosis.ranks import with_blind_spot
-from whystall.knowledge_base.models import Diagnosis, Verdict
+from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def store_diagnosis(
 ) -> Diagnosis:
     """Store `diagnosis` and return it with the past incidents it resembles; see `Stores.remember`.
 
-    With `ticket_service`, and unless it is healthy, a ticket is drafted, assigned and queued for its trackers. `then`
-    is called in the same transaction.
+    With `ticket_service`, and unless it is healthy or idle, a ticket is drafted, assigned and queued for its trackers.
+    `then` is called in the same transaction.
 
     A full disk may be why the job stalls: the diagnosis is then returned unstored, with the blind spot `not_stored`.
     With `then` it is an error.
@@ -42,6 +42,6 @@ def store_diagnosis(
     except ToolError as error:
         if error.code is not ErrorCode.DISK_FULL or then is not None:
             raise
-        if diagnosis.verdict is not Verdict.HEALTHY:
+        if not diagnosis.verdict.no_fault:
             diagnosis = diagnosis.model_copy(update={"matches": kb.match(diagnosis)})
         return with_blind_spot(diagnosis, "not_stored", error.message)

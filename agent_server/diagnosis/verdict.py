@@ -121,7 +121,7 @@ def culprit(
     """
     by_id = {f.id: f for f in findings}
     chain = [by_id[i] for i in conclusion.chain]
-    if not chain or conclusion.verdict is Verdict.HEALTHY:
+    if not chain or conclusion.verdict.no_fault:
         return None
     first = chain[0]
     same = [f for f in chain if _agree(first, f)]

@@ -36,7 +36,7 @@ _NEAR, _NEARER, _SHARED = 0.2, 1.5, 3
 """Minimum cosine of the nearest class, ratio to the second, and shared terms."""
 _READ = 4000  # characters read of a text
 _SHOWN, _SEARCHED = 3, 8
-_SURE = {Verdict.CONFIRMED: 1.0, Verdict.LIKELY: 0.7, Verdict.INCONCLUSIVE: 0.3, Verdict.HEALTHY: 0.0}
+_SURE = {Verdict.CONFIRMED: 1.0, Verdict.LIKELY: 0.7, Verdict.INCONCLUSIVE: 0.3}
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def reclassified(ticket: Ticket, diagnosis: Diagnosis) -> dict[str, Any]:
     stay, and severity does not fall below the sender's.
     """
     cause = load_causes().get(diagnosis.cause or "")
-    if cause is None or diagnosis.verdict is Verdict.HEALTHY:
+    if cause is None or diagnosis.verdict.no_fault:
         return {}
     because = [f"finding:{id}" for id in diagnosis.chain[:3]]
     sure = _SURE[diagnosis.verdict]

@@ -18,10 +18,10 @@ _MAJOR_PCT = 10.0
 def draft(diagnosis: Diagnosis, causes: Mapping[str, Cause], now: str) -> Ticket:
     """Return a ticket for `diagnosis`, without a number (`id` is empty).
 
-    Raises `ToolError` (bad_argument) if the diagnosis found the job healthy.
+    Raises `ToolError` (bad_argument) if the diagnosis found the job healthy or idle.
     """
-    if diagnosis.verdict is Verdict.HEALTHY:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "the job is healthy", "a ticket needs a fault")
+    if diagnosis.verdict.no_fault:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"the job is {diagnosis.verdict.value}", "a ticket needs a fault")
     cause = causes.get(diagnosis.cause or "")
     fault = dedup_key(diagnosis)
     classes = classified(diagnosis, cause)

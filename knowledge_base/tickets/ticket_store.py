@@ -11,7 +11,7 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import counted_in, get_diagnosis, put_diagnosis
 from whystall.knowledge_base.faults import dedup_key as fault_of
-from whystall.knowledge_base.models import Diagnosis, Verdict
+from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.ticket_models import (
     LESSON,
     TICKET_VERSION,
@@ -131,7 +131,7 @@ class TicketStore:
         """Return the ticket for `diagnosis` (an object or the id of a stored one).
 
         A live ticket of the same fault gets one more occurrence, counted once per diagnosis, and the newer diagnosis.
-        Raises `ToolError` (bad_argument) for a healthy job.
+        Raises `ToolError` (bad_argument) for a healthy or idle job.
         """
         with self._file.write() as db:
             if isinstance(diagnosis, str):
@@ -155,10 +155,10 @@ class TicketStore:
         """Replace the diagnosis of ticket `id`, and set the `fields` that follow from it; the same diagnosis again
         changes nothing.
 
-        Sets `Ticket.fault` unless the job is healthy. Other tickets of that fault are not changed: see `of_fault` and
-        `duplicate`.
+        Sets `Ticket.fault` unless the job is healthy or idle. Other tickets of that fault are not changed: see
+        `of_fault` and `duplicate`.
         """
-        fault = None if diagnosis.verdict is Verdict.HEALTHY else fault_of(diagnosis)
+        fault = None if diagnosis.verdict.no_fault else fault_of(diagnosis)
         with self._file.write() as db:
             before = self._get(db, id)
             diagnosis = diagnosis.model_copy(update={"ticket": before.id})
@@ -374,7 +374,7 @@ class TicketStore:
         occurrences.count_recurrence(db, diagnosis)  # updates the key of a counted outage to its ticket
 
     def _with_card(self, db: SqliteDatabase, ticket: Ticket, by: str, at: str) -> Ticket:
-        if ticket.diagnosis is None or ticket.diagnosis.verdict is Verdict.HEALTHY:
+        if ticket.diagnosis is None or ticket.diagnosis.verdict.no_fault:
             return ticket
         card = self._cards.learn(db, ticket.model_copy(update={"updated": at}), by)
         return ticket.model_copy(update={"card": card.id})

@@ -174,9 +174,10 @@ def test_a_resolved_ticket_is_not_reopened(kb: KnowledgeBase) -> None:
         kb.tickets.resolve("1", "again", "ann")
 
 
-def test_a_healthy_job_gets_no_ticket(kb: KnowledgeBase) -> None:
-    with pytest.raises(ToolError, match="healthy") as caught:
-        kb.tickets.draft(checkpoint(verdict=Verdict.HEALTHY, cause=None))
+@pytest.mark.parametrize("verdict", [Verdict.HEALTHY, Verdict.IDLE])
+def test_a_job_without_a_fault_gets_no_ticket(kb: KnowledgeBase, verdict: Verdict) -> None:
+    with pytest.raises(ToolError, match=verdict.value) as caught:
+        kb.tickets.draft(checkpoint(verdict=verdict, cause=None))
     assert caught.value.code is ErrorCode.BAD_ARGUMENT
     assert kb.tickets.list() == []
 

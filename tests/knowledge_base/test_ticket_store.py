@@ -291,9 +291,10 @@ def test_what_a_person_decided_stays_when_the_fault_recurs(kb: Stores) -> None:
     assert again.classification.severity.by == "person:ann"
 
 
-def test_a_healthy_diagnosis_is_attached_and_sets_no_fault(kb: Stores) -> None:
+@pytest.mark.parametrize("verdict", [Verdict.HEALTHY, Verdict.IDLE])
+def test_a_diagnosis_without_a_fault_is_attached_and_sets_none(kb: Stores, verdict: Verdict) -> None:
     kb.tickets.create(alert(), "engine")
-    found = kb.tickets.attach("1", checkpoint(verdict=Verdict.HEALTHY, cause=None), "triage")
+    found = kb.tickets.attach("1", checkpoint(verdict=verdict, cause=None), "triage")
     assert found.fault is None
     assert found.diagnosis is not None
     assert kb.tickets.resolve("1", "nothing was wrong", "ann").card is None

@@ -78,6 +78,10 @@ def test_a_job_that_does_not_run_is_not_solved() -> None:
     assert compare(checkpoint(), after(MEASURED, victim=None)).missing == ["no_victim"]
 
 
+def test_an_idle_job_verifies_nothing() -> None:
+    assert compare(checkpoint(), after(MEASURED, verdict="idle")).missing == ["no_load"]
+
+
 def test_a_look_shorter_than_two_periods_is_too_short() -> None:
     brief = coverage().model_copy(update={"window_s": 6.0})  # the period is 3.2 s
     assert compare(checkpoint(), after(MEASURED, coverage=[brief])).missing == ["too_short"]

@@ -256,6 +256,7 @@ def test_a_ticket_is_complete() -> None:
     [
         {},
         {"verdict": Verdict.HEALTHY, "cause": None, "culprit": None, "chain": [], "assessments": [], "matches": []},
+        {"verdict": Verdict.IDLE, "cause": None, "culprit": None, "chain": [], "missing": ["no_load"]},
         {"verdict": Verdict.INCONCLUSIVE, "cause": None, "culprit": None, "victim": None, "chain": [], "findings": []},
         {"verdict": Verdict.INCONCLUSIVE, "coverage": [], "steps": [], "assessments": []},
         {"cause": "from_the_future"},
@@ -267,9 +268,9 @@ def test_every_kind_of_diagnosis_can_be_rendered(changes: dict[str, Any], lang: 
     said = diagnosis_text(diagnosis, load_causes(), lang)
     assert "None" not in said
     assert (("没有匹配的已知事件" in said) or ("No known incident matches" in said)) is (
-        diagnosis.verdict is not Verdict.HEALTHY
+        not diagnosis.verdict.no_fault
     )
-    if diagnosis.verdict is not Verdict.HEALTHY:
+    if not diagnosis.verdict.no_fault:
         assert "None" not in ticket_markdown(ticket(diagnosis), lang, load_causes())
     else:
         assert "async" not in said  # a healthy job needs no remedy

@@ -71,8 +71,8 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """Everything to draw. `look`: confirmed, likely, inconclusive, healthy. `shares` and `proofs` may be empty;
-    `shares` come with own code first and idle last, and what is between them is `lost`."""
+    """Everything to draw. `look`: confirmed, likely, inconclusive, healthy, no_load. `shares` and `proofs` may be
+    empty; `shares` come with own code first and idle last, and what is between them is `lost`."""
 
     lang: str
     look: str

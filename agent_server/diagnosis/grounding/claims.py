@@ -296,7 +296,7 @@ def _blame(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | 
         lacks = _LACKS.search(clause)
         if lacks and not DENIED.search(clause.replace(lacks.group(0), " ")):
             accused, denied = lacks, None
-        if accused and not denied and not abnormal and (judged or case.verdict is Verdict.HEALTHY):
+        if accused and not denied and not abnormal and (judged or case.verdict.no_fault):
             return "contradicted", accused.group(0)
         well = _WELL.search(clause)
         if well and judged and len(abnormal) == len(judged):

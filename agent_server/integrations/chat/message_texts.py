@@ -59,9 +59,9 @@ def verdict_message(
         lines.append(view["busy"])
     if view["fixes"]:
         lines.append(say(lang, "verdict.try", Safe(view["fixes"][0].text.get(lang))))
-    if diagnosis.verdict is not Verdict.HEALTHY and (like := _similar(diagnosis.matches, lang)):
+    if not diagnosis.verdict.no_fault and (like := _similar(diagnosis.matches, lang)):
         lines.append(say(lang, "verdict.similar", like))
-    if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY) and diagnosis.missing:
+    if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY, Verdict.IDLE) and diagnosis.missing:
         lacked = [voice("md", lang).missing(code) for code in diagnosis.missing[:_UNSEEN]]
         lines.append(say(lang, "verdict.lacked", _joined(lacked, separator)))
     if view["blind"]:

@@ -58,7 +58,7 @@ def card(d: Diagnosis, lang: Lang) -> Card:
     who = f"{markdown_code(d.victim.comm)} ({d.victim.tid})" if d.victim else ""
     return Card(
         lang=lang,
-        look=verdict,
+        look="no_load" if d.verdict is Verdict.IDLE else verdict,  # "idle" is the colour of a share
         badge=str(known["verdicts"][verdict]),
         title=str(title),
         about=_line(about),
@@ -127,7 +127,7 @@ def _facts(d: Diagnosis, lang: Lang, view: dict[str, object]) -> list[Fact]:
         facts.append((picture["try"], fixes[0].text.get(lang), 4))
     elif view["busy"]:
         facts.append((picture["further"], view["busy"], 3))
-    if d.verdict in (Verdict.LIKELY, Verdict.INCONCLUSIVE) and d.missing:
+    if d.verdict in (Verdict.LIKELY, Verdict.INCONCLUSIVE, Verdict.IDLE) and d.missing:
         facts.append((picture["lacks"], voice("md", lang).missing(d.missing[0]), 2))
     return [Fact(str(label), _line(str(text)), lines) for label, text, lines in facts if text]
 

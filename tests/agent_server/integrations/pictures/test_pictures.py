@@ -77,13 +77,13 @@ def test_a_path_of_any_length_keeps_the_picture_small() -> None:
     assert height < 1000
 
 
-@pytest.mark.parametrize("verdict", [Verdict.LIKELY, Verdict.INCONCLUSIVE, Verdict.HEALTHY])
+@pytest.mark.parametrize("verdict", [Verdict.LIKELY, Verdict.INCONCLUSIVE, Verdict.HEALTHY, Verdict.IDLE])
 def test_nothing_is_claimed_beyond_the_verdict(verdict: Verdict) -> None:
     changes = {"verdict": verdict, "missing": ["one_mechanism"]}
     if verdict is not Verdict.LIKELY:
         changes |= {"cause": None, "culprit": None, "chain": [], "explained_pct": 0.0}
     made = card(checkpoint(**changes), "en")
-    assert made.look == verdict.value
+    assert made.look == ("no_load" if verdict is Verdict.IDLE else verdict.value)
     labels = [fact.label for fact in made.facts]
     assert ("Lacking" in labels) == (verdict is not Verdict.HEALTHY)
     if verdict is not Verdict.LIKELY:
