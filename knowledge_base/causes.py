@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -49,13 +49,17 @@ def read_causes(directory: Path) -> dict[str, Cause]:
     return found
 
 
-def considered_for(causes: Mapping[str, Cause], symptom: str) -> dict[str, Cause]:
-    """Return those of `causes` worth examining for `symptom` (any words, either language)."""
-    named = concepts(symptom)
+def considered_for(causes: Mapping[str, Cause], symptom: str, *, any_symptom: bool = False) -> dict[str, Cause]:
+    """Return those of `causes` worth examining for `symptom` (any words, either language).
+
+    `any_symptom`: also those of other symptoms. Without a symptom, ordinary causes are left out in any case.
+    """
+    named, reported = concepts(symptom), bool(symptom.strip())
     return {
         id: cause
         for id, cause in causes.items()
-        if not cause.symptoms or any(named.issuperset(words) for words in cause.symptoms)
+        if (reported or not cause.ordinary)
+        and (any_symptom or not cause.symptoms or any(named.issuperset(words) for words in cause.symptoms))
     }
 
 
@@ -72,11 +76,13 @@ def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
     return (
         all((value := metric(finding, name)) is not None and value >= low for name, low in pattern.min.items())
         and all((value := metric(finding, name)) is not None and value <= high for name, high in pattern.max.items())
-        and all(
-            any(fnmatchcase(finding.attributes.get(name, ""), word) for word in words)
-            for name, words in pattern.attributes.items()
-        )
+        and all(_one_of(finding, name, words) for name, words in pattern.attributes.items())
+        and not any(_one_of(finding, name, words) for name, words in pattern.unless.items())
     )
+
+
+def _one_of(finding: Finding, name: str, words: Iterable[str]) -> bool:
+    return any(fnmatchcase(finding.attributes.get(name, ""), word) for word in words)
 
 
 def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
@@ -85,8 +91,13 @@ def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
 
 
 def about(finding: Finding, victim: Victim) -> bool:
-    """Return whether `finding` is about `victim`'s rank, thread or process, or names none."""
+    """Return whether `finding` is about `victim`'s rank, thread or process, or names none.
+
+    One about a thread that another one waits for (``waiter``, a tid) is about the one that waits.
+    """
     subject = finding.subject
+    if waiter := finding.attributes.get("waiter"):
+        return waiter == str(victim.tid)
     if subject.rank is not None:
         return subject.rank == victim.rank
     if subject.tid is not None:
@@ -120,7 +131,7 @@ def _check_patterns(cause: Cause, file: Path) -> None:
                 for name in getattr(pattern, bounds):
                     if any(part not in spec.metrics for part in name.split("/")) or name.count("/") > 1:
                         raise data_fault(file, f"{where}.{bounds}: {pattern.kind} has no metric {name!r}")
-            for name in pattern.attributes:
+            for name in (*pattern.attributes, *pattern.unless):
                 if name not in spec.attributes:
                     raise data_fault(file, f"{where}.attributes: {pattern.kind} has no attribute {name!r}")
     for index, words in enumerate(cause.symptoms):

@@ -31,6 +31,10 @@ TYPES = {
     "irq": "interrupt: irq:net_rx",
     "reason": "what kept it from feeding an accelerator: reason:lock",
     "wake": "why it woke late: wake:idle_exit",
+    "wait": "what the job waited for, a code of the critical path: wait:interpreter_lock",
+    "root": "what the thread at the end of the chain of waits did: root:running",
+    "role": "library code that the job was in: role:data_loader",
+    "mode": "how it ran: mode:garbage_collection",
     "collective": "operation of ranks: collective:allreduce",
     "mismatch": "what differed between ranks: mismatch:size",
     "cgroup": "who made the cgroup: cgroup:kubepods",
@@ -38,7 +42,12 @@ TYPES = {
     "period": "time between episodes, as the lower end of half a decade in seconds: period:30",
 }
 # Sharing a feature of these types suggests the same problem; other types only support it.
-_DISTINCTIVE = frozenset({"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch"})
+_DISTINCTIVE = frozenset(
+    {"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch", "wait", "role", "mode"}
+)
+# Waits and roles that jobs with different problems share.
+_GENERIC_WAITS = frozenset({"queue", "events", "timeout", "file", "cpu", "lock", "socket", "other", "unknown"})
+_GENERIC_MODES = frozenset({"user", "system", "fault"})
 # System calls that every program waits in or uses all the time.
 _WAITS = (
     "read write pread pwrite readv writev preadv pwritev futex poll ppoll select pselect6 epoll_wait epoll_pwait "
@@ -101,7 +110,7 @@ def of_finding(finding: Finding) -> Iterator[str]:
         if name:
             yield f"op:{_op(name)}"
     yield from _frames(words.get("kernel_path", ""))
-    yield from _code(words.get("code", "") if not finding.kind.startswith("profile.") else "")
+    yield from _code(words.get("function") or words.get("code", "") if not finding.kind.startswith("profile.") else "")
     yield from _file(subject.path or "")
     if system := words.get("filesystem", "").lower():
         yield from (f"fs:{part}" for part in dict.fromkeys(_file_systems(system)))
@@ -115,6 +124,8 @@ def of_finding(finding: Finding) -> Iterator[str]:
     if finding.kind == "cpu.neighbour":
         yield from _program("neighbour", subject.comm or "")
     yield from _program("neighbour", words.get("neighbour", ""))
+    if finding.kind.startswith("path."):
+        yield from _path(finding)
     for kind, name, attribute in (
         ("irq.steal", "irq", "interrupt"),
         ("accel.host_bound", "reason", "reason"),
@@ -165,12 +176,23 @@ def distinctive(feature: str) -> bool:
     kind, _, value = feature.partition(":")
     if kind == "op":
         return value not in _GENERIC_OPS
+    if kind == "wait":
+        return value not in _GENERIC_WAITS
     return kind in _DISTINCTIVE and value not in keys.GENERIC_KINDS
 
 
 def plain(text: str) -> str:
     """Return `text` as the value of a feature: lower case, one word, without numbers that change from run to run."""
     return _ODD.sub("_", clean(text, _LONGEST).lower()).strip("_")
+
+
+def _path(finding: Finding) -> Iterator[str]:
+    """Yield the codes of a row of the critical path."""
+    words = finding.attributes
+    for name, attribute in (("wait", "wait"), ("root", "root_wait"), ("role", "role"), ("mode", "mode")):
+        value = plain(words.get(attribute, ""))
+        if value and value not in _GENERIC_MODES:
+            yield f"{name}:{value}"
 
 
 def _op(name: str) -> str:

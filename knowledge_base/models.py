@@ -34,7 +34,8 @@ class Pattern(Model):
     `victim`: the finding's subject must be the victim (same thread; for process, host, device and cgroup subjects: same
     process, or no thread given). `min` / `max`: inclusive bounds of metrics in the units of `KINDS`, or of a ratio of
     two (``count/episodes``); a missing metric fails. `attributes`: allowed values per attribute, as shell patterns
-    (``pwrite*``). See `causes.matches`.
+    (``pwrite*``); a missing attribute is the empty text. `unless`: the same for values that no attribute may have. See
+    `causes.matches`.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Pattern(Model):
     min: dict[str, float] = Field(default_factory=dict)
     max: dict[str, float] = Field(default_factory=dict)
     attributes: dict[str, list[str]] = Field(default_factory=dict)
+    unless: dict[str, list[str]] = Field(default_factory=dict)
 
 
 class Remedy(Model):
@@ -74,12 +76,17 @@ class Cause(Model):
     primary findings that count only until something in `measured` was found: time in the kernel may be reclaim until
     reclaim itself was timed. `rivals`: causes that stay open beside this one, although less specific and supported by
     the same evidence.
+
+    `ordinary`: healthy programs show it too (they compute, sleep, wait for a device), so it is considered only if a
+    symptom was reported, explains a share of the window instead of the lost time, and leads only where no other cause
+    does. `stall_pct`: least share of the window for which the cause is named; less than the usual 5 only where the
+    symptom itself is a short pause.
     """
 
     id: str
     title: Words
     summary: Words
-    category: Literal["storage", "cpu", "memory", "lock", "network", "accelerator", "none"]
+    category: Literal["storage", "cpu", "memory", "lock", "network", "accelerator", "software", "none"]
     component: str
     primary: list[Pattern] = Field(min_length=1)
     required: list[Pattern] = Field(default_factory=list)
@@ -96,6 +103,8 @@ class Cause(Model):
     measured: list[Pattern] = Field(default_factory=list)
     rivals: list[str] = Field(default_factory=list)
     specificity: int = Field(default=1, ge=1, le=5)
+    ordinary: bool = False
+    stall_pct: float = Field(default=5.0, ge=1, le=50)
     remedies: list[Remedy] = Field(min_length=1)
     verify: Words
 

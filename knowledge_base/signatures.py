@@ -19,6 +19,9 @@ GENERIC_KINDS = frozenset(
         "offcpu.preempted",
         "cpu.saturated",
         "accel.idle",
+        "path.running",
+        "path.wait",
+        "path.waker",
         "rank.late",
         "rank.even",
     }

@@ -104,10 +104,17 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     return Assessment(
         cause=cause.id,
         state=CauseState.SUPPORTED,
-        explained_pct=min(100.0, 100.0 * share / reach.lost_pct) if reach.lost_pct > 0 else 0.0,
+        explained_pct=_explained_pct(cause, share, reach),
         window_pct=share,
         by=by,
     ).model_copy(update={"for_": list(dict.fromkeys(ids))})
+
+
+def _explained_pct(cause: Cause, share: float, reach: _Reach) -> float:
+    """Return the share of the lost time that a cause explains; of the window, for one that healthy programs show."""
+    if cause.ordinary:
+        return share
+    return min(100.0, 100.0 * share / reach.lost_pct) if reach.lost_pct > 0 else 0.0
 
 
 def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> list[Finding]:
@@ -130,9 +137,10 @@ def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -
 def combined_share(primary: Sequence[Finding]) -> float:
     """Return the share of the window that findings about one thread account for, in percent.
 
-    Findings of one mechanism add up; those of another measure the same time again, so the largest sum counts.
+    Findings of one account add up; those of another measure the same time again, so the largest sum counts. A mechanism
+    is one account, but the rows of the critical path are one apart, and each recurring part of the program another.
     """
-    by_mechanism: dict[Mechanism, float] = {}
+    by_account: dict[tuple[Mechanism, str], float] = {}
     handlers: dict[tuple[str, int | None, str], float] = {}
     for finding in primary:
         mechanism, share = finding.spec.mechanism, finding.window_pct
@@ -141,8 +149,16 @@ def combined_share(primary: Sequence[Finding]) -> float:
             known = handlers.get(key, 0.0)
             handlers[key] = max(known, share)
             share = max(0.0, share - known)
-        by_mechanism[mechanism] = by_mechanism.get(mechanism, 0.0) + share
-    return min(max(by_mechanism.values(), default=0.0), 100.0)
+        account = (mechanism, _path_account(finding))
+        by_account[account] = by_account.get(account, 0.0) + share
+    return min(max(by_account.values(), default=0.0), 100.0)
+
+
+def _path_account(finding: Finding) -> str:
+    """Return the account of a finding of the critical path; empty for all others."""
+    if finding.kind in ("path.running", "path.wait"):
+        return "path"
+    return f"{finding.kind}:{finding.attributes.get('function', '')}" if finding.kind.startswith("path.") else ""
 
 
 def _bound(required: Sequence[str], findings: Sequence[Finding], primary: Sequence[Finding]) -> float:

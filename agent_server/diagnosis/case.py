@@ -54,7 +54,7 @@ class Case:
         before, if this is part of a larger case. `wanted`: tools that run whatever the first window shows.
         """
         hosts = of_hosts(causes)
-        self.causes = hosts if observer.profiled else considered_for(hosts, symptom)
+        self.causes = considered_for(hosts, symptom, any_symptom=observer.profiled)
         self.tools = tools
         self.observer = observer
         self.duration = duration

@@ -19,12 +19,16 @@ _CONFIRMED_PCT = 50.0
 _LIKELY_PCT = 25.0
 # A cause that explains this share of what the leading cause explains is a rival.
 _RIVAL = 0.5
+# A cause that healthy programs show as well gives way to any other one that takes this share of the window.
+_OTHER_PCT = 10.0
 # Kinds of waiting for a CPU. A runnable thread is neither blocked nor running: causes of this part of the lost time are
 # no rivals of causes of the rest.
 _RUNNABLE = (
     *("sched.runqueue_delay", "offcpu.preempted", "sched.preempted_by", "sched.wakeup_latency", "sched.throttled"),
     *("sched.queue_latency", "sched.migrations", "irq.steal"),
 )
+# Rows of the critical path: together they are the window.
+_PATH_ROWS = ("path.running", "path.wait")
 # A more specific cause leads if it explains this share of what the strongest explains. Sampling measures each call too
 # short by up to two periods, so the share of sampled calls is a lower bound.
 _NEARLY, _NEARLY_SAMPLED = 0.7, 0.25
@@ -185,9 +189,13 @@ def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None
 
 def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], nearly: float) -> Assessment | None:
     """Return the supported cause that explains most, or a more specific one that explains nearly as much."""
-    stalls = [a for a in assessments if a.state is CauseState.SUPPORTED and a.window_pct >= STALL_PCT]
+    stalls = [a for a in assessments if a.state is CauseState.SUPPORTED and a.window_pct >= causes[a.cause].stall_pct]
     if not stalls:
         return None
+    # One that was asked for by its symptom counts however small.
+    faults = [a for a in stalls if not causes[a.cause].ordinary]
+    if any(a.window_pct >= _OTHER_PCT or causes[a.cause].symptoms for a in faults):
+        stalls = faults
     most = max(a.explained_pct for a in stalls)
     close = [a for a in stalls if a.explained_pct >= nearly * most]
     return max(close, key=lambda a: (causes[a.cause].specificity, a.explained_pct))
@@ -198,23 +206,36 @@ def _rivals(
 ) -> list[str]:
     """Return the other supported causes that could explain the same time.
 
-    No rivals: causes of another part of the time, and less specific ones that rest on the leader's own evidence.
+    No rivals: causes of another part of the time, less specific ones that rest on the leader's own evidence, and what
+    healthy programs show too.
     """
     own = set(leader.for_)
-    runnable = by_id[leader.for_[0]].kind in _RUNNABLE
+    first = by_id[leader.for_[0]]
     return [
         a.cause
         for a in assessments
         if a is not leader
         and a.state is CauseState.SUPPORTED
         and a.window_pct >= STALL_PCT
+        and (causes[leader.cause].ordinary or not causes[a.cause].ordinary)
         and a.explained_pct >= _RIVAL * leader.explained_pct
-        and (by_id[a.for_[0]].kind in _RUNNABLE) is runnable
+        and _same_part(first, by_id[a.for_[0]])
         and (
             a.cause in causes[leader.cause].rivals
             or not (set(a.for_) & own and causes[a.cause].specificity < causes[leader.cause].specificity)
         )
     ]
+
+
+def _same_part(first: Finding, other: Finding) -> bool:
+    """Return whether two findings may account for the same time: rows of the critical path share none."""
+    if first.kind in _PATH_ROWS and other.kind in _PATH_ROWS:
+        return first.id == other.id
+    return _runnable(first) is _runnable(other)
+
+
+def _runnable(finding: Finding) -> bool:
+    return finding.kind in _RUNNABLE or finding.attributes.get("wait") in ("cpu", "quota")
 
 
 def _tied(cause: Cause, evidence: Sequence[Finding], victim: Victim | None) -> bool:

@@ -39,6 +39,12 @@ def test_a_diagnosis_yields_its_features() -> None:
         ("offcpu.blocked", {"words": {"kernel_path": "nfs_wait_bit.isra.0 < vfs_read"}}, {"frame:nfs_wait_bit"}),
         ("rank.mismatch", {"words": {"what": "size", "operation": "all_reduce"}}, {"mismatch:size"}),
         ("rank.mismatch", {"words": {"operation": "all_reduce"}}, {"collective:allreduce"}),
+        (
+            "path.wait",
+            {"words": {"wait": "queue", "role": "data_loader", "root_wait": "running", "function": "f (a/train.py:4)"}},
+            {"wait:queue", "role:data_loader", "root:running", "code:f@train.py"},
+        ),
+        ("path.running", {"words": {"mode": "garbage_collection"}}, {"mode:garbage_collection"}),
     ],
 )
 def test_a_finding_yields(kind: str, changes: dict[str, Any], expected: set[str]) -> None:
@@ -52,6 +58,7 @@ def test_a_finding_yields(kind: str, changes: dict[str, Any], expected: set[str]
         ("offcpu.blocked", {"code": "wait (/usr/lib/python3.11/threading.py:324)"}),
         ("offcpu.blocked", {"code": "<module> (train.py:3)"}),
         ("offcpu.blocked", {"code": "\0 nonsense"}),
+        ("path.running", {"mode": "user"}),
     ],
 )
 def test_what_is_in_every_case_is_left_out(kind: str, words: dict[str, str]) -> None:
@@ -59,9 +66,27 @@ def test_what_is_in_every_case_is_left_out(kind: str, words: dict[str, str]) -> 
 
 
 def test_distinctive_and_supporting_features_differ() -> None:
-    for feature in ("op:fsync", "kind:file.slow_sync", "frame:jbd2_log_wait_commit", "cause:lock_wait", "irq:net_rx"):
+    for feature in (
+        "op:fsync",
+        "kind:file.slow_sync",
+        "frame:jbd2_log_wait_commit",
+        "cause:lock_wait",
+        "irq:net_rx",
+        "wait:dns",
+    ):
         assert distinctive(feature), feature
-    for feature in ("op:read", "op:futex", "fs:ext4", "device:nvme", "file:bin", "period:3", "program:train", "x", ""):
+    for feature in (
+        "op:read",
+        "op:futex",
+        "fs:ext4",
+        "device:nvme",
+        "file:bin",
+        "period:3",
+        "program:train",
+        "wait:lock",
+        "x",
+        "",
+    ):
         assert not distinctive(feature), feature
     assert not any(distinctive(f"kind:{kind}") for kind in GENERIC_KINDS)
 
