@@ -37,6 +37,8 @@ _SAMPLED = {
     "advice": "io_ways",
     "operation": "io_operations",
     "wait": "path_waits",
+    "answer": "net_answers",
+    "limit": "net_limits",
 }
 _BLANK = re.compile(r"{(\w+)}")
 # Ranks: 0-3, 8

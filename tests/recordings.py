@@ -189,10 +189,15 @@ class Scene:
         still: bool = False,
         seeded: bool = False,
         stack: tuple[str, ...] = (),
+        user: tuple[str, ...] = (),
+        **added: Any,
     ) -> Scene:
-        """Time off CPU. `waker`: pid, tid and name; `still`: not ended at the window's end."""
+        """Time off CPU. `waker`: pid, tid and name; `still`: not ended at the window's end; `user`: frames in user
+        mode; `added`: columns of ``switches.segments`` that older recordings lack."""
         start_ns, wall_ns = int(at_s * 1e9), int(ms * 1e6)
-        place = {"state": state, "syscall": syscall, "file": self.file(path), "kstack": self.stack(stack), "ustack": -1}
+        ustack = self.stack(user, kernel=False)
+        kstack = self.stack(stack)
+        place = {"state": state, "syscall": syscall, "file": self.file(path), "kstack": kstack, "ustack": ustack}
         if wall_ns >= SLOW_NS:
             self._add(
                 "switches.segments",
@@ -207,12 +212,26 @@ class Scene:
                 woken_ns=0,
                 open=still,
                 seeded=seeded,
+                **added,
             )
         key = (tid, *place.values())
         total = self._waits.setdefault(key, {**self._who(tid), **place, "count": 0, "total_ns": 0, "max_ns": 0})
         total["count"] += 1
         total["total_ns"] += wall_ns
         total["max_ns"] = max(total["max_ns"], wall_ns)
+        return self
+
+    def seen(self, table: str, *, looks: str = "start end", **row: Any) -> Scene:
+        """A row of ``objects.TABLE`` as read at the start, at the end, or both; a pair of values: first and last.
+        Columns that are not given are unknown."""
+        unknown = {pl.String(): "", pl.Boolean(): False}
+        schema = COLLECTORS["objects"][table]
+        for look in looks.split():
+            at_ns = 0 if look == "start" else self.window_ns
+            given = {name: value[look == "end"] if isinstance(value, tuple) else value for name, value in row.items()}
+            columns = {name: given.pop(name, unknown.get(dtype, -1)) for name, dtype in schema.items()}
+            assert not given, given
+            self._add(f"objects.{table}", **(columns | {"at_ns": at_ns}))
         return self
 
     def requests(self, device: str, operation: str, ms: float, count: int, *, queue_ms: float = 0.01) -> Scene:
@@ -322,11 +341,11 @@ class Scene:
         for collector, schemas in COLLECTORS.items():
             for table, schema in schemas.items():
                 name = f"{collector}.{table}"
-                shared = collector in ("syscalls", "switches") and table in ("files", "stacks")
+                shared = collector in ("syscalls", "switches", "objects") and table in ("files", "stacks")
                 frame = pl.DataFrame(rows.get(table if shared else name, []), schema=schema, orient="row")
-                if isinstance(schema, TableSchema):  # of an older version, unless the rows have the added columns
-                    added = [column for column in schema.added if frame[column].null_count()]
-                    frame = schema.completed(frame.drop(added)).select(schema.names())
+                if isinstance(schema, TableSchema):  # rows may lack the added columns, as those of an older version do
+                    unknown = {n: "" if schema[n] == pl.String() else -1 for n in schema.added}
+                    frame = frame.with_columns(pl.col(n).fill_null(value) for n, value in unknown.items())
                 tables[name] = frame
         chosen = target or Target(
             everything=self.everything,

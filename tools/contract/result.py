@@ -127,6 +127,8 @@ BLIND_SPOTS = frozenset(
         "first_second",  # of a stock tool's second that the window began in, its part was left out; detail: how long
         "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
+        # connections that began and ended between two readings of the sockets, and single retransmissions
+        "short_connections",
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Frames of the scheduler (top) and of kernel entry (bottom) are in every stack.
 _PLUMBING = (
@@ -24,6 +24,8 @@ _PLUMBING = (
 _FRAMES = 6
 # A Python frame as the engines write it: ``save (train.py:212)``.
 _PYTHON = re.compile(r".+ \([^()]+:[0-9]{1,9}\)")
+# The same of a library: ``get (python3.11/queue.py:180)``, ``_bootstrap (<frozen importlib._bootstrap>:241)``.
+_LIBRARY = re.compile(r" \((?:[^()]*/[^()]*|<frozen [^()]*):[0-9]{1,9}\)$")
 
 
 def kernel_path(frames: Iterable[str]) -> str:
@@ -34,3 +36,12 @@ def kernel_path(frames: Iterable[str]) -> str:
 def python_line(frames: Iterable[str]) -> str:
     """Return the innermost Python frame of user frames given innermost first; empty if there is none."""
     return next((frame for frame in frames if _PYTHON.fullmatch(frame)), "")
+
+
+def program_line(frames: Sequence[str]) -> str:
+    """Return the innermost Python frame of the program itself, of user frames given innermost first: the file of a
+    library is written with its package (``torch/serialization.py``). If all are libraries', the innermost of all.
+    """
+    python = [frame for frame in frames if _PYTHON.fullmatch(frame)]
+    own = (frame for frame in python if not _LIBRARY.search(frame))
+    return next(own, python[0] if python else "")

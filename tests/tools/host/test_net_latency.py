@@ -1,0 +1,160 @@
+"""net_latency on recordings made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from recordings import PID, Scene
+
+from whystall.tools.contract.findings import Finding, Polarity
+from whystall.tools.host.net_latency.tool import Data, Params, judge
+
+WINDOW_S = 10.0
+# A healthy connection of a rack: each counter at the start and at the end of the window.
+HEALTHY: dict[str, Any] = {
+    "inode": 77,
+    "pid": PID,
+    "fd": 5,
+    "comm": "train",
+    "family": "inet",
+    "protocol": "tcp",
+    "state": "ESTABLISHED",
+    "local": "10.0.0.1:40000",
+    "remote": "10.0.0.2:9000",
+    "recv_queue": 0,
+    "send_queue": 0,
+    "rtt_us": 300,
+    "min_rtt_us": 200,
+    "rtt_var_us": 50,
+    "retransmits": (0, 1),
+    "unacked": 0,
+    "segments_out": (100, 1100),
+    "bytes_acked": (1000, 11_000_000),
+    "bytes_received": (5000, 6000),
+    "busy_us": (0, 1_000_000),
+    "rwnd_limited_us": 0,
+    "sndbuf_limited_us": 0,
+    "last_sent_ms": 5,
+    "last_received_ms": 3,
+}
+ASKS = ("recv", "fetch_batch (client.py:26)", "main (client.py:40)")
+
+
+def looked(wait_ms: float = 0, sockets: tuple[dict[str, Any], ...] = (), **changed: Any) -> Data:
+    return scene(wait_ms, sockets, **changed)[1]
+
+
+def scene(wait_ms: float = 0, sockets: tuple[dict[str, Any], ...] = (), **changed: Any) -> tuple[list[Finding], Data]:
+    made = Scene(window_s=WINDOW_S).seen("sockets", **(HEALTHY | changed))
+    for row in sockets:
+        made.seen("sockets", **row)
+    if wait_ms:
+        still = wait_ms >= WINDOW_S * 1e3
+        made.wait(0, wait_ms, "recvfrom", user=ASKS, object="socket:[77]", still=still)
+    result = judge(made.build(), Params(pid=PID, top=50))
+    return result.findings, result.data
+
+
+def test_differences_of_the_two_readings() -> None:
+    findings, data = scene()
+    (row,) = data.connections
+    assert (row.peer, row.sent_bytes, row.received_bytes) == ("10.0.0.2:9000", 10_999_000, 1000)
+    assert row.loss_pct == pytest.approx(0.1)
+    assert row.busy_pct == pytest.approx(10)
+    assert row.network_limited_pct == pytest.approx(10)
+    assert row.rtt_ms == pytest.approx(0.3)
+    (normal,) = findings
+    assert (normal.kind, normal.polarity) == ("net.loss", Polarity.NORMAL)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "says"),
+    [
+        ({"retransmits": (0, 30)}, "net.loss", {}),
+        ({"busy_us": (0, 9_000_000), "rwnd_limited_us": (0, 4_000_000)}, "net.receiver_slow", {}),
+        ({"busy_us": (0, 9_000_000)}, "net.bandwidth", {"limit": "network"}),
+        (
+            {"busy_us": (0, 9_000_000), "sndbuf_limited_us": (0, 8_000_000)},
+            "net.bandwidth",
+            {"limit": "send_buffer"},
+        ),
+        ({"rtt_us": 180_000}, "net.rtt", {"limit": "queue"}),
+        ({"rtt_us": 60_000, "min_rtt_us": 55_000}, "net.rtt", {"limit": "distance"}),
+    ],
+)
+def test_what_limits_a_connection(changed: dict[str, Any], kind: str, says: dict[str, str]) -> None:
+    (finding,), _ = scene(**changed)
+    assert (finding.kind, finding.polarity) == (kind, Polarity.ABNORMAL)
+    assert finding.attributes == {"peer": "10.0.0.2:9000", "local": "10.0.0.1:40000", **says}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"remote": "203.0.113.9:443", "rtt_us": 150_000, "min_rtt_us": 140_000},  # another continent
+        {"retransmits": (0, 2), "segments_out": (0, 20)},  # too few to judge
+        {"remote": "127.0.0.1:9000", "busy_us": (0, 9_000_000)},  # no bandwidth limits loopback
+    ],
+)
+def test_what_is_usual(changed: dict[str, Any]) -> None:
+    assert all(f.polarity is Polarity.NORMAL for f in scene(**changed)[0])
+
+
+QUIET = {"bytes_acked": 1000, "bytes_received": 6000, "segments_out": 100, "retransmits": 0, "busy_us": 0}
+
+
+def test_a_peer_that_acknowledged_the_request_and_sent_nothing() -> None:
+    (finding,), data = scene(10_000, **QUIET, last_sent_ms=12_000, last_received_ms=12_500)
+    assert (finding.kind, finding.attributes["answer"]) == ("net.no_answer", "silent")
+    assert finding.attributes["code"] == "fetch_batch (client.py:26)"
+    assert finding.metrics["silent_s"] == pytest.approx(12.5)
+    assert data.connections[0].waited_ms == pytest.approx(10_000)
+    assert [w.what for w in data.waits] == ["receive"]
+
+
+@pytest.mark.parametrize(
+    ("listens", "changed"),
+    [
+        (False, {"last_received_ms": 11_000}),  # the answer came after the request: an idle pooled connection
+        (True, {"last_received_ms": 12_500}),  # a server waits for the next request
+    ],
+)
+def test_an_idle_connection_is_no_peer_that_does_not_answer(listens: bool, changed: dict[str, Any]) -> None:
+    listener = {"inode": 5, "pid": PID, "protocol": "tcp", "state": "LISTEN", "local": "0.0.0.0:40000"}
+    findings, _ = scene(10_000, (listener,) if listens else (), **QUIET, last_sent_ms=12_000, **changed)
+    assert all(f.polarity is Polarity.NORMAL for f in findings)
+
+
+def test_data_that_is_never_acknowledged() -> None:
+    lost = QUIET | {"retransmits": (1, 5), "segments_out": (101, 105), "unacked": 1, "send_queue": 400}
+    (finding,), _ = scene(10_000, **lost, last_sent_ms=9000, last_received_ms=12_500)
+    assert (finding.kind, finding.attributes["answer"]) == ("net.no_answer", "unreachable")
+
+
+def test_a_local_peer_is_named_by_its_process() -> None:
+    other = {"inode": 88, "peer": 77, "pid": 900, "comm": "server", "fd": 4, "family": "inet", "protocol": "tcp"}
+    data = looked(4000, (other | {"state": "ESTABLISHED"},), peer=88, remote="127.0.0.1:9000")
+    assert [c.peer for c in data.connections] == ["server (900)"]
+    (peer,) = data.peers
+    assert (peer.peer, peer.connections, peer.waited_ms) == ("server (900)", 1, pytest.approx(4000))
+
+
+def test_waits_for_connections_and_name_servers() -> None:
+    made = Scene(window_s=WINDOW_S).seen("sockets", **HEALTHY)
+    resolver = ("poll", "getaddrinfo (python3.11/socket.py:955)", "fetch (job.py:7)")
+    for second in range(2):
+        made.wait(second * 5, 5000, "poll", user=resolver, object="socket:[99]", asked_ns=5_000_000_000)
+    made.wait(1, 1100, "connect", tid=PID + 1, user=("connect", "dial (job.py:3)"), object="socket:[98]")
+    found = {f.kind: f for f in judge(made.build(), Params(pid=PID)).findings}
+    dns, connect = found["net.dns"], found["net.connect"]
+    assert (dns.attributes["code"], dns.metrics["window_pct"]) == ("fetch (job.py:7)", pytest.approx(100))
+    assert dns.metrics["asked_ms"] == pytest.approx(5000)
+    assert (connect.attributes["code"], connect.subject.tid) == ("dial (job.py:3)", PID + 1)
+
+
+def test_a_recording_without_waits_and_a_vanished_connection() -> None:
+    made = Scene(window_s=WINDOW_S).seen("sockets", looks="start", **HEALTHY)
+    result = judge(made.build(without=("switches",)), Params(pid=PID))
+    assert [(c.ended, c.rtt_ms, c.sent_bytes) for c in result.data.connections] == [(True, None, None)]
+    assert result.findings == []

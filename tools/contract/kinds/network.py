@@ -1,0 +1,30 @@
+"""Kinds of findings about connections."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
+
+# `peer`: a process on this host as ``comm (pid)``, or an address; `local`: the own end's address.
+_PLACE = "peer local"
+_MADE = "window_pct total_ms max_ms count asked_ms"
+
+KINDS: dict[str, KindSpec] = {
+    # `answer`: silent (all was acknowledged, nothing came back) or unreachable (nothing is acknowledged)
+    "net.no_answer": kind(
+        Mechanism.OBJECTS, "process", "sent_ago_s silent_s unacked retransmits", f"{_PLACE} answer code"
+    ),
+    "net.loss": kind(Mechanism.OBJECTS, "process", "loss_pct retransmits busy_pct rtt_ms sent_rate:bytes/s", _PLACE),
+    # the sender was limited by the receiver's window in `limited_pct` of the time
+    "net.receiver_slow": kind(
+        Mechanism.OBJECTS, "process", "limited_pct busy_pct send_queue_bytes sent_rate:bytes/s", _PLACE
+    ),
+    # `limit`: network, send_buffer
+    "net.bandwidth": kind(
+        Mechanism.OBJECTS, "process", "limited_pct busy_pct rtt_ms min_rtt_ms sent_rate:bytes/s", f"{_PLACE} limit"
+    ),
+    # `limit`: queue (longer than the shortest round trip), distance
+    "net.rtt": kind(Mechanism.OBJECTS, "process", "rtt_ms min_rtt_ms rtt_var_ms", f"{_PLACE} limit"),
+    # waits of a thread for connections to be made, and for the answers of name servers
+    "net.connect": kind(Mechanism.SWITCHES, "thread", _MADE, "syscall code open", share="window_pct"),
+    "net.dns": kind(Mechanism.SWITCHES, "thread", _MADE, "syscall code open", share="window_pct"),
+}

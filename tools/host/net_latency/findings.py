@@ -1,0 +1,217 @@
+"""Judge connections and waits for the network. Every threshold stands here, with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
+from whystall.tools.host.common.findings import finding, severity, window
+from whystall.tools.host.net_latency.connections import Connection
+from whystall.tools.host.net_latency.waits import NetWait
+
+# With a share p of its segments lost, a TCP connection sends at most 1.22 / sqrt(p) segments per round trip (Mathis et
+# al., "The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm", 1997): at 1 % only 12. Single
+# retransmissions are usual.
+_LOSS_PCT = 1.0
+_LEAST_RETRANSMITS = 3
+# A standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms is the
+# interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
+_QUEUE_MS = 100.0
+# Light in fibre takes 1 ms to go 100 km and back: 5,000 km are too many within a site (addresses of RFC 1918 and RFC
+# 4193), 30,000 km around the globe.
+_SITE_RTT_MS = 50.0
+_GLOBAL_RTT_MS = 300.0
+# tcp_info (include/uapi/linux/tcp.h): tcpi_busy_time "Time (usec) busy sending data", tcpi_rwnd_limited "Time (usec)
+# limited by receive window", tcpi_sndbuf_limited "Time (usec) limited by send buffer". A tenth of the time is what
+# users notice of a thread (see host_snapshot); a sender that has data to send most of the time is a bulk transfer.
+_LIMITED_PCT = 10.0
+_BULK_PCT = 50.0
+# Of a bulk transfer, this much of the busy time limited by the network alone, with a deviation of the round trip below
+# half of it (RTTVAR after the first measurement, RFC 6298, section 2.2): the bandwidth is used up.
+_NETWORK_SHARE = 0.8
+_STABLE = 0.5
+# RFC 6298, section 2.1: until a round trip is measured, the time-out is 1 s. A connection that takes longer lost a
+# segment, or its peer's queue of connections is full; after it, a lost request would have been sent again.
+_RTO_MS = 1000.0
+# What users notice of a thread.
+_WAIT_PCT = 5.0
+_OPEN = ("ESTABLISHED", "SYN_SENT")
+_MOST = 10
+
+
+def judged(found: Sequence[Connection], waited: Sequence[NetWait], window_ns: int, *, complete: bool) -> list[Finding]:
+    """Return findings about connections and waits, worst first; with `complete` also that connections are in order."""
+    results: list[tuple[int, Finding]] = []
+    for connection in found:
+        own = [w for w in waited if w.inode == connection.inode]
+        judgement = (
+            _no_answer(connection, own, window_ns)
+            or _loss(connection, window_ns)
+            or _receiver(connection, window_ns)
+            or _bandwidth(connection, window_ns)
+            or _rtt(connection, window_ns)
+        )
+        if judgement is not None:
+            results.append((sum(w.total_ns for w in own), judgement))
+    results.sort(key=lambda r: (-r[1].severity.rank, -r[0]))
+    findings = [f for _, f in results[:_MOST]] + _made(waited, window_ns)
+    tcp = [c for c in found if c.rtt_ms is not None and not c.is_local]
+    if complete and tcp and not findings:
+        findings.append(_in_order(tcp, window_ns))
+    return findings
+
+
+def _subject(connection: Connection) -> Subject:
+    return Subject(type="process", pid=connection.pid, comm=connection.comm)
+
+
+def _place(connection: Connection) -> dict[str, str]:
+    return {"peer": connection.peer, "local": connection.local}
+
+
+def _no_answer(connection: Connection, own: Sequence[NetWait], window_ns: int) -> Finding | None:
+    """Nothing in flight and nothing received since the last thing sent: the peer has not answered. Data in flight that
+    is sent again and never acknowledged: the peer is not reachable."""
+    if connection.serves or connection.unacked is None or connection.ended or connection.received_bytes:
+        return None
+    silent, sent = connection.silent_ms, connection.sent_ago_ms
+    if connection.state not in _OPEN or sent is None:
+        return None
+    metrics: dict[str, float | None] = {"silent_s": None if silent is None else silent / 1e3}
+    if connection.unacked and connection.retransmits and not connection.sent_bytes:
+        metrics |= {"unacked": connection.unacked, "retransmits": connection.retransmits}
+        attributes = {**_place(connection), "answer": "unreachable"}
+        return finding("net.no_answer", _subject(connection), window(window_ns), metrics, Severity.CRITICAL, attributes)
+    if connection.state != "ESTABLISHED" or connection.unacked or connection.send_queue:
+        return None
+    waits = [w for w in own if w.what == "receive"]
+    asked = silent is None or sent <= silent
+    if not asked or sent < _RTO_MS or not any(w.open for w in waits):
+        return None
+    longest = max(waits, key=lambda w: w.total_ns)
+    metrics["sent_ago_s"] = sent / 1e3
+    attributes = {**_place(connection), "answer": "silent", "code": longest.code}
+    share = 100 * longest.total_ns / window_ns
+    return finding(
+        "net.no_answer",
+        _subject(connection),
+        window(window_ns),
+        metrics,
+        severity(share),
+        {name: value for name, value in attributes.items() if value},
+    )
+
+
+def _loss(connection: Connection, window_ns: int) -> Finding | None:
+    loss, times = connection.loss_pct, connection.retransmits
+    if loss is None or times is None or loss < _LOSS_PCT or times < _LEAST_RETRANSMITS:
+        return None
+    metrics = {
+        "loss_pct": loss,
+        "retransmits": times,
+        "busy_pct": connection.busy_pct,
+        "rtt_ms": connection.rtt_ms,
+        "sent_rate": _rate(connection.sent_bytes, connection),
+    }
+    bad = Severity.MAJOR if loss >= 5 * _LOSS_PCT else Severity.MINOR
+    return finding("net.loss", _subject(connection), window(window_ns), metrics, bad, _place(connection))
+
+
+def _receiver(connection: Connection, window_ns: int) -> Finding | None:
+    """The peer does not take what is sent: its window is closed."""
+    limited = connection.rwnd_limited_pct
+    if limited is None or limited < _LIMITED_PCT:
+        return None
+    metrics = {
+        "limited_pct": limited,
+        "busy_pct": connection.busy_pct,
+        "send_queue_bytes": connection.send_queue,
+        "sent_rate": _rate(connection.sent_bytes, connection),
+    }
+    bad = severity(limited)
+    return finding("net.receiver_slow", _subject(connection), window(window_ns), metrics, bad, _place(connection))
+
+
+def _bandwidth(connection: Connection, window_ns: int) -> Finding | None:
+    """The sender has data most of the time, and only the network, or its own send buffer, holds it back."""
+    busy, network = connection.busy_pct, connection.network_limited_pct
+    if busy is None or network is None or busy < _BULK_PCT or connection.is_local:
+        return None
+    buffer = connection.sndbuf_limited_pct or 0.0
+    if buffer >= _LIMITED_PCT and buffer >= network:
+        limit, limited = "send_buffer", buffer
+    elif network >= _NETWORK_SHARE * busy and _is_stable(connection):
+        limit, limited = "network", network
+    else:
+        return None
+    metrics = {
+        "limited_pct": limited,
+        "busy_pct": busy,
+        "rtt_ms": connection.rtt_ms,
+        "min_rtt_ms": connection.min_rtt_ms,
+        "sent_rate": _rate(connection.sent_bytes, connection),
+    }
+    attributes = {**_place(connection), "limit": limit}
+    return finding("net.bandwidth", _subject(connection), window(window_ns), metrics, severity(limited), attributes)
+
+
+def _is_stable(connection: Connection) -> bool:
+    rtt, deviation = connection.rtt_ms, connection.rtt_var_ms
+    return rtt is not None and deviation is not None and deviation <= _STABLE * rtt
+
+
+def _rtt(connection: Connection, window_ns: int) -> Finding | None:
+    rtt, least = connection.rtt_ms, connection.min_rtt_ms
+    if rtt is None or connection.is_local:
+        return None
+    queued = least is not None and least > 0 and rtt - least >= _QUEUE_MS and rtt >= 2 * least
+    if not queued and rtt < (_SITE_RTT_MS if connection.is_private else _GLOBAL_RTT_MS):
+        return None
+    metrics = {"rtt_ms": rtt, "min_rtt_ms": least, "rtt_var_ms": connection.rtt_var_ms}
+    attributes = {**_place(connection), "limit": "queue" if queued else "distance"}
+    return finding("net.rtt", _subject(connection), window(window_ns), metrics, Severity.MINOR, attributes)
+
+
+def _in_order(tcp: Sequence[Connection], window_ns: int) -> Finding:
+    """The normal finding: no connection loses segments or takes long."""
+    metrics = {
+        "loss_pct": max((c.loss_pct or 0.0 for c in tcp), default=0.0),
+        "rtt_ms": max(c.rtt_ms or 0.0 for c in tcp),
+    }
+    pids = {(c.pid, c.comm) for c in tcp}
+    pid, comm = pids.pop() if len(pids) == 1 else (None, None)
+    return finding("net.loss", Subject(type="process", pid=pid, comm=comm), window(window_ns), metrics)
+
+
+def _made(waited: Sequence[NetWait], window_ns: int) -> list[Finding]:
+    """Return a finding per thread that waits long for connections or for a name server."""
+    found = []
+    groups: dict[tuple[int, str], list[NetWait]] = {}
+    for wait in waited:
+        if wait.what in ("connect", "dns"):
+            groups.setdefault((wait.tid, wait.what), []).append(wait)
+    for (tid, what), own in groups.items():
+        total, longest = sum(w.total_ns for w in own) / 1e6, max(w.max_ns for w in own) / 1e6
+        share = min(100.0, 1e8 * total / window_ns)
+        if share < _WAIT_PCT and longest < _RTO_MS:
+            continue
+        most = max(own, key=lambda w: w.total_ns)
+        asked = max(w.max_asked_ns for w in own)
+        metrics = {
+            "window_pct": share,
+            "total_ms": total,
+            "max_ms": longest,
+            "count": sum(w.count for w in own),
+            "asked_ms": asked / 1e6 if asked > 0 else None,
+        }
+        attributes = {"syscall": most.syscall, "open": "yes" if any(w.open for w in own) else "no"}
+        if most.code:
+            attributes["code"] = most.code
+        subject = Subject(type="thread", pid=most.pid, tid=tid, comm=most.comm)
+        interval = Interval(start_ns=min(w.span[0] for w in own), end_ns=max(w.span[1] for w in own))
+        found.append(finding(f"net.{what}", subject, interval, metrics, severity(share), attributes))
+    return sorted(found, key=lambda f: -f.metrics["total_ms"])[:_MOST]
+
+
+def _rate(count: int | None, connection: Connection) -> float | None:
+    return None if count is None or connection.span_ns <= 0 else 1e9 * count / connection.span_ns
