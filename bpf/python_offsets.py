@@ -49,6 +49,13 @@ class Offsets:
     text_compact: int = 56
     bytes_length: int = 16
     bytes_data: int = 32
+    runtime_gil: int = 0
+    """The interpreter lock in the runtime (3.11 and older); 0: each interpreter points to its own."""
+    interpreter_gil: int = 0
+    """Address of the interpreter lock; 0: unknown."""
+    gil_holder: int = 8
+    """In the lock (``struct _gil_runtime_state``): the thread state that holds it, or held it last."""
+    gil_locked: int = 16
 
 
 _BY_MINOR = {
@@ -72,6 +79,7 @@ _BY_MINOR = {
         code_first=0,
         text_ascii=48,
         text_compact=72,
+        runtime_gil=352,
     ),
     11: Offsets(
         flags=lay.PYTHON_CFRAME | lay.PYTHON_IS_ENTRY,
@@ -94,6 +102,7 @@ _BY_MINOR = {
         code_first=184,
         text_ascii=48,
         text_compact=72,
+        runtime_gil=360,
     ),
     12: Offsets(
         flags=lay.PYTHON_CFRAME,
@@ -115,6 +124,7 @@ _BY_MINOR = {
         code_lines=136,
         code_first=192,
         code_version=92,
+        interpreter_gil=384,
     ),
 }
 
@@ -244,12 +254,27 @@ def published(start: bytes) -> tuple[int, Offsets] | None:
         text_compact=named["unicode.asciiobject_size"] + 16,
         bytes_length=named["bytes.ob_size"],
         bytes_data=named["bytes.ob_sval"],
+        **_lock_offsets(named),
     )
     # the BPF programs read a code object up to the address of its line table
     behind = max(found.code_file, found.code_name, found.code_line, found.code_version) > found.code_lines
     if behind or max(found.frame_bytes, found.code_lines + 8, found.text_compact) > lay.PYTHON_BYTES:
         raise UnknownLayout(f"CPython {major}.{minor} with invalid offsets")
     return minor, found
+
+
+def _lock_offsets(named: dict[str, int]) -> dict[str, int]:
+    """Return where the interpreter lock is; nothing if the published values are not those of a lock.
+
+    Its members are published as offsets in the interpreter, which contains a lock of its own.
+    """
+    lock = named["interpreter.gil_runtime_state"]
+    holder = named["interpreter.gil_runtime_state_holder"] - lock
+    locked = named["interpreter.gil_runtime_state_locked"] - lock
+    pointer = named["interpreter.ceval_gil"]
+    if not (0 < pointer < named["interpreter.size"] and 0 < holder < locked <= 64):
+        return {}
+    return {"interpreter_gil": pointer, "gil_holder": holder, "gil_locked": locked}
 
 
 _USED = {

@@ -121,33 +121,43 @@ def stack(memory: Reader, runtime: Runtime, state: int, tgid: int) -> tuple[list
     """Return the words of a thread state's Python stack, innermost first (see ``src/python_records.h``), and addresses
     of the code objects by id. Ends early, without an error, at invalid memory.
     """
-    o = runtime.offsets
     words: list[int] = []
     codes: dict[int, int] = {}
     try:
-        frame = word(memory, state + o.thread_frame)
-        if frame and o.flags & lay.PYTHON_CFRAME:
-            frame = word(memory, frame + o.cframe_frame)
-        for _ in range(2 * lay.STACK_DEPTH):
-            if not frame or len(words) >= lay.STACK_DEPTH:
-                break
-            raw = memory.read(frame, o.frame_bytes)
-            frame = _at(raw, o.frame_previous)
-            owner = raw[o.frame_owner]
-            if not o.flags & (lay.PYTHON_FRAME_OBJECTS | lay.PYTHON_IS_ENTRY) and owner >= _OWNED_BY_C:
+        for code, instruction, entry in frames(memory, runtime, state):
+            if not code:
                 if words:
                     words[-1] |= lay.FRAME_ENTRY
                 continue
-            code = _at(raw, o.frame_code) & ~7
             number = code_id(memory, runtime, code, tgid)
-            if not number:
+            if not number or len(words) >= lay.STACK_DEPTH:
                 break
             codes[number] = code
-            entry = o.flags & lay.PYTHON_FRAME_OBJECTS or (o.flags & lay.PYTHON_IS_ENTRY and owner)
-            words.append(_frame_word(number, _instruction(raw, code, o), bool(entry)))
+            words.append(_frame_word(number, instruction, entry))
     except OSError:
         pass  # keep the frames read so far
     return words, codes
+
+
+def frames(memory: Reader, runtime: Runtime, state: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield the frames of a thread state, innermost first: code object, instruction + 1, and whether a C call of the
+    evaluator begins with it. Code object 0: such a call begins with the frame before. Raises ``OSError``."""
+    o = runtime.offsets
+    frame = word(memory, state + o.thread_frame)
+    if frame and o.flags & lay.PYTHON_CFRAME:
+        frame = word(memory, frame + o.cframe_frame)
+    for _ in range(2 * lay.STACK_DEPTH):
+        if not frame:
+            return
+        raw = memory.read(frame, o.frame_bytes)
+        frame = _at(raw, o.frame_previous)
+        owner = raw[o.frame_owner]
+        if not o.flags & (lay.PYTHON_FRAME_OBJECTS | lay.PYTHON_IS_ENTRY) and owner >= _OWNED_BY_C:
+            yield 0, 0, True
+            continue
+        code = _at(raw, o.frame_code) & ~7
+        entry = o.flags & lay.PYTHON_FRAME_OBJECTS or (o.flags & lay.PYTHON_IS_ENTRY and owner)
+        yield code, _instruction(raw, code, o), bool(entry)
 
 
 def _at(raw: bytes, offset: int) -> int:

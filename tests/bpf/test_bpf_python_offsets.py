@@ -54,6 +54,7 @@ def test_published_offsets(minor: int, first: int, owner: int) -> None:
     assert (offsets.code_first, offsets.frame_owner, offsets.thread_id, offsets.thread_frame) == (first, owner, 160, 72)
     assert (offsets.code_file, offsets.code_name, offsets.code_lines, offsets.code_line) == (112, 128, 136, 68)
     assert offsets.code_version == 92
+    assert (offsets.interpreter_gil, offsets.gil_holder, offsets.gil_locked) == (16, 8, 16)
     assert (offsets.text_state, offsets.text_length, offsets.text_ascii, offsets.text_compact) == (32, 16, 40, 56)
     assert (offsets.bytes_length, offsets.bytes_data) == (16, 32)
     assert offsets.frame_bytes == owner + 1

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
+from whystall.tools.collect.objects import Objects
 from whystall.tools.collect.options import ProcOptions, SwitchOptions, SyscallOptions
 from whystall.tools.collect.proc_block import BlockTotals
 from whystall.tools.collect.proc_interrupts import InterruptCounts
@@ -24,7 +25,7 @@ _BLOCK_PERIOD_NS = 100_000_000
 _CHILDREN_PERIOD_NS = 1_000_000_000
 # Limit of sampling, as a share of one CPU; with many threads it samples less often, and reports how often.
 _CPU_SHARE = 0.05
-_PER_PROCESS = frozenset({"proc", "syscalls", "switches", "run_queue"})
+_PER_PROCESS = frozenset({"proc", "syscalls", "switches", "run_queue", "objects"})
 """Collectors that read single processes; the others count for the whole host."""
 
 
@@ -33,11 +34,11 @@ class ProcfsEngine(Engine):
 
     `proc` is exact. `syscalls` and `switches` are sampled: the target's threads 50 times per second, or, without a
     target, threads in uninterruptible sleep 10 times per second. `block`, `interrupts` and `run_queue` have totals
-    only. `residency` (of a target only), `interrupts` and `run_queue` are read at the start and at the end.
+    only. `residency` (of a target only), `interrupts`, `run_queue` and `objects` are read at the start and at the end.
     """
 
     name = "procfs"
-    serves = frozenset({"proc", "syscalls", "switches", "block", "residency", "interrupts", "run_queue"})
+    serves = frozenset({"proc", "syscalls", "switches", "block", "residency", "interrupts", "run_queue", "objects"})
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.period_s = DEFAULT_PERIOD_NS / 1e9
@@ -51,6 +52,7 @@ class ProcfsEngine(Engine):
         self._open_files: OpenFiles | None = None
         self._interrupts: InterruptCounts | None = None
         self._waits: ThreadWaits | None = None
+        self._objects: Objects | None = None
         self._proven = False
         self._next_scan = self._next_block = self._next_children = 0
         self._started = 0
@@ -86,6 +88,9 @@ class ProcfsEngine(Engine):
                     min_ns=(SyscallOptions.of(wanted, "syscalls").min_ns, SwitchOptions.of(wanted, "switches").min_ns),
                 )
                 self._proven = self._sampler.prove()
+            if "objects" in wanted:
+                self._objects = Objects(target, clock=self._clock)
+                self._objects.look()
             if "proc" in wanted:
                 period = ProcOptions.of(wanted, "proc").period_ns
                 self._reader = ProcReader(target, period, clock=self._clock)
@@ -130,6 +135,10 @@ class ProcfsEngine(Engine):
     def read(self) -> dict[str, Capture]:
         """Take the last samples; return all captures."""
         captures: dict[str, Capture] = {}
+        if self._objects is not None:
+            # first: what is waited for at the end must not have ended meanwhile
+            self._objects.look(last=True)
+            captures["objects"] = self._objects.read()
         if self._sampler is not None:
             self._scan(self._sampler, self._clock())
         if self._reader is not None:
@@ -161,7 +170,7 @@ class ProcfsEngine(Engine):
     def close(self) -> None:
         """Release everything; nothing is attached."""
         self._reader, self._sampler, self._block, self._open_files = None, None, None, None
-        self._interrupts, self._waits = None, None
+        self._interrupts, self._waits, self._objects = None, None, None
 
     def _sampled(self, sampler: ThreadSampler) -> dict[str, Capture]:
         period_ms = (self._clock() - self._started) / 1e6 / max(1, self._scans - 1)

@@ -15,7 +15,7 @@ def python_notes(raw: Capture, *, switches: bool) -> list[tuple[str, str]]:
     skipped to limit the cost; walks that ended at unreadable memory."""
     notes = []
     if refused := raw.of(PythonResult).refused:
-        notes.append(("python_frames", _refused(refused)))
+        notes.append(("python_frames", refusals(refused)))
     walks = raw.seen.get("python_walks", 0)
     skipped, broken = raw.seen.get("python_skipped", 0), raw.seen.get("python_broken", 0)
     if switches and skipped:
@@ -25,8 +25,8 @@ def python_notes(raw: Capture, *, switches: bool) -> list[tuple[str, str]]:
     return notes
 
 
-def _refused(refused: dict[int, str]) -> str:
-    """Return the reasons, each with some of its processes."""
+def refusals(refused: dict[int, str]) -> str:
+    """Return the reasons, each with some of its processes: ``CPython 3.9: pid 12, 13``."""
     groups: dict[str, list[int]] = defaultdict(list)
     for pid, why in sorted(refused.items()):
         groups[why].append(pid)

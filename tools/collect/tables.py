@@ -170,27 +170,36 @@ RESIDENCY = {
 # What threads wait for, and who holds it: read from /proc, sock_diag and the memory of processes, without stopping
 # them, at the start and at the end of the window (`at_ns`).
 OBJECTS = {
-    # Threads of the target and of whoever a thread of it waits for. wchan: kernel function. object: as in
-    # `switches.segments`. lock: address of the futex word; lock_kind: mutex, rwlock, stdio, join, gil (the interpreter
-    # lock), empty if unknown; owner_tid: of the lock, -1 if it keeps none or it could not be read. holds_gil: the
-    # interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen: by a freezer cgroup.
+    # Threads of the target, of its children and, at the end, of the processes that hold what these wait for (and of
+    # those that hold what the holders wait for). wchan: kernel function. object: as in `switches.segments`, but an
+    # eventfd has its number (anon_inode:[eventfd:17]). lock: address of the futex word, 0: none; lock_kind: mutex,
+    # rwlock, stdio, join, gil (the interpreter lock), empty if unknown; owner_tid: of the lock, -1 if it keeps none or
+    # it could not be read. holds_gil: the interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen:
+    # by a freezer cgroup. Of a thread on a CPU or waiting for one (R) only the Python stack is read.
     "threads": _schema(
         f"at_ns {_THREAD} state:str wchan:str syscall:str object:str fd lock lock_kind:str owner_tid holds_gil:bool",
         "tracer_pid frozen:bool kstack pystack",
     ),
-    # The words by which threads wait for the interpreter lock of a process, and its holder's tid (-1: nobody, unknown).
+    # The words on which threads wait for the interpreter lock of a process, one row each, and its holder's tid (-1:
+    # nobody, unknown).
     "interpreters": _schema("at_ns pid version:str word holder_tid"),
-    # Sockets of all network namespaces of the target; pid, fd -1: of no process. peer: the inode of the other end if it
-    # is on this host. Times in microseconds of tcp_info (-1: not TCP, unknown): busy: with data unacknowledged;
-    # rwnd_limited, sndbuf_limited: of it, limited by the receiver's window, by the send buffer.
+    # Sockets of the target's processes and their other ends on this host, one row each, with one of the processes that
+    # hold it (pid, fd -1: unknown; before the end those of other processes are not searched). peer: the inode of the
+    # other end, -1 if it is not on this host; of a connection that is not accepted yet, the listening socket. family:
+    # inet, inet6, unix; protocol: tcp, udp; stream, dgram, seqpacket. local, remote: 10.0.0.1:80, [::1]:80, a path,
+    # @name. From tcp_info (-1: not TCP, unknown), times in microseconds: retransmits: segments so far; lost, unacked:
+    # segments now; busy: with data unacknowledged; rwnd_limited, sndbuf_limited: of it, limited by the receiver's
+    # window, by the send buffer; rates: bytes per second.
     "sockets": _schema(
         "at_ns inode peer pid fd comm:str family:str protocol:str state:str local:str remote:str recv_queue send_queue",
         "rtt_us min_rtt_us rtt_var_us retransmits unacked lost cwnd segments_out bytes_acked bytes_received busy_us",
         "rwnd_limited_us sndbuf_limited_us last_sent_ms last_received_ms delivery_rate pacing_rate",
     ),
-    # Processes that have a pipe, a FIFO, an eventfd or an epoll set open; writes: may write to it.
+    # Processes that have open what a thread in `threads` waits for: pipe, FIFO, eventfd, socket and its other end; at
+    # the start only the target's processes. writes: may write to it.
     "ends": _schema("at_ns object:str pid comm:str fd reads:bool writes:bool"),
-    # /proc/locks. kind: flock, posix, ofd, lease; waits: this one waits for the lock of `holder_pid`.
+    # /proc/locks, of the files that the processes in `threads` have locked or wait to lock. kind: flock, posix, ofd,
+    # lease; waits: this one waits for the lock of `holder_pid`; pid -1: a lock of an open file, not of a process.
     "file_locks": _schema(
         "at_ns kind:str exclusive:bool pid dev:str ino start_byte end_byte waits:bool holder_pid path:str"
     ),
@@ -249,7 +258,7 @@ CALIBRATION = {
     "refusals": _schema("directory:str dev:str fstype:str code:str detail:str"),
 }
 
-COLLECTORS: dict[str, dict[str, pl.Schema]] = {
+COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "syscalls": SYSCALLS,
     "switches": SWITCHES,
     "block": BLOCK,

@@ -129,6 +129,8 @@ BLIND_SPOTS = frozenset(
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
         # connections that began and ended between two readings of the sockets, and single retransmissions
         "short_connections",
+        "objects_cut",  # processes, threads, sockets that were not examined for what they wait for; detail: how many
+        "interpreter_lock",  # Python processes whose interpreter lock could not be read; detail: why, and which
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }
 )

@@ -1,0 +1,96 @@
+"""The `objects` collector: what threads wait for, and who holds it, at the start and at the end of a window.
+
+Everything is read without stopping a process. The work of a look is bounded by CPU time and by numbers of processes
+and threads; what was left out is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from whystall.tools.collect import proc_parse as parse
+from whystall.tools.collect.objects_frozen import Freezers
+from whystall.tools.collect.objects_look import Look, Rows, limit
+from whystall.tools.collect.objects_proc import Proc
+from whystall.tools.collect.objects_python import Interpreters
+from whystall.tools.collect.objects_threads import ThreadReader
+from whystall.tools.collect.proc_sampler import syscall_name
+from whystall.tools.collect.python_notes import refusals
+from whystall.tools.collect.tables import OBJECTS, filled
+from whystall.tools.recording.collector import Capture
+from whystall.tools.recording.target import Target, children_of
+
+_FIND_NS = 1_000_000_000  # finding interpreters before the window: it reads symbol tables
+
+
+class Objects:
+    """Looks at the processes of `target` and their children: call `look` at the start, `look` with ``last`` at the
+    end, then `read`."""
+
+    def __init__(self, target: Target, root: str = "/proc", clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._target = target
+        self._clock = clock
+        self._proc = Proc(root)
+        self._interpreters = Interpreters(root)
+        self._freezers = Freezers(root)
+        self._threads = ThreadReader(self._proc, self._interpreters, self._freezers)
+        self._rows = Rows()
+        self._proven = False
+
+    def look(self, *, last: bool = False) -> None:
+        """Read everything once. `last`: also the processes that hold what threads of the target wait for."""
+        own = self._own_pids()
+        if not last:
+            self._proven = self._prove()
+            over = limit(_FIND_NS)
+            for pid in own:
+                if not over():
+                    self._interpreters.runtime(pid)
+        self._freezers.forget()
+        look = Look(self._proc, self._interpreters, self._threads, self._rows, self._clock())
+        look.run(own, last=last, everywhere=self._target.everything)
+
+    def read(self) -> Capture:
+        """Return the capture."""
+        tables = filled(OBJECTS, **self._rows.tables)
+        rows = sum(frame.height for frame in tables.values())
+        return Capture(
+            tables=tables,
+            hooks=["/proc/PID/task", "sock_diag", "/proc/locks"],
+            seen=rows,
+            kept=rows,
+            lost=0,
+            proven=self._proven,
+            not_seen=self._blind_spots(),
+        )
+
+    def _own_pids(self) -> list[int]:
+        """Return the processes of the target, then their descendants without our own process."""
+        own = list(self._target.pids)
+        return own + [pid for pid in children_of(own) if pid not in own and pid != os.getpid()] if own else []
+
+    def _prove(self) -> bool:
+        """Return whether the calling thread is seen in the read that it is doing."""
+        try:
+            call = parse.syscall(self._proc.read(os.getpid(), "syscall", threading.get_native_id()))
+        except ValueError:
+            return False
+        return call is not None and syscall_name(call.nr) in ("read", "pread64")
+
+    def _blind_spots(self) -> list[tuple[str, str]]:
+        denied = sorted(self._proc.denied.items())
+        found = [("not_permitted", f"{what} of {len(pids)} processes") for what, pids in denied]
+        found += [("not_permitted", f"sockets ({what}): {why}") for what, why in sorted(self._rows.failed.items())]
+        left = self._rows.left | {"Python stacks": self._interpreters.left}
+        if cut := ", ".join(f"{count} {what}" for what, count in sorted(left.items()) if count > 0):
+            found.append(("objects_cut", cut))
+        if self._interpreters.refused:
+            found.append(("python_frames", refusals(self._interpreters.refused)))
+        if self._interpreters.unknown_locks:
+            found.append(("interpreter_lock", refusals(self._interpreters.unknown_locks)))
+        if self._target.everything:
+            found.append(("no_target_threads", self._target.describe()))
+        return found

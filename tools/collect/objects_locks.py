@@ -1,0 +1,95 @@
+"""Derive the kind and the owner of a lock from the memory around its futex word, for locks that keep their owner.
+
+Layouts of glibc (nptl: struct __pthread_mutex_s, struct __pthread_rwlock_arch_t, _IO_lock_t; the same on x86_64 and
+aarch64), and of futex(2) for priority inheritance and robust locks. No owner is kept by semaphores, conditions,
+barriers, nor by Python's ``threading.Lock``. A number counts as an owner only if it is a thread of the process.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from whystall.bpf.python_walk import Reader
+
+_COMMAND, _PRIVATE = 0x7F, 0x80
+_WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
+_LOCKS = (6, 13)  # FUTEX_LOCK_PI, FUTEX_LOCK_PI2
+_TID, _WAITERS = 0x3FFFFFFF, 0x80000000
+_CONTENDED = 2  # of a mutex: locked, and somebody waits
+_RW_HELD = 3  # PTHREAD_RWLOCK_FUTEX_USED | 1: a writer holds it
+_PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
+"""Offset of the thread id in struct pthread."""
+
+
+class Lock(NamedTuple):
+    """`owner`: thread id on the host, -1 if unknown. `stranger`: an owner that is no thread of this process, as a lock
+    in shared memory has; it is to be verified. 0: none."""
+
+    kind: str = ""
+    owner: int = -1
+    stranger: int = 0
+
+
+NONE = Lock()
+
+
+def lock_at(memory: Reader, address: int, operation: int, expected: int, tasks: Mapping[int, int]) -> Lock:
+    """Return the lock on whose futex word at `address` a thread waits, by the arguments of its system call.
+
+    `tasks`: host thread ids by the ids in the process's own namespace. Unreadable memory: an unknown lock.
+    """
+    command, private = operation & _COMMAND, bool(operation & _PRIVATE)
+    raw = _read(memory, address)
+    if command not in _WAITS + _LOCKS or len(raw) < 4:
+        return NONE
+    value = _word(raw, 0)
+    if command in _LOCKS:
+        return _owned("mutex", value & _TID, tasks, private)
+    if value != expected & 0xFFFFFFFF:
+        return NONE  # it was released, and the thread is about to wake
+    if not private and value > _RW_HELD and value in tasks:
+        return Lock("join", tasks[value])  # the kernel clears the word when the thread ends
+    if value & _WAITERS:  # robust mutexes keep their owner in the word
+        return _owned("mutex", value & _TID, tasks, private) if value & _TID else NONE
+    if value == _CONTENDED:
+        return _mutex_or_stream(memory, raw, tasks, private)
+    if value == _RW_HELD:
+        for offset in (16, 12):  # a reader's word, a writer's word, to __cur_writer
+            if _word(raw, offset) in tasks:
+                return Lock("rwlock", tasks[_word(raw, offset)])
+    return NONE
+
+
+def _mutex_or_stream(memory: Reader, raw: bytes, tasks: Mapping[int, int], private: bool) -> Lock:
+    owner, pointer = _word(raw, 8), int.from_bytes(raw[8:16], "little")
+    if owner in tasks:
+        return Lock("mutex", tasks[owner])
+    offset = _PTHREAD_TID.get(os.uname().machine)
+    if offset is not None and pointer >> 32 and (thread := _read(memory, pointer + offset)):
+        owner = _word(thread, 0)
+        return Lock("stdio", tasks[owner]) if owner in tasks else NONE
+    # a private lock whose owner is no thread of the process is one without an owner
+    return NONE if private or not owner else Lock("mutex", -1, owner)
+
+
+def _owned(kind: str, tid: int, tasks: Mapping[int, int], private: bool) -> Lock:
+    if tid in tasks:
+        return Lock(kind, tasks[tid])
+    return Lock(kind, -1, 0 if private else tid)
+
+
+def _read(memory: Reader, address: int) -> bytes:
+    """Return up to 24 bytes from `address`; fewer if the memory ends."""
+    for size in (24, 16, 4):
+        try:
+            return memory.read(address, size)
+        except (OSError, OverflowError):
+            continue
+    return b""
+
+
+def _word(raw: bytes, offset: int) -> int:
+    return struct.unpack_from("<I", raw, offset)[0] if len(raw) >= offset + 4 else 0

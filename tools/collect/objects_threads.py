@@ -1,0 +1,188 @@
+"""Read what the threads of a process wait for, and who holds it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from whystall.bpf import layout, syscalls
+from whystall.bpf.python_stacks import PythonThreads
+from whystall.bpf.python_walk import Memory
+from whystall.tools.collect import proc_parse as parse
+from whystall.tools.collect.objects_frozen import Freezers
+from whystall.tools.collect.objects_locks import NONE, Lock, lock_at
+from whystall.tools.collect.objects_proc import Proc, waited_descriptors
+from whystall.tools.collect.objects_python import Interpreters
+from whystall.tools.collect.proc_sampler import syscall_name
+from whystall.tools.contract.text import clean, clean_path
+
+EVENTFD = b"anon_inode:[eventfd]"
+EVENTPOLL = b"anon_inode:[eventpoll]"
+_EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
+# tfd:        5 events:       19 data:  5  pos:0 ino:3a4 sdev:9
+_EPOLL_MEMBER = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
+_MOST_MEMBERS = 256
+
+
+@dataclass
+class Waiting:
+    """A thread; the columns of ``objects.threads``. `objects`: (descriptor, object) of all that it waits for, of an
+    epoll set its members; the first is `object`."""
+
+    pid: int
+    tid: int
+    comm: str
+    state: str
+    wchan: str = ""
+    syscall: str = ""
+    object: str = ""
+    fd: int = -1
+    word: int = 0
+    lock: Lock = NONE
+    holds_gil: bool = False
+    tracer_pid: int = 0
+    frozen: bool = False
+    kstack: tuple[str, ...] = ()
+    pystack: tuple[str, ...] = ()
+    objects: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass
+class Process:
+    """The threads of a process and its interpreter locks. `left`: threads that were not read."""
+
+    threads: list[Waiting]
+    python: PythonThreads
+    left: int = 0
+
+
+class ThreadReader:
+    """Reads processes; a thread that ends meanwhile is left out."""
+
+    def __init__(self, proc: Proc, interpreters: Interpreters, freezers: Freezers) -> None:
+        self._proc = proc
+        self._interpreters = interpreters
+        self._freezers = freezers
+
+    def read(self, pid: int, most: int, over: Callable[[], bool]) -> Process:
+        """Return at most `most` threads of process `pid`. `over`: whether the time is used up."""
+        tids = self._proc.tids(pid)
+        status = self._proc.read(pid, "status")
+        tasks = self._tasks(pid, tids, status)
+        traced, frozen = tracer(status), self._freezers.frozen(self._proc.read(pid, "cgroup"))
+        found = Process([], PythonThreads(), left=max(0, len(tids) - most))
+        try:
+            memory: Memory | None = Memory(pid)
+        except PermissionError:
+            self._proc.deny("mem", pid)
+            memory = None
+        except OSError:
+            memory = None  # it ends
+        try:
+            if memory is not None:
+                found.python = self._interpreters.read(pid, memory, tasks, over)
+            for at, tid in enumerate(tids[:most]):
+                if over():
+                    found.left += len(tids[:most]) - at
+                    break
+                thread = self._thread(pid, tid, memory, tasks, found.python)
+                if thread is not None:
+                    thread.frozen = frozen
+                    if traced or thread.state == "t":
+                        thread.tracer_pid = tracer(self._proc.read(pid, "status", tid))
+                    found.threads.append(thread)
+        finally:
+            if memory is not None:
+                memory.close()
+        return found
+
+    def _tasks(self, pid: int, tids: list[int], status: bytes) -> dict[int, int]:
+        """Return the thread ids on the host by those in the process's own pid namespace."""
+        if len(_field(status, b"NSpid").split()) <= 1:
+            return {tid: tid for tid in tids}
+        found = {}
+        for tid in tids:
+            inner = _field(self._proc.read(pid, "status", tid), b"NSpid").split()
+            if inner:
+                found[int(inner[-1])] = tid
+        return found
+
+    def _thread(
+        self, pid: int, tid: int, memory: Memory | None, tasks: Mapping[int, int], python: PythonThreads
+    ) -> Waiting | None:
+        # the call first: a thread that wakes meanwhile then shows as running, not in a call that it left
+        denied = self._proc.denied
+        text = self._proc.read(pid, "syscall", tid) if pid not in denied.get("syscall", ()) else b""
+        try:
+            call = parse.syscall(text)
+            stat = parse.pid_stat(self._proc.read(pid, "stat", tid))
+        except ValueError:
+            return None  # it ended
+        if stat.state in "ZX":
+            return None
+        thread = Waiting(pid, tid, stat.comm, stat.state)
+        thread.holds_gil = any(held.holder_tid == tid for held in python.locks)
+        if stack := python.stacks.get(tid):
+            thread.pystack = self._interpreters.labels(stack)
+        if stat.state == "R":
+            return thread
+        thread.wchan = clean(self._proc.read(pid, "wchan", tid)).removeprefix("0")
+        if pid not in denied.get("stack", ()):
+            thread.kstack = tuple(parse.kernel_stack(self._proc.read(pid, "stack", tid)))
+        if call is not None and call.nr >= 0:
+            self._call(thread, call, memory, tasks, python)
+        return thread
+
+    def _call(
+        self,
+        thread: Waiting,
+        call: parse.InSyscall,
+        memory: Memory | None,
+        tasks: Mapping[int, int],
+        python: PythonThreads,
+    ) -> None:
+        """Fill in the system call and what it waits for."""
+        thread.syscall = syscall_name(call.nr)
+        if syscalls.row(thread.syscall)["flags"] & layout.ROW_FUTEX and len(call.args) >= 3:
+            thread.word, operation, expected = call.args[:3]
+            interpreter = next((held for held in python.locks if thread.word in held.lock.words), None)
+            if interpreter is not None:
+                thread.lock = Lock("gil", interpreter.holder_tid)
+            elif memory is not None and 0 < thread.word < 1 << 63:
+                thread.lock = lock_at(memory, thread.word, operation, expected, tasks)
+            thread.word = thread.word if thread.word < 1 << 63 else 0
+            return
+        for number in waited_descriptors(call, thread.syscall, memory):
+            if name := self.name(thread.pid, number):
+                thread.objects.append((number, name))
+        if thread.objects:
+            thread.fd, thread.object = thread.objects[0]
+        if thread.object == EVENTPOLL.decode():
+            thread.objects += self._members(thread.pid, thread.fd)
+
+    def name(self, pid: int, number: int) -> str:
+        """Return what a descriptor leads to, as /proc/PID/fd has it; an eventfd with its number."""
+        link = self._proc.link(pid, f"fd/{number}")
+        return self.eventfd(pid, number) if link == EVENTFD else clean_path(link)
+
+    def eventfd(self, pid: int, number: int) -> str:
+        """Return the name of an eventfd: ``anon_inode:[eventfd:17]``; without the number before Linux 5.2."""
+        found = _EVENTFD_ID.search(self._proc.read(pid, f"fdinfo/{number}"))
+        return f"anon_inode:[eventfd:{int(found[1])}]" if found else EVENTFD.decode()
+
+    def _members(self, pid: int, number: int) -> list[tuple[int, str]]:
+        """Return the descriptors that an epoll set watches."""
+        numbers = _EPOLL_MEMBER.findall(self._proc.read(pid, f"fdinfo/{number}"))[:_MOST_MEMBERS]
+        return [(int(member), name) for member in numbers if (name := self.name(pid, int(member)))]
+
+
+def tracer(status: bytes) -> int:
+    """Return the TracerPid of a status file; 0 if there is none."""
+    text = _field(status, b"TracerPid")
+    return int(text) if text.isdigit() else 0
+
+
+def _field(status: bytes, name: bytes) -> bytes:
+    at = status.find(b"\n" + name + b":")
+    return status[at + len(name) + 2 : status.find(b"\n", at + 1)].strip() if at >= 0 else b""
