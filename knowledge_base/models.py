@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from whystall.knowledge_base.account_row import AccountRow
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import Coverage
 
@@ -360,7 +361,8 @@ class Reasoning(Model):
 
 class Diagnosis(Model):
     """The answer to "why does it stall". `chain`: finding ids from the stall back to its origin; `missing`: codes of
-    what a higher verdict lacks. `reasoning`: if a model drove.
+    what a higher verdict lacks. `account`: where the victim's time went, largest first; sums to 100 % of the window,
+    empty if its critical path was not observed. `reasoning`: if a model drove.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -378,6 +380,7 @@ class Diagnosis(Model):
     assessments: list[Assessment] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)
     findings: list[Finding] = Field(default_factory=list)
+    account: list[AccountRow] = Field(default_factory=list)
     steps: list[Step] = Field(default_factory=list)
     coverage: list[Coverage] = Field(default_factory=list)
     matches: list[Match] = Field(default_factory=list)

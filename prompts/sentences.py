@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whystall.prompts.escape import Safe, placed, short
+from whystall.prompts.path_sentences import PathVoice
 from whystall.prompts.quantities import points, quantity
 from whystall.prompts.reasons import in_words
 
@@ -36,7 +37,6 @@ _SAMPLED = {
     "operations": "cache_operations",
     "advice": "io_ways",
     "operation": "io_operations",
-    "wait": "path_waits",
     "answer": "net_answers",
     "limit": "net_limits",
 }
@@ -61,9 +61,12 @@ class Voice:
         self._name = name
         self._running = running
         self._limit = limit
+        self.path = PathVoice(words, name, self.place, self.metric)
 
     def finding(self, finding: Any, most: int | None = None) -> Safe:
         """Return `finding` as a sentence without a full stop, with the first `most` details (None: all)."""
+        if self.path.knows(finding.kind):
+            return self.path.sentence(finding, self.who(finding.subject), most)
         text = self.lead(finding)
         phrases = self._words["phrases"].get(finding.kind)
         details = self._phrases(finding, phrases) if phrases else self._metrics(finding) + self._attributes(finding)
@@ -73,6 +76,8 @@ class Voice:
 
     def lead(self, finding: Any) -> Safe:
         """Return the first part of the sentence: who does what, and where."""
+        if self.path.knows(finding.kind):
+            return self.path.lead(finding, self.who(finding.subject))
         text = self._words["kinds"][finding.kind][finding.polarity.value]
         blanks = set(_BLANK.findall(text)) - {"who", "where"}
         named = {name: self._sampled(finding, name) or self._words["subjects"]["frame"] for name in blanks}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
 from whystall.agent_server.diagnosis.causes import FIRST_TOOL, of_hosts
 from whystall.agent_server.diagnosis.observer import Observer, Options
@@ -237,6 +238,7 @@ class Case:
             assessments=assessments,
             missing=conclusion.missing,
             findings=findings,
+            account=account(findings, victim),
             steps=[s.model_copy(update={"findings": [i for i in s.findings if i in known]}) for s in self.steps],
             coverage=[r.coverage for r in self.results.values()],
             artifacts=[a.uri for r in self.results.values() for a in r.artifacts],

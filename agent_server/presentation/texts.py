@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.presentation.account_lines import account_text, other_causes
 from whystall.agent_server.presentation.headlines import headline
 from whystall.agent_server.presentation.match_lines import match_texts
 from whystall.agent_server.presentation.profile_lines import COLUMNS
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.journal.alerts import Alert
 
 TEXT_LIMIT = 6000
-_EVIDENCE = 2000
+_EVIDENCE, _ACCOUNT = 2000, 1600
 _STORY = 20_000
 _OTHERS = 40
 _ARTIFACTS = 5
@@ -232,6 +233,7 @@ class _View:
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
             "busy": self._busy(d),
+            "account": account_text(d, self._suffix, self._lang, _ACCOUNT if budget is not None else None),
             "where": self._where(d.culprit) if d.culprit else "",
             "how_long": self._how_long(d.culprit) if d.culprit else "",
             "actors": [self._actor(actor) for actor in d.culprit.actors] if d.culprit else [],
@@ -241,7 +243,7 @@ class _View:
             "chain": [Safe(_tag(finding) + self._say.lead(self._without_place(finding))) for finding in chain],
             "ruled_out": [self._ruled_out(a, causes, by_id, shown) for a in state(CauseState.RULED_OUT)],
             "ruled_out_left": 0,
-            "rivals": [self._title(a.cause, causes) for a in state(CauseState.SUPPORTED) if a.cause != d.cause],
+            "rivals": other_causes(d, causes, self._suffix, self._lang),
             "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
             "blind": self.blind(d.coverage),
             "reasoned": explanation(d.reasoning, by_id, self._suffix, self._lang, budget // 2 if budget else _STORY),
@@ -289,10 +291,12 @@ class _View:
         )
 
     def _busy(self, d: Diagnosis) -> Safe:
-        """Return the advice for a victim that mostly runs and is not delayed: how to find its code."""
+        """Return the advice for a victim that mostly runs and is not delayed: how to find its code, unless the account
+        of its time has it.
+        """
         victim = d.victim
         unblamed = d.verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE) and d.cause is None
-        if victim is None or victim.type != "thread" or victim.user_pct < _BUSY_PCT or not unblamed:
+        if victim is None or victim.type != "thread" or victim.user_pct < _BUSY_PCT or not unblamed or d.account:
             return Safe("")
         return self.fill(self._labels["busy"], pct=Safe(quantity(victim.user_pct, "pct")), pid=victim.pid)
 

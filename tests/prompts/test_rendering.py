@@ -9,14 +9,15 @@ from typing import Any
 
 import jinja2
 import pytest
-from making import checkpoint, coverage, finding, match
+from making import checkpoint, coverage, finding, match, victim
 from markdown_it import MarkdownIt
 from pydantic import Field
 
+from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.presentation.texts import TEXT_LIMIT, diagnosis_text, hits_text, result_text, ticket_markdown
 from whystall.agent_server.presentation.ticket_texts import tickets_text
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Diagnosis, Incident, Lang, Match, Verdict, Words
+from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis, Incident, Lang, Match, Verdict, Words
 from whystall.knowledge_base.ticket_models import Check, Line, Ticket, Verification
 from whystall.knowledge_base.tickets import drafting as tickets
 from whystall.prompts import mcp
@@ -65,7 +66,19 @@ def case(text: str) -> Diagnosis:
         update={"host": text, "kernel": text, "target": text}
     )
     hit = Match(incident=text, title=Words(en=text, zh=text), how="text", shared=[f"kind:{text}", text], rank=1)
-    return found.model_copy(update={"coverage": [seen], "matches": [hit]})
+    name = text[:32]  # of 255 characters the text would be cut
+    row = finding("path.wait", id="P1", words={"code": name, "by": name}, window_pct=70)
+    pause = finding("path.pause", id="P2", words={"code": name}, window_pct=3)
+    other = Assessment(cause="slow_file_read", state=CauseState.SUPPORTED, window_pct=9, for_=["P1"])
+    return found.model_copy(
+        update={
+            "coverage": [seen],
+            "matches": [hit],
+            "findings": [*found.findings, row, pause],
+            "account": account([row], victim()),
+            "assessments": [*found.assessments, other],
+        }
+    )
 
 
 def ticket(diagnosis: Diagnosis, **changes: Any) -> Ticket:
@@ -132,6 +145,17 @@ def test_markdown_keeps_its_structure(text: str, lang: Lang) -> None:
     hostile, benign = shown(text or "y"), shown(PLAIN)
     assert structure(hostile) == structure(benign)
     assert not {"html_inline", "html_block", "link_open", "image", "table_open", "fence"} & set(structure(hostile))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_row_of_a_path_keeps_its_structure(text: str) -> None:
+    names = ("wait", "detail", "object", "by", "chain", "root_wait", "root_by", "root_code", "root_object", "role")
+
+    def shown(text: str) -> str:
+        words = dict.fromkeys(names, clean(text) or "y")
+        return f"- {voice('md', 'en').finding(finding('path.wait', words={**words, 'root_by': f'{text} (7)'}))}"
+
+    assert structure(shown(text)) == structure(shown(PLAIN))
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -15,10 +15,11 @@ from whystall.knowledge_base.models import Cause, CauseState, Lang, Verdict
 from whystall.knowledge_base.ticket_models import ClosedAs, LinkKind, Origin, State, What
 from whystall.prompts.files import LANGS
 from whystall.prompts.render import voice, words
-from whystall.tools.contract.findings import Severity
+from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
 from whystall.tools.host.common import cache_streams as page_cache_files
+from whystall.tools.host.common import path_codes
 from whystall.tools.host.host_bound import activity as host_bound_activity
 from whystall.tools.host.host_bound import remedies as host_bound_remedies
 from whystall.tools.host.hybrid_io_advise import advice as hybrid_io_advice
@@ -138,7 +139,8 @@ def test_every_kind_makes_a_sentence(kind: str, lang: str, suffix: str) -> None:
     sentence = speaks.finding(full)
     assert "{" not in sentence
     assert "\n" not in sentence
-    for name in spec.attributes - flags:
+    # of a stack only its line of code is shown; of a row of the path either the wait or the mode of running
+    for name in spec.attributes - flags - ({"stack", "wait", "mode"} if kind.startswith("path.") else set()):
         assert f"a_{name}" in sentence
     assert ("7.25" if set(spec.metrics.values()) - {"count"} else "7") in sentence
     bare = finding(kind, polarity="normal", subject={"pid": None, "tid": None, "comm": None, "path": None})
@@ -146,6 +148,68 @@ def test_every_kind_makes_a_sentence(kind: str, lang: str, suffix: str) -> None:
     assert "None" not in speaks.finding(bare)
     unlike = {speaks.lead(finding(other)) for other in KINDS}
     assert len(unlike) == len(KINDS)
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_every_code_of_the_critical_path_has_words(lang: str) -> None:
+    said = words(lang)
+    assert said["path_waits"].keys() - {"absent", "not_followed"} == path_codes.WAITS.keys()
+    assert said["path"]["modes"].keys() - {"code", "call", "other"} == path_codes.MODES.keys()
+    assert said["path"]["roles"].keys() == path_codes.ROLES.keys()
+    details = re.search(r"detail: own(.*)", path_codes.WAITS["cpu"])
+    assert details
+    assert said["path"]["cpu_details"].keys() == {"own", *re.findall(r", (\w+)", re.sub(r"\(.*?\)", "", details[1]))}
+
+
+WAITS = {
+    "wait": "queue",
+    "code": "get (queue.py:180)",
+    "function": "next_batch (train.py:41)",
+    "by": "worker (830)",
+    "root_wait": "running",
+    "root_by": "worker (830)",
+    "root_code": "decode (data.py:17)",
+}
+PAUSE = {"code": "save (train.py:33)", "function": "save (train.py:33)", "main": "getrandom", "main_wait": "running"}
+
+
+@pytest.mark.parametrize(
+    ("lang", "found", "sentence"),
+    [
+        (
+            "en",
+            finding("path.wait", words=WAITS, window_pct=41.2),
+            "train (4243) waits 41.2 % of the time for another thread to hand it work or a result, "
+            "at get (queue.py:180), called by next_batch (train.py:41); "
+            "meanwhile worker (830) runs decode (data.py:17)",
+        ),
+        (
+            "zh",
+            finding("path.wait", words=WAITS, window_pct=41.2),
+            "train (4243) 有 41.2 % 的时间在等另一线程交来工作或结果，位于 get (queue.py:180)，"
+            "由 next_batch (train.py:41) 调用；此时 worker (830) 在运行 decode (data.py:17)",
+        ),
+        (
+            "en",
+            finding("path.pause", words=PAUSE, period_s=2.8, p50_ms=130, main_pct=85, window_pct=5),
+            "train (4243) pauses every 2.8 s for 130 ms, at save (train.py:33), 5 % of the time; "
+            "85 % of it: runs getrandom",
+        ),
+        (
+            "en",
+            finding("path.running", words={"code": "dot (a.py:3)", "function": "f (b.py:4)"}, window_pct=9),
+            "train (4243) runs dot (a.py:3) 9 % of the time, called by f (b.py:4)",
+        ),
+        (
+            "en",
+            finding("path.wait", words={"wait": "cpu", "detail": "others", "by": "hog (9)"}, window_pct=9),
+            "train (4243) is ready to run 9 % of the time and waits for a CPU (other processes had it), "
+            "while hog (9) ran there",
+        ),
+    ],
+)
+def test_a_row_of_the_critical_path_reads_as_a_sentence(lang: str, found: Finding, sentence: str) -> None:
+    assert voice("txt", lang).finding(found) == sentence
 
 
 @pytest.mark.parametrize("lang", LANGS)

@@ -25,6 +25,7 @@ _NAME = 120
 _TEXT = 400
 _REPORTED = 200
 _SHOWN = 10
+_ROWS = 3  # of the account of the victim's time
 
 
 def outgoing(lang: Lang, lines: Sequence[str], title: str = "", picture: str | None = None) -> Outgoing:
@@ -57,6 +58,8 @@ def verdict_message(
             lines.append(say(lang, f"verdict.{part}", value))
     if view["busy"]:
         lines.append(view["busy"])
+    if rows := view["account"].rows[:_ROWS]:
+        lines.append(Safe("\n".join([known["path"]["account_short"], *(f"- {row}" for row in rows)])))
     if view["fixes"]:
         lines.append(say(lang, "verdict.try", Safe(view["fixes"][0].text.get(lang))))
     if not diagnosis.verdict.no_fault and (like := _similar(diagnosis.matches, lang)):

@@ -1,0 +1,119 @@
+"""The account of the victim's time as text: its rows, pauses, and the causes of other parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from whystall.knowledge_base.account_row import AccountRow
+from whystall.knowledge_base.causes import ranked_remedies
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Lang
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.quantities import quantity
+from whystall.prompts.render import FORMATS, fill, fit, voice, words
+from whystall.tools.contract.findings import Finding
+
+_PAUSES = 5
+_WIDTH = 6  # of a share
+_LONG = 200
+
+
+@dataclass(frozen=True)
+class Account:
+    """`rows`: largest first; `left`: number of rows that did not fit; `pauses`: of the same thread."""
+
+    heading: Safe = field(default_factory=Safe)
+    rows: list[Safe] = field(default_factory=list)
+    left: int = 0
+    pauses: list[Safe] = field(default_factory=list)
+
+
+def account_text(d: Diagnosis, suffix: str, lang: Lang, budget: int | None = None) -> Account:
+    """Return the account of `d`, with rows of at most `budget` characters (None: all); empty if it has none."""
+    victim = d.victim
+    if not d.account or victim is None:
+        return Account()
+    form, say = FORMATS[suffix], voice(suffix, lang)
+    rows = [_row(row, suffix, lang) for row in d.account]
+    kept, left = fit(rows, budget) if budget is not None else (rows, 0)
+    pauses = [f for f in d.findings if f.kind == "path.pause" and f.subject.tid == victim.tid]
+    pauses.sort(key=lambda f: -f.window_pct)
+    return Account(
+        heading=Safe(words(lang)["path"]["account"].format(f"{form.name(victim.comm)} ({victim.tid})")),
+        rows=kept,
+        left=left,
+        pauses=[_share(f.window_pct, suffix, lang, say.path.pause(f)) for f in pauses[:_PAUSES]],
+    )
+
+
+def _row(row: AccountRow, suffix: str, lang: Lang) -> Safe:
+    texts = {name: value for name, value in row.model_dump().items() if isinstance(value, str)}
+    known = {**texts, "open": "yes" if row.open else ""}
+    return _share(row.window_pct, suffix, lang, voice(suffix, lang).path.row(row.what, known, row.root_pct))
+
+
+def _share(pct: float, suffix: str, lang: Lang, text: Safe) -> Safe:
+    """Return `text` behind its share: in a column on terminals, else behind a colon."""
+    share = quantity(pct, "pct")
+    return Safe(f"{share:>{_WIDTH}}  {text}" if suffix == "txt" else f"{share}{words(lang)['marks']['colon']}{text}")
+
+
+def other_causes(d: Diagnosis, causes: Mapping[str, Cause], suffix: str, lang: Lang) -> list[Safe]:
+    """Return the supported causes besides that of `d`, each with its share and place; one that explains other time than
+    that of `d` also with its best remedy.
+    """
+    by_id = {f.id: f for f in d.findings}
+    supported = [a for a in d.assessments if a.state is CauseState.SUPPORTED]
+    leader = next((a for a in supported if a.cause == d.cause), None)
+    return [_cause(a, leader, by_id, causes, suffix, lang) for a in supported if a is not leader]
+
+
+def _cause(
+    a: Assessment,
+    leader: Assessment | None,
+    by_id: Mapping[str, Finding],
+    causes: Mapping[str, Cause],
+    suffix: str,
+    lang: Lang,
+) -> Safe:
+    form, labels, marks = FORMATS[suffix], words(lang)["labels"], words(lang)["marks"]
+    cause = causes.get(a.cause)
+    title = Safe(cause.title.get(lang)) if cause else form.name(a.cause)
+    facts = [Safe(labels["share"].format(quantity(a.window_pct, "pct")))] if a.window_pct else []
+    first = by_id.get(a.for_[0]) if a.for_ else None
+    if first is not None:
+        facts += _places(first, suffix, lang)
+    text = Safe(f"{title}{marks['colon']}{marks['comma'].join(facts)}" if facts else title)
+    if cause is None or not _of_other_time(first, a, leader, by_id):
+        return text
+    return Safe(f"{text}{marks['semicolon']}{fill(form.running, labels['try_first'], _remedy(cause, lang))}")
+
+
+def _remedy(cause: Cause, lang: Lang) -> Safe:
+    return Safe(ranked_remedies(cause)[0].text.get(lang).rstrip(".。"))
+
+
+def _places(finding: Finding, suffix: str, lang: Lang) -> list[Safe]:
+    """Return the line of code and the file, device or cgroup of a finding."""
+    form, labels = FORMATS[suffix], words(lang)["labels"]
+    subject = finding.subject
+    code, place = _code(finding), subject.path or subject.device or subject.cgroup
+    found = [fill(form.running, labels["at_code"], voice(suffix, lang).place(short(code, _LONG)))] if code else []
+    return found + ([form.name(short(place, _LONG))] if place else [])
+
+
+def _code(finding: Finding) -> str:
+    """Return the program's line, else the innermost one."""
+    return finding.attributes.get("function") or finding.attributes.get("code", "")
+
+
+def _of_other_time(
+    first: Finding | None, a: Assessment, leader: Assessment | None, by_id: Mapping[str, Finding]
+) -> bool:
+    """Return whether two causes explain different parts of the time: rows of the path differ, or lines of code do."""
+    leading = by_id.get(leader.for_[0]) if leader is not None and leader.for_ else None
+    if first is None or leading is None or leader is None or first.id in leader.for_ or leading.id in a.for_:
+        return False
+    if first.kind.startswith("path.") and leading.kind.startswith("path."):
+        return True
+    return bool(_code(first) and _code(leading)) and _code(first) != _code(leading)

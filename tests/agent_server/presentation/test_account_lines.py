@@ -1,0 +1,81 @@
+"""The account of the victim's time in texts, tickets and chat messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from making import checkpoint, finding, victim
+
+from whystall.agent_server.diagnosis.account import account
+from whystall.agent_server.integrations.chat.message_texts import verdict_message
+from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis
+from whystall.knowledge_base.tickets import drafting
+
+SAVE = "save_checkpoint (train.py:33)"
+SLEEP = {"wait": "sleep", "code": "process_batch (train.py:21)", "function": "process_batch (train.py:21)"}
+CALL = {"mode": "system", "detail": "getrandom", "code": SAVE, "function": SAVE}
+QUEUE = {"wait": "queue", "code": "get (queue.py:180)", "function": "next_batch (train.py:41)", "root_wait": "running"}
+PATH = [
+    finding("path.wait", id="P1", words=SLEEP, window_pct=75, total_ms=7500),
+    finding("path.running", id="P2", words=CALL, window_pct=12.25, total_ms=1225),
+    finding("path.wait", id="P3", words=QUEUE | {"root_by": "worker (830)"}, window_pct=9, total_ms=900, root_pct=80),
+    finding(
+        "path.pause",
+        id="P4",
+        words={"code": SAVE, "function": SAVE, "main": "getrandom", "main_wait": "running"},
+        window_pct=4.5,
+        period_s=2.8,
+        p50_ms=130,
+        main_pct=85,
+    ),
+]
+ROWS = [
+    "  75 %  sleeps for a time it asked for, at process_batch (train.py:21)",
+    "12.2 %  runs in the system call getrandom, at save_checkpoint (train.py:33)",
+    "   9 %  waits for another thread to hand it work or a result, at get (queue.py:180), "
+    "called by next_batch (train.py:41); meanwhile worker (830) runs (80 % of it)",
+    "3.75 %  everything else",
+    "What recurs, as part of these rows:",
+    " 4.5 %  pauses every 2.8 s for 130 ms, at save_checkpoint (train.py:33); 85 % of it: runs getrandom",
+]
+
+
+def diagnosis(**changes: Any) -> Diagnosis:
+    known = checkpoint()
+    rows = account(PATH, victim())
+    return checkpoint(**{"findings": [*known.findings, *PATH], "account": rows} | changes)
+
+
+def test_the_account_is_a_table_of_the_text() -> None:
+    lines = diagnosis_text(diagnosis(), load_causes(), "en").splitlines()
+    at = lines.index("Where the time of train (4243) went:")
+    assert lines[at + 1 : at + 7] == ROWS
+
+
+def test_it_is_a_list_of_the_ticket() -> None:
+    ticket = drafting.draft(diagnosis(), load_causes(), "2025-01-01T00:00:00Z").model_copy(update={"id": "3"})
+    said = ticket_markdown(ticket, "zh", load_causes())
+    assert "## `train` (4243) 的时间去向" in said
+    assert "- 75 %：在睡眠（自己要求的时长），位于 `process_batch` (`train.py:21`)\n" in said
+
+
+def test_a_chat_shows_the_three_largest_rows() -> None:
+    said = verdict_message(diagnosis(), "en").text
+    assert "- 9 %: waits for another thread" in said
+    assert "everything else" not in said
+
+
+@pytest.mark.parametrize("first", ["P2", "P1"])
+def test_a_second_cause_of_other_time_has_its_size_place_and_remedy(first: str) -> None:
+    both = [
+        Assessment(cause="slow_file_read", state=CauseState.SUPPORTED, window_pct=75, for_=["P1"]),
+        Assessment(cause="sync_checkpoint_write", state=CauseState.SUPPORTED, window_pct=12.25, for_=[first]),
+    ]
+    said = diagnosis_text(diagnosis(cause="slow_file_read", assessments=both), load_causes(), "en")
+    title = load_causes()["sync_checkpoint_write"].title.en
+    place = SAVE if first == "P2" else "process_batch (train.py:21)"
+    assert f"- {title}: 12.2 % of the window, at {place}" in said
+    assert ("try first" in said) is (first == "P2")
