@@ -138,8 +138,28 @@ class Segment(NamedTuple):
     waker_tgid: int
     waker_tid: int
     waker_comm: bytes
-    wake_stack: int
-    """Kernel stack of the waker: shows whether it was only interrupted by the wake-up."""
+    context: str = ""
+    """Of the wake-up: task, timer, block, network, signal, interrupt; empty: unknown. In others than task the waker is
+    whoever the interrupt ran on top of."""
+    waker_nr: int = -1
+    """System call of the waker; -1: none, or unknown."""
+    fd: int = -1
+    """Descriptor that the call waits for; -1: none, or unknown."""
+    asked_ns: int = -1
+    """How long the call asked to wait at most; -1: for ever, or unknown."""
+    ran_tgid: int = 0
+    """Process that had the CPU before, if the thread waited for a CPU; 0: none, idle, or unknown."""
+    ran_comm: bytes = b""
+
+
+class Followed(NamedTuple):
+    """A process that is recorded from `at` on because its thread `tid` woke a traced one."""
+
+    at: int
+    tgid: int
+    tid: int
+    comm: bytes
+    woken_tgid: int
 
 
 @dataclass(frozen=True)
@@ -271,9 +291,19 @@ def _text(raw: bytes) -> bytes:
     return raw.split(b"\0", 1)[0]
 
 
+_FOLLOWED = lay.unpacker(lay.FollowedRecord)
+
+
+def followed(record: bytes) -> Followed:
+    """Decode one record."""
+    _type, tgid, at, tid, woken, comm = _FOLLOWED.unpack(record)
+    return Followed(at, tgid, tid, _text(comm), woken)
+
+
 _CALL = lay.unpacker(lay.CallRecord)
 _SEGMENT = lay.unpacker(lay.SegmentRecord)
 _BLOCK = lay.unpacker(lay.BlockRecord)
+_CONTEXTS = ("", *lay.WAKE_CONTEXTS[1:])
 _PATH_TEXT = lay.PathRecord.text.offset
 _FILE_TEXT = lay.FileRecord.text.offset
 
@@ -315,6 +345,8 @@ class Records:
             path = b"%s:[%d]" % (b"pipe" if fs == b"pipefs" else b"socket", key.ino)
         elif fs == b"anon_inodefs":
             path = b"anon_inode:" + b"/".join(names)
+        elif fs == b"pidfs":
+            path = b"anon_inode:[pidfd]"
         else:
             path = b"/".join(reversed(names))
             if not head.flags & lay.FILE_TRUNCATED:
@@ -343,13 +375,14 @@ class Records:
     def _segment(self, record: bytes) -> None:
         (
             _type, flags, start, end, run_ns, tgid, tid, nr, off_class, ino, dev, gen,
-            futex, kstack, ustack, pystack, wake, wake_stack, waker_tgid, waker_tid, waker_comm, comm,
+            futex, kstack, ustack, pystack, wake, asked_ns, waker_tgid, waker_tid, waker_nr, fd, context, ran_tgid,
+            waker_comm, ran_comm, comm,
         ) = _SEGMENT.unpack(record)  # fmt: skip
         self.segments.append(
             Segment(
                 start, end, run_ns, tgid, tid, _text(comm), lay.OFF_CLASSES[off_class], flags, nr,
                 _key(ino, dev, gen), futex, kstack, ustack, pystack, wake, waker_tgid, waker_tid, _text(waker_comm),
-                wake_stack,
+                _CONTEXTS[context], waker_nr, fd, asked_ns, ran_tgid, _text(ran_comm),
             )
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from whystall.bpf.capture import Records, Stack
+from whystall.bpf.capture import Followed, Records, Stack
 from whystall.bpf.libbpf import Link, Object, Program
 
 
@@ -83,6 +83,9 @@ class Collector:
     def attach(self, program: Program) -> list[Link]:
         """Attach one of `programs`."""
         return [program.attach()]
+
+    def followed(self, found: Sequence[Followed]) -> None:
+        """Called when processes are followed because they wake traced threads, before their threads are walked."""
 
     def poll(self) -> None:
         """Do periodic work while the window runs."""

@@ -22,13 +22,29 @@ ROW_CLOSES = 64
 ROW_FUTEX = 128
 ROW_READS = 256
 ROW_WRITES = 512
+ROW_POLL = 1024
+ROW_FUTEX_LIST = 2048
+ROW_SENDS = 4096
+TIME_NONE = 0
+TIME_MS = 1
+TIME_SPEC = 2
+TIME_VAL = 3
+TIME_SLEEP = 4
+TIME_FUTEX = 5
+TIME_ABSOLUTE = 6
+TRACED_TARGET = 1
+TRACED_WAKER = 2
+TRACED_WAKER_WALKED = 3
+MOST_FOLLOWED_USERS = 64
+MOST_FOLLOWED_KERNEL = 64
+WAKE_CONTEXTS = ("unknown", "task", "timer", "block", "network", "signal", "interrupt")
 COUNTERS = (
     "ring_full", "call_totals_full", "file_slots_full", "off_totals_full", "files_full", "threads_full", "no_state",
     "requests_full", "block_maps_full", "targets_full", "stack_walk_failed", "page_uses_full", "page_files_full",
     "stalls_full", "sizes_full", "interrupts_full", "waits_full", "compat_skipped", "self_calls", "self_switches",
     "seen_block", "seen_unreported", "seen_ticks", "seen_idle_ticks", "seen_self_ticks", "seen_samples", "seen_pages",
-    "self_added", "self_read", "self_waits", "python_walks", "python_skipped", "python_broken", "python_ns",
-    "seen_records",
+    "self_added", "self_read", "self_waits", "seen_not_followed", "python_walks", "python_skipped", "python_broken",
+    "python_ns", "seen_records",
 )
 OFF_D = 0
 OFF_S = 1
@@ -59,6 +75,7 @@ RECORD_BLOCK = 5
 RECORD_STACK = 6
 RECORD_SAMPLE = 7
 RECORD_CODE = 8
+RECORD_FOLLOWED = 9
 STACK_KERNEL = 0
 STACK_USER = 1
 STACK_PYTHON = 2
@@ -87,28 +104,29 @@ FRAME_INSTRUCTION = 8388607
 class SyscallRow(ct.Structure):
     _fields_ = [
         ("flags", _u16), ("fd", _u8), ("fd2", _u8), ("path", _u8), ("dir", _u8), ("path2", _u8), ("dir2", _u8),
-        ("size", _u8), ("offset", _u8), ("pad", _u16),
+        ("size", _u8), ("offset", _u8), ("time", _u8), ("time_kind", _u8),
     ]
 
 class Config(ct.Structure):
     _fields_ = [
         ("call_min_ns", _u64), ("switch_min_ns", _u64), ("block_min_ns", _u64), ("wakeup_bytes", _u64),
-        ("tick_ns", _u64), ("preempt_distance", _s64), ("target", _u32), ("self_tgid", _u32), ("thread_size", _u32),
-        ("page_shift", _u32), ("chunks_of_others", _u32), ("follow", _u8), ("syscalls", _u8), ("switches", _u8),
-        ("user_stacks", _u8), ("wakers", _u8), ("task_storage", _u8), ("pt_regs_helper", _u8),
-        ("switch_has_state", _u8), ("block_one_arg", _u8), ("current_btf", _u8), ("loop_helper", _u8),
-        ("all_cpus", _u8), ("samples", _u8), ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8),
-        ("pad", _u8 * 4),
+        ("tick_ns", _u64), ("preempt_distance", _s64), ("realtime_offset", _s64), ("target", _u32),
+        ("self_tgid", _u32), ("thread_size", _u32), ("page_shift", _u32), ("chunks_of_others", _u32),
+        ("anonymous_dev", _u32), ("follow", _u8), ("syscalls", _u8), ("switches", _u8), ("user_stacks", _u8),
+        ("wakers", _u8), ("task_storage", _u8), ("pt_regs_helper", _u8), ("switch_has_state", _u8),
+        ("block_one_arg", _u8), ("current_btf", _u8), ("loop_helper", _u8), ("all_cpus", _u8), ("samples", _u8),
+        ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8), ("follow_wakers", _u8), ("pad", _u8 * 7),
     ]
 
 class Live(ct.Structure):
     _fields_ = [
         ("window_start", _u64), ("window_end", _u64), ("more_targets", _u64), ("walk_stage", _u64),
-        ("clock_offset", _s64), ("clock_read", _u64), ("other_chunks", _u64),
+        ("walk_followed", _u64), ("clock_offset", _s64), ("clock_read", _u64), ("other_chunks", _u64),
+        ("followed_users", _u64), ("followed_kernel", _u64),
     ]
 
 class Counters(ct.Structure):
-    _fields_ = [("count", _u64 * 35)]
+    _fields_ = [("count", _u64 * 36)]
 
 class FileKey(ct.Structure):
     _fields_ = [("ino", _u64), ("dev", _u32), ("gen", _u32)]
@@ -263,8 +281,14 @@ class SegmentRecord(ct.Structure):
     _fields_ = [
         ("type", _u32), ("flags", _u32), ("start", _u64), ("end", _u64), ("run_ns", _u64), ("tgid", _u32),
         ("tid", _u32), ("nr", _s32), ("off_class", _u32), ("file", FileKey), ("futex", _u64), ("kstack", _u64),
-        ("ustack", _u64), ("pystack", _u64), ("wake", _u64), ("wake_stack", _u64), ("waker_tgid", _u32),
-        ("waker_tid", _u32), ("waker_comm", ct.c_char * 16), ("comm", ct.c_char * 16),
+        ("ustack", _u64), ("pystack", _u64), ("wake", _u64), ("asked_ns", _s64), ("waker_tgid", _u32),
+        ("waker_tid", _u32), ("waker_nr", _s32), ("fd", _s32), ("wake_context", _u32), ("ran_tgid", _u32),
+        ("waker_comm", ct.c_char * 16), ("ran_comm", ct.c_char * 16), ("comm", ct.c_char * 16),
+    ]
+
+class FollowedRecord(ct.Structure):
+    _fields_ = [
+        ("type", _u32), ("tgid", _u32), ("at", _u64), ("tid", _u32), ("woken_tgid", _u32), ("comm", ct.c_char * 16),
     ]
 
 class BlockRecord(ct.Structure):

@@ -23,6 +23,7 @@ _NAMED = {
     "stall": ("STALLS", "STALL_"),
     "trace_type": ("TRACE_TYPES", "TRACE_"),
     "trace_flag": ("TRACE_FLAGS", "TRACE_"),
+    "wake_context": ("WAKE_CONTEXTS", "WAKE_"),
 }
 """Enums that become a tuple of their values' names, less a prefix."""
 _INTEGERS = {(1, False): "_u8", (2, False): "_u16", (4, False): "_u32", (8, False): "_u64", (4, True): "_s32"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,13 +112,16 @@ class PythonProcesses:
             pid.to_bytes(4, "little")
         )  # a child may have its parent's entry, from before its exec
 
-    def seed(self) -> None:
-        """Read the stacks of waiting threads, for those that block during the whole window.
+    def seed(self, pids: Collection[int] | None = None, budget_s: float = _SEED_BUDGET_S) -> None:
+        """Read the stacks of waiting threads of `pids` (None: of all processes), for those that block during the whole
+        window.
 
         The BPF programs use them only if the thread has not run meanwhile.
         """
-        deadline = time.monotonic() + _SEED_BUDGET_S
+        deadline = time.monotonic() + budget_s
         for pid, runtime in list(self._runtimes.items()):
+            if pids is not None and pid not in pids:
+                continue
             try:
                 with Memory(pid) as memory:
                     tasks = tasks_of(pid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -67,6 +68,10 @@ def kernel_variants() -> Mapping[str, bool]:
             "switch_has_state": switch_arguments >= 4,
             "block_one_arg": kernel.tracepoint_arguments("block_rq_insert") == 1,
             "block_merge_hook": kernel.tracepoint_arguments("block_rq_merge") > 0,
+            "timer_hooks": kernel.tracepoint_arguments("hrtimer_expire_entry") > 0
+            and kernel.tracepoint_arguments("hrtimer_expire_exit") > 0,
+            "softirq_hooks": kernel.tracepoint_arguments("softirq_entry") > 0
+            and kernel.tracepoint_arguments("softirq_exit") > 0,
             "fault_hook": kernel.tracepoint_arguments("mm_filemap_fault") == 2 and current_btf,
         }
 
@@ -84,7 +89,11 @@ class Session(AttachedObject):
         self.variants: dict[str, bool] = {}
         self._targets: Map | None = None
         self._records: list[bytes] = []
-        self._handlers: dict[int, Callable[[bytes], object]] = {lay.RECORD_STACK: self._take_stack}
+        self._handlers: dict[int, Callable[[bytes], object]] = {
+            lay.RECORD_STACK: self._take_stack,
+            lay.RECORD_FOLLOWED: self._take_followed,
+        }
+        self._followed: list[cap.Followed] = []
         self._stacks: dict[int, cap.Stack] = {}
         self._stacks_full = 0
         self._bytes = 0
@@ -192,6 +201,8 @@ class Session(AttachedObject):
             "self_tgid": 0 if config.self_tgid in targets else config.self_tgid,
             "thread_size": 16384 if os.uname().machine == "x86_64" else max(16384, resource.getpagesize()),
             "follow": config.follow and bool(targets),
+            "anonymous_dev": _anonymous_device(),
+            "realtime_offset": time.time_ns() - time.monotonic_ns(),
         }
         for collector in self.collectors:
             values |= collector.constants()
@@ -214,6 +225,9 @@ class Session(AttachedObject):
             self._bytes += len(record)
             self._records.append(record)
 
+    def _take_followed(self, record: bytes) -> None:
+        self._followed.append(cap.followed(record))
+
     def _take_stack(self, record: bytes) -> None:
         if len(self._stacks) < _MAX_STACKS:
             number, stack = cap.stack(record)
@@ -233,7 +247,22 @@ class Session(AttachedObject):
             return 0
         for collector in self.collectors:
             collector.poll()
-        return self._ring.consume()
+        number = self._ring.consume()
+        if self._followed:
+            self._admit_followed()
+        return number
+
+    def _admit_followed(self) -> None:
+        """Find the threads of newly followed processes that are off the CPU: no switch has reported them."""
+        new, self._followed = self._followed, []
+        for collector in self.collectors:
+            collector.followed(new)
+        if self._live.window_end or self._targets is None:
+            return
+        self._live.walk_followed = 1
+        self._loaded().program("walk").run_iterator()
+        for one in new:
+            self._targets.update(one.tgid.to_bytes(4, "little"), bytes([lay.TRACED_WAKER_WALKED]))
 
     def add_target(self, tgid: int) -> None:
         """Observe one more process from now on."""
@@ -298,6 +327,17 @@ class Session(AttachedObject):
             hooks=self.hooks,
             variants={name: "new" if here else "old" for name, here in self.variants.items()},
         )
+
+
+@lru_cache(maxsize=1)
+def _anonymous_device() -> int:
+    """Return the kernel's number of the file system of anonymous inodes (eventfd, epoll, ...)."""
+    descriptor = select.epoll()
+    try:
+        found = os.fstat(descriptor.fileno()).st_dev
+    finally:
+        descriptor.close()
+    return os.major(found) << 20 | os.minor(found)
 
 
 def _unique(names: Iterable[str]) -> Iterable[str]:

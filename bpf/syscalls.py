@@ -14,12 +14,14 @@ from whystall.bpf import layout as lay
 # file: a file operation (observed even without targets), meta: on names and attributes, bytes: returns bytes,
 # pos: uses the file's own position, vec: size counts iovecs and the argument before points to them.
 # reads, writes: the content of `fd`.
+# poll: an array of struct pollfd and its length, list: of struct futex_waitv, sends: may send to a socket.
+# Arguments that state how long to wait at most (see `_TIMES`): ms, spec, val, sleep, futex_time, absolute.
 # The offset of msync is an address; user space finds the mapped file.
 _ROWS = """
 read | file bytes pos reads fd=0 size=2
-write | file bytes pos writes fd=0 size=2
+write | file bytes pos writes sends fd=0 size=2
 readv | file bytes pos vec reads fd=0 size=2
-writev | file bytes pos vec writes fd=0 size=2
+writev | file bytes pos vec writes sends fd=0 size=2
 pread64 | file bytes reads fd=0 size=2 offset=3
 pwrite64 | file bytes writes fd=0 size=2 offset=3
 preadv preadv2 | file bytes vec reads fd=0 size=2 offset=3
@@ -29,13 +31,14 @@ sync_file_range | file fd=0 offset=1 size=2
 msync | file offset=0 size=1
 sync | file
 syncfs | file fd=0
-sendfile | file bytes reads fd=1 fd2=0 size=3
-copy_file_range splice | file bytes fd=0 fd2=2 size=4
+sendfile | file bytes reads sends fd=1 fd2=0 size=3
+copy_file_range | file bytes fd=0 fd2=2 size=4
+splice | file bytes sends fd=0 fd2=2 size=4
 readahead | file fd=0 offset=1 size=2
 fallocate | file meta fd=0 offset=2 size=3
 open creat | file meta returns_fd path=0
 openat openat2 | file meta returns_fd dir=0 path=1
-close | file meta closes fd=0
+close | file meta closes sends fd=0
 unlink rmdir mkdir mknod chmod chown lchown stat lstat access readlink statfs utimes | file meta path=0
 unlinkat mkdirat mknodat fchmodat fchmodat2 fchownat newfstatat statx faccessat faccessat2 | file meta dir=0 path=1
 readlinkat utimensat | file meta dir=0 path=1
@@ -50,13 +53,29 @@ getdents getdents64 | file meta bytes fd=0 size=2
 execve | path=0
 execveat | dir=0 path=1
 lseek fcntl ioctl fadvise64 | fd=0
-recvfrom sendto | bytes fd=0 size=2
-recvmsg sendmsg | bytes fd=0
-recvmmsg sendmmsg connect accept accept4 shutdown epoll_wait epoll_pwait epoll_pwait2 io_uring_enter | fd=0
+recvfrom | bytes fd=0 size=2
+sendto | bytes sends fd=0 size=2
+recvmsg | bytes fd=0
+sendmsg | bytes sends fd=0
+recvmmsg | fd=0 spec=4
+sendmmsg connect shutdown io_uring_enter | sends fd=0
+accept accept4 | fd=0
+epoll_wait epoll_pwait | fd=0 ms=3
+epoll_pwait2 | fd=0 spec=3
+poll | poll ms=2
+ppoll | poll spec=2
+select | val=4
+pselect6 io_getevents io_pgetevents | spec=4
+nanosleep | spec=0
+clock_nanosleep | sleep=2
+rt_sigtimedwait | spec=2
+semtimedop | spec=3
 mmap | fd=4 size=1
 getrandom | bytes size=1
 vmsplice tee | bytes fd=0
-futex futex_wait | futex
+futex | futex futex_time=3
+futex_wait | futex absolute=4
+futex_waitv | list absolute=3
 """
 
 _FLAGS = {
@@ -70,6 +89,17 @@ _FLAGS = {
     "futex": lay.ROW_FUTEX,
     "reads": lay.ROW_READS,
     "writes": lay.ROW_WRITES,
+    "poll": lay.ROW_POLL,
+    "list": lay.ROW_FUTEX_LIST,
+    "sends": lay.ROW_SENDS,
+}
+_TIMES = {
+    "ms": lay.TIME_MS,
+    "spec": lay.TIME_SPEC,
+    "val": lay.TIME_VAL,
+    "sleep": lay.TIME_SLEEP,
+    "futex_time": lay.TIME_FUTEX,
+    "absolute": lay.TIME_ABSOLUTE,
 }
 _ARGUMENTS = ("fd", "fd2", "path", "dir", "path2", "dir2", "size", "offset")
 
@@ -183,7 +213,9 @@ def _described() -> dict[str, dict[str, int]]:
         row["flags"] = 0
         for word in words.split():
             argument, _, value = word.partition("=")
-            if value:
+            if argument in _TIMES:
+                row |= {"time": int(value), "time_kind": _TIMES[argument]}
+            elif value:
                 row[argument] = int(value)
             else:
                 row["flags"] |= _FLAGS[argument]

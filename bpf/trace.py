@@ -18,6 +18,7 @@ from whystall.bpf import syscalls
 from whystall.bpf.attached import AttachedObject
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Map, Object
+from whystall.bpf.preemption import preempt_distance
 from whystall.bpf.ring import HEAD, BulkRing
 from whystall.bpf.session import kernel_variants
 
@@ -54,15 +55,12 @@ _FUTEX = frozenset({"futex", "futex_waitv", "futex_wait", "futex_wake", "futex_r
 
 
 @lru_cache(maxsize=1)
-def _kernel() -> tuple[frozenset[str], int]:
-    """Return which of our tracepoints exist, and the distance from a CPU's run queue to its preemption count."""
+def _kernel() -> frozenset[str]:
+    """Return which of our tracepoints exist."""
     with KernelTypes() as kernel:
         hooks = {hook for programs in _PROGRAMS.values() for hook in programs.values()}
         here = frozenset(hook for hook in hooks if kernel.tracepoint_arguments(hook) >= 0)
-        offsets = kernel.per_cpu_offsets()
-    count = offsets.get("__preempt_count", offsets.get("pcpu_hot"))  # the latter from 6.2 to 6.14
-    queue = offsets.get("runqueues")
-    return here, 0 if count is None or queue is None else count - queue
+    return here
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class TraceSession(AttachedObject):
             self_tgid=config.self_tgid,
             follow=config.follow and bool(config.targets),
             all_cpus=config.cpus is None,
-            preempt_distance=_kernel()[1],
+            preempt_distance=preempt_distance(),
             **{name: here[name] for name in ("current_btf", "switch_has_state", "pt_regs_helper", "block_one_arg")},
         )
 

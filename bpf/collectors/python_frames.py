@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from whystall.bpf import layout as lay
+from whystall.bpf.capture import Followed
 from whystall.bpf.collector import Collector, Window
 from whystall.bpf.libbpf import Object
 from whystall.bpf.python_code import PythonResult
 from whystall.bpf.python_session import Maps, PythonProcesses, every_process
 
 _SEARCH_S = 0.5  # between searches for new Python processes among the targets; four times that on a whole host
+_FOLLOWED_BUDGET_S = 0.05  # for reading stacks while the window runs
 
 
 class PythonFrames(Collector):
@@ -42,6 +44,15 @@ class PythonFrames(Collector):
         self._processes = PythonProcesses(maps, named_only=self.setup.targets() is None)
         self._search(self._processes)
         self._processes.seed()
+        self.setup.stacks.update(self._processes.stacks)
+
+    def followed(self, found: Sequence[Followed]) -> None:
+        """Find the Python processes among them, and read the stacks of their threads that do not run."""
+        if self._processes is None:
+            return
+        pids = {one.tgid for one in found}
+        self._processes.update(pids)
+        self._processes.seed(pids, _FOLLOWED_BUDGET_S)
         self.setup.stacks.update(self._processes.stacks)
 
     def poll(self) -> None:

@@ -97,23 +97,39 @@ static __always_inline bool is_self(__u32 tgid)
 	return tgid && tgid == config.self_tgid;
 }
 
-static __always_inline bool is_target(__u32 tgid)
+/* Returns an enum traced_as; 0: none. */
+static __always_inline __u8 target_kind(__u32 tgid)
 {
+	__u8 *kind;
+
 	if (tgid == config.target)
-		return true;
-	return live.more_targets && bpf_map_lookup_elem(&targets, &tgid);
+		return TRACED_TARGET;
+	kind = live.more_targets ? bpf_map_lookup_elem(&targets, &tgid) : 0;
+	return kind ? *kind : 0;
 }
 
+static __always_inline bool is_target(__u32 tgid)
+{
+	return target_kind(tgid) == TRACED_TARGET;
+}
+
+/* Whether all events of the process are recorded. */
 static __always_inline bool is_traced(__u32 tgid)
 {
 	return config.target ? is_target(tgid) : tgid && tgid != config.self_tgid;
+}
+
+/* Whether its switches and samples are recorded: also those of followed wakers. */
+static __always_inline bool has_timeline(__u32 tgid)
+{
+	return config.target ? target_kind(tgid) : tgid && tgid != config.self_tgid;
 }
 
 /* Makes a new process of a target a target. */
 static __always_inline void follow_child(struct task_struct *parent, struct task_struct *child)
 {
 	__u32 tgid = child->tgid;
-	__u8 one = 1;
+	__u8 one = TRACED_TARGET;
 
 	if (tgid == parent->tgid || !is_target(parent->tgid))
 		return;

@@ -33,6 +33,10 @@ static __always_inline bool find_task_file(struct task_struct *task, __s64 fd, s
 	found->key.ino = inode->i_ino;
 	found->key.dev = inode->i_sb->s_dev;
 	found->key.gen = inode->i_generation;
+	if (is_anonymous(&found->key)) {
+		found->mode = 0;
+		name_anonymous(&found->key, BPF_CORE_READ(file, f_path.dentry));
+	}
 	return true;
 }
 #else
@@ -65,6 +69,8 @@ __noinline int emit_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 	if (!inode)
 		return 0;
 	inode_key(inode, &key);
+	if (is_anonymous(&key))
+		name_anonymous(&key, dentry);
 	err = bpf_map_update_elem(&files_seen, &key, &one, BPF_NOEXIST);
 	if (err) {
 		if (err != -17 /* EEXIST */)

@@ -34,6 +34,18 @@ static __always_inline void inode_key(struct inode *inode, struct file_key *key)
 	key->gen = READ(inode, i_generation);
 }
 
+/* Files of an anonymous inode (eventfd, epoll ...) share it: their names tell them apart. They count as no regular files,
+ * which is what their inode says since 6.16. */
+static __always_inline bool is_anonymous(struct file_key *key)
+{
+	return ANONYMOUS_DEV && key->dev == ANONYMOUS_DEV;
+}
+
+static __always_inline void name_anonymous(struct file_key *key, struct dentry *dentry)
+{
+	key->gen = (__u32)((__u64)dentry >> 5);
+}
+
 static __always_inline bool find_file(struct files_struct *files, __s64 fd, struct found_file *found)
 {
 	struct fdtable *table;
@@ -53,6 +65,10 @@ static __always_inline bool find_file(struct files_struct *files, __s64 fd, stru
 	inode = READ(file, f_inode);
 	found->mode = READ(inode, i_mode);
 	inode_key(inode, &found->key);
+	if (is_anonymous(&found->key)) {
+		found->mode = 0;
+		name_anonymous(&found->key, READ(file, f_path.dentry));
+	}
 	return true;
 }
 
@@ -123,10 +139,15 @@ static __always_inline void fill_file(struct file_record *record, struct path_wa
 		record->flags |= FILE_UNLINKED;
 	record->file = *key;
 	record->size = READ(inode, i_size);
-	record->mode = READ(inode, i_mode);
+	record->mode = is_anonymous(key) ? 0 : READ(inode, i_mode);
 	record->length = 0;
 	__builtin_memset(record->fs, 0, sizeof(record->fs));
 	bpf_probe_read_kernel_str(record->fs, sizeof(record->fs), READ(type, name));
+	if (is_anonymous(key)) {	/* a name without a directory, which the walk takes for a root */
+		long n = bpf_probe_read_kernel_str(record->text, 256, READ(dentry, d_name.name));
+
+		record->length = n > 0 ? n : 0;
+	}
 	walk->record = record;
 	walk->dentry = dentry;
 	if (mnt) {

@@ -6,6 +6,7 @@
 #include "run_queue.bpf.h"
 #include "samples.bpf.h"
 #include "tasks.bpf.h"
+#include "wakers.bpf.h"
 
 /* The kernel accepts no license string for "GPL or Apache"; towards it the GPL applies. */
 char LICENSE[] SEC("license") = "GPL";

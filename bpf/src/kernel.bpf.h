@@ -111,9 +111,13 @@ struct fdtable { unsigned int max_fds; struct file **fd; } CORE;
 struct files_struct { struct fdtable *fdt; } CORE;
 struct fs_struct { struct path pwd; } CORE;
 struct sched_info { unsigned long pcount; unsigned long long run_delay, last_arrival, last_queued; } CORE;
-struct rq { __u64 clock; } CORE;
+struct rq { __u64 clock, clock_task; } CORE;
 struct cfs_rq { struct rq *rq; } CORE;
-struct sched_entity { struct cfs_rq *cfs_rq; } CORE;
+struct sched_entity { __u64 exec_start; struct cfs_rq *cfs_rq; } CORE;
+struct signal_set { unsigned long sig[1]; } CORE;
+struct sigpending { struct signal_set signal; } CORE;
+struct signal_struct { struct sigpending shared_pending; } CORE;
+struct hrtimer { __u8 is_soft; } CORE;
 
 #if defined(__TARGET_ARCH_x86)
 struct thread_info { __u32 status, cpu; } CORE;
@@ -153,6 +157,9 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct task_io_accounting ioac;
 	struct thread_struct thread;
+	struct signal_struct *signal;
+	struct signal_set blocked;
+	struct sigpending pending;
 } CORE;
 
 /* Moved to thread_info in 5.16, commit bcf9033e5449. */
@@ -220,6 +227,8 @@ static __always_inline unsigned int task_state(struct task_struct *task)
 
 const volatile struct config config SEC(".rodata.config") = {};
 
+#define ANONYMOUS_DEV config.anonymous_dev
+
 /* bpf_get_current_task_btf: since 5.11 (3ca1032ab7ab). */
 static __always_inline struct task_struct *current_task(void)
 {
@@ -266,6 +275,32 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
 
 /* Holds x86's preemption count from 6.2 to 6.14. */
 struct pcpu_hot { int preempt_count; } CORE;
+
+#define IN_NMI 0xf00000
+#define IN_HARDIRQ 0xf0000
+#define IN_SOFTIRQ 0x100	/* serving one, not only with softirqs disabled */
+
+/*
+ * Reads this CPU's preemption count, which has 8 bits each of preemption and softirq, 4 each of interrupts and NMIs
+ * (preempt.h). x86 keeps it in a per-CPU variable, whose address few kernels publish: it is found by its distance to
+ * another per-CPU variable, the run queue, to which the current thread points. Returns false if it is unknown.
+ */
+static __always_inline bool read_preempt_count(struct task_struct *task, __u32 *n)
+{
+#if defined(__TARGET_ARCH_x86)
+	__u64 address = config.preempt_distance;
+
+	if (!address || !bpf_core_field_exists(task->se.cfs_rq))
+		return false;
+	address += (__u64)(config.current_btf ? task->se.cfs_rq->rq : BPF_CORE_READ(task, se.cfs_rq, rq));
+	if (bpf_core_type_exists(struct pcpu_hot) && bpf_core_field_exists(struct pcpu_hot, preempt_count))
+		address += bpf_core_field_offset(struct pcpu_hot, preempt_count);
+	return !bpf_probe_read_kernel(n, sizeof(*n), (void *)address);
+#else
+	*n = OF_TASK(task, thread_info.preempt_count);
+	return true;
+#endif
+}
 
 static __always_inline struct gendisk *request_disk(struct request *rq)
 {

@@ -111,6 +111,12 @@ static __always_inline void fill_segment(struct segment_record *record, struct t
 	record->ustack = key->ustack;
 	record->pystack = key->pystack;
 	record->wake = state->wake > start && state->wake < end ? state->wake : 0;
+	record->asked_ns = -1;
+	record->fd = -1;
+	record->waker_nr = -1;
+	record->wake_context = WAKE_UNKNOWN;
+	record->ran_tgid = 0;
+	__builtin_memset(record->ran_comm, 0, COMM_BYTES);
 	record->waker_tgid = state->waker_tgid;
 	record->waker_tid = state->waker_tid;
 	__builtin_memcpy(record->waker_comm, state->waker_comm, COMM_BYTES);

@@ -30,6 +30,20 @@ enum row_flag {
 	ROW_FUTEX = 1 << 7,
 	ROW_READS = 1 << 8,	/* reads from `fd` */
 	ROW_WRITES = 1 << 9,	/* writes to `fd` */
+	ROW_POLL = 1 << 10,	/* the arguments are an array of struct pollfd and its length */
+	ROW_FUTEX_LIST = 1 << 11,	/* the first argument is an array of struct futex_waitv */
+	ROW_SENDS = 1 << 12,	/* may send packets to a socket of this host */
+};
+
+/* How the argument `time` of a call states how long to wait at most. */
+enum wait_time {
+	TIME_NONE,
+	TIME_MS,	/* a number of milliseconds */
+	TIME_SPEC,	/* struct timespec, relative */
+	TIME_VAL,	/* struct timeval, relative */
+	TIME_SLEEP,	/* struct timespec after clock and flags */
+	TIME_FUTEX,	/* struct timespec by the operation in the second argument */
+	TIME_ABSOLUTE,	/* struct timespec, absolute; the clock is the next argument */
 };
 
 struct syscall_row {
@@ -38,7 +52,7 @@ struct syscall_row {
 	__u8 path, dir;
 	__u8 path2, dir2;
 	__u8 size, offset;
-	__u16 pad;
+	__u8 time, time_kind;	/* enum wait_time */
 };
 
 struct config {
@@ -48,11 +62,13 @@ struct config {
 	__u64 wakeup_bytes;	/* wake the reader when the ring holds this much */
 	__u64 tick_ns;		/* the kernel's clock tick, the unit of its pauses */
 	__s64 preempt_distance;	/* from a CPU's run queue to its preemption count; 0: unknown */
+	__s64 realtime_offset;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 target;		/* the first target tgid; 0: all */
 	__u32 self_tgid;	/* the tracer: counted separately, never reported */
 	__u32 thread_size;	/* bytes of a kernel stack, for the register fallback */
 	__u32 page_shift;	/* log2 of the bytes of a page */
 	__u32 chunks_of_others;	/* with targets: most chunks of pages for other processes */
+	__u32 anonymous_dev;	/* the file system of eventfd, epoll ...; 0: unknown */
 	__u8 follow;
 	__u8 syscalls;
 	__u8 switches;
@@ -69,7 +85,8 @@ struct config {
 	__u8 python;		/* also walk the interpreter's frames */
 	__u8 pages_reported;	/* variant: the kernel reports the pages of a read */
 	__u8 maps_folios;	/* variant: a fault maps all of a large folio, whatever range it reports */
-	__u8 pad[4];
+	__u8 follow_wakers;	/* also record processes that wake threads of traced ones */
+	__u8 pad[7];
 };
 
 /* Written while the programs run. */
@@ -78,9 +95,32 @@ struct live {
 	__u64 window_end;	/* 0 while counting */
 	__u64 more_targets;	/* targets beyond config.target, in the map `targets` */
 	__u64 walk_stage;	/* 0 seed, 1 finish */
+	__u64 walk_followed;	/* seed only threads of processes that are newly followed */
 	__s64 clock_offset;	/* CLOCK_MONOTONIC less the scheduler's clock; 0: not known */
 	__u64 clock_read;	/* when that was measured */
 	__u64 other_chunks;	/* chunks of pages that others than targets took */
+	__u64 followed_users, followed_kernel;	/* processes and kernel threads followed as wakers */
+};
+
+/* Why a process is traced: the value in the map `targets`. */
+enum traced_as {
+	TRACED_TARGET = 1,
+	TRACED_WAKER,		/* it woke a traced thread: only its switches and samples are recorded */
+	TRACED_WAKER_WALKED,	/* the same; its threads that were off the CPU have been found */
+};
+
+enum follow_limit { MOST_FOLLOWED_USERS = 64, MOST_FOLLOWED_KERNEL = 64 };
+
+/* What a wake-up ran in. */
+enum wake_context {
+	WAKE_UNKNOWN,
+	WAKE_TASK,
+	WAKE_TIMER,
+	WAKE_BLOCK,
+	WAKE_NETWORK,
+	WAKE_SIGNAL,
+	WAKE_INTERRUPT,
+	WAKE_CONTEXT_COUNT,
 };
 
 /* Per CPU; summed by user space. */
@@ -115,6 +155,7 @@ enum counter {
 	SELF_ADDED,		/* pages that the tracer added to the cache */
 	SELF_READ,			/* recorded reads of the tracer */
 	SELF_WAITS,		/* waits of the tracer for a CPU */
+	SEEN_NOT_FOLLOWED,		/* wake-ups by processes beyond the limit of followed ones */
 	PYTHON_WALKS,			/* Python stacks that were read */
 	PYTHON_SKIPPED,			/* switches at which none was read, to limit the cost */
 	PYTHON_BROKEN,			/* walks that ended at unreadable or invalid memory */
@@ -351,6 +392,7 @@ enum record_type {
 	RECORD_STACK,
 	RECORD_SAMPLE,
 	RECORD_CODE,
+	RECORD_FOLLOWED,
 };
 
 /* Python stacks hold words of python_records.h instead of addresses. */
@@ -422,9 +464,22 @@ struct segment_record {
 	struct file_key file;
 	__u64 futex;
 	__u64 kstack, ustack, pystack;
-	__u64 wake, wake_stack;	/* when, and the waker's kernel stack: shows interrupts */
+	__u64 wake;
+	__s64 asked_ns;		/* time-out of the call; -1: none, or unknown */
 	__u32 waker_tgid, waker_tid;
+	__s32 waker_nr, fd;	/* the waker's system call; -1: none */
+	__u32 wake_context;
+	__u32 ran_tgid;		/* predecessor on the CPU, if the thread waited for one; 0: none */
 	char waker_comm[COMM_BYTES];
+	char ran_comm[COMM_BYTES];
+	char comm[COMM_BYTES];
+};
+
+/* A process whose thread woke a traced one, which is followed from now on. */
+struct followed_record {
+	__u32 type, tgid;
+	__u64 at;
+	__u32 tid, woken_tgid;
 	char comm[COMM_BYTES];
 };
 

@@ -38,7 +38,7 @@ int on_tick(__u64 *ctx)
 		count(SEEN_IDLE_TICKS);
 	if (tgid && tgid == config.self_tgid)
 		count(SEEN_SELF_TICKS);
-	if (!is_traced(tgid))
+	if (!has_timeline(tgid))
 		return 0;
 	now = bpf_ktime_get_ns();
 	count(SEEN_SAMPLES);

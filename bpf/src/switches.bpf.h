@@ -13,12 +13,16 @@
 #include "python.bpf.h"
 #include "files.bpf.h"
 #include "off_cpu.h"
+#include "waits.bpf.h"
 
 /* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
 #define CLOCK_AGE_NS 100000000
 
 /* A fault waits for its page right after its report; a later wait has another reason, such as swap. */
 #define FAULT_TO_WAIT_NS 2000000
+
+/* A thread that waits longer for a CPU records who had it. */
+#define SHORT_WAIT_NS 50000
 
 /* Returns the completed waits for a CPU since the switch away, ns. */
 static __always_inline __u64 past_wait(struct task_struct *task, struct thread_state *state)
@@ -104,10 +108,16 @@ static __always_inline void settle_call(struct task_struct *task, struct thread_
 	add_to_call(state, state->off_start, state->off_end, wait_within(state, state->off_end, past_wait(task, state)));
 }
 
-/* Records what the thread waits for: a system call, or the page of a file on which it has just faulted. */
-static __always_inline void find_wait(struct task_struct *task, struct thread_state *state)
+/*
+ * Records what the thread waits for: a system call, or the page of a file on which it has just faulted. `here`: it is the
+ * current one.
+ */
+static __always_inline void find_wait(struct task_struct *task, struct thread_state *state, bool here, __u64 now)
 {
-	if (find_waiting_call(task, state, state->off_class))
+	bool found = find_waiting_call(task, state, state->off_class);
+
+	find_request(task, state, here, now);
+	if (found)
 		return;
 	if (state->off_class == OFF_D && state->fault_file.ino
 	    && state->off_start - state->fault_time < FAULT_TO_WAIT_NS) {
@@ -119,9 +129,11 @@ static __always_inline void find_wait(struct task_struct *task, struct thread_st
 
 /*
  * Ends the segment, now or when an unreported switch back ended it, and adds it to the call in flight, the totals and,
- * when long, the ring buffer. RECORD_OPEN: from the walk. Not inlined, to limit the callers' stack frames.
+ * when long, the ring buffer. RECORD_OPEN: from the walk. `before`: the task that had the CPU, if the thread gets one.
+ * Not inlined, to limit the callers' stack frames.
  */
-static __noinline int end_segment(struct task_struct *task, struct thread_state *state, __u64 now, __u32 flags)
+static __noinline int end_segment(struct task_struct *task, struct thread_state *state, __u64 now, __u32 flags,
+				  struct task_struct *before)
 {
 	__u32 user = flags & RECORD_OPEN ? SCRATCH_WALK : SCRATCH_HOOK;
 	__u32 tgid, tid;
@@ -178,7 +190,16 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	}
 	fill_segment(record, task, state, &key, start, end, wait);
 	record->flags = flags;
-	record->wake_stack = state->wake_stack;
+	record->asked_ns = state->asked_ns;
+	record->fd = state->fd;
+	if (record->wake) {
+		record->wake_context = state->wake_context;
+		record->waker_nr = state->waker_nr;
+	}
+	if (before && end == now && wait > SHORT_WAIT_NS) {
+		record->ran_tgid = before->tgid;
+		BPF_CORE_READ_INTO(&record->ran_comm, before, comm);
+	}
 	bpf_ringbuf_submit(record, ring_flags());
 	count(SEEN_RECORDS);
 	if (flags & RECORD_FAULT_FILE)
@@ -228,7 +249,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 		state = named_state(task, tgid, tid);
 	else
 		state = state_of(task, tid);
-	if (config.syscalls && !dead && has_user_side(task) && !(state && state->entered)) {
+	if (config.syscalls && !dead && has_user_side(task) && !(state && state->entered) && is_traced(tgid)) {
 		regs = saved_regs(task);
 		if (in_call_before(task, regs)) {
 			if (!state)
@@ -243,7 +264,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 		return;
 	read_clock(task, now);
 	if (state->off_start)	/* its switch back was not reported */
-		end_segment(task, state, now, 0);
+		end_segment(task, state, now, 0, 0);
 	if (dead || (!config.switches && !state->call_start))
 		return;
 	state->off_start = now;
@@ -253,14 +274,13 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->off_runs = task->sched_info.pcount;
 	state->off_class = off_class_of(preempted, run_state);
 	state->wake = 0;
-	state->wake_stack = 0;
 	state->waker_tid = 0;
 	state->waker_tgid = 0;
 	state->kstack = 0;
 	state->ustack = 0;
 	state->pystack = 0;
 	if (config.switches)
-		find_wait(task, state);
+		find_wait(task, state, true, now);
 	if (state->off_class == OFF_R)	/* the stack of a preemption is not its cause */
 		return;
 	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);
@@ -284,14 +304,14 @@ int on_switch(__u64 *ctx)
 		return 0;
 	if (from == config.self_tgid)
 		count(SELF_SWITCHES);
-	if (is_traced(from)) {
+	if (has_timeline(from)) {
 		run_state = left_in_state(ctx);
 		switch_away(ctx, prev, from, ctx[0] & 1, run_state);
 	}
-	if (is_traced(next->tgid)) {
+	if (has_timeline(next->tgid)) {
 		state = state_of(next, next->pid);
 		if (state && state->off_start)
-			end_segment(next, state, bpf_ktime_get_ns(), 0);
+			end_segment(next, state, bpf_ktime_get_ns(), 0, prev);
 	}
 	return 0;
 }

@@ -26,9 +26,12 @@ struct thread_state {
 	__s32 off_nr;
 	__u32 off_class;
 	__u32 off_flags, pad;
+	__s64 asked_ns;			/* time-out of the call; -1: none */
 	/* the waker; wake 0: not woken yet */
-	__u64 wake, wake_stack;
+	__u64 wake;
 	__u32 waker_tgid, waker_tid;
+	__s32 waker_nr, fd;
+	__u32 wake_context, pad2;
 	char waker_comm[COMM_BYTES];
 	/* last fault on a mapped file whose page was not mapped in */
 	struct file_key fault_file;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Optional hooks of threads: start and end, wake-ups, faults on mapped files. */
+/* Optional hooks of threads: start and end, faults on mapped files. */
 #ifndef WHYSTALL_TASKS_H
 #define WHYSTALL_TASKS_H
 
@@ -32,23 +32,6 @@ int on_thread_exit(__u64 *ctx)
 	return 0;
 }
 
-/* Runs in the waker, or in an interrupt of an unrelated thread: the waker's stack shows which. */
-SEC("tp_btf/sched_waking")
-int on_waking(__u64 *ctx)
-{
-	struct task_struct *task = (struct task_struct *)ctx[0];
-	struct thread_state *state;
-
-	if (!window_open())
-		return 0;
-	if (!is_traced(task->tgid))
-		return 0;
-	state = state_of(task, task->pid);
-	if (note_waker(state))
-		state->wake_stack = stack_here(ctx, SCRATCH_WAKE, STACK_KERNEL);
-	return 0;
-}
-
 /* (mapping, index): a mapped file's page is not cached; the thread's next blocking wait is for it. */
 SEC("tp_btf/mm_filemap_fault")
 int on_fault(__u64 *ctx)
@@ -60,7 +43,7 @@ int on_fault(__u64 *ctx)
 
 	if (!window_open())
 		return 0;
-	if (!is_traced(id >> 32))
+	if (!has_timeline(id >> 32))
 		return 0;
 	inode = BPF_CORE_READ(mapping, host);
 	if (!inode)

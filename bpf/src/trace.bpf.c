@@ -127,34 +127,17 @@ static __always_inline void put_comm(struct trace_record *record, struct task_st
 	record->c = *(__u64 *)&task->comm[8];
 }
 
-/*
- * The preemption count has 8 bits each of preemption and softirq, 4 each of interrupts and NMIs (preempt.h). x86 keeps it
- * in a per-CPU variable, whose address few kernels publish: it is found by its distance to another per-CPU variable, the
- * run queue, to which the current thread points.
- */
 static __always_inline __u8 context(void)
 {
-	struct task_struct *task = current_task();
 	__u32 n = 0;
 
-#if defined(__TARGET_ARCH_x86)
-	__u64 address = config.preempt_distance;
-
-	if (!address || !bpf_core_field_exists(task->se.cfs_rq))
+	if (!read_preempt_count(current_task(), &n))
 		return 0;
-	address += (__u64)(config.current_btf ? task->se.cfs_rq->rq : BPF_CORE_READ(task, se.cfs_rq, rq));
-	if (bpf_core_type_exists(struct pcpu_hot) && bpf_core_field_exists(struct pcpu_hot, preempt_count))
-		address += bpf_core_field_offset(struct pcpu_hot, preempt_count);
-	if (bpf_probe_read_kernel(&n, sizeof(n), (void *)address))
-		return 0;
-#else
-	n = OF_TASK(task, thread_info.preempt_count);
-#endif
-	if (n & 0xf00000)
+	if (n & IN_NMI)
 		return TRACE_NMI;
-	if (n & 0xf0000)
+	if (n & IN_HARDIRQ)
 		return TRACE_HARDIRQ;
-	return n & 0x100 ? TRACE_SOFTIRQ : TRACE_TASK;	/* lowest bit: in a softirq, not only with softirqs disabled */
+	return n & IN_SOFTIRQ ? TRACE_SOFTIRQ : TRACE_TASK;
 }
 
 /*

@@ -1,14 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Walks all threads twice. At the start, threads already off the CPU get an open segment and call, so that threads blocked
- * for the whole window are recorded. At the end, when no hook counts any more, open segments and calls are recorded.
+ * Walks all threads. At the start, threads already off the CPU get an open segment and call, so that threads blocked for
+ * the whole window are recorded. Later so do those of newly followed processes, from their last switch away. At the end,
+ * when no hook counts any more, open segments and calls are recorded.
  */
 #ifndef WHYSTALL_WALK_H
 #define WHYSTALL_WALK_H
 
 #include "syscalls.bpf.h"
 
-static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid)
+/*
+ * Returns since when a thread off the CPU has been so, by the scheduler's accounting: when it last updated the thread's
+ * run time, at the switch away. The CPU's time of tasks (without interrupts) is behind its clock by a known amount.
+ */
+static __always_inline __u64 left_at(struct task_struct *task, __u64 now)
+{
+	__u64 clock, at;
+
+	if (!live.clock_offset || !bpf_core_field_exists(task->se.cfs_rq)
+	    || !bpf_core_field_exists(task->se.cfs_rq->rq->clock_task))
+		return now;
+	clock = task->se.cfs_rq->rq->clock;
+	at = task->se.exec_start + (clock - task->se.cfs_rq->rq->clock_task) + live.clock_offset;
+	return at < live.window_start ? live.window_start : at < now ? at : now;
+}
+
+static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid, __u64 since)
 {
 	unsigned int run_state = task_state(task);
 	const volatile struct syscall_row *row;
@@ -28,14 +45,13 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	state->off_runs = runs;
 	state->off_run_delay = task->sched_info.run_delay;
 	state->off_class = off_class_of(false, run_state);
-	find_wait(task, state);
+	find_wait(task, state, false, bpf_ktime_get_ns());
 	state->off_seeded = 1;
 	state->wake = 0;
-	state->wake_stack = 0;
 	state->ustack = 0;
 	state->pystack = state->off_class == OFF_R ? 0 : python_stack_of(task);
 	state->kstack = state->off_class == OFF_R ? 0 : stack_of_task(task);
-	if (config.syscalls && !state->entered && has_user_side(task) && !task_is_compat(task)) {
+	if (config.syscalls && is_traced(tgid) && !state->entered && has_user_side(task) && !task_is_compat(task)) {
 		regs = saved_regs(task);
 		nr = regs_syscall(regs);
 		row = row_of(nr);
@@ -43,7 +59,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 			begin_before(state, nr);
 		}
 	}
-	state->off_start = live.window_start;
+	state->off_start = since;
 	if (task->on_cpu || task->sched_info.pcount != runs) {	/* it ran meanwhile: the state is outdated */
 		state->off_start = 0;
 		state->call_start = 0;
@@ -63,7 +79,7 @@ static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 t
 		return;
 	name_thread(task, tgid, tid);
 	if (state->off_start)
-		end_segment(task, state, end, RECORD_OPEN);
+		end_segment(task, state, end, RECORD_OPEN, 0);
 	if (!state->call_start || end <= state->call_start)
 		return;
 	row = row_of(state->call_nr);
@@ -92,12 +108,14 @@ int walk(struct bpf_iter__task *ctx)
 		return 0;
 	tgid = task->tgid;
 	tid = task->pid;
-	if (!is_traced(tgid))
+	if (!has_timeline(tgid))
 		return 0;
 	if (live.walk_stage)
 		finish(task, tgid, tid);
-	else
-		seed(task, tgid, tid);
+	else if (!live.walk_followed)
+		seed(task, tgid, tid, live.window_start);
+	else if (target_kind(tgid) == TRACED_WAKER)
+		seed(task, tgid, tid, left_at(task, bpf_ktime_get_ns()));
 	return 0;
 }
 

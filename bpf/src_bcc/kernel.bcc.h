@@ -22,6 +22,7 @@
 #define READ_COMM(to, task) bpf_probe_read_kernel(to, COMM_BYTES, (void *)&(task)->comm)
 #define OF_TASK(task, member) READ(task, member)
 #define OFFSET_OF(type, member) __builtin_offsetof(type, member)
+#define ANONYMOUS_DEV 0
 #define SYNC_REQUEST REQ_SYNC
 /* `left_` is opaque to the compiler, which would count down from it: before 6.8 the verifier cannot bound such loops. */
 #define REPEAT(times, bound, step, context) do {				\

@@ -412,7 +412,7 @@ log(what="done"); sys.stdin.readline()
         assert (segment.waker_tgid, segment.waker_tid) == (subject.pid, subject.pid)
         assert segment.start < segment.wake <= segment.end
         assert segment.runnable_ns == segment.end - segment.wake
-        assert seen.stacks[segment.wake_stack].addresses
+        assert (segment.context, syscalls.name(segment.waker_nr)) == ("task", "write" if who == "waiter" else "futex")
         assert bool(segment.futex) == (call == "futex")
 
 

@@ -51,7 +51,9 @@ class SwitchCollector(EbpfCollector):
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         options = SwitchOptions.of(wanted, self.name)
         self.python = options.python
-        self.kernel = Switches(options.min_ns, wakers=options.wakers, user_stacks=True)
+        self.kernel = Switches(
+            options.min_ns, wakers=options.wakers, user_stacks=True, follow_wakers=options.follow_wakers
+        )
 
     def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""

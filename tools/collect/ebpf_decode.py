@@ -28,6 +28,10 @@ CallName = Callable[[int], str]
 _FRAMES, _USER_FRAMES = 64, 128
 
 
+def _has_content(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode)
+
+
 class Files:
     """Numbers the files of a capture: regular files, directories and block devices."""
 
@@ -49,7 +53,7 @@ class Files:
             return -1
         if known is None:
             path, fstype, complete, deleted = f"[inode {key.ino}]", "", False, False
-        elif not (stat.S_ISREG(known.mode) or stat.S_ISDIR(known.mode) or stat.S_ISBLK(known.mode)):
+        elif not _has_content(known.mode):
             return -1
         else:
             path, fstype = clean_path(known.path), clean(known.fs)
@@ -57,6 +61,14 @@ class Files:
             deleted = bool(known.flags & layout.FILE_UNLINKED)
         major, minor = device(key.dev)
         return self._add(key, path, f"{major}:{minor}", key.ino, fstype, complete, deleted)
+
+    def object(self, key: FileKey | None) -> str:
+        """Return the name of what is no file with content, as /proc/PID/fd shows it: ``pipe:[123]``, ``socket:[456]``,
+        ``anon_inode:[eventpoll]``, the path of a FIFO or a terminal. Empty for files and for none."""
+        known = self._capture.files.get(key) if key is not None else None
+        if known is None or _has_content(known.mode):
+            return ""
+        return clean_path(known.path)
 
     def block_device(self, dev: int, name: str) -> int:
         """Return the number of the block device `dev` itself, whose pages hold raw reads and metadata."""
@@ -190,14 +202,18 @@ def _place(call: Call, called: str, files: Files) -> tuple[int, int]:
 
 
 def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
-    """Return the tables of `switches`. Of kernel threads only D waits: when they sleep, they have no work."""
+    """Return the tables of `switches`. Of kernel threads only D waits: when they sleep, they have no work. The totals
+    are of targets, without followed wakers."""
     rows = capture.of(SwitchRows)
+    followed = {one.tgid for one in rows.followed}
     segments = [
         (
             s.start, s.end, s.tgid, s.tid, clean(s.comm), s.off_class, _call(name, s.nr), files.of(s.file),
             stacks.kernel(s.kstack), stacks.user(s.ustack, s.pystack, s.tgid), _signed(s.futex),
             s.waker_tgid, s.waker_tid, clean(s.waker_comm), s.wake,
             bool(s.flags & layout.RECORD_OPEN), bool(s.flags & layout.RECORD_SEEDED),
+            s.runnable_ns, s.context, _call(name, s.waker_nr), files.object(s.file), s.fd, s.asked_ns,
+            s.ran_tgid or -1, clean(s.ran_comm),
         )
         for s in rows.segments
         if s.tgid != own and not (s.flags & layout.RECORD_KTHREAD and s.off_class != "D")
@@ -208,9 +224,10 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
             stacks.kernel(t.kstack), stacks.user(t.ustack, t.pystack, t.tgid), t.count, t.total_ns, t.max_ns,
         )
         for t in rows.off_totals
-        if t.tgid != own and not (_is_kernel(capture, t.tid) and t.off_class != "D")
+        if t.tgid != own and t.tgid not in followed and not (_is_kernel(capture, t.tid) and t.off_class != "D")
     ]  # fmt: skip
-    return {"segments": table(SWITCHES["segments"], segments), "totals": table(SWITCHES["totals"], totals)}
+    wakers = [(f.at, f.tgid, f.tid, clean(f.comm), f.woken_tgid) for f in rows.followed]
+    return filled(SWITCHES, segments=segments, totals=totals, followed=wakers)
 
 
 def block_tables(rows: BlockRows, disk: Callable[[int], str]) -> dict[str, pl.DataFrame]:

@@ -81,6 +81,9 @@ SWITCHES = {
         added="runnable_ns context:str waker_syscall:str object:str fd asked_ns ran_pid ran_comm:str",
     ),
     "totals": _schema(f"{_THREAD} {_WAIT} count total_ns max_ns"),
+    # Processes recorded from `at_ns` on because they woke (`tid`, `comm`) a thread of a target or of another such
+    # process (`woken_pid`): only their segments and samples are recorded. Absent in recordings of version 0.2.
+    "followed": _schema(f"at_ns {_THREAD} woken_pid"),
     "files": FILES,
     "stacks": STACKS,
 }

@@ -50,6 +50,7 @@ def kernel_session(
     switch_min_ns: int = 1_000_000,
     user_stacks: bool = False,
     wakers: bool = False,
+    follow_wakers: bool = False,
     block: bool = False,
     block_min_ns: int = 10_000_000,
     interrupts: bool = False,
@@ -64,7 +65,7 @@ def kernel_session(
     if syscalls:
         collectors.append(Syscalls(call_min_ns))
     if switches:
-        collectors.append(Switches(switch_min_ns, wakers=wakers, user_stacks=user_stacks))
+        collectors.append(Switches(switch_min_ns, wakers=wakers, user_stacks=user_stacks, follow_wakers=follow_wakers))
     if sample_ns:
         collectors.append(CpuSamples(sample_ns))
     wanted = ((block, lambda: Block(block_min_ns)), (interrupts, InterruptTimes), (run_queue, RunQueueWaits))

@@ -185,7 +185,7 @@ def _add(
             found.segments.append(
                 Segment(
                     start, end, waiting, state.tgid, state.tid, comm, thread[2], lay.RECORD_OPEN | seeded, state.off_nr,
-                    file, state.futex, kstack, state.ustack, 0, 0, 0, 0, b"", 0,
+                    file, state.futex, kstack, state.ustack, 0, 0, 0, 0, b"",
                 )
             )  # fmt: skip
     if wanted.call_min_ns is None or not state.call_start or now is None or now.nr != state.call_nr:
