@@ -6,6 +6,7 @@
 # make test-all  make test, then the thorough unit tests, one stock kernel in a VM, and the live tests that run one by one
 # make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the table in docs/kernels.md
 # make docs    the command reference (docs/commands.md), written from the program
+# make bench-faults [ONLY=p01,s] [REPEATS=n]  real faults with known causes, diagnosed while they last (root; see docs/benchmark.md)
 # make lint types bench clean
 #
 # The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
@@ -15,7 +16,7 @@ SHELL := /bin/sh
 # Tests start hundreds of processes; without cached bytecode each would compile the program.
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types docs bench clean
+.PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types docs bench bench-faults clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -80,6 +81,10 @@ docs: setup
 
 bench: build
 	$(BIN)/python -m benchmarks.run
+
+REPEATS := 1
+bench-faults: build .setup/torch
+	$(BIN)/python -m benchmarks.faults.run --only '$(ONLY)' --repeats $(REPEATS)
 
 clean:
 	rm -rf $(VENV) .setup build dist *.egg-info

@@ -23,8 +23,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from workload import Workload
+if TYPE_CHECKING:
+    from workload import Workload
 
 LOOKUP, FORGET, GETATTR, SETATTR, UNLINK, RENAME, OPEN, READ, WRITE = 1, 2, 3, 4, 10, 12, 14, 15, 16
 STATFS, RELEASE, FSYNC, FLUSH, INIT, INTERRUPT, CREATE = 17, 18, 20, 25, 26, 36, 35
@@ -56,7 +58,7 @@ MS_NOSUID_NODEV = 2 | 4
 DETACH = 2
 
 
-class SlowFuse:
+class FileServer:
     """The file system: nodes are numbers, each the name of a file in ``backing``."""
 
     def __init__(self, backing: Path, delays: dict[str, float], flags: int, work: Workload) -> None:
@@ -252,6 +254,8 @@ def delay(text: str) -> tuple[str, float]:
 
 
 def main() -> None:
+    from workload import Workload
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--backing", type=Path, required=True, help="directory whose files are served")
     parser.add_argument("--mount", type=Path, required=True, help="empty directory to mount on")
@@ -265,7 +269,7 @@ def main() -> None:
     data = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
     target = os.fsencode(options.mount)
     system("mount", b"whystall-slow", target, b"fuse.slow", ctypes.c_ulong(MS_NOSUID_NODEV), data)
-    served = SlowFuse(options.backing, delays, DIRECT_IO if options.direct_io else 0, work)
+    served = FileServer(options.backing, delays, DIRECT_IO if options.direct_io else 0, work)
     threads = [threading.Thread(target=served.serve, args=(device,), daemon=True) for _ in range(SERVERS)]
     for thread in threads:
         thread.start()

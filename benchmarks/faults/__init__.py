@@ -1,0 +1,1 @@
+"""Real faults with known causes, diagnosed while they last: see docs/benchmark.md."""

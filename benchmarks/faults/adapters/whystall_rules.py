@@ -1,0 +1,127 @@
+"""Ask ``whystall diagnose`` and print its answer as docs/benchmark.md describes it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_DURATION_S = 8
+_MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
+_NUMBER = re.compile(r"\((?:pid )?(\d+)\)")
+_CODE_KEYS = ("code", "function", "chain", "root_code", "stack")
+_OBJECT_KEYS = ("object", "root_object", "detail", "by", "root_by", "chain")
+
+
+def scope(diagnosis: dict[str, Any]) -> dict[str, list[str]]:
+    """Return what the answer names: its culprit, and the findings that it rests on."""
+    named: dict[str, list[str]] = {key: [] for key in ("code", "pid", "file", "device", "cgroup", "peer", "wait")}
+
+    def add(dimension: str, *values: Any) -> None:
+        named[dimension] += [str(value) for value in values if value not in (None, "")]
+
+    culprit = diagnosis["culprit"] or {}
+    for one in (culprit, *culprit.get("actors", [])):
+        add("pid", one.get("pid"), one.get("tid"))
+        add("file", one.get("path"), one.get("series"))
+        add("device", one.get("device"))
+        add("cgroup", one.get("cgroup"))
+        add("code", one.get("code"))
+    cited = set(diagnosis["chain"])
+    for assessment in diagnosis["assessments"]:
+        if assessment["cause"] == diagnosis["cause"]:
+            cited |= set(assessment["for"])
+    for finding in diagnosis["findings"]:
+        if finding["id"] not in cited:
+            continue
+        subject, words = finding["subject"], finding["attributes"]
+        add("pid", subject.get("pid"), subject.get("tid"))
+        add("file", subject.get("path"))
+        add("device", subject.get("device"))
+        add("cgroup", subject.get("cgroup"))
+        add("code", *(words.get(key) for key in _CODE_KEYS))
+        add("wait", words.get("wait"), words.get("root_wait"))
+        for key in _OBJECT_KEYS:
+            text = words.get(key, "")
+            add("pid", *_NUMBER.findall(text))
+            for dimension in ("file", "device", "peer", "cgroup"):
+                add(dimension, text)
+    return {key: list(dict.fromkeys(values)) for key, values in named.items() if values}
+
+
+def causes(diagnosis: dict[str, Any]) -> list[str]:
+    """Return the cause of the verdict, then the other supported ones by the time that they explain."""
+    supported = [one for one in diagnosis["assessments"] if one["state"] == "supported"]
+    supported.sort(key=lambda one: -one["window_pct"])
+    return list(dict.fromkeys(filter(None, [diagnosis["cause"], *(one["cause"] for one in supported)])))
+
+
+def rows(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the account of the window by lines of code and waits, largest first."""
+    found = []
+    for finding in findings:
+        if finding["kind"] not in ("path.running", "path.wait"):
+            continue
+        words = finding["attributes"]
+        extra = {key: words[key] for key in ("mode", "detail", "by", "root_wait", "root_code", "open") if key in words}
+        found.append(
+            {
+                "code": " ".join(dict.fromkeys(filter(None, (words.get("function"), words.get("code"))))),
+                "wait": words.get("wait") or "running",
+                "pct": finding["metrics"].get("window_pct", 0.0),
+                "text": " ".join(f"{key}={value}" for key, value in extra.items()),
+            }
+        )
+    return sorted(found, key=lambda row: -row["pct"])
+
+
+def answer(diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer in the common form."""
+    victim = diagnosis["victim"] or {}
+    engines = {
+        collector["name"]: collector["engine"] for one in diagnosis["coverage"] for collector in one["collectors"]
+    }
+    return {
+        "verdict": diagnosis["verdict"],
+        "causes": causes(diagnosis),
+        "scope": scope(diagnosis),
+        "rows": rows(diagnosis["findings"]),
+        "detail": {
+            "victim": {key: victim.get(key) for key in ("pid", "tid", "comm", "chosen_by")},
+            "culprit": diagnosis["culprit"],
+            "explained_pct": diagnosis["explained_pct"],
+            "missing": diagnosis["missing"],
+            "engines": engines,
+            "tools": [step["tools"] for step in diagnosis["steps"]],
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pid", required=True)
+    parser.add_argument("--symptom", required=True)
+    parser.add_argument("--duration", type=float, default=_DURATION_S)
+    parser.add_argument("--raw", type=Path, help="also write the whole diagnosis to this file")
+    options = parser.parse_args()
+    command = [sys.executable, "-c", _MAIN, "diagnose", "--json", "--pid", options.pid]
+    command += ["--symptom", options.symptom, "--duration", str(options.duration)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ)
+    if done.returncode and not done.stdout.strip().startswith("{"):
+        sys.exit(done.stderr.strip()[-500:] or done.returncode)
+    diagnosis = json.loads(done.stdout)
+    if options.raw:
+        options.raw.write_text(done.stdout)
+    if "verdict" not in diagnosis:
+        sys.exit(done.stdout[-500:])
+    print(json.dumps(answer(diagnosis)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What a diagnoser answers, and how it is asked: a command that gets ``--pid`` and ``--symptom`` and prints JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from benchmarks.faults.scenario import Dimension, Verdict
+
+
+class Row(BaseModel):
+    """A share of the window: percent of it that a line of code ran or waited."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    code: str = ""
+    wait: str = ""
+    pct: float = 0.0
+    text: str = ""
+
+
+class Answer(BaseModel):
+    """An answer. `causes`: ids of docs/benchmark.md, best first; `scope`: facts stated with the answer as strings, by
+    dimension; `code` as ``function (file.py:41)``. `rows`: the account of the window, if there is one.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    verdict: Verdict
+    causes: list[str] = Field(default_factory=list)
+    scope: dict[Dimension, list[str]] = Field(default_factory=dict)
+    rows: list[Row] = Field(default_factory=list)
+    text: str = ""
+    detail: dict[str, Any] = Field(default_factory=dict)
+
+
+class AnswerError(RuntimeError):
+    """The diagnoser failed or printed something else."""
+
+
+def ask(
+    command: Sequence[str], pid: int, symptom: str, limit_s: float, cwd: Path | None = None
+) -> tuple[Answer, float]:
+    """Run a diagnoser; return its answer and how many seconds it took. Raises AnswerError."""
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [*command, "--pid", str(pid), "--symptom", symptom],
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            stdin=subprocess.DEVNULL,
+            cwd=cwd,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AnswerError(f"no answer within {limit_s:.0f} s") from error
+    seconds = time.monotonic() - start
+    if done.returncode:
+        raise AnswerError(f"exit status {done.returncode}: {done.stderr.strip()[-500:]}")
+    try:
+        return Answer.model_validate(json.loads(done.stdout)), seconds
+    except (ValueError, ValidationError) as error:
+        raise AnswerError(f"not an answer: {str(error)[:500]}") from error

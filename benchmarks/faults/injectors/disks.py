@@ -1,0 +1,84 @@
+"""Slow and small file systems."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+from benchmarks.faults.case import Case, CaseError
+from benchmarks.faults.injectors.cgroups import _group, enter
+from benchmarks.faults.scenario import HERE, Process
+
+_FUSE = HERE.parents[1] / "tests/live/workloads/slow_fuse.py"
+
+
+def _call(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise CaseError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _mount_point(case: Case) -> Path:
+    place = Path("/mnt") / case.name
+    case.journal.add("remove_tree", str(place))
+    place.mkdir()
+    return place
+
+
+def _loop_ext4(case: Case, mib: int) -> tuple[Path, str]:
+    """Make an ext4 on a loop device in memory; return its directory and device number."""
+    image = Path("/dev/shm") / f"{case.name}.img"
+    case.journal.add("remove_tree", str(image))
+    with image.open("wb") as file:
+        file.truncate(mib << 20)
+    _call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+    place = _mount_point(case)
+    case.journal.add("unmount", str(place))
+    _call("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(place))
+    device = os.stat(place).st_dev
+    case.facts["directory"] = str(place)
+    case.facts["device"] = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+    return place, f"{os.major(device)}:{os.minor(device)}"
+
+
+def loop_disk(
+    case: Case, mib: int = 512, write_mib_s: float = 0, read_mib_s: float = 0, role: str = "job"
+) -> Generator[None, None, None]:
+    """Put the case's data on a loop device, and limit a process there (blkio.throttle)."""
+    _, number = _loop_ext4(case, mib)
+    place = _group(case, "blkio")
+    case.wrappers[role] = enter(place)
+    yield
+    for name, rate in (("write", write_mib_s), ("read", read_mib_s)):
+        if rate:
+            (place / f"blkio.throttle.{name}_bps_device").write_text(f"{number} {int(rate * (1 << 20))}")
+
+
+def small_disk(case: Case, mib: int, keep_kib: int = 512) -> Generator[None, None, None]:
+    """Put the case's data on a small tmpfs, and fill it but for `keep_kib`."""
+    place = _mount_point(case)
+    case.journal.add("unmount", str(place))
+    _call("mount", "-t", "tmpfs", "-o", f"size={mib}m", "scratch", str(place))
+    case.facts["directory"] = str(place)
+    yield
+    free = os.statvfs(place).f_bavail * os.statvfs(place).f_bsize
+    (place / "archive.bin").write_bytes(bytes(max(0, free - (keep_kib << 10))))
+
+
+def file_server(case: Case, delays: dict[str, float], role: str = "filed") -> Generator[None, None, None]:
+    """Put the case's data on a FUSE file system whose server is local; `delays`: seconds per operation, later."""
+    backing = case.directory / "backing"
+    backing.mkdir()
+    place = _mount_point(case)
+    case.journal.add("unmount", str(place))
+    settings = {"backing": str(backing), "mount": str(place)}
+    case.start_process(Process(role=role, program="filed.py", settings=settings), {"fuse_server.py": _FUSE})
+    case.facts["directory"] = str(place)
+    connection = os.minor(os.stat(place).st_dev)
+    case.journal.add("abort_fuse", str(connection))
+    yield
+    if delays:
+        case.change(role, {"delays": delays})

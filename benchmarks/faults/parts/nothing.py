@@ -1,0 +1,7 @@
+"""Extends the loop by nothing."""
+
+from hooks import Hooks
+
+
+class Callbacks(Hooks):
+    pass

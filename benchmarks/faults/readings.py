@@ -1,0 +1,242 @@
+"""Readings that prove a fault: from the workload's own log, or from counters of the kernel that no diagnoser sets.
+
+A reading of the log is a function of (case, span); a counter is a function of (case) whose increase per second over
+the span counts; a level is a function of (case) at the end of the span. All take the arguments of the check too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.case import Case
+from benchmarks.faults.log import Span, median
+
+_TICK_S = 0.01
+
+
+def _median_s(case: Case, span: Span, event: str = "") -> float:
+    return median(case.log.durations(event or case.scenario.unit, span))
+
+
+def _p90_s(case: Case, span: Span, event: str = "") -> float:
+    values = sorted(case.log.durations(event or case.scenario.unit, span))
+    return values[int(len(values) * 0.9)] if values else 0.0
+
+
+def _max_s(case: Case, span: Span, event: str = "") -> float:
+    return max(case.log.durations(event or case.scenario.unit, span), default=0.0)
+
+
+def _share_pct(case: Case, span: Span, event: str) -> float:
+    return case.log.share_pct(event, span)
+
+
+def _rate(case: Case, span: Span, event: str = "") -> float:
+    return len(case.log.of(event or case.scenario.unit, span)) / span.length
+
+
+def _silent_s(case: Case, span: Span, event: str = "") -> float:
+    return case.log.silent_s(event or case.scenario.unit, span)
+
+
+def _field_median(case: Case, span: Span, event: str, field: str) -> float:
+    return median([line[field] for line in case.log.of(event, span) if field in line])
+
+
+def _period_s(case: Case, span: Span, event: str) -> float:
+    ends = [line["at"] for line in case.log.of(event, span)]
+    return median([later - earlier for earlier, later in itertools.pairwise(ends)])
+
+
+def _threads(pid: int, only_main: bool) -> list[Path]:
+    return [Path(f"/proc/{pid}/task/{pid}")] if only_main else list(Path(f"/proc/{pid}/task").iterdir())
+
+
+def _schedstat(case: Case, role: str, column: int, main: bool) -> float:
+    """Sum a column of schedstat, ns as percent-seconds of one CPU: 0 time on CPU, 1 time waiting for one."""
+    total = 0
+    for task in _threads(case.pids[role], main):
+        try:
+            total += int((task / "schedstat").read_text().split()[column])
+        except OSError:
+            continue  # the thread ended
+    return total / 1e7
+
+
+def _cpu_pct(case: Case, role: str = "job", main: bool = False) -> float:
+    return _schedstat(case, role, 0, main)
+
+
+def _cpu_wait_pct(case: Case, role: str = "job", main: bool = True) -> float:
+    return _schedstat(case, role, 1, main)
+
+
+def _status(case: Case, role: str, key: str, main: bool = True) -> float:
+    total = 0
+    for task in _threads(case.pids[role], main):
+        for line in (task / "status").read_text().splitlines():
+            if line.startswith(key + ":"):
+                total += int(line.split()[1])
+    return float(total)
+
+
+def _voluntary(case: Case, role: str = "job", main: bool = True) -> float:
+    return _status(case, role, "voluntary_ctxt_switches", main)
+
+
+def _involuntary(case: Case, role: str = "job", main: bool = True) -> float:
+    return _status(case, role, "nonvoluntary_ctxt_switches", main)
+
+
+def _stat(case: Case, role: str, column: int) -> float:
+    """Return a field of /proc/PID/stat, numbered as in proc(5)."""
+    text = Path(f"/proc/{case.pids[role]}/stat").read_text(errors="replace")
+    return float(text.rpartition(")")[2].split()[column - 3])
+
+
+def _major_faults(case: Case, role: str = "job") -> float:
+    return _stat(case, role, 12)
+
+
+def _child_cpu_pct(case: Case, role: str = "job") -> float:
+    """CPU time of children that ended and were waited for."""
+    return (_stat(case, role, 16) + _stat(case, role, 17)) * _TICK_S * 100
+
+
+def _system_pct(case: Case, role: str = "job") -> float:
+    return _stat(case, role, 15) * _TICK_S * 100
+
+
+def _io_bytes(case: Case, role: str = "job", key: str = "write_bytes") -> float:
+    for line in Path(f"/proc/{case.pids[role]}/io").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return float(line.split()[1])
+    raise KeyError(key)
+
+
+def _rss_mib(case: Case, role: str = "job") -> float:
+    return _status(case, role, "VmRSS") / 1024
+
+
+def _in_state(case: Case, role: str = "job", states: str = "T") -> float:
+    """Return 1 if the main thread is in one of these states now."""
+    text = Path(f"/proc/{case.pids[role]}/stat").read_text(errors="replace")
+    return float(text.rpartition(")")[2].split()[0] in states)
+
+
+def _file_number(case: Case, fact: str, name: str, key: str = "") -> float:
+    """Return a number in a file of the directory that a fact names: a cgroup's counter, for instance."""
+    text = (Path(case.facts[fact]) / name).read_text()
+    if not key:
+        return float(text.split()[0])
+    for line in text.splitlines():
+        words = line.split()
+        if words[0] == key:
+            return float(words[1])
+    raise KeyError(key)
+
+
+def _vmstat(case: Case, key: str) -> float:
+    for line in Path("/proc/vmstat").read_text().splitlines():
+        name, value = line.split()
+        if name == key:
+            return float(value)
+    raise KeyError(key)
+
+
+def _net_counter(case: Case, key: str, role: str = "job", table: str = "Tcp") -> float:
+    """Return a counter of /proc/net/snmp or netstat in a process's network namespace."""
+    for file in ("snmp", "netstat"):
+        lines = Path(f"/proc/{case.pids[role]}/net/{file}").read_text().splitlines()
+        for names, values in zip(lines[::2], lines[1::2], strict=True):
+            if names.startswith(table + ":") and key in names.split():
+                return float(values.split()[names.split().index(key)])
+    raise KeyError(key)
+
+
+def _others_cpu_pct(case: Case) -> float:
+    """CPU time of processes outside the case, percent of one CPU."""
+    with Path("/proc/stat").open() as file:
+        numbers = [int(word) for word in file.readline().split()[1:]]
+    busy = sum(numbers) - numbers[3] - numbers[4]
+    own = sum(_group_ticks(pid) for pid in case.pids.values())
+    return (busy - own) * _TICK_S * 100
+
+
+def _group_ticks(pid: int) -> float:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return 0.0
+    words = text.rpartition(")")[2].split()
+    return sum(float(words[column - 3]) for column in (14, 15, 16, 17))
+
+
+LOGGED: Mapping[str, Callable[..., float]] = {
+    "median_s": _median_s,
+    "p90_s": _p90_s,
+    "max_s": _max_s,
+    "share_pct": _share_pct,
+    "rate": _rate,
+    "silent_s": _silent_s,
+    "field_median": _field_median,
+    "period_s": _period_s,
+}
+COUNTERS: Mapping[str, Callable[..., float]] = {
+    "cpu_pct": _cpu_pct,
+    "cpu_wait_pct": _cpu_wait_pct,
+    "voluntary_switches": _voluntary,
+    "involuntary_switches": _involuntary,
+    "major_faults": _major_faults,
+    "child_cpu_pct": _child_cpu_pct,
+    "system_pct": _system_pct,
+    "io_bytes": _io_bytes,
+    "file_counter": _file_number,
+    "vmstat": _vmstat,
+    "net_counter": _net_counter,
+    "others_cpu_pct": _others_cpu_pct,
+}
+LEVELS: Mapping[str, Callable[..., float]] = {
+    "rss_mib": _rss_mib,
+    "in_state": _in_state,
+    "file_value": _file_number,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Counters at one moment; the keys are positions of checks."""
+
+    at: float
+    counters: dict[int, float] = field(default_factory=dict)
+
+
+def sample(case: Case) -> Sample:
+    """Read all counters that the oracle of the case needs; -1: those outside the case use of the CPUs."""
+    found = {-1: _others_cpu_pct(case)}
+    for number, check in enumerate(case.scenario.oracle):
+        if reader := COUNTERS.get(check.reading):
+            found[number] = reader(case, **check.of)
+    return Sample(time.monotonic(), found)
+
+
+def value(case: Case, number: int, first: Sample, last: Sample) -> float:
+    """Return the value of a check between two samples."""
+    check = case.scenario.oracle[number]
+    span = Span(first.at, last.at)
+    if check.reading in COUNTERS:
+        return (last.counters[number] - first.counters[number]) / span.length
+    if check.reading in LEVELS:
+        return LEVELS[check.reading](case, **check.of)
+    arguments: dict[str, Any] = check.of
+    return LOGGED[check.reading](case, span, **arguments)
+
+
+def others_cpu_pct(first: Sample, last: Sample) -> float:
+    """Return how much CPU others used between two samples, percent of one CPU."""
+    return (last.counters[-1] - first.counters[-1]) / (last.at - first.at)

@@ -1,0 +1,76 @@
+"""Results of cases, appended to a file as JSON lines, so that a stopped run resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from benchmarks.faults.answer import Answer
+from benchmarks.faults.score import Score
+
+
+class Result(BaseModel):
+    """One diagnoser on one case. `void`: why the case does not count; `failed`: why there is no answer.
+
+    `slowdown`: how much longer the job's unit took during the diagnosis than before and after it (0.05: 5 %); None if
+    it logged too little. `others_cpu_pct`: CPU time of processes outside the case meanwhile, percent of one CPU.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    scenario: str
+    title: str
+    group: str
+    control: bool
+    repeat: int
+    diagnoser: str
+    commit: str
+    seed: int
+    expected: list[str]
+    void: str = ""
+    failed: str = ""
+    proofs: list[dict[str, Any]] = Field(default_factory=list)
+    shares: dict[str, float] = Field(default_factory=dict)
+    answer: Answer | None = None
+    score: Score | None = None
+    seconds: float | None = None
+    slowdown: float | None = None
+    others_cpu_pct: float = 0.0
+
+
+class Results:
+    """The file of results."""
+
+    def __init__(self, path: Path, fresh: bool = False) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            path.unlink(missing_ok=True)
+        self._all: list[Result] = []
+        if path.exists():
+            # A run that was killed may have left half a line.
+            lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            self._all = [Result.model_validate_json(line) for line in lines]
+            path.write_text("".join(lines))
+
+    def has(self, scenario: str, repeat: int, diagnoser: str, commit: str) -> bool:
+        """Return whether this case was done at this commit."""
+        key = (scenario, repeat, diagnoser, commit)
+        return any((r.scenario, r.repeat, r.diagnoser, r.commit) == key for r in self._all)
+
+    def add(self, result: Result) -> None:
+        """Append a result."""
+        self._all.append(result)
+        with self._path.open("a") as file:
+            file.write(result.model_dump_json() + "\n")
+
+    def of(self, scenarios: set[str], diagnosers: set[str], repeats: int, commit: str) -> list[Result]:
+        """Return the results of these cases at a commit, by scenario."""
+        found = [
+            r
+            for r in self._all
+            if r.scenario in scenarios and r.diagnoser in diagnosers and r.repeat < repeats and r.commit == commit
+        ]
+        return sorted(found, key=lambda r: (r.scenario, r.diagnoser, r.repeat))

@@ -1,0 +1,143 @@
+"""Run one case: baseline, injection, proof, diagnosis by each diagnoser, and the speed of the job meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from benchmarks.faults.answer import AnswerError, ask
+from benchmarks.faults.case import Case, CaseError
+from benchmarks.faults.injectors import injectors
+from benchmarks.faults.log import Span, median
+from benchmarks.faults.oracle import Proof, prove
+from benchmarks.faults.readings import Sample, others_cpu_pct, sample
+from benchmarks.faults.results import Result
+from benchmarks.faults.scenario import HERE, Scenario
+from benchmarks.faults.score import score
+from benchmarks.faults.undo import journal
+
+_WARM_S = 1.0
+_PROOF_S = 3.0  # length of the span that must prove the fault
+_STEP_S = 0.5
+_AFTER_S = 2.0
+_LIMIT_S = 120.0
+_LEAST_EVENTS = 3
+
+
+class Void(Exception):
+    """The case does not count: why."""
+
+
+def observe(
+    scenario: Scenario, repeat: int, seed: int, diagnosers: Mapping[str, Sequence[str]], commit: str
+) -> Iterator[Result]:
+    """Set up the case once and yield the result of every diagnoser, in random order."""
+    own_seed = random.Random(f"{seed}/{scenario.id}/{repeat}").getrandbits(32)
+    order = list(diagnosers)
+    random.Random(own_seed).shuffle(order)
+    results = {
+        name: Result(
+            scenario=scenario.id,
+            title=scenario.title,
+            group=scenario.group,
+            control=scenario.control,
+            repeat=repeat,
+            diagnoser=name,
+            commit=commit,
+            seed=own_seed,
+            expected=scenario.expected.causes,
+        )
+        for name in order
+    }
+    with journal() as undo:
+        case = Case(scenario, own_seed, undo)
+        try:
+            baseline, before = _fault(case)
+            for name in order:
+                before = _diagnose(case, results[name], diagnosers[name], baseline, before)
+                yield results[name]
+        except (Void, CaseError, OSError, KeyError) as error:
+            for name in order:
+                if results[name].score is None and not results[name].failed:
+                    yield results[name].model_copy(update={"void": f"{type(error).__name__}: {error}"[:2000]})
+        finally:
+            failed = undo.play()
+            case.reap()
+    if failed:
+        raise OSError("; ".join(failed))
+
+
+def _fault(case: Case) -> tuple[tuple[Sample, Sample], tuple[Sample, Sample]]:
+    """Inject and wait for the proof; return the samples around the baseline and around the proof."""
+    scenario = case.scenario
+    running = [injectors()[one.use](case, **case.draw(one.with_)) for one in scenario.inject]
+    for one in running:
+        next(one)
+    case.start()
+    time.sleep(_WARM_S)
+    start = sample(case)
+    time.sleep(scenario.baseline_s)
+    baseline = (start, sample(case))
+    for one in running:
+        next(one, None)
+    samples = deque([sample(case)])
+    deadline = time.monotonic() + max(scenario.proof_s, _PROOF_S)
+    proofs: list[Proof] = []
+    while True:
+        time.sleep(_STEP_S)
+        samples.append(sample(case))
+        while samples[-1].at - samples[1].at >= _PROOF_S:
+            samples.popleft()
+        if samples[-1].at - samples[0].at < _PROOF_S:
+            continue
+        proofs = prove(case, baseline, (samples[0], samples[-1]))
+        if all(proof.holds for proof in proofs):
+            return baseline, (samples[0], samples[-1])
+        if time.monotonic() > deadline:
+            raise Void(f"not proved: {[asdict(p) for p in proofs if not p.holds]}; {case.output()}")
+
+
+def _diagnose(
+    case: Case,
+    result: Result,
+    command: Sequence[str],
+    baseline: tuple[Sample, Sample],
+    before: tuple[Sample, Sample],
+) -> tuple[Sample, Sample]:
+    """Ask one diagnoser and fill in its result; return the samples around the time after it."""
+    symptom = case.chance.choice([case.scenario.symptom.en, case.scenario.symptom.zh])
+    first = sample(case)
+    try:
+        answer, result.seconds = ask(command, case.pids["job"], symptom, _LIMIT_S, HERE.parents[1])
+    except AnswerError as error:
+        answer = None
+        result.failed = str(error)
+    last = sample(case)
+    proofs = prove(case, baseline, (first, last))
+    result.proofs = [asdict(proof) for proof in proofs]
+    result.others_cpu_pct = round(others_cpu_pct(first, last), 1)
+    if not all(proof.holds for proof in proofs):
+        raise Void(f"did not last: {[asdict(p) for p in proofs if not p.holds]}; {case.output()}")
+    span = Span(first.at, last.at)
+    events = {line["event"] for line in case.log.lines() if "s" in line}
+    result.shares = {event: round(case.log.share_pct(event, span), 2) for event in sorted(events)}
+    case.note_threads()
+    time.sleep(_AFTER_S)
+    after = (last, sample(case))
+    result.slowdown = _slowdown(case, before, (first, last), after)
+    if answer is not None:
+        result.answer = answer
+        result.score = score(case, answer, result.shares)
+    return after
+
+
+def _slowdown(case: Case, *spans: tuple[Sample, Sample]) -> float | None:
+    """Return by what part the job's unit took longer in the middle span than in the other two."""
+    units = [case.log.durations(case.scenario.unit, Span(first.at, last.at)) for first, last in spans]
+    if min(len(values) for values in units) < _LEAST_EVENTS:
+        return None
+    before, during, after = (median(values) for values in units)
+    return round(2 * during / (before + after) - 1, 3)

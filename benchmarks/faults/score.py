@@ -1,0 +1,119 @@
+"""Compare an answer with what is known about the case."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from benchmarks.faults.answer import Answer
+from benchmarks.faults.case import Case
+from benchmarks.faults.scenario import Dimension
+from benchmarks.faults.source import Place
+
+Outcome = Literal["right", "weak", "wrong", "abstained", "false_healthy", "false_alarm", "quiet"]
+_STRONG = ("confirmed", "likely")
+_CODE = re.compile(r"(?P<function>[^\s(]+) \((?P<file>[^:()]+):(?P<line>\d+)\)")
+_ACCOUNT_POINTS = 5.0
+
+
+class Score(BaseModel):
+    """The score of one answer. `top1`, `top3`: a right cause is first, or among three; None for controls.
+
+    `outcome` of a fault: `right` (right cause first, and confirmed or likely), `weak` (right cause first, not
+    asserted), `wrong` (another cause asserted), `false_healthy` (said to be healthy or idle), else `abstained`. Of a
+    control: `quiet` or `false_alarm`. `scope`: by dimension whether an accepted fact is in the answer. `tempted`: a
+    cause that the scenario expects to mislead is asserted. `account`: largest difference between the shares of the
+    log's phases and those of the answer, points of the window.
+    """
+
+    outcome: Outcome
+    top1: bool | None = None
+    top3: bool | None = None
+    verdict_ok: bool = False
+    tempted: bool = False
+    scope: dict[Dimension, bool] = {}
+    account: float | None = None
+
+
+def score(case: Case, answer: Answer, shares: dict[str, float]) -> Score:
+    """Score an answer; `shares`: by phase of the log, its share of the observed time in percent."""
+    expected = case.scenario.expected
+    accepted = set(expected.causes)
+    strong = answer.verdict in _STRONG
+    first = answer.causes[0] if answer.causes else None
+    common: dict[str, Any] = {
+        "verdict_ok": answer.verdict in expected.verdicts,
+        "tempted": strong and first in expected.tempting,
+        "scope": {dimension: found(case, dimension, facts, answer) for dimension, facts in expected.scope.items()},
+        "account": account(case, answer, shares),
+    }
+    if case.scenario.control:
+        alarm = strong and first not in expected.also
+        return Score(outcome="false_alarm" if alarm else "quiet", **common)
+    outcome: Outcome = "abstained"
+    if answer.verdict in ("healthy", "idle") and answer.verdict not in expected.verdicts:
+        outcome = "false_healthy"
+    elif first in accepted or (not accepted and answer.verdict in expected.verdicts):
+        outcome = "right" if answer.verdict in expected.verdicts else "weak"
+    elif strong:
+        outcome = "wrong"
+    return Score(outcome=outcome, top1=first in accepted, top3=bool(accepted & set(answer.causes[:3])), **common)
+
+
+def found(case: Case, dimension: Dimension, facts: list[str], answer: Answer) -> bool:
+    """Return whether one of the accepted facts of a dimension is in the answer."""
+    stated = answer.scope.get(dimension, [])
+    if dimension == "code":
+        return any(is_at(text, case.places[fact]) for fact in facts for text in stated)
+    if dimension == "pid":
+        pids = {str(case.pids[role]) for role in facts if role in case.pids}
+        owners = {str(case.threads.get(int(text), text)) for text in stated if text.isdigit()}
+        return bool(pids & owners)
+    if dimension == "wait":
+        return bool(set(facts) & set(stated))
+    known = [str(case.facts[fact]) for fact in facts]
+    return any(fact in text for fact in known for text in stated)
+
+
+def is_at(text: str, place: Place) -> bool:
+    """Return whether a text such as ``save (train.py:41)`` names the place: its line, or its function."""
+    for match in _CODE.finditer(text):
+        if match["file"].rpartition("/")[2] == place.file and (
+            int(match["line"]) == place.line or match["function"].rpartition(".")[2] == place.function
+        ):
+            return True
+    return False
+
+
+def account(case: Case, answer: Answer, shares: dict[str, float]) -> float | None:
+    """Return the largest difference between logged and answered shares; None if the answer has no account."""
+    if not answer.rows or not case.scenario.account:
+        return None
+    return max(
+        abs(
+            shares.get(phase, 0.0)
+            - sum(row.pct for row in answer.rows if any(_on_line(row.code, case.places[m]) for m in marks.split()))
+        )
+        for phase, marks in case.scenario.account.items()
+    )
+
+
+def _on_line(text: str, place: Place) -> bool:
+    return any(
+        match["file"].rpartition("/")[2] == place.file and int(match["line"]) == place.line
+        for match in _CODE.finditer(text)
+    )
+
+
+def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion (Wilson 1927), as fractions; (0, 1) without trials."""
+    if not total:
+        return 0.0, 1.0
+    share = right / total
+    middle = share + z * z / (2 * total)
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)

@@ -1,0 +1,215 @@
+"""Undo what a case makes on the host, also if the runner is killed.
+
+Every action that outlives a process is written to a journal before it happens. A *keeper* process holds one end of a
+pipe; when the runner ends, however it ends, the keeper reads end-of-file and undoes what the journal still lists,
+newest first. If the keeper was killed too, the next start does it (`reap`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_JOURNALS = Path("/run") if os.access("/run", os.W_OK) else Path("/tmp")
+_PREFIX = "job-journal-"
+_GONE_S = 5.0
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if it has ended or is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
+
+
+def _kill_group(pid: int, started: int | None) -> None:
+    """Kill the process group that `pid` founded, unless the number now belongs to another process."""
+    now = start_time(pid)
+    if now is not None and now != started:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _remove_cgroup(path: str) -> None:
+    """Thaw, kill what is in the cgroup, and remove it."""
+    place = Path(path)
+    if not place.exists():
+        return
+    for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+        if (place / name).exists():
+            (place / name).write_text(value)
+    deadline = time.monotonic() + _GONE_S
+    while pids := [int(word) for word in (place / "cgroup.procs").read_text().split()]:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path}: processes {pids} do not end")
+        time.sleep(0.02)
+    _again(place.rmdir)
+
+
+def _unmount(path: str) -> None:
+    _again(lambda: _call("umount", path, absent=("not mounted", "no mount point", "not found")))
+
+
+def _abort_fuse(connection: str) -> None:
+    """End the calls that wait for a FUSE server which no longer answers."""
+    with contextlib.suppress(FileNotFoundError):
+        Path(f"/sys/fs/fuse/connections/{connection}/abort").write_text("1")
+
+
+def _remove_tree(path: str) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if Path(path).is_file():
+        Path(path).unlink()
+
+
+def _write(path: str, value: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        Path(path).write_text(value)
+
+
+def _run(argv: list[str]) -> None:
+    _call(*argv, absent=("No such", "not exist", "Cannot find"))
+
+
+def _call(*argv: str, absent: tuple[str, ...] = ()) -> None:
+    """Run a command; raise OSError if it fails, except because its object is `absent`."""
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode and not any(word in done.stderr for word in absent):
+        raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
+
+
+def _again(action: Callable[[], object]) -> None:
+    """Repeat an action that fails while processes are still ending."""
+    deadline = time.monotonic() + _GONE_S
+    while True:
+        try:
+            action()
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+_ACTIONS: dict[str, Callable[..., None]] = {
+    "kill_group": _kill_group,
+    "remove_cgroup": _remove_cgroup,
+    "unmount": _unmount,
+    "abort_fuse": _abort_fuse,
+    "remove_tree": _remove_tree,
+    "write": _write,
+    "run": _run,
+}
+
+
+class Journal:
+    """The actions to undo, in a file that survives this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, action: str, *arguments: Any) -> None:
+        """Note an action before what it undoes is made."""
+        if action not in _ACTIONS:
+            raise ValueError(f"unknown action {action!r}")
+        with self.path.open("a") as file:
+            file.write(json.dumps([action, *arguments]) + "\n")
+
+    def play(self) -> list[str]:
+        """Undo everything, newest first; return what failed. Playing a journal twice does no harm."""
+        try:
+            lines = self.path.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        failed = []
+        for line in reversed(lines):
+            action, *arguments = json.loads(line)
+            try:
+                _ACTIONS[action](*arguments)
+            except OSError as error:
+                failed.append(f"{action} {arguments}: {error}")
+        self.path.unlink(missing_ok=True)
+        return failed
+
+
+def reap() -> list[str]:
+    """Play the journals whose runner and keeper have both ended; return what failed."""
+    failed = []
+    for path in _JOURNALS.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living keeper holds it
+            failed += Journal(path).play()
+    return failed
+
+
+@contextmanager
+def journal() -> Iterator[Journal]:
+    """Yield a journal that is played on leaving, or by the keeper if this process is killed.
+
+    Raises OSError on leaving if something could not be undone.
+    """
+    path = _JOURNALS / f"{_PREFIX}{os.getpid()}-{time.monotonic_ns()}"
+    path.touch(mode=0o600)
+    ours, theirs = os.pipe()  # the keeper reads `ours`; this process holds `theirs` open
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(path), str(ours)],
+        pass_fds=(ours,),
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    os.close(ours)
+    assert keeper.stdout is not None
+    keeper.stdout.read(1)
+    failed: list[str] = []
+    try:
+        yield Journal(path)
+    finally:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        try:
+            failed = Journal(path).play()
+            os.close(theirs)
+            keeper.wait()
+            keeper.stdout.close()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if failed:
+        raise OSError("; ".join(failed))
+
+
+def _keep(path: Path, fd: int) -> None:
+    """Wait until the runner ends, then play the journal."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.write(1, b".")
+        os.close(1)
+        while os.read(fd, 1):
+            pass
+        for line in Journal(path).play():
+            print(line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,256 @@
+"""The benchmark of real faults: its scenarios, score, clean-up, and that nothing gives the cause away."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import readings, report
+from benchmarks.faults.answer import Answer, AnswerError, ask
+from benchmarks.faults.case import PARTS, WORKLOADS, Case
+from benchmarks.faults.injectors import injectors
+from benchmarks.faults.log import Log, Span
+from benchmarks.faults.results import Result, Results
+from benchmarks.faults.run import chosen, run
+from benchmarks.faults.scenario import Scenario, drawn, load
+from benchmarks.faults.score import score, wilson
+from benchmarks.faults.source import Place, install, marks, stripped
+from benchmarks.faults.undo import Journal, journal, start_time
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = load()
+IDS = [scenario.id for scenario in SCENARIOS]
+TELLING = re.compile(
+    r"(?<!de)fault|inject|scenario|benchmark|baseline|expected|contention|deadlock|starv|throttl|bottleneck|quadratic|hog"
+    r"|stall|stuck|slow|blocked|leak|regress|oracle",
+    re.IGNORECASE,
+)
+"""Words that would explain a case to whoever reads its files, its processes or its settings."""
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
+def test_a_scenario_refers_to_what_exists(scenario: Scenario) -> None:
+    expected = scenario.expected
+    assert bool(expected.causes) != scenario.control
+    assert scenario.processes[-1].role == "job" or any(p.role == "job" for p in scenario.processes)
+    known = {**readings.LOGGED, **readings.COUNTERS, **readings.LEVELS}
+    assert {check.reading for check in scenario.oracle} <= set(known)
+    assert {one.use for one in scenario.inject} <= set(injectors())
+    places = set()
+    for process in scenario.processes:
+        for file in (WORKLOADS / process.program, PARTS / process.part):
+            places |= {f"{file.name}#{mark}" for mark in marks(file.read_text(), file.name)}
+    named = set(expected.scope.get("code", [])) | {m for text in scenario.account.values() for m in text.split()}
+    assert named <= places
+
+
+def test_a_fault_is_proved_by_the_log_and_by_something_else() -> None:
+    for scenario in SCENARIOS:
+        if not scenario.control:
+            assert len(scenario.oracle) >= 2, scenario.id
+            assert any(check.reading in readings.LOGGED for check in scenario.oracle), scenario.id
+
+
+@pytest.mark.parametrize("path", sorted([*WORKLOADS.glob("*.py"), *PARTS.glob("*.py")]), ids=lambda p: p.name)
+def test_an_installed_program_does_not_explain_itself(path: Path) -> None:
+    text = path.read_text()
+    bare = stripped(text)
+    assert len(bare.splitlines()) == len(text.splitlines())
+    ast.parse(bare)
+    assert TELLING.search(f"{path.name} {bare}") is None
+
+
+def test_comments_and_docstrings_are_removed_and_lines_stay() -> None:
+    source = '"""Why.\n\nMore.\n"""\n\n\ndef save(x):\n    """Do."""\n    y = "# kept"  # mark: here\n    return x, y\n'
+    assert marks(source, "a.py") == {"here": Place("a.py", 9, "save")}
+    bare = stripped(source).splitlines()
+    assert bare[:8] == ["", "", "", "", "", "", "def save(x):", ""]
+    assert bare[8] == '    y = "# kept"'
+
+
+def test_settings_do_not_explain_the_case() -> None:
+    for scenario in SCENARIOS:
+        visible = [
+            (p.role, p.program, list(p.settings), list(p.changed), p.environment, drawn(p.settings, Fixed()))
+            for p in scenario.processes
+        ]
+        assert TELLING.search(json.dumps([scenario.id, *visible])) is None, scenario.id
+
+
+class Fixed:
+    """Draws the first of what is possible."""
+
+    def randint(self, low: int, _high: int) -> int:
+        return low
+
+    def uniform(self, low: float, _high: float) -> float:
+        return low
+
+    def choice(self, values: list[object]) -> object:
+        return values[0]
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> object:
+    scenario = next(one for one in SCENARIOS if one.id == "p08")
+    with journal() as undo:
+        made = Case(scenario, 1, undo)
+        try:
+            yield made
+        finally:
+            undo.play()
+            made.reap()
+
+
+def test_processes_of_a_running_case_do_not_explain_it(case: Case) -> None:
+    case.start()
+    case.change("job", {})
+    names = [str(path) for path in case.directory.rglob("*")]
+    process = Path(f"/proc/{case.pids['job']}")
+    seen = [(process / name).read_bytes().decode() for name in ("cmdline", "environ", "comm")]
+    config = (case.directory / "job/config.json").read_text()
+    assert TELLING.search("\n".join([*names, *seen, config]).replace(str(ROOT), "")) is None
+    assert case.scenario.title not in config
+
+
+def answered(**values: object) -> Answer:
+    return Answer.model_validate({"verdict": "confirmed", "causes": ["child_process_per_step"], **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ({}, "right"),
+        ({"verdict": "inconclusive"}, "weak"),
+        ({"verdict": "inconclusive", "causes": []}, "abstained"),
+        ({"causes": ["cpu_contention", "child_process_per_step"]}, "wrong"),
+        ({"verdict": "healthy", "causes": []}, "false_healthy"),
+        ({"verdict": "idle", "causes": []}, "false_healthy"),
+    ],
+)
+def test_outcomes_of_a_fault(case: Case, values: dict[str, object], outcome: str) -> None:
+    judged = score(case, answered(**values), {})
+    assert judged.outcome == outcome
+    assert judged.top3 is ("child_process_per_step" in answered(**values).causes)
+    assert judged.tempted is (outcome == "wrong")
+
+
+def test_the_scope_is_right_at_the_line_or_in_its_function(case: Case) -> None:
+    case.places["report_command.py#run"] = Place("callbacks.py", 17, "export")
+    lines = ["export (callbacks.py:17)", "x <- /a/callbacks.export (/a/callbacks.py:16)", "export (train.py:17)"]
+    hits = [score(case, answered(scope={"code": [line]}), {}).scope["code"] for line in lines]
+    assert hits == [True, True, False]
+
+
+def test_only_an_asserted_cause_is_a_false_alarm(case: Case) -> None:
+    case.scenario = next(one for one in SCENARIOS if one.id == "c01")
+    assert score(case, answered(causes=["cpu_contention"]), {}).outcome == "false_alarm"
+    assert score(case, answered(verdict="healthy", causes=[]), {}).outcome == "quiet"
+
+
+def test_wilson_interval() -> None:
+    low, high = wilson(8, 10)
+    assert (round(low, 3), round(high, 3)) == (0.490, 0.943)  # Brown, Cai, DasGupta 2001
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_log_spans(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text('{"event": "step", "at": 2.0, "s": 1.0}\n{"event": "step", "at": 5.0, "s": 2.0}\n{"event": "st')
+    log = Log(path)
+    assert log.share_pct("step", Span(1.5, 5.5)) == pytest.approx(100 * 2.5 / 4)
+    assert log.durations("step", Span(3, 6)) == [2.0]
+    assert log.silent_s("step", Span(0, 9)) == 4.0
+
+
+KILLED = """
+import os, subprocess, sys, time
+from benchmarks.faults.undo import journal, start_time
+with journal() as undo:
+    os.mkdir(sys.argv[1])
+    undo.add("remove_tree", sys.argv[1])
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    undo.add("kill_group", child.pid, start_time(child.pid))
+    print(child.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_runner_left_is_removed(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    runner = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(place)], stdout=subprocess.PIPE, text=True, cwd=ROOT, process_group=0
+    )
+    assert runner.stdout is not None
+    child = int(runner.stdout.readline())
+    assert place.exists()
+    os.killpg(runner.pid, signal.SIGKILL)
+    runner.wait()
+    runner.stdout.close()
+    deadline = time.monotonic() + 10
+    while (place.exists() or start_time(child) is not None) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not place.exists()
+    assert start_time(child) is None
+
+
+def test_a_pid_that_was_given_away_is_not_killed(tmp_path: Path) -> None:
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    undo = Journal(tmp_path / "journal")
+    undo.add("kill_group", other.pid, 1)
+    assert undo.play() == []
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def result(**values: object) -> Result:
+    fields = {"scenario": "p01", "title": "t", "group": "g", "control": False, "repeat": 0, "diagnoser": "rules"}
+    return Result.model_validate({**fields, "commit": "abc", "seed": 1, "expected": ["x"], **values})
+
+
+def test_a_stopped_run_resumes(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    Results(path).add(result())
+    with path.open("a") as file:
+        file.write('{"scenario": "p0')  # killed while writing
+    again = Results(path)
+    assert again.has("p01", 0, "rules", "abc")
+    assert not again.has("p01", 1, "rules", "abc")
+    assert not again.has("p01", 0, "rules", "def")
+    again.add(result(repeat=1))
+    assert len(Results(path).of({"p01"}, {"rules"}, 2, "abc")) == 2
+
+
+def test_no_case_is_no_success(tmp_path: Path) -> None:
+    assert chosen(SCENARIOS, "zz") == []
+    assert run([], {"rules": "true"}, 1, 1, Results(tmp_path / "r")) == []
+
+
+def test_a_page_counts_void_cases_apart() -> None:
+    judged = result(score={"outcome": "right", "top1": True, "top3": True}, answer=answered().model_dump(), seconds=3.0)
+    text = report.page([judged, result(scenario="p02", void="not proved")])
+    assert "2 cases, 1 void" in text
+    assert "| root cause first | 1 of 1" in text
+
+
+def test_a_diagnoser_that_fails_says_why() -> None:
+    with pytest.raises(AnswerError, match="exit status 3"):
+        ask(["sh", "-c", "exit 3"], 1, "slow", 5)
+    with pytest.raises(AnswerError, match="not an answer"):
+        ask(["echo"], 1, "slow", 5)
+
+
+def test_install_writes_what_it_marks(tmp_path: Path) -> None:
+    found = install(WORKLOADS / "train.py", tmp_path / "train.py")
+    text = (tmp_path / "train.py").read_text().splitlines()
+    assert "self._ready.get()" in text[found["take"].line - 1]
