@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
@@ -11,7 +10,6 @@ from whystall.bpf.python_code import UNKNOWN, Code, Frame, decode
 from whystall.bpf.python_gil import InterpreterLock, interpreter_lock
 from whystall.bpf.python_offsets import UnknownLayout
 from whystall.bpf.python_walk import (
-    Memory,
     Reader,
     Runtime,
     Thread,
@@ -23,6 +21,7 @@ from whystall.bpf.python_walk import (
 )
 
 _ATTEMPTS = 3
+_Raw = tuple[int, int, bool]
 
 
 class HeldLock(NamedTuple):
@@ -32,44 +31,73 @@ class HeldLock(NamedTuple):
     holder_tid: int
 
 
-@dataclass
 class PythonThreads:
-    """What `read_threads` found. `stacks`: by thread id, innermost frame first. `left`: threads that were not read for
-    lack of time; `unknown_lock`: why the interpreter lock is unknown."""
+    """The Python threads of a process as they were when this was made. `unknown_lock`: why its interpreter lock is
+    unknown, empty if it is known."""
 
-    stacks: dict[int, list[Frame]] = field(default_factory=dict)
-    locks: list[HeldLock] = field(default_factory=list)
-    left: int = 0
-    unknown_lock: str = ""
+    def __init__(self, memory: Reader, runtime: Runtime, tasks: dict[int, int]) -> None:
+        """`tasks`: as `tasks_of` returns them. Raises ``OSError``."""
+        self._memory = memory
+        self._runtime = runtime
+        self._codes: dict[int, Code | None] = {}
+        self._stacks: dict[tuple[_Raw, ...], list[Frame]] = {}
+        self._states: dict[int, list[int]] = {}
+        listed = list(threads(memory, runtime))
+        tids = {thread.state: thread_number(memory, runtime, thread, tasks) for thread in listed}
+        for state, tid in tids.items():
+            self._states.setdefault(tid, []).append(state)
+        self.locks: list[HeldLock] = []
+        self.unknown_lock = ""
+        try:
+            self.locks = _locks(memory, runtime, listed, tids)
+        except UnknownLayout as why:
+            self.unknown_lock = str(why)
 
+    def stack(self, tid: int) -> list[Frame]:
+        """Return the frames of a thread, innermost first; empty if it has none, or if they could not be read.
 
-def read_threads(
-    memory: Memory, runtime: Runtime, tasks: dict[int, int], over: Callable[[], bool] = lambda: False
-) -> PythonThreads:
-    """Return stacks and interpreter locks of a process; `tasks`: as `tasks_of` returns them.
-
-    A running thread changes its frames while they are read: its stack is kept if it has the same innermost frame
-    before and after. `over`: whether the time is used up. Raises ``OSError``.
-    """
-    found = PythonThreads()
-    listed = list(threads(memory, runtime))
-    tids = {thread.state: thread_number(memory, runtime, thread, tasks) for thread in listed}
-    try:
-        found.locks = _locks(memory, runtime, listed, tids)
-    except UnknownLayout as why:
-        found.unknown_lock = str(why)
-    codes: dict[int, Code | None] = {}
-    for thread in listed:
-        tid = tids[thread.state]
+        A running thread changes its frames while they are read: they count if the innermost frame is the same before
+        and after.
+        """
         # a thread may have a state in several interpreters: the newest with a stack is the active one
-        if not tid or tid in found.stacks:
-            continue
-        if over():
-            found.left += 1
-            continue
-        if stack := _stack(memory, runtime, thread.state, codes):
-            found.stacks[tid] = stack
-    return found
+        for state in self._states.get(tid, ()):
+            if stack := self._stack(state):
+                return stack
+        return []
+
+    def _stack(self, state: int) -> list[Frame]:
+        top = state + self._runtime.offsets.thread_frame
+        for _ in range(_ATTEMPTS):
+            try:
+                before = word(self._memory, top)
+                raw = tuple(frames(self._memory, self._runtime, state))
+                if word(self._memory, top) != before:
+                    continue
+            except OSError:
+                continue
+            if raw not in self._stacks:
+                self._stacks[raw] = self._decoded(raw)
+            return self._stacks[raw]
+        return []
+
+    def _decoded(self, raw: tuple[_Raw, ...]) -> list[Frame]:
+        """Return the frames up to the first that is none."""
+        found: list[Frame] = []
+        for code, instruction, entry in raw:
+            if len(found) >= lay.STACK_DEPTH:
+                break
+            if not code:
+                if found:
+                    found[-1] = found[-1]._replace(entry=True)
+                continue
+            if code not in self._codes:
+                self._codes[code] = _code(self._memory, self._runtime, code)
+            known = self._codes[code]
+            if known is None:
+                break
+            line = known.line(instruction - 1) if instruction > 0 else known.first_line
+            found.append(Frame(known.name, known.file, line, entry))
+        return found
 
 
 def _locks(memory: Reader, runtime: Runtime, listed: list[Thread], tids: Mapping[int, int]) -> list[HeldLock]:
@@ -80,40 +108,6 @@ def _locks(memory: Reader, runtime: Runtime, listed: list[Thread], tids: Mapping
             raise UnknownLayout(f"CPython 3.{runtime.minor}: the place of the interpreter lock is unknown")
         locks[lock.address] = HeldLock(lock, tids.get(lock.holder, 0) or -1)
     return list(locks.values())
-
-
-def _stack(memory: Reader, runtime: Runtime, state: int, codes: dict[int, Code | None]) -> list[Frame]:
-    """Return the frames of a thread state; empty if they changed each time they were read."""
-    top = state + runtime.offsets.thread_frame
-    for _ in range(_ATTEMPTS):
-        try:
-            before = word(memory, top)
-            stack = _frames(memory, runtime, state, codes)
-            if word(memory, top) == before:
-                return stack
-        except OSError:
-            continue
-    return []
-
-
-def _frames(memory: Reader, runtime: Runtime, state: int, codes: dict[int, Code | None]) -> list[Frame]:
-    """Return the frames up to the first that is none. `codes`: the code objects read so far, by address."""
-    found: list[Frame] = []
-    for code, instruction, entry in frames(memory, runtime, state):
-        if len(found) >= lay.STACK_DEPTH:
-            break
-        if not code:
-            if found:
-                found[-1] = found[-1]._replace(entry=True)
-            continue
-        if code not in codes:
-            codes[code] = _code(memory, runtime, code)
-        known = codes[code]
-        if known is None:
-            break
-        line = known.line(instruction - 1) if instruction > 0 else known.first_line
-        found.append(Frame(known.name, known.file, line, entry))
-    return found
 
 
 def _code(memory: Reader, runtime: Runtime, address: int) -> Code | None:

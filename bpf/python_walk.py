@@ -102,6 +102,7 @@ def word(memory: Reader, address: int) -> int:
 def threads(memory: Reader, runtime: Runtime) -> Iterator[Thread]:
     """Yield the thread states of all interpreters, in no order. Raises ``OSError``."""
     o = runtime.offsets
+    state_bytes = 8 + max(o.thread_id, o.thread_interpreter, o.thread_next)
     interpreter = word(memory, runtime.address + o.interpreters_head)
     for _ in range(_MOST_INTERPRETERS):
         if not interpreter:
@@ -110,10 +111,10 @@ def threads(memory: Reader, runtime: Runtime) -> Iterator[Thread]:
         for _ in range(_MOST_THREADS):
             if not state:
                 break
-            number = word(memory, state + o.thread_id)
-            belongs = word(memory, state + o.thread_interpreter)
-            yield Thread(state, number, interpreter, belongs == interpreter)
-            state = word(memory, state + o.thread_next)
+            raw = memory.read(state, state_bytes)
+            consistent = _at(raw, o.thread_interpreter) == interpreter
+            yield Thread(state, _at(raw, o.thread_id), interpreter, consistent)
+            state = _at(raw, o.thread_next)
         interpreter = word(memory, interpreter + o.interpreter_next)
 
 

@@ -14,7 +14,7 @@ import pytest
 from whystall.bpf.python_find import find, tasks_of
 from whystall.bpf.python_gil import interpreter_lock
 from whystall.bpf.python_offsets import UnknownLayout, offsets_of
-from whystall.bpf.python_stacks import read_threads
+from whystall.bpf.python_stacks import PythonThreads
 from whystall.bpf.python_walk import Memory, Runtime, thread_number, threads
 
 LOCK = 0x5000
@@ -74,13 +74,14 @@ def test_the_stack_of_every_thread() -> None:
         found = find(os.getpid())
         assert found is not None
         with Memory(os.getpid()) as memory:
-            read = read_threads(memory, found, tasks_of(os.getpid()))
-            assert read_threads(memory, found, tasks_of(os.getpid()), lambda: True).left == len(read.stacks)
+            read = PythonThreads(memory, found, tasks_of(os.getpid()))
+            stack = read.stack(tids[0])
+            assert read.stack(1) == []
     finally:
         done.set()
         thread.join()
     line = waits.__code__.co_firstlineno + 3
-    (own,) = [frame for frame in read.stacks[tids[0]] if frame.file == __file__]
+    (own,) = [frame for frame in stack if frame.file == __file__]
     assert own.name.endswith("waits" if sys.version_info < (3, 11) else ".<locals>.waits")
     assert own.line == line
     assert not read.unknown_lock

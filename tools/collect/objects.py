@@ -84,8 +84,7 @@ class Objects:
         denied = sorted(self._proc.denied.items())
         found = [("not_permitted", f"{what} of {len(pids)} processes") for what, pids in denied]
         found += [("not_permitted", f"sockets ({what}): {why}") for what, why in sorted(self._rows.failed.items())]
-        left = self._rows.left | {"Python stacks": self._interpreters.left}
-        if cut := ", ".join(f"{count} {what}" for what, count in sorted(left.items()) if count > 0):
+        if cut := ", ".join(f"{count} {what}" for what, count in sorted(self._rows.left.items()) if count > 0):
             found.append(("objects_cut", cut))
         if self._interpreters.refused:
             found.append(("python_frames", refusals(self._interpreters.refused)))

@@ -22,7 +22,7 @@ _MOST_SOCKETS = 4096
 _MOST_LOCKS = 1024
 _ROUNDS = 4  # how far holders are followed: holders of what holders wait for ...
 # CPU time of one look, by part
-_OWN_NS = 120_000_000
+_OWN_NS = 150_000_000
 _OTHERS_NS = 40_000_000
 _SCAN_NS = 60_000_000
 _LOCKS_NS = 20_000_000
@@ -118,7 +118,7 @@ class Look:
             left += found.left
             self._waiting += found.threads
             version = self._interpreters.version(pid)
-            for held in found.python.locks:
+            for held in found.locks:
                 for word in held.lock.words:
                     self._rows.keep("interpreters", (self._at, pid, version, word, held.holder_tid))
         self._rows.cut("threads", left)

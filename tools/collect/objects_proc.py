@@ -56,7 +56,8 @@ class Proc:
     def tids(self, pid: int) -> list[int]:
         """Return the threads of a process, its main thread first; empty if it has ended."""
         try:
-            return sorted(int(name) for name in os.listdir(f"{self.root}/{pid}/task"))
+            found = (int(name) for name in os.listdir(f"{self.root}/{pid}/task"))
+            return sorted(found, key=lambda tid: (tid != pid, tid))
         except OSError:
             return []
 

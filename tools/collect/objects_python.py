@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from whystall.bpf.python_code import Frame
 from whystall.bpf.python_find import NotReady, find
 from whystall.bpf.python_offsets import UnknownLayout
-from whystall.bpf.python_stacks import PythonThreads, read_threads
+from whystall.bpf.python_stacks import PythonThreads
 from whystall.bpf.python_walk import Memory, Runtime
 from whystall.tools.collect.python_merge import label
 from whystall.tools.collect.samples_decode import Call
@@ -24,7 +23,6 @@ class Interpreters:
     def __init__(self, root: str = "/proc") -> None:
         self.refused: dict[int, str] = {}
         self.unknown_locks: dict[int, str] = {}
-        self.left = 0
         self._root = root
         self._known: dict[int, tuple[bytes, Runtime | None]] = {}
         self._labels: dict[tuple[str, str, int], str] = {}
@@ -56,16 +54,15 @@ class Interpreters:
         except (NotReady, OSError):
             return None, False
 
-    def read(self, pid: int, memory: Memory, tasks: dict[int, int], over: Callable[[], bool]) -> PythonThreads:
-        """Return stacks and interpreter locks of a process; nothing if it is no Python process."""
+    def threads(self, pid: int, memory: Memory, tasks: dict[int, int]) -> PythonThreads | None:
+        """Return the Python threads of a process; None if it is no Python process."""
         runtime = self.runtime(pid)
         if runtime is None:
-            return PythonThreads()
+            return None
         try:
-            found = read_threads(memory, runtime, tasks, over)
+            found = PythonThreads(memory, runtime, tasks)
         except OSError:
-            return PythonThreads()  # it ends
-        self.left += found.left
+            return None  # it ends
         if found.unknown_lock:
             self.unknown_locks[pid] = found.unknown_lock
         return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from whystall.bpf import layout, syscalls
-from whystall.bpf.python_stacks import PythonThreads
+from whystall.bpf.python_stacks import HeldLock, PythonThreads
 from whystall.bpf.python_walk import Memory
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.objects_frozen import Freezers
@@ -23,6 +23,7 @@ _EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
 # tfd:        5 events:       19 data:  5  pos:0 ino:3a4 sdev:9
 _EPOLL_MEMBER = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
 _MOST_MEMBERS = 256
+_FEW_THREADS = 500  # of a process with more, kernel stacks are read in state D only: one takes 20 us
 
 
 @dataclass
@@ -50,10 +51,10 @@ class Waiting:
 
 @dataclass
 class Process:
-    """The threads of a process and its interpreter locks. `left`: threads that were not read."""
+    """The threads of a process, and its interpreter locks. `left`: threads that were not read."""
 
     threads: list[Waiting]
-    python: PythonThreads
+    locks: list[HeldLock]
     left: int = 0
 
 
@@ -71,7 +72,7 @@ class ThreadReader:
         status = self._proc.read(pid, "status")
         tasks = self._tasks(pid, tids, status)
         traced, frozen = tracer(status), self._freezers.frozen(self._proc.read(pid, "cgroup"))
-        found = Process([], PythonThreads(), left=max(0, len(tids) - most))
+        found = Process([], [], left=max(0, len(tids) - most))
         try:
             memory: Memory | None = Memory(pid)
         except PermissionError:
@@ -80,13 +81,13 @@ class ThreadReader:
         except OSError:
             memory = None  # it ends
         try:
-            if memory is not None:
-                found.python = self._interpreters.read(pid, memory, tasks, over)
+            python = self._interpreters.threads(pid, memory, tasks) if memory is not None else None
+            found.locks = python.locks if python is not None else []
             for at, tid in enumerate(tids[:most]):
                 if over():
                     found.left += len(tids[:most]) - at
                     break
-                thread = self._thread(pid, tid, memory, tasks, found.python)
+                thread = self._thread(pid, tid, memory, tasks, python)
                 if thread is not None:
                     thread.frozen = frozen
                     if traced or thread.state == "t":
@@ -109,7 +110,7 @@ class ThreadReader:
         return found
 
     def _thread(
-        self, pid: int, tid: int, memory: Memory | None, tasks: Mapping[int, int], python: PythonThreads
+        self, pid: int, tid: int, memory: Memory | None, tasks: Mapping[int, int], python: PythonThreads | None
     ) -> Waiting | None:
         # the call first: a thread that wakes meanwhile then shows as running, not in a call that it left
         denied = self._proc.denied
@@ -122,16 +123,18 @@ class ThreadReader:
         if stat.state in "ZX":
             return None
         thread = Waiting(pid, tid, stat.comm, stat.state)
-        thread.holds_gil = any(held.holder_tid == tid for held in python.locks)
-        if stack := python.stacks.get(tid):
-            thread.pystack = self._interpreters.labels(stack)
+        if python is not None:
+            thread.holds_gil = any(held.holder_tid == tid for held in python.locks)
+            thread.pystack = self._interpreters.labels(python.stack(tid))
         if stat.state == "R":
             return thread
-        thread.wchan = clean(self._proc.read(pid, "wchan", tid)).removeprefix("0")
-        if pid not in denied.get("stack", ()):
+        few = len(tasks) <= _FEW_THREADS or stat.state == "D"
+        if few and pid not in denied.get("stack", ()):
             thread.kstack = tuple(parse.kernel_stack(self._proc.read(pid, "stack", tid)))
+        # wchan is the innermost function outside of the scheduler, with which these stacks begin
+        thread.wchan = thread.kstack[0] if thread.kstack else clean(self._proc.read(pid, "wchan", tid)).strip("0")
         if call is not None and call.nr >= 0:
-            self._call(thread, call, memory, tasks, python)
+            self._call(thread, call, memory, tasks, python.locks if python is not None else [])
         return thread
 
     def _call(
@@ -140,13 +143,13 @@ class ThreadReader:
         call: parse.InSyscall,
         memory: Memory | None,
         tasks: Mapping[int, int],
-        python: PythonThreads,
+        locks: list[HeldLock],
     ) -> None:
         """Fill in the system call and what it waits for."""
         thread.syscall = syscall_name(call.nr)
         if syscalls.row(thread.syscall)["flags"] & layout.ROW_FUTEX and len(call.args) >= 3:
             thread.word, operation, expected = call.args[:3]
-            interpreter = next((held for held in python.locks if thread.word in held.lock.words), None)
+            interpreter = next((held for held in locks if thread.word in held.lock.words), None)
             if interpreter is not None:
                 thread.lock = Lock("gil", interpreter.holder_tid)
             elif memory is not None and 0 < thread.word < 1 << 63:
