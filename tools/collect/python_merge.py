@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from whystall.bpf.python_code import Frame
 from whystall.tools.collect.samples_decode import Call
 from whystall.tools.contract.text import PATH_LIMIT, clean
+from whystall.tools.stacks.libraries import short_path
 
 # The evaluator, also as compilers clone and split it; 3.14 can be built as one function per instruction.
 _EVALUATOR = re.compile(r"^_?PyEval_EvalFrame(Default)?(\.|$)|^_TAIL_CALL_")
@@ -45,10 +46,10 @@ def merged(native: Sequence[Native], python: Sequence[Frame]) -> list[Call]:
 
 
 def label(call: Call) -> str:
-    """Return a frame as text: ``save (train.py:212)``."""
+    """Return a frame as text: ``save (train.py:212)``, ``get (python3.11/queue.py:171)``."""
     if call.kind != "python" or not call.file:
         return call.name
-    file = os.path.basename(call.file) or call.file
+    file = short_path(call.file)
     return f"{call.name} ({file}:{call.line})" if call.line else f"{call.name} ({file})"
 
 

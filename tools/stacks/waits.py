@@ -25,8 +25,8 @@ class WaitFrame(NamedTuple):
 def wait_stack(user: Sequence[str], syscall: str, path: str, kernel: Sequence[str]) -> Iterator[WaitFrame]:
     """Return frames from the outermost inward; `user` and `kernel` have the innermost first, as recordings do."""
     for text in reversed(user):
-        if (found := _PYTHON.fullmatch(text)) and int(found["line"]) < 1 << 31:
-            yield WaitFrame(text, found["name"], found["file"], int(found["line"]), "python")
+        if found := python_frame(text):
+            yield WaitFrame(text, *found, "python")
         else:
             yield WaitFrame(text, text, "", 0, "native")
     if syscall:
@@ -34,6 +34,14 @@ def wait_stack(user: Sequence[str], syscall: str, path: str, kernel: Sequence[st
         yield WaitFrame(text, text, path, 0, "kernel")
     for text in reversed(kernel):
         yield WaitFrame(text, text, "", 0, "kernel")
+
+
+def python_frame(text: str) -> tuple[str, str, int] | None:
+    """Return name, file and line of a Python frame as recordings write it; None for another frame."""
+    found = _PYTHON.fullmatch(text)
+    if found is None or int(found["line"]) >= 1 << 31:
+        return None
+    return found["name"], found["file"], int(found["line"])
 
 
 class Places:

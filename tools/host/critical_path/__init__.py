@@ -1,0 +1,1 @@
+"""critical_path: where the time of the thread that makes progress goes, through the threads that it waits for."""

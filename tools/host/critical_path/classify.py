@@ -1,0 +1,271 @@
+"""Say what a thread waits for, or how it runs, from its system call, kernel stack and Python frames. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from whystall.tools.host.critical_path.places import Place
+from whystall.tools.host.critical_path.timelines import Wait
+
+_FUTEX = frozenset({"futex", "futex_wait", "futex_waitv"})
+_SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+_POLLS = frozenset({"poll", "ppoll", "select", "pselect6"})
+_EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4"})
+_CHILDREN = frozenset({"wait4", "waitid"})
+_STARTS = frozenset({"fork", "vfork", "clone", "clone3", "execve", "execveat"})
+_SIGNALS = frozenset({"pause", "rt_sigsuspend", "rt_sigtimedwait", "signalfd"})
+_RECEIVES = frozenset({"recvfrom", "recvmsg", "recvmmsg", "read", "readv"})
+_SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice"})
+_QUEUES = frozenset({"msgrcv", "mq_timedreceive"})
+_LOCKS = frozenset({"semop", "semtimedop"})
+_RINGS = frozenset({"io_uring_enter", "io_getevents", "io_pgetevents"})
+
+# Functions in the kernel stack of a wait, and what it is for. The first that occurs decides, so that the reason comes
+# before the operation within which it lies: reclaim within a page fault within a read.
+_KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("stopped", ("do_signal_stop", "do_jobctl_trap")),
+    ("traced", ("ptrace_stop",)),
+    ("frozen", ("__refrigerator", "do_freezer_trap", "cgroup_enter_frozen")),
+    (
+        "memory",
+        (
+            *("try_to_free_pages", "try_to_free_mem_cgroup_pages", "do_try_to_free_pages", "throttle_direct_reclaim"),
+            *("mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high", "mem_cgroup_oom_synchronize"),
+            *(
+                "balance_dirty_pages",
+                "balance_dirty_pages_ratelimited_flags",
+                "shrink_node",
+                "mem_cgroup_out_of_memory",
+            ),
+            *("__alloc_pages_direct_compact", "try_charge_memcg"),
+        ),
+    ),
+    ("swap", ("do_swap_page", "swapin_readahead", "swap_read_folio", "swap_readpage")),
+    ("file_lock", ("flock_lock_inode_wait", "posix_lock_inode_wait", "locks_lock_inode_wait", "fcntl_setlk")),
+    ("page_fault", ("filemap_fault", "do_read_fault", "do_cow_fault", "do_shared_fault", "fuse_vma_fault")),
+    ("io_uring", ("io_cqring_wait", "io_wq_worker", "read_events")),
+    ("terminal", ("n_tty_read", "n_tty_write", "tty_wait_until_sent", "tty_write_lock")),
+    ("pipe", ("anon_pipe_read", "pipe_read", "fifo_open", "wait_for_partner")),
+    ("pipe_full", ("anon_pipe_write", "pipe_write", "pipe_wait_writable")),
+    ("connect", ("inet_stream_connect", "__inet_stream_connect", "inet_wait_for_connect", "unix_wait_for_peer")),
+    ("events", ("inet_csk_accept", "inet_csk_wait_for_connect", "unix_accept", "ep_poll", "do_epoll_wait")),
+    ("socket_full", ("sk_stream_wait_memory", "sock_alloc_send_pskb", "unix_wait_sendbuf")),
+    (
+        "socket",
+        (
+            *("unix_stream_read_generic", "unix_stream_data_wait", "tcp_recvmsg", "sk_wait_data", "inet_recvmsg"),
+            *("__skb_wait_for_more_packets", "udp_recvmsg", "unix_dgram_recvmsg", "__unix_dgram_recvmsg"),
+        ),
+    ),
+    ("child", ("do_wait", "kernel_wait4")),
+    ("start_process", ("wait_for_vfork_done", "kernel_clone", "bprm_execve", "load_elf_binary")),
+    ("device", ("nvidia_ioctl", "nvidia_unlocked_ioctl", "uvm_ioctl", "amdgpu_drm_ioctl", "kfd_ioctl")),
+)
+_KIND_OF = {function: (rank, kind) for rank, (kind, names) in enumerate(_KERNEL) for function in names}
+# Remote and user-space file systems by functions in which their requests wait.
+_REMOTE = {
+    "request_wait_answer": "fuse",
+    "fuse_simple_request": "fuse",
+    "__fuse_simple_request": "fuse",
+    "rpc_wait_bit_killable": "nfs",
+    "nfs_wait_bit_killable": "nfs",
+    "nfs4_call_sync": "nfs",
+    "wait_for_response": "cifs",
+    "p9_client_rpc": "9p",
+    "ceph_mdsc_wait_request": "ceph",
+    "ceph_osdc_wait_request": "ceph",
+    "ptlrpc_set_wait": "lustre",
+    "cl_sync_io_wait": "lustre",
+}
+_DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/hisi_hdc", "/dev/accel")
+_SUFFIX = re.compile(r"\.(isra|constprop|part|cold)\.?\d*$|\+0x.*$")
+
+# Functions of Python's library in which a thread waits on a futex; by the innermost that matches.
+_PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
+    ("threading.py", "_wait_for_tstate_lock", "join"),
+    ("threading.py", "join", "join"),
+    ("threading.py", "wait_for", "queue"),
+    ("threading.py", "wait", "queue"),
+    ("threading.py", "acquire", "lock"),
+    ("threading.py", "__enter__", "lock"),
+    ("queue.py", "", "queue"),
+    ("concurrent/futures/", "", "queue"),
+    ("multiprocessing/queues.py", "", "queue"),
+    ("multiprocessing/synchronize.py", "", "lock"),
+    ("multiprocessing/pool.py", "", "queue"),
+    ("logging/__init__.py", "acquire", "lock"),
+    ("logging/__init__.py", "handle", "lock"),
+)
+# Native functions in which a thread waits on a futex.
+_NATIVE_WAITS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("gomp_", "GOMP_", "__kmp", "kmp_", "omp_", "tbb::"), "barrier"),
+    (("pthread_barrier", "__pthread_barrier"), "barrier"),
+    (("pthread_join", "__pthread_clockjoin", "__pthread_timedjoin"), "join"),
+    (("pthread_mutex_lock", "__lll_lock_wait", "__GI___pthread_mutex_lock", "___pthread_mutex_lock"), "lock"),
+    (("pthread_rwlock", "__pthread_rwlock"), "lock"),
+    (("pthread_cond_", "__pthread_cond_", "___pthread_cond_"), "queue"),
+)
+_RANKS = ("gloo::", "c10d::", "nccl", "ncclGroup", "MPI_", "PMPI_", "ompi_", "hccl")
+
+
+class Kind(NamedTuple):
+    """What a wait is for (`path_codes.WAITS`), or `mode` of running; `detail` as described there."""
+
+    code: str
+    detail: str = ""
+
+
+def kernel_names(frames: Sequence[str]) -> list[str]:
+    """Return kernel functions without the suffixes of compilers and offsets."""
+    return [_SUFFIX.sub("", frame) for frame in frames]
+
+
+def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collection[int] = ()) -> Kind:
+    """Return what the blocked part of `wait` is for.
+
+    `gil_words`: futex words of the interpreter lock of the thread's process; `lock_words`: words known to be locks,
+    because their owner was read, or since they pass from thread to thread.
+    """
+    if wait.state == "R":
+        return Kind("cpu")
+    names = kernel_names(wait.kernel)
+    if wait.place.in_device_call:
+        return Kind("device")
+    known = [_KIND_OF[name] for name in names if name in _KIND_OF]
+    if known:
+        kind = min(known)[1]
+        if kind == "page_fault" and wait.path:
+            return Kind(kind, _remote(names) or wait.fstype)
+        if kind == "pipe" and wait.syscall in _POLLS:
+            return Kind("events")
+        if kind == "start_process" and wait.syscall in _CHILDREN:
+            return Kind("child")
+        if kind not in ("child", "start_process", "events") or wait.syscall not in _FUTEX:
+            return Kind(kind, _remote(names) if kind in ("memory", "file_lock") else "")
+    if remote := _remote(names):
+        return Kind("file", " ".join(filter(None, (wait.syscall, remote))))
+    return _by_call(wait, names, gil_words, lock_words)
+
+
+def _by_call(wait: Wait, names: Sequence[str], gil_words: Collection[int], lock_words: Collection[int]) -> Kind:
+    call, of = wait.syscall, wait.object
+    if call in _FUTEX:
+        return _futex(wait, gil_words, lock_words)
+    if call in _SLEEPS:
+        return Kind("sleep")
+    if call in _POLLS:
+        if of.startswith("socket:"):
+            return Kind("socket")
+        if of.startswith("pipe:"):
+            return Kind("pipe")
+        return Kind("events") if of or wait.asked_ns < 0 or wait.path else Kind("sleep")
+    if call in _EPOLLS:
+        return Kind("events")
+    if call in _CHILDREN:
+        return Kind("child")
+    if call in _STARTS:
+        return Kind("start_process")
+    if call in _SIGNALS:
+        return Kind("signal")
+    if call in _RINGS:
+        return Kind("io_uring")
+    if call in _QUEUES:
+        return Kind("queue")
+    if call in _LOCKS:
+        return Kind("lock")
+    if call == "connect":
+        return Kind("connect")
+    if call in ("flock", "fcntl"):
+        return Kind("file_lock")
+    if wait.path.startswith(_DEVICE_FILES):
+        return Kind("device")
+    if wait.path.startswith(("/dev/tty", "/dev/pts/", "/dev/console")):
+        return Kind("terminal")
+    if of.startswith("socket:"):
+        return Kind("socket_full" if call in _SENDS else "socket")
+    if of.startswith("pipe:"):
+        return Kind("pipe_full" if call in _SENDS else "pipe")
+    if call in _RECEIVES and of.startswith("anon_inode:"):
+        return Kind("events")
+    if wait.path or wait.state == "D":
+        if call:
+            return Kind("file", " ".join(filter(None, (call, wait.fstype))))
+        return Kind("page_fault", wait.fstype) if wait.path else Kind("other", _function(names))
+    if call in ("recvfrom", "recvmsg", "recvmmsg"):
+        return Kind("socket")
+    if call in ("sendto", "sendmsg", "sendmmsg"):
+        return Kind("socket_full")
+    if function := _function(names):
+        return Kind("other", function)
+    return Kind("other", call) if call else Kind("unknown")
+
+
+def _futex(wait: Wait, gil_words: Collection[int], lock_words: Collection[int]) -> Kind:
+    """Return the kind of a wait on a futex word: by the word itself, then by the function that waits."""
+    place = wait.place
+    if wait.lock and wait.lock in gil_words:
+        return Kind("interpreter_lock")
+    if any(name.startswith("take_gil") for name in place.native):
+        return Kind("interpreter_lock")
+    if place.role == "collective" or any(name.startswith(_RANKS) for name in place.native):
+        return Kind("collective")
+    for function, module in place.library:
+        for beginning, name, kind in _PYTHON_WAITS:
+            if module.startswith(beginning) and (not name or function.rpartition(".")[2] == name):
+                return Kind(kind)
+    for beginnings, kind in _NATIVE_WAITS:
+        if any(name.startswith(beginnings) for name in place.native):
+            return Kind(kind)
+    if wait.lock and wait.lock in lock_words:
+        return Kind("lock")
+    if place.python and not place.library:
+        # a lock's C method, called by the program's own line: `with lock`, lock.acquire()
+        return Kind("lock", "presumed")
+    return Kind("queue", "presumed")
+
+
+def _remote(names: Sequence[str]) -> str:
+    return next((_REMOTE[name] for name in names if name in _REMOTE), "")
+
+
+# Frames of the scheduler and of kernel entry, which are in every stack.
+_PLUMBING: tuple[str, ...] = (
+    "__schedule",
+    "schedule",
+    "preempt_schedule",
+    "io_schedule",
+    "bit_wait",
+    "__x64_sys",
+    "__arm64_sys",
+)
+_PLUMBING += ("do_syscall", "entry_", "el0", "__wait_on_bit", "out_of_line_wait", "__se_sys", "ret_from")
+
+
+def _function(names: Sequence[str]) -> str:
+    return next((name for name in names if not name.startswith(_PLUMBING)), "")
+
+
+_ENTRY = re.compile(r"__(?:x64|arm64|se|do)_sys_(?P<call>\w+)")
+_FAULTS = frozenset(
+    {"handle_mm_fault", "do_user_addr_fault", "asm_exc_page_fault", "do_page_fault", "__handle_mm_fault"}
+)
+_INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "common_interrupt", "handle_softirqs", "__do_softirq", "irq_exit")
+
+
+def running_kind(place: Place, kernel: Sequence[str]) -> Kind:
+    """Return how a thread runs in a sample: its mode (`path_codes.MODES`), and the system call it is in."""
+    names = kernel_names(kernel)
+    entry = next((found["call"] for name in names if (found := _ENTRY.fullmatch(name))), "")
+    if entry == "sched_yield" or place.in_device_call:
+        return Kind("spin", entry)
+    if not entry and any(name in _FAULTS for name in names):
+        return Kind("fault")
+    if not entry and any(name.startswith(_INTERRUPTS) for name in names):
+        return Kind("interrupt")
+    if entry:
+        return Kind("system", entry)
+    if place.in_collector:
+        return Kind("garbage_collection")
+    return Kind("user")

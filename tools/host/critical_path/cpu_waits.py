@@ -1,0 +1,96 @@
+"""Say why a runnable thread had no CPU: its quota, its own job's threads, its affinity, or others. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from whystall.tools.host.critical_path.rows import Row
+from whystall.tools.host.critical_path.timelines import Timeline
+from whystall.tools.host.critical_path.walk import World
+from whystall.tools.recording.store import Recording
+
+# A thread without quota left waits for the rest of a period, which is 100 ms by default; one that competes waits for a
+# slice, of 3 ms by default (kernel/sched/fair.c, sysctl_sched_base_slice).
+_THROTTLED_NS = 4_000_000
+_MOSTLY = 0.5
+# Share of the host's CPU time that must be idle to blame the thread's affinity.
+_IDLE_SHARE = 0.2
+
+
+def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: Sequence[Row]) -> list[Row]:
+    """Return `rows` with the time without a CPU divided into ``quota`` and ``cpu``, and `detail` set for the latter."""
+    found: list[Row] = []
+    throttled = throttled_ns(recording)
+    for row in rows:
+        if row.code != "cpu":
+            found.append(row)
+            continue
+        long = sorted((took for took in row.took if took >= _THROTTLED_NS), reverse=True)
+        quota: list[int] = []
+        while long and throttled > 0 and sum(quota) + long[0] <= 1.1 * throttled:
+            quota.append(long.pop(0))
+        if sum(quota) > _MOSTLY * row.total_ns:  # who has the CPU meanwhile does not matter
+            held = replace(row, code="quota", took=quota, total_ns=sum(quota), count=len(quota), by=Counter())
+            found.append(held)
+            rest = row.total_ns - held.total_ns
+            row = replace(
+                row, total_ns=rest, count=row.count - held.count, took=[t for t in row.took if t not in quota]
+            )
+        if row.total_ns > 0:
+            row.detail = _who(recording, world, line, row)
+            found.append(row)
+    return sorted(found, key=lambda row: -row.total_ns)
+
+
+def throttled_ns(recording: Recording) -> int:
+    """Return for how long the target's cgroups were throttled, the most of any; 0 if unknown."""
+    if not recording.has("proc"):
+        return 0
+    readings = recording.table("proc.cgroups").filter(pl.col("throttled_ns") >= 0).sort("at_ns")
+    grown = readings.group_by("cgroup").agg(
+        (pl.col("throttled_ns").last() - pl.col("throttled_ns").first()).alias("ns")
+    )
+    return int(grown["ns"].max() or 0) if grown.height else 0  # type: ignore[arg-type]
+
+
+def _who(recording: Recording, world: World, line: Timeline, row: Row) -> str:
+    known = row.by.total()
+    if known < _MOSTLY * row.total_ns:
+        return ""
+    own = sum(took for (pid, _), took in row.by.items() if pid in world.target)
+    allowed = _allowed(recording, line.tid)
+    if 0 < allowed < recording.manifest.cpus and _idle_share(recording) >= _IDLE_SHARE:
+        return "pinned"
+    return "own" if own >= _MOSTLY * known else "others"
+
+
+def _allowed(recording: Recording, tid: int) -> int:
+    """Return on how many CPUs thread `tid` may run; 0 if unknown."""
+    if not recording.has("proc"):
+        return 0
+    rows = recording.table("proc.affinity").filter(pl.col("tid") == tid)["cpus"].to_list()
+    return _count(rows[-1]) if rows else 0
+
+
+def _count(cpus: str) -> int:
+    """Return how many CPUs a list like ``0-3,8`` has."""
+    total = 0
+    for part in cpus.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            total += (int(last) if last.isdigit() else int(first)) - int(first) + 1
+    return total
+
+
+def _idle_share(recording: Recording) -> float:
+    """Return the share of the host's CPU time that was idle."""
+    rows = recording.table("proc.host").filter(pl.col("name").str.starts_with("cpu_")).sort("at_ns")
+    grown = rows.group_by("name").agg((pl.col("value").last() - pl.col("value").first()).alias("value"))
+    times = {name: value for name, value in grown.iter_rows() if name.endswith("_ns")}
+    total = sum(times.values())
+    idle = sum(value for name, value in times.items() if name in ("cpu_idle_ns", "cpu_iowait_ns"))
+    return idle / total if total > 0 else 0.0

@@ -1,0 +1,224 @@
+"""The findings of a thread's critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
+from whystall.tools.contract.text import path_series
+from whystall.tools.host.common.findings import finding, severity, window
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.critical_path.pauses import LAG_NS, Lag, Pause
+from whystall.tools.host.critical_path.rows import ABSENT, Row
+from whystall.tools.host.critical_path.timelines import Timeline
+from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step, World
+
+_ROWS = 24
+_LEAST_PCT = 0.5
+_ABNORMAL_PCT = 2.0
+_WAKER_PCT = 3.0
+_PAUSES = 4
+_STACK = 8
+# Waits that are a thread's normal state: nothing is asked of it.
+_NORMAL = frozenset({"events", ABSENT})
+# How much of the window in a mode of running is more than normal work needs, percent.
+_MODES = {"system": 10.0, "fault": 5.0, "interrupt": 5.0, "spin": 10.0, "garbage_collection": 5.0}
+# A thread that spends more than this in the bytecode of one function of the program has a function that is too slow;
+# training and inference spend their time in native code, or in many functions.
+_HOT_PCT = 60.0
+_SLACK_PCT = 0.5
+_LAG_PCT = 2.0
+
+
+def path_findings(world: World, line: Timeline, rows: Sequence[Row]) -> list[Finding]:
+    """Return a finding for each row of thread `line`, and for each thread in which its waits end."""
+    found: list[Finding] = []
+    subject = Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm)
+    for row in rows[:_ROWS]:
+        share = 100.0 * row.total_ns / world.window_ns
+        if share < _LEAST_PCT or row.code == ABSENT:
+            continue
+        found.append(_row_finding(world, subject, row, share))
+        waker = _waker_finding(world, line, row)
+        if waker is not None:
+            found.append(waker)
+    return found
+
+
+def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Finding:
+    running = row.code == RUNNING
+    bad = _running_is_bad(row, share) if running else row.code not in _NORMAL and share >= _ABNORMAL_PCT
+    attributes = {
+        "code": row.inner,
+        "function": row.line,
+        "stack": " > ".join(f.name for f in row.place.functions[-_STACK:]),
+        "role": row.place.role,
+        "object": world.objects.name(row.object) if row.object.startswith("socket:[") else row.object,
+        "detail": row.detail,
+        "by": most_by(row),
+    }
+    if running:
+        attributes["mode"] = row.mode
+    else:
+        attributes |= {"wait": row.code, "open": "yes" if row.open_ns else "no"}
+    metrics: dict[str, float | None] = {
+        "window_pct": min(share, 100.0),
+        "total_ms": row.total_ns / 1e6,
+        "count": row.count,
+        "max_ms": row.longest_ns / 1e6 if row.took else None,
+        "p50_ms": row.typical_ns / 1e6 if row.took else None,
+        "asked_ms": sorted(row.asked)[len(row.asked) // 2] / 1e6 if row.asked else None,
+    }
+    root = row.root()
+    if root is not None:
+        step, took = root
+        attributes |= {"chain": chain_text(world, row), "root_by": who(world, step.tid), "root_code": step.line}
+        attributes |= {"root_wait": step.code, "root_object": world.objects.name(step.object)}
+        metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
+    if row.object.startswith("/"):
+        subject = subject.model_copy(update={"path": path_series({row.object}) or None})
+    interval = Interval(start_ns=max(row.first_ns, 0), end_ns=row.last_ns) if row.last_ns else window(world.window_ns)
+    return finding(
+        "path.running" if running else "path.wait",
+        subject,
+        interval,
+        metrics,
+        severity(share) if bad else None,
+        {name: text for name, text in attributes.items() if text},
+    )
+
+
+def _running_is_bad(row: Row, share: float) -> bool:
+    if row.mode in _MODES:
+        return share >= _MODES[row.mode]
+    return share >= _HOT_PCT and bool(row.place.python) and not row.place.library and not row.place.extension
+
+
+def _waker_finding(world: World, line: Timeline, row: Row) -> Finding | None:
+    """Return what the thread at the end of a row's chain did, if it was observed."""
+    root = row.root()
+    if root is None:
+        return None
+    step, took = root
+    share = 100.0 * took / world.window_ns
+    other = world.lines.get(step.tid)
+    if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events"):
+        return None
+    attributes = {"code": step.line, "waiter": f"{line.comm} ({line.tid})", "via": row.line, "detail": step.detail}
+    if step.code == RUNNING:
+        attributes["mode"] = step.mode
+    else:
+        attributes |= {"wait": step.code, "object": world.objects.name(step.object)}
+    return finding(
+        "path.waker",
+        Subject(type="thread", pid=other.pid, tid=other.tid, comm=other.comm),
+        window(world.window_ns),
+        {"window_pct": min(share, 100.0), "total_ms": took / 1e6, "count": row.count},
+        severity(share),
+        {name: text for name, text in attributes.items() if text},
+    )
+
+
+def pause_findings(line: Timeline, pauses: Sequence[Pause], window_ns: int) -> list[Finding]:
+    """Return a finding for each of the longest pauses."""
+    found = []
+    for pause in pauses[:_PAUSES]:
+        share = 100.0 * pause.total_ns / window_ns
+        parts = pause.parts.total() or 1
+        running = sum(took for (code, _, _), took in pause.parts.items() if code == RUNNING)
+        main, took = pause.parts.most_common(1)[0]
+        code, mode, text = main
+        found.append(
+            finding(
+                "path.pause",
+                Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm),
+                Interval(start_ns=pause.episodes[0][0], end_ns=max(end for _, end in pause.episodes)),
+                {
+                    "window_pct": share,
+                    "total_ms": pause.total_ns / 1e6,
+                    "count": len(pause.episodes),
+                    "p50_ms": sorted(pause.lengths)[len(pause.lengths) // 2] / 1e6,
+                    "max_ms": max(pause.lengths) / 1e6,
+                    "period_s": pause.period_ns / 1e9,
+                    "running_pct": 100.0 * running / parts,
+                    "waiting_pct": 100.0 * (parts - running) / parts,
+                    "main_pct": 100.0 * took / parts,
+                },
+                severity(share),
+                {
+                    name: value
+                    for name, value in {
+                        "code": text,
+                        "function": f"{pause.function.name} ({pause.function.file})",
+                        "main": mode if code == RUNNING else "",
+                        "main_wait": code if code != RUNNING else "",
+                    }.items()
+                    if value
+                },
+            )
+        )
+    return found
+
+
+def lag_finding(line: Timeline, lag: Lag, window_ns: int) -> Finding:
+    """Return the finding about an event loop."""
+    lengths = sorted(lag.lengths)
+    late = 100.0 * lag.late_ns / window_ns
+    bad = lengths[-1] >= LAG_NS and late >= _LAG_PCT
+    return finding(
+        "path.loop_lag",
+        Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm),
+        Interval(start_ns=lag.longest[0], end_ns=lag.longest[1]),
+        {
+            "window_pct": late,
+            "max_ms": lengths[-1] / 1e6,
+            "p50_ms": lengths[len(lengths) // 2] / 1e6,
+            "p99_ms": lengths[min(len(lengths) - 1, int(len(lengths) * 0.99))] / 1e6,
+            "count": len(lengths),
+        },
+        (severity(late) if late >= _LAG_PCT else Severity.MINOR) if bad else None,
+        {name: text for name, text in {"code": lag.line, "function": lag.code}.items() if text},
+    )
+
+
+def who(world: World, tid: int) -> str:
+    """Return a thread as text: ``python3 (812)``; of another process with its pid, ``worker (813 of 812)``."""
+    line = world.lines.get(tid)
+    if line is None:
+        return f"({tid})" if tid else ""
+    return f"{line.comm} ({tid})" if line.pid == tid else f"{line.comm} ({tid} of {line.pid})"
+
+
+def most_by(row: Row) -> str:
+    """Return who ended most of a row's waits, or had the CPU for most of them."""
+    if not row.by:
+        return ""
+    (number, comm), took = row.by.most_common(1)[0]
+    others = len(row.by) - 1
+    text = f"{comm} ({number})"
+    return text if not others or took >= 0.9 * row.by.total() else f"{text} +{others}"
+
+
+def chain_text(world: World, row: Row) -> str:
+    """Return the chain with most of the row's time: ``worker (812) pipe at get (x.py:1) < decoder (815) running at``.
+
+    Steps of one thread in a row, and repeated ones, are shown once.
+    """
+    texts: list[str] = []
+    for step in row.chain():
+        text = _step_text(world, step)
+        if not texts or texts[-1] != text:
+            texts.append(text)
+    if len(texts) > _STACK:
+        texts = [*texts[: _STACK // 2], "...", *texts[-_STACK // 2 :]]
+    return " < ".join(texts)
+
+
+def _step_text(world: World, step: Step) -> str:
+    if step.code == NOT_FOLLOWED:
+        return "..."
+    does = step.mode if step.code == RUNNING and step.mode != "user" else step.code
+    parts = [who(world, step.tid), does, step.detail, step.line and f"at {step.line}"]
+    if step.object and step.code != RUNNING:
+        parts.append(f"of {world.objects.name(step.object)}")
+    return " ".join(part for part in parts if part)

@@ -1,0 +1,141 @@
+"""Who holds what threads wait for: futex owners, the interpreter lock, peers of sockets, ends of pipes, file locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from whystall.tools.host.critical_path.timelines import Timeline
+from whystall.tools.recording.store import Recording
+
+_SOCKET, _PIPE = "socket:[", "pipe:["
+
+
+@dataclass
+class Objects:
+    """The collector ``objects`` at its last look, or nothing of it where it was not recorded."""
+
+    recorded: bool = False
+    threads: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The last row of each thread, by tid."""
+    gil_words: dict[int, set[int]] = field(default_factory=dict)
+    """Futex words of the interpreter lock, by pid."""
+    sockets: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The last row of each socket, by inode."""
+    ends: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Who has a pipe or the like open, by object."""
+    file_locks: list[dict[str, Any]] = field(default_factory=list)
+
+    def socket(self, name: str) -> dict[str, Any] | None:
+        """Return the socket ``socket:[inode]``; None if it is no socket or unknown."""
+        if not name.startswith(_SOCKET) or not name[len(_SOCKET) : -1].isdigit():
+            return None
+        return self.sockets.get(int(name[len(_SOCKET) : -1]))
+
+    def peer(self, name: str) -> dict[str, Any] | None:
+        """Return the other end of socket `name` if a process of this host has it."""
+        socket = self.socket(name)
+        other = self.sockets.get(socket["peer"]) if socket is not None and socket["peer"] > 0 else None
+        return other if other is not None and other["pid"] > 0 else None
+
+    def name(self, object: str) -> str:
+        """Return how an object is shown: a socket by its remote address, or its local process."""
+        other = self.peer(object)
+        if other is not None:
+            return f"{other['comm']} ({other['pid']})"
+        socket = self.socket(object)
+        if socket is None:
+            return object
+        return str(socket["remote"] or socket["local"] or object)
+
+    def connected(self, pid: int, other: int) -> bool:
+        """Return whether two processes share a connection on this host."""
+        for socket in self.sockets.values():
+            if socket["pid"] == pid and socket["peer"] > 0:
+                end = self.sockets.get(socket["peer"])
+                if end is not None and end["pid"] == other:
+                    return True
+        return False
+
+    def writers(self, object: str, but: int) -> list[int]:
+        """Return the processes besides `but` that may write to a pipe."""
+        return [row["pid"] for row in self.ends.get(object, ()) if row["writes"] and row["pid"] != but]
+
+    def readers(self, object: str, but: int) -> list[int]:
+        """Return the processes besides `but` that may read from a pipe."""
+        return [row["pid"] for row in self.ends.get(object, ()) if row["reads"] and row["pid"] != but]
+
+    def lock_holder(self, pid: int) -> int | None:
+        """Return the process that holds the file lock for which process `pid` waits."""
+        return next((r["holder_pid"] for r in self.file_locks if r["waits"] and r["pid"] == pid), None)
+
+    def requests_in_flight(self, pid: int) -> int | None:
+        """Return how many connections to servers of process `pid` received something and answered nothing since.
+
+        None if its sockets are unknown. By tcp_info's times since data was last received and sent.
+        """
+        own = [s for s in self.sockets.values() if s["pid"] == pid]
+        if not own:
+            return None
+        ports = {_port(s["local"]) for s in own if s["state"] == "LISTEN"}
+        served = [s for s in own if s["state"] == "ESTABLISHED" and _port(s["local"]) in ports]
+        return sum(1 for s in served if s["recv_queue"] > 0 or 0 <= s["last_received_ms"] < s["last_sent_ms"])
+
+    def serves(self, pid: int) -> bool:
+        """Return whether process `pid` listens for connections."""
+        return any(s["pid"] == pid and s["state"] == "LISTEN" for s in self.sockets.values())
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def objects_of(recording: Recording) -> Objects:
+    """Return what `recording` knows of the objects that threads wait for."""
+    if not recording.has("objects"):
+        return Objects()
+    threads = {row["tid"]: row for row in _rows(recording, "threads")}
+    words: dict[int, set[int]] = {}
+    for row in _rows(recording, "interpreters"):
+        words.setdefault(row["pid"], set()).add(row["word"])
+    for row in recording.table("objects.threads").iter_rows(named=True):
+        if row["lock_kind"] == "gil" and row["lock"]:
+            words.setdefault(row["pid"], set()).add(row["lock"])
+    ends: dict[str, list[dict[str, Any]]] = {}
+    last = recording.table("objects.ends")["at_ns"].max()
+    for row in recording.table("objects.ends").filter(pl.col("at_ns") == last).iter_rows(named=True):
+        ends.setdefault(row["object"], []).append(row)
+    locks = recording.table("objects.file_locks")
+    return Objects(
+        recorded=True,
+        threads=threads,
+        gil_words=words,
+        sockets={row["inode"]: row for row in _rows(recording, "sockets")},
+        ends=ends,
+        file_locks=list(locks.filter(pl.col("at_ns") == locks["at_ns"].max()).iter_rows(named=True)),
+    )
+
+
+def _rows(recording: Recording, table: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, the latest of each thing last."""
+    yield from recording.table(f"objects.{table}").sort("at_ns").iter_rows(named=True)
+
+
+def passing_words(lines: Iterable[Timeline]) -> dict[int, set[int]]:
+    """Return, by process, the futex words that pass to and fro between threads that wait for them, as a lock does.
+
+    A queue's consumer is woken by a producer, which does not wait there.
+    """
+    pairs: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for line in lines:
+        for wait in line.waits:
+            if wait.lock and wait.waker_tid > 0:
+                pairs.setdefault((line.pid, wait.lock), set()).add((line.tid, wait.waker_tid))
+    found: dict[int, set[int]] = {}
+    for (pid, word), edges in pairs.items():
+        if any((waker, waiter) in edges for waiter, waker in edges):
+            found.setdefault(pid, set()).add(word)
+    return found

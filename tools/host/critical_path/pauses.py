@@ -1,0 +1,184 @@
+"""Functions of the program that a thread is in again and again for a short time; lag of its event loop. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.critical_path.classify import running_kind
+from whystall.tools.host.critical_path.places import Function, Place
+from whystall.tools.host.critical_path.timelines import Timeline
+from whystall.tools.host.critical_path.walk import World
+
+_LEAST_NS = 20_000_000
+_LEAST_COUNT = 2
+# A pause is the smaller part of the thread's time: what takes more is its work.
+_MOST_SHARE = 0.5
+_MOST_EPISODES = 1000
+# Longer times between two polls of an event loop are felt: asyncio's own debug mode warns from 100 ms on
+# (loop.slow_callback_duration).
+LAG_NS = 100_000_000
+
+
+class _Moment(NamedTuple):
+    """A wait, or the time that a sample stands for."""
+
+    start_ns: int
+    end_ns: int
+    place: Place
+    code: str
+    detail: str
+
+
+@dataclass
+class Pause:
+    """Episodes of a thread in `function`, in order. `parts`: time by (wait or `running`, mode or detail, line)."""
+
+    function: Function
+    episodes: list[tuple[int, int]] = field(default_factory=list)
+    parts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    @property
+    def lengths(self) -> list[int]:
+        """How long each episode took, ns."""
+        return [end - start for start, end in self.episodes]
+
+    @property
+    def total_ns(self) -> int:
+        """Time in all episodes."""
+        return sum(self.lengths)
+
+    @property
+    def period_ns(self) -> float:
+        """The median of the times between the starts of two episodes; 0 if there is only one."""
+        gaps = [after[0] - before[0] for before, after in pairwise(self.episodes)]
+        return median(gaps) if gaps else 0.0
+
+
+def pauses_of(world: World, line: Timeline, sample_ns: float) -> list[Pause]:
+    """Return the pauses of thread `line`, those with most time first. `sample_ns`: the period of the samples.
+
+    Of functions that call each other in the same episodes, only the outermost is returned.
+    """
+    moments = _moments(world, line, sample_ns)
+    open_: dict[Function, int] = {}
+    found: dict[Function, Pause] = {}
+    last_end = 0
+    for moment in moments:
+        inside = dict.fromkeys(moment.place.functions)
+        for function in [f for f in open_ if f not in inside]:
+            _close(found[function], open_.pop(function), last_end)
+        for function in inside:
+            found.setdefault(function, Pause(function))
+            open_.setdefault(function, moment.start_ns)
+            found[function].parts[moment.code, moment.detail, moment.place.line] += moment.end_ns - moment.start_ns
+        last_end = moment.end_ns
+    for function, start in open_.items():
+        _close(found[function], start, last_end)
+    lived = max(line.alive[1] - line.alive[0], 1)
+    pauses = [pause for pause in found.values() if _recurs(pause, lived)]
+    pauses.sort(key=lambda pause: -pause.total_ns)
+    kept: list[Pause] = []
+    callers = _callers(moments)
+    for pause in pauses:
+        if not any(
+            _same_episodes(pause, other) and other.function in callers.get(pause.function, ()) for other in pauses
+        ):
+            kept.append(pause)
+    return kept
+
+
+def _moments(world: World, line: Timeline, sample_ns: float) -> list[_Moment]:
+    moments = []
+    for wait in line.waits:
+        if wait.place.python:
+            kind = world.kind(line, wait)
+            moments.append(_Moment(wait.start_ns, wait.end_ns, wait.place, kind.code, kind.detail))
+    half = int(sample_ns / 2)
+    for sample in line.samples:
+        if sample.place.python:
+            kind = running_kind(sample.place, sample.kernel)
+            mode = f"{kind.code} {kind.detail}".strip()
+            moments.append(_Moment(sample.at_ns - half, sample.at_ns + half, sample.place, RUNNING, mode))
+    return sorted(moments)
+
+
+def _close(pause: Pause, start: int, end: int) -> None:
+    if len(pause.episodes) < _MOST_EPISODES:
+        pause.episodes.append((max(start, 0), max(end, start)))
+
+
+def _recurs(pause: Pause, lived: int) -> bool:
+    lengths = [length for length in pause.lengths if length >= _LEAST_NS / 4]
+    if len(lengths) < _LEAST_COUNT or pause.total_ns > _MOST_SHARE * lived:
+        return False
+    return median(lengths) >= _LEAST_NS and pause.period_ns > 2 * median(lengths)
+
+
+def _callers(moments: list[_Moment]) -> dict[Function, set[Function]]:
+    found: dict[Function, set[Function]] = {}
+    for functions in {moment.place.functions for moment in moments}:
+        for at, function in enumerate(functions):
+            found.setdefault(function, set()).update(functions[:at])
+    return found
+
+
+def _same_episodes(inner: Pause, outer: Pause) -> bool:
+    """Return whether `outer` has as many episodes, give or take a fifth, of which `inner` is a part."""
+    if outer.function == inner.function:
+        return False
+    return abs(len(outer.episodes) - len(inner.episodes)) <= max(1, len(outer.episodes) // 5)
+
+
+@dataclass
+class Lag:
+    """Times between two waits of an event loop for events. `longest`: the longest of them, and what took it."""
+
+    lengths: list[int]
+    longest: tuple[int, int]
+    line: str
+    code: str
+
+    @property
+    def late_ns(self) -> int:
+        """Time in those that are felt."""
+        return sum(length for length in self.lengths if length >= LAG_NS)
+
+
+def loop_lag(world: World, line: Timeline) -> Lag | None:
+    """Return the lag of the event loop of thread `line`; None if it does not wait for events again and again.
+
+    A poll that finds events at once does not wait, and is not recorded: two stretches then count as one.
+    """
+    polls = [
+        w
+        for w in line.waits
+        if world.kind(line, w).code == "events" and (w.place.role == "event_loop" or _polls(w.place))
+    ]
+    if len(polls) < 3:
+        return None
+    gaps = [(one.end_ns, other.start_ns) for one, other in pairwise(polls)]
+    longest = max(gaps, key=lambda gap: gap[1] - gap[0])
+    lines: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
+    for wait in line.waits_within(*longest):
+        lines[wait.place.line] += wait.end_ns - wait.start_ns
+        codes[world.kind(line, wait).code] += wait.end_ns - wait.start_ns
+    samples = line.samples_within(*longest)
+    left = max(longest[1] - longest[0] - lines.total(), 0)
+    for sample in samples:
+        lines[sample.place.line] += left // len(samples)
+    codes[RUNNING] += left
+    return Lag([end - start for start, end in gaps], longest, _most(lines), _most(codes))
+
+
+def _polls(place: Place) -> bool:
+    return any(module in ("selectors.py", "select.py") for _, module in place.library[:1])
+
+
+def _most(counts: Counter[str]) -> str:
+    return max(counts, key=lambda text: counts[text]) if counts else ""

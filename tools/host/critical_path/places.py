@@ -1,0 +1,189 @@
+"""Code places: which line of the program a stack is in, by way of which library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from whystall.tools.stacks.libraries import is_library, is_standard, module_path, short_path
+from whystall.tools.stacks.waits import python_frame
+
+# Roles of library code by the beginning of its path (see `path_codes.ROLES`).
+_ROLES = {
+    "torch/utils/data/": "data_loader",
+    "tensorflow/python/data/": "data_loader",
+    "nvidia/dali/": "data_loader",
+    "datasets/": "data_loader",
+    "webdataset/": "data_loader",
+    "torch/distributed/checkpoint/": "checkpoint",
+    "torch/distributed/": "collective",
+    "torch/nn/parallel/": "collective",
+    "deepspeed/comm/": "collective",
+    "horovod/": "collective",
+    "mpi4py/": "collective",
+    "torch/serialization.py": "checkpoint",
+    "torch/storage.py": "checkpoint",
+    "safetensors/": "checkpoint",
+    "logging/": "logging",
+    "loguru/": "logging",
+    "torch/utils/tensorboard/": "logging",
+    "wandb/": "logging",
+    "mlflow/": "logging",
+    "http/": "network_client",
+    "urllib/": "network_client",
+    "urllib3/": "network_client",
+    "requests/": "network_client",
+    "httpx/": "network_client",
+    "httpcore/": "network_client",
+    "aiohttp/client": "network_client",
+    "botocore/": "network_client",
+    "redis/": "network_client",
+    "grpc/": "network_client",
+    "asyncio/": "event_loop",
+    "uvloop/": "event_loop",
+    "torch/_dynamo/": "compile",
+    "torch/_inductor/": "compile",
+    "triton/": "compile",
+    "<frozen importlib": "import",
+    "importlib/": "import",
+    "subprocess.py": "subprocess",
+    "gc.py": "garbage_collection",
+}
+# Native functions in which a host waits for an accelerator: CUDA runtime and driver API, HIP, CANN (AscendCL).
+_DEVICE_CALLS = (
+    *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaStreamWaitEvent"),
+    *("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpy"),
+    *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy"),
+    *("aclrtSynchronize", "aclrtMemcpy", "rtStreamSynchronize", "rtDeviceSynchronize"),
+)
+# Functions of PyTorch and its accelerator plug-ins that return when the device is done.
+_DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/accelerator/")
+_INTERPRETER = re.compile(r"(lib)?python3|\[")
+_COLLECTOR_CALLS = (
+    "gc_collect",
+    "_PyGC_Collect",
+    "deduce_unreachable",
+    "visit_decref",
+    "visit_reachable",
+    "PyGC_Collect",
+)
+
+
+class Function(NamedTuple):
+    """A function of the program: its name and the short path of its file."""
+
+    name: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stack is. Frames are innermost first: `python` (name, short path, line) and the `native` ones within the
+    innermost of them. `extension`: the module of the innermost native frame; empty: the interpreter's, or unknown.
+    """
+
+    python: tuple[tuple[str, str, int], ...] = ()
+    native: tuple[str, ...] = ()
+    extension: str = ""
+
+    @cached_property
+    def own(self) -> tuple[str, str, int] | None:
+        """The innermost frame of the program, else of a package that is not the standard library; None without one."""
+        for skip in (is_library, is_standard):
+            for frame in self.python:
+                if not skip(frame[1]):
+                    return frame
+        return None
+
+    @property
+    def code(self) -> str:
+        """The innermost line of Python: ``get (python3.11/queue.py:180)``; empty without one."""
+        return text(self.python[0]) if self.python else ""
+
+    @property
+    def line(self) -> str:
+        """The innermost line of the program: ``train (train.py:41)``; a native function, or empty, without one."""
+        if self.own is not None:
+            return text(self.own)
+        return self.code or (self.native[0] if self.native else "")
+
+    @property
+    def function(self) -> Function | None:
+        """The innermost function of the program."""
+        return Function(self.own[0], self.own[1]) if self.own is not None else None
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:
+        """The functions of the program, outermost first."""
+        return tuple(Function(name, file) for name, file, _ in reversed(self.python) if not is_library(file))
+
+    @cached_property
+    def library(self) -> tuple[tuple[str, str], ...]:
+        """Name and module path of the library's frames within the program's innermost one, innermost first."""
+        found = []
+        for frame in self.python:
+            if frame is self.own:
+                break
+            found.append((frame[0], module_path(frame[1])))
+        return tuple(found)
+
+    @cached_property
+    def role(self) -> str:
+        """What library code it is in (`path_codes.ROLES`), by the innermost known one; empty: none."""
+        for _, module in self.library:
+            for beginning, role in _ROLES.items():
+                if module.startswith(beginning):
+                    return role
+        return ""
+
+    @cached_property
+    def in_device_call(self) -> bool:
+        """Whether it waits in a call that returns when an accelerator is done."""
+        if any(name.startswith(_DEVICE_CALLS) for name in self.native):
+            return True
+        return any(name.endswith("synchronize") and module.startswith(_DEVICE_MODULES) for name, module in self.library)
+
+    @cached_property
+    def in_collector(self) -> bool:
+        """Whether Python's garbage collector runs."""
+        return any(name.startswith(_COLLECTOR_CALLS) for name in self.native)
+
+
+NOWHERE = Place()
+
+
+def text(frame: tuple[str, str, int]) -> str:
+    """Return a frame of Python as text."""
+    name, file, line = frame
+    return f"{name} ({file}:{line})" if line else f"{name} ({file})"
+
+
+def place_of_texts(frames: Sequence[str]) -> Place:
+    """Return the place of user frames as recordings of waits have them, innermost first."""
+    python: list[tuple[str, str, int]] = []
+    native: list[str] = []
+    for frame in frames:
+        if found := python_frame(frame):
+            python.append(found)
+        elif not python:
+            native.append(frame)
+    return Place(tuple(python), tuple(native))
+
+
+def place_of_calls(frames: Iterable[tuple[str, str, int, str]]) -> Place:
+    """Return the place of sampled frames (name, file, line, kind), innermost first."""
+    python: list[tuple[str, str, int]] = []
+    native: list[str] = []
+    extension = ""
+    for name, file, line, kind in frames:
+        if kind == "python":
+            python.append((name, short_path(file), max(line, 0)))
+        elif kind == "native" and not python:
+            module = file.rpartition("/")[2]
+            if not native and module and not _INTERPRETER.match(module):
+                extension = module
+            native.append(name)
+    return Place(tuple(python), tuple(native), extension)

@@ -1,0 +1,191 @@
+"""The table of one thread: every part of its time as a row; the rows sum to the window. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import median
+
+from whystall.tools.contract.text import path_pattern
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.critical_path.classify import running_kind
+from whystall.tools.host.critical_path.places import NOWHERE, Place
+from whystall.tools.host.critical_path.timelines import Timeline, Wait
+from whystall.tools.host.critical_path.walk import Chains, Step, World
+
+_POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
+_INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
+ABSENT = "absent"
+"""`code` of the row for the time in which the thread did not exist."""
+
+
+@dataclass
+class Row:
+    """A part of a thread's time. `code`: a wait's, `running`, or `ABSENT`. `took`: the lengths of its waits; `chains`:
+    what the threads did that it waited for; `by`: time by who ended the waits (tid), or had the CPU (pid)."""
+
+    code: str
+    mode: str = ""
+    detail: str = ""
+    place: Place = NOWHERE
+    object: str = ""
+    total_ns: int = 0
+    count: int = 0
+    took: list[int] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    chains: Chains = field(default_factory=Counter)
+    by: Counter[tuple[int, str]] = field(default_factory=Counter)
+    lines: Counter[str] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
+    open_ns: int = 0
+    first_ns: int = -1
+    last_ns: int = 0
+    presumed: bool = False
+
+    @property
+    def line(self) -> str:
+        """The line of the program with most of the time."""
+        return max(self.lines, key=lambda text: self.lines[text]) if self.lines else self.place.line
+
+    @property
+    def inner(self) -> str:
+        """The innermost line of Python with most of the time."""
+        return max(self.codes, key=lambda text: self.codes[text]) if self.codes else self.place.code
+
+    @property
+    def longest_ns(self) -> int:
+        """The longest of its waits."""
+        return max(self.took, default=0)
+
+    @property
+    def typical_ns(self) -> float:
+        """The median of its waits."""
+        return median(self.took) if self.took else 0.0
+
+    def root(self) -> tuple[Step, int] | None:
+        """Return the last step that most of the time ends in, without regard to the way, and that time."""
+        ends: Counter[Step] = Counter()
+        for chain, took in self.chains.items():
+            if chain:
+                ends[chain[-1]] += took
+        if not ends:
+            return None
+        # of one thread and kind, lines add up: a function has many
+        groups: Counter[tuple[int, str, str]] = Counter()
+        for step, took in ends.items():
+            groups[_group(step)] += took
+        best, total = groups.most_common(1)[0]
+        step = max((s for s in ends if _group(s) == best), key=lambda s: ends[s])
+        return step, total
+
+    def chain(self) -> tuple[Step, ...]:
+        """Return the chain with most of the time among those that end in the root."""
+        found = self.root()
+        if found is None:
+            return ()
+        ends = {chain: took for chain, took in self.chains.items() if chain and _group(chain[-1]) == _group(found[0])}
+        return max(ends, key=lambda chain: ends[chain])
+
+
+def _group(step: Step) -> tuple[int, str, str]:
+    return step.tid, step.code, step.detail if step.code != RUNNING else ""
+
+
+def rows_of(world: World, line: Timeline) -> list[Row]:
+    """Return the rows of thread `line`, longest first. Together they last as long as the window."""
+    rows: dict[tuple[object, ...], Row] = {}
+    for wait in line.waits:
+        _add_wait(world, line, wait, rows)
+    for short in line.short:
+        kind = world.kind(line, short.wait)
+        row = _row(rows, kind.code, kind.detail, short.wait, world)
+        row.total_ns += short.total_ns
+        row.count += short.number
+        row.took.append(min(short.max_ns, short.total_ns))
+        row.lines[short.wait.place.line] += short.total_ns
+        row.codes[short.wait.place.code] += short.total_ns
+    _add_running(line, rows)
+    lived = line.alive[1] - line.alive[0]
+    if lived < world.window_ns:
+        rows[ABSENT,] = Row(ABSENT, total_ns=world.window_ns - lived)
+    found = [row for row in rows.values() if row.total_ns > 0]
+    for row in found:
+        _recognise_polling(row, world.window_ns)
+    return sorted(found, key=lambda row: -row.total_ns)
+
+
+def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait, world: World) -> Row:
+    place = wait.place if code != "cpu" else NOWHERE
+    named = path_pattern(wait.path) if wait.path else world.objects.name(wait.object)
+    kept = "" if named.startswith(_INODE_NAMES) else named  # a new one for each child, or each request
+    key = (code, "" if code == "cpu" else detail, place.line, kept)
+    if key not in rows:
+        rows[key] = Row(
+            code, "", detail.replace("presumed", ""), place, wait.path or named, presumed=detail == "presumed"
+        )
+    return rows[key]
+
+
+def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object, ...], Row]) -> None:
+    kind = world.kind(line, wait)
+    blocked, runnable = wait.awake_ns - wait.start_ns, wait.end_ns - wait.awake_ns
+    code = kind.code
+    if code in ("queue", "lock", "events") and wait.asked_ns > 0:
+        end = world.end_of(line, wait)
+        if end is wait and wait.context == "timer":
+            code = "timeout"
+    if blocked > 0:
+        row = _row(rows, code, kind.detail, wait, world)
+        _count(row, wait, blocked)
+        if wait.asked_ns >= 0:
+            row.asked.append(wait.asked_ns)
+        if wait.open:
+            row.open_ns = max(row.open_ns, blocked)
+        other = world.waker(line, wait, kind.code)
+        if other is not None and code not in ("sleep", "timeout"):
+            row.by[other.tid, other.comm] += blocked
+            for chain, took in world.chains(other, wait.start_ns, wait.awake_ns, (line.tid,)):
+                row.chains[chain] += took
+    if runnable > 0:
+        row = _row(rows, "cpu", "", wait, world)
+        _count(row, wait, runnable)
+        if wait.ran_pid > 0:
+            row.by[wait.ran_pid, wait.ran_comm] += runnable
+
+
+def _count(row: Row, wait: Wait, took: int) -> None:
+    row.total_ns += took
+    row.count += 1
+    row.took.append(took)
+    row.lines[wait.place.line] += took
+    row.codes[wait.place.code] += took
+    row.first_ns = wait.start_ns if row.first_ns < 0 else min(row.first_ns, wait.start_ns)
+    row.last_ns = max(row.last_ns, wait.end_ns)
+
+
+def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
+    """Divide the time that the thread ran among the functions in which it was sampled."""
+    ran = line.running_ns
+    if ran <= 0:
+        return
+    if not line.samples:
+        rows[RUNNING, "", ""] = Row(RUNNING, "", total_ns=ran)
+        return
+    given = 0
+    for number, sample in enumerate(line.samples, 1):
+        took = ran * number // len(line.samples) - given
+        given += took
+        kind = running_kind(sample.place, sample.kernel)
+        key = (RUNNING, kind.code, kind.detail, sample.place.function or sample.place.line)
+        row = rows.setdefault(key, Row(RUNNING, kind.code, kind.detail, sample.place))
+        row.total_ns += took
+        row.count += 1
+        row.lines[sample.place.line] += took
+        row.codes[sample.place.code] += took
+
+
+def _recognise_polling(row: Row, window_ns: int) -> None:
+    """Short sleeps one after the other are a polling loop."""
+    often = row.count >= _POLLS_PER_S * window_ns / 1e9
+    if row.code in ("sleep", "timeout") and often and row.typical_ns <= _POLL_NS:
+        row.code = "poll"

@@ -1,0 +1,265 @@
+"""What every thread did over a recording: its waits in order, short waits as sums, and samples of its running time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from whystall.tools.host.critical_path.places import NOWHERE, Place, place_of_calls, place_of_texts
+from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.model import NO_STACK, NO_TIME
+
+_MOST_WAITS = 200_000
+
+
+class Wait(NamedTuple):
+    """One time off the CPU; columns of ``switches.segments``. The thread is runnable from `awake_ns` to `end_ns`."""
+
+    start_ns: int
+    awake_ns: int
+    end_ns: int
+    state: str
+    syscall: str
+    path: str
+    fstype: str
+    object: str
+    lock: int
+    asked_ns: int
+    kernel: tuple[str, ...]
+    place: Place
+    context: str
+    waker_pid: int
+    waker_tid: int
+    waker_comm: str
+    waker_syscall: str
+    ran_pid: int
+    ran_comm: str
+    open: bool
+    seeded: bool
+
+
+class ShortWaits(NamedTuple):
+    """Waits of one place that were too short to be recorded one by one."""
+
+    wait: Wait
+    number: int
+    total_ns: int
+    max_ns: int
+
+
+class Sample(NamedTuple):
+    """What a thread ran at an instant. `kernel`: frames in the kernel, innermost first."""
+
+    at_ns: int
+    place: Place
+    kernel: tuple[str, ...]
+
+
+@dataclass
+class Timeline:
+    """One thread. `waits` are in order and do not overlap; `alive`: from its first to its last known instant."""
+
+    pid: int
+    tid: int
+    comm: str
+    waits: list[Wait] = field(default_factory=list)
+    short: list[ShortWaits] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    alive: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [wait.start_ns for wait in self.waits]
+
+    @cached_property
+    def _instants(self) -> list[int]:
+        return [sample.at_ns for sample in self.samples]
+
+    def waits_within(self, start: int, end: int) -> Iterator[Wait]:
+        """Yield the waits that overlap [start, end)."""
+        at = max(bisect_right(self._starts, start) - 1, 0)
+        for wait in self.waits[at:]:
+            if wait.start_ns >= end:
+                return
+            if wait.end_ns > start:
+                yield wait
+
+    def number_of(self, wait: Wait) -> int | None:
+        """Return the position of `wait` among `waits`; None for another one."""
+        number = bisect_left(self._starts, wait.start_ns)
+        return number if number < len(self.waits) and self.waits[number] is wait else None
+
+    def samples_within(self, start: int, end: int) -> Sequence[Sample]:
+        """Return the samples in [start, end)."""
+        return self.samples[bisect_left(self._instants, start) : bisect_left(self._instants, end)]
+
+    def next_wait(self, at: int) -> Wait | None:
+        """Return the first wait that begins at `at` or later."""
+        number = bisect_left(self._starts, at)
+        return self.waits[number] if number < len(self.waits) else None
+
+    @property
+    def waited_ns(self) -> int:
+        """Time off the CPU, short waits included."""
+        return sum(w.end_ns - w.start_ns for w in self.waits) + sum(s.total_ns for s in self.short)
+
+    @property
+    def running_ns(self) -> int:
+        """Time on a CPU."""
+        return max(0, self.alive[1] - self.alive[0] - self.waited_ns)
+
+
+def timelines(recording: Recording) -> dict[int, Timeline]:
+    """Return the timeline of every thread in `recording`, by tid."""
+    stacks = {
+        number: tuple(frames)
+        for number, frames in recording.table("switches.stacks").select("stack", "frames").iter_rows()
+    }
+    files: dict[int, tuple[str, str]] = {
+        number: (path, fstype)
+        for number, path, fstype in recording.table("switches.files").select("file", "path", "fstype").iter_rows()
+    }
+    reader = _Reader(stacks, files)
+    found: dict[int, Timeline] = {}
+    segments = recording.table("switches.segments").sort("start_ns").head(_MOST_WAITS)
+    kept: dict[tuple[Any, ...], list[int]] = {}
+    for row in segments.iter_rows(named=True):
+        wait = reader.wait(row)
+        line = found.setdefault(row["tid"], Timeline(row["pid"], row["tid"], row["comm"]))
+        if line.waits and wait.start_ns < line.waits[-1].end_ns:
+            continue  # a thread cannot wait twice at a time
+        line.waits.append(wait)
+        known = kept.setdefault(_key(row), [0, 0])
+        known[0] += 1
+        known[1] += wait.end_ns - wait.start_ns
+    for row in recording.table("switches.totals").iter_rows(named=True):
+        line = found.setdefault(row["tid"], Timeline(row["pid"], row["tid"], row["comm"]))
+        count, total = kept.get(_key(row), (0, 0))
+        if row["total_ns"] > total and row["count"] != count:
+            line.short.append(
+                ShortWaits(reader.wait(row), max(row["count"] - count, 1), row["total_ns"] - total, row["max_ns"])
+            )
+    _add_samples(recording, found)
+    _set_alive(recording, found)
+    return found
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("tid", "state", "syscall", "file", "kstack", "ustack"))
+
+
+class _Reader:
+    """Makes waits of rows; each stack is resolved once."""
+
+    def __init__(self, stacks: Mapping[int, tuple[str, ...]], files: Mapping[int, tuple[str, str]]) -> None:
+        self._stacks = stacks
+        self._files = files
+        self._places: dict[int, Place] = {-1: NOWHERE}
+
+    def wait(self, row: Mapping[str, Any]) -> Wait:
+        """Return the wait of a row of segments; of a row of totals, one without times."""
+        ustack = row["ustack"]
+        if ustack not in self._places:
+            self._places[ustack] = place_of_texts(self._stacks.get(ustack, ()))
+        path, fstype = self._files.get(row["file"], ("", ""))
+        start, end = row.get("start_ns", 0), row.get("end_ns", 0)
+        runnable = row.get("runnable_ns", 0)
+        if runnable < 0:  # not recorded: known where the waker was recorded, or the thread was preempted
+            woken = row["woken_ns"]
+            runnable = end - start if row["state"] == "R" else end - woken if 0 < woken <= end else 0
+        return Wait(
+            start_ns=start,
+            awake_ns=max(start, end - runnable),
+            end_ns=end,
+            state=row["state"],
+            syscall=row["syscall"],
+            path=path,
+            fstype=fstype,
+            object=row.get("object", ""),
+            lock=row.get("lock", 0),
+            asked_ns=row.get("asked_ns", -1),
+            kernel=self._stacks.get(row["kstack"], ()),
+            place=self._places[ustack],
+            context=row.get("context", ""),
+            waker_pid=row.get("waker_pid", 0),
+            waker_tid=row.get("waker_tid", 0),
+            waker_comm=row.get("waker_comm", ""),
+            waker_syscall=row.get("waker_syscall", ""),
+            ran_pid=row.get("ran_pid", -1),
+            ran_comm=row.get("ran_comm", ""),
+            open=row.get("open", False),
+            seeded=row.get("seeded", False),
+        )
+
+
+def _add_samples(recording: Recording, found: dict[int, Timeline]) -> None:
+    """Add the CPU samples, if they were recorded, in order."""
+    if not recording.has("samples"):
+        return
+    samples = recording.table("samples.samples").filter((pl.col("at_ns") != NO_TIME) & (pl.col("stack") != NO_STACK))
+    if samples.is_empty():
+        return
+    threads = {row["thread"]: row for row in recording.table("samples.threads").iter_rows(named=True)}
+    stacks = _SampledStacks(recording)
+    for at, thread, stack in samples.sort("at_ns").select("at_ns", "thread", "stack").iter_rows():
+        who = threads.get(thread)
+        if who is None or who["tid"] < 0:
+            continue
+        line = found.setdefault(who["tid"], Timeline(who["pid"], who["tid"], who["comm"]))
+        line.samples.append(Sample(at, *stacks.of(stack)))
+
+
+class _SampledStacks:
+    """Resolves each sampled stack once."""
+
+    def __init__(self, recording: Recording) -> None:
+        stacks, frames = recording.table("samples.stacks"), recording.table("samples.frames")
+        self._parents: list[int] = stacks["parent"].to_list()
+        self._frame_of: list[int] = stacks["frame"].to_list()
+        self._frames = list(frames.select("name", "file", "line", "kind").iter_rows())
+        self._known: dict[int, tuple[Place, tuple[str, ...]]] = {}
+
+    def of(self, stack: int) -> tuple[Place, tuple[str, ...]]:
+        """Return the place in user mode, and the kernel's frames, innermost first."""
+        if stack not in self._known:
+            frames = []
+            node = stack
+            while node >= 0:
+                frames.append(self._frames[self._frame_of[node]])
+                node = self._parents[node]
+            kernel = tuple(name for name, _, _, kind in frames if kind == "kernel")
+            self._known[stack] = (place_of_calls(frames), kernel)
+        return self._known[stack]
+
+
+def _set_alive(recording: Recording, found: Mapping[int, Timeline]) -> None:
+    """Set from when to when each thread lived: it began with the window if it waited or was counted before it."""
+    window = recording.manifest.window_ns
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    if recording.has("proc"):
+        for tid, begin, end in (
+            recording.table("proc.threads")
+            .group_by("tid")
+            .agg(pl.col("at_ns").min().alias("begin"), pl.col("at_ns").max().alias("end"))
+            .iter_rows()
+        ):
+            first[tid], last[tid] = begin, end
+    readings = sorted(set(first.values()) | set(last.values()))
+    earliest, latest = (readings[0], readings[-1]) if readings else (0, window)
+    for tid, line in found.items():
+        events = [(w.start_ns, w.end_ns) for w in (line.waits[:1] + line.waits[-1:])]
+        events += [(s.at_ns, s.at_ns) for s in (line.samples[:1] + line.samples[-1:])]
+        begin = min((start for start, _ in events), default=0)
+        end = max((stop for _, stop in events), default=window)
+        known = tid in first
+        from_start = bool(line.waits and line.waits[0].seeded) or (known and first[tid] <= earliest)
+        to_end = bool(line.waits and line.waits[-1].open) or (known and last[tid] >= latest)
+        if not known and not readings:
+            from_start = to_end = True
+        line.alive = (0 if from_start else begin, window if to_end else end)

@@ -1,0 +1,283 @@
+"""critical_path: where every part of a thread's time went, followed through the threads that it waited for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from whystall.tools.collect.options import SampleOptions, SwitchOptions
+from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.contract.result import Model
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.critical_path.choose import Choice, choose_thread
+from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits
+from whystall.tools.host.critical_path.findings import (
+    chain_text,
+    lag_finding,
+    most_by,
+    path_findings,
+    pause_findings,
+    who,
+)
+from whystall.tools.host.critical_path.folded import folded_path
+from whystall.tools.host.critical_path.objects import objects_of, passing_words
+from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
+from whystall.tools.host.critical_path.rows import Row, rows_of
+from whystall.tools.host.critical_path.timelines import Timeline, timelines
+from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
+from whystall.tools.recording.collector import Need
+from whystall.tools.recording.store import Recording
+
+# Shorter waits count in sums only, without what ended them.
+_MIN_NS = 50_000
+_DEFAULT_PERIOD_NS = 10_101_010.0
+# Report blind spots from this share of the window on, percent.
+_NOTED_PCT = 2.0
+
+
+class Params(LiveParams):
+    """Parameters of critical_path."""
+
+    tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread to account for; chosen if not given")] = None
+
+
+class PathRow(Model):
+    """A part of the thread's time. `what`: a wait (`path_codes.WAITS`), ``running``, or ``absent``; `mode`, `detail` as
+    described there. `line`: in the program; `inner`: the innermost line of Python. `by`: who ended the waits, or had
+    the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this time. `open_s`: for how long it
+    has waited at the end of the window."""
+
+    what: str
+    mode: str = ""
+    detail: str = ""
+    line: str = ""
+    inner: str = ""
+    role: str = ""
+    object: str = ""
+    window_pct: float
+    total_ms: float
+    count: int
+    p50_ms: float | None = None
+    max_ms: float | None = None
+    by: str = ""
+    chain: str = ""
+    root: str = ""
+    root_what: str = ""
+    root_line: str = ""
+    root_pct: float | None = None
+    open_s: float | None = None
+
+
+class PauseRow(Model):
+    """A function of the program that the thread is in again and again, for a short time each."""
+
+    function: str
+    line: str
+    count: int
+    p50_ms: float
+    max_ms: float
+    period_s: float
+    window_pct: float
+    parts: list[str]
+
+
+class LoopRow(Model):
+    """The event loop: times between two waits for events. `line`: of the longest."""
+
+    count: int
+    p50_ms: float
+    max_ms: float
+    line: str
+    mostly: str
+    requests_in_flight: int | None
+
+
+class ThreadRow(Model):
+    """The thread accounted for, or the one that was nearly chosen."""
+
+    pid: int
+    tid: int
+    comm: str
+
+
+class Data(Model):
+    """The account of one thread; the rows sum to the window. `chosen_by`: why this one; `runner_up`: the next best."""
+
+    thread: ThreadRow | None = None
+    chosen_by: str = ""
+    runner_up: ThreadRow | None = None
+    rows: list[PathRow] = Field(default_factory=list)
+    pauses: list[PauseRow] = Field(default_factory=list)
+    loop: LoopRow | None = None
+    threads: int = 0
+
+
+def _needs(params: Params) -> list[Need]:
+    switches = SwitchOptions(_MIN_NS, wakers=True, python=True, follow_wakers=True)
+    return [
+        Need("switches", switches),
+        Need("samples", SampleOptions(python=True), optional=True),
+        Need("objects", optional=True),
+        Need("proc", optional=True),
+    ]
+
+
+def judge(recording: Recording, params: Params) -> Judgement[Data]:
+    """Account for the time of the chosen thread of `recording`."""
+    lines = timelines(recording)
+    target = recording.manifest.target
+    pids = _target_pids(recording, lines)
+    world = World(
+        lines, objects_of(recording), max(recording.manifest.window_ns, 1), pids, passing_words(lines.values())
+    )
+    choice = _choice(world, params.tid, target.sole_pid)
+    if choice is None:
+        return Judgement(findings=[], data=Data(), seen=0)
+    line = choice.line
+    rows = explain_cpu_waits(recording, world, line, rows_of(world, line))
+    pauses = pauses_of(world, line, _sample_period(recording))
+    lag = loop_lag(world, line)
+    findings: list[Finding] = path_findings(world, line, rows) + pause_findings(line, pauses, world.window_ns)
+    if lag is not None:
+        findings.append(lag_finding(line, lag, world.window_ns))
+    return Judgement(
+        findings=findings,
+        data=Data(
+            thread=_thread(line),
+            chosen_by=choice.why,
+            runner_up=_thread(choice.runner_up) if choice.runner_up is not None else None,
+            rows=[_path_row(world, row) for row in rows[: max(params.top, 10)]],
+            pauses=[_pause_row(pause, world.window_ns) for pause in pauses[: params.top]],
+            loop=_loop_row(world, line, lag) if lag is not None else None,
+            threads=len(lines),
+        ),
+        seen=sum(len(one.waits) + len(one.samples) for one in lines.values()),
+        totals={"rows": len(rows), "pauses": len(pauses)},
+        artifacts=[folded_path(world, line, rows)],
+        not_seen=_not_seen(recording, world, line, rows),
+        basis=(world, line, rows),
+    )
+
+
+def _target_pids(recording: Recording, lines: dict[int, Timeline]) -> frozenset[int]:
+    """Return the target's processes: those of the manifest, and the children that were counted as threads of it."""
+    target = recording.manifest.target
+    if target.everything:
+        return frozenset(line.pid for line in lines.values())
+    pids = set(target.pids)
+    if recording.has("proc"):
+        pids |= set(recording.table("proc.threads")["pid"].unique().to_list())
+    return frozenset(pids)
+
+
+def _choice(world: World, tid: int | None, root: int | None) -> Choice | None:
+    if tid is None:
+        return choose_thread(world, root)
+    line = world.lines.get(tid)
+    return Choice(line, "requested", None) if line is not None else None
+
+
+def _sample_period(recording: Recording) -> float:
+    if not recording.has("samples") or recording.table("samples.events").is_empty():
+        return _DEFAULT_PERIOD_NS
+    period = float(recording.table("samples.events")["period"][0])
+    return period if period > 0 else _DEFAULT_PERIOD_NS
+
+
+def _not_seen(recording: Recording, world: World, line: Timeline, rows: list[Row]) -> list[tuple[str, str]]:
+    window = world.window_ns
+    found = []
+    unknown = sum(row.total_ns for row in rows if row.code == "unknown")
+    cut = sum(took for row in rows for chain, took in row.chains.items() if chain[-1].code == NOT_FOLLOWED)
+    unseen = sum(
+        took for row in rows for chain, took in row.chains.items() if chain[-1].code == "unknown" and chain[-1].tid > 0
+    )
+    nowhere = sum(row.total_ns for row in rows if row.code == RUNNING and not row.line)
+    if 100.0 * (unknown + cut) / window >= _NOTED_PCT:
+        found.append(("path_cut", f"{100.0 * (unknown + cut) / window:.0f} %"))
+    if 100.0 * unseen / window >= _NOTED_PCT:
+        found.append(("wakers_not_observed", f"{100.0 * unseen / window:.0f} %"))
+    if 100.0 * nowhere / window >= _NOTED_PCT:
+        found.append(("running_line_unknown", f"{100.0 * nowhere / window:.0f} %"))
+    if not world.objects.recorded:
+        found.append(("objects_not_read", ""))
+    return found
+
+
+def _thread(line: Timeline) -> ThreadRow:
+    return ThreadRow(pid=line.pid, tid=line.tid, comm=line.comm)
+
+
+def _path_row(world: World, row: Row) -> PathRow:
+    root = row.root()
+    return PathRow(
+        what=row.code,
+        mode=row.mode,
+        detail=row.detail,
+        line=row.line,
+        inner=row.inner,
+        role=row.place.role,
+        object=world.objects.name(row.object),
+        window_pct=100.0 * row.total_ns / world.window_ns,
+        total_ms=row.total_ns / 1e6,
+        count=row.count,
+        p50_ms=row.typical_ns / 1e6 if row.took else None,
+        max_ms=row.longest_ns / 1e6 if row.took else None,
+        by=most_by(row),
+        chain=chain_text(world, row),
+        root=who(world, root[0].tid) if root else "",
+        root_what=root[0].code if root else "",
+        root_line=root[0].line if root else "",
+        root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,
+        open_s=row.open_ns / 1e9 if row.open_ns else None,
+    )
+
+
+def _pause_row(pause: Pause, window_ns: int) -> PauseRow:
+    total = pause.parts.total() or 1
+    return PauseRow(
+        function=f"{pause.function.name} ({pause.function.file})",
+        line=pause.parts.most_common(1)[0][0][2],
+        count=len(pause.episodes),
+        p50_ms=sorted(pause.lengths)[len(pause.lengths) // 2] / 1e6,
+        max_ms=max(pause.lengths) / 1e6,
+        period_s=pause.period_ns / 1e9,
+        window_pct=100.0 * pause.total_ns / window_ns,
+        parts=[
+            f"{100.0 * took / total:.0f} % {code} {detail} at {text}".replace("  ", " ")
+            for (code, detail, text), took in pause.parts.most_common(4)
+        ],
+    )
+
+
+def _loop_row(world: World, line: Timeline, lag: Lag) -> LoopRow:
+    lengths = sorted(lag.lengths)
+    return LoopRow(
+        count=len(lengths),
+        p50_ms=lengths[len(lengths) // 2] / 1e6,
+        max_ms=lengths[-1] / 1e6,
+        line=lag.line,
+        mostly=lag.code,
+        requests_in_flight=world.objects.requests_in_flight(line.pid),
+    )
+
+
+TOOL = Tool(
+    name="critical_path",
+    title="Critical path",
+    description=(
+        "Where all time of the thread that makes progress went: the lines it ran, and what it waited for (lock, "
+        "interpreter lock, queue, pipe, socket, child, timer, file, CPU ...), followed through the threads and "
+        "processes that it waited for to what they did meanwhile. Recurring pauses, and the lag of an event loop. "
+        "Folded stacks as an artifact."
+    ),
+    params=Params,
+    data=Data,
+    needs=_needs,
+    judge=judge,
+    kinds=frozenset({"path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag"}),
+    cost=2.0,
+)

@@ -1,0 +1,196 @@
+"""Follow a wait to the threads that ended it, and what they did meanwhile. Pure.
+
+The method is that of Perfetto's critical path of ``thread_executing_span`` and of BCC's ``offwaketime``: the time for
+which a thread waits is the time of the thread that wakes it, and so on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.critical_path.classify import Kind, running_kind, wait_kind
+from whystall.tools.host.critical_path.objects import Objects
+from whystall.tools.host.critical_path.timelines import Timeline, Wait
+
+_DEPTH = 12
+# Parts of time that are followed for one table; beyond it they are counted as not followed.
+_BUDGET = 400_000
+# A thread that waits again this soon, in the same place, after a time-out of its own, has gone on waiting.
+_SAME_WAIT_NS = 2_000_000
+_SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice", "pwritev2"})
+# Waits that another thread ends, where the context of the wake-up was not recorded.
+_BY_THREADS = frozenset(
+    {"lock", "interpreter_lock", "queue", "barrier", "join", "pipe", "pipe_full", "socket", "child", "collective"}
+)
+_ON_SOCKETS = frozenset({"socket", "events", "collective", "queue"})
+NOT_FOLLOWED = "not_followed"
+
+
+class Step(NamedTuple):
+    """What a thread of a chain did: `code` is a wait's, or `RUNNING` with its mode in `mode`."""
+
+    tid: int
+    code: str
+    mode: str
+    detail: str
+    line: str
+    object: str
+
+
+Chains = Counter[tuple[Step, ...]]
+"""Time by chain: the steps from the first waker to the thread at the end."""
+
+
+@dataclass
+class World:
+    """All threads of a recording, and what is known of the objects between them."""
+
+    lines: Mapping[int, Timeline]
+    objects: Objects
+    window_ns: int
+    target: frozenset[int]
+    lock_words: Mapping[int, set[int]] = field(default_factory=dict)
+    _kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
+    _ends: dict[int, list[Wait]] = field(default_factory=dict)
+    _busiest: dict[int, Timeline | None] = field(default_factory=dict)
+    spent: int = 0
+
+    def kind(self, line: Timeline, wait: Wait) -> Kind:
+        """Return what a wait is for."""
+        key = (line.pid, wait.state, wait.syscall, wait.path, wait.object, wait.lock, wait.asked_ns < 0)
+        known = (*key, id(wait.kernel), id(wait.place))  # each stack is one object
+        if known not in self._kinds:
+            gil, locks = self.objects.gil_words.get(line.pid, set()), self.lock_words.get(line.pid, set())
+            kind = wait_kind(wait, gil, locks)
+            socket = self.objects.socket(wait.object)
+            if kind.code == "socket" and socket is not None and socket["remote"].endswith(":53"):
+                kind = Kind("dns", kind.detail)
+            self._kinds[known] = kind
+        return self._kinds[known]
+
+    def ends(self, line: Timeline) -> list[Wait]:
+        """Return, for each wait of a thread, the wait whose end ended it: a later one if it only timed out and the
+        thread went on waiting in the same place."""
+        if line.tid not in self._ends:
+            ends = list(line.waits)
+            for at in range(len(ends) - 2, -1, -1):
+                wait, after = line.waits[at], line.waits[at + 1]
+                again = after.start_ns - wait.end_ns < _SAME_WAIT_NS and _same(wait, after)
+                if wait.context == "timer" and again and self.kind(line, wait).code != "sleep":
+                    ends[at] = ends[at + 1]
+            self._ends[line.tid] = ends
+        return self._ends[line.tid]
+
+    def end_of(self, line: Timeline, wait: Wait) -> Wait:
+        """Return the wait whose end ended `wait`; see `ends`."""
+        ends = self.ends(line)
+        number = line.number_of(wait)
+        return ends[number] if number is not None else wait
+
+    def waker(self, line: Timeline, wait: Wait, code: str) -> Timeline | None:
+        """Return the thread that ended `wait`, or that could: None if no thread does, or it is not known."""
+        end = self.end_of(line, wait)
+        if end.open or end.waker_tid <= 0 or end.waker_tid == line.tid:
+            return self._holder(line, end, code)
+        other = self.lines.get(end.waker_tid)
+        if end.context in ("task", "signal") or (not end.context and code in _BY_THREADS):
+            return other or Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
+        if end.context in ("network", "interrupt") and code in _ON_SOCKETS:
+            peer = self.objects.peer(end.object)
+            local = peer is not None and peer["pid"] == end.waker_pid
+            sends = end.waker_syscall in _SENDS
+            if local or (sends and end.waker_pid != line.pid and self.objects.connected(line.pid, end.waker_pid)):
+                return other or Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
+            return self._holder(line, end, code)
+        if not end.context:
+            return self._holder(line, end, code)
+        return None
+
+    def _holder(self, line: Timeline, wait: Wait, code: str) -> Timeline | None:
+        """Return the thread that holds what `wait` is for, by its owner, peer or other end."""
+        row = self.objects.threads.get(line.tid)
+        if wait.open and row is not None and row["owner_tid"] > 0 and row["owner_tid"] != line.tid:
+            return self.lines.get(row["owner_tid"]) or Timeline(line.pid, row["owner_tid"], "")
+        if code in _ON_SOCKETS and (peer := self.objects.peer(wait.object)) is not None:
+            return self._of_process(peer["pid"], peer["comm"], line)
+        if code == "pipe" and (pids := self.objects.writers(wait.object, line.pid)):
+            return self._of_process(pids[0], "", line)
+        if code == "pipe_full" and (pids := self.objects.readers(wait.object, line.pid)):
+            return self._of_process(pids[0], "", line)
+        if code == "file_lock" and (pid := self.objects.lock_holder(line.pid)):
+            return self._of_process(pid, "", line)
+        if code == "interpreter_lock" and (tid := self._gil_holder(line.pid)) not in (None, line.tid):
+            return self.lines.get(tid) if tid is not None else None
+        return None
+
+    def _gil_holder(self, pid: int) -> int | None:
+        holders = (r["tid"] for r in self.objects.threads.values() if r["pid"] == pid and r["holds_gil"])
+        return next(holders, None)
+
+    def _of_process(self, pid: int, comm: str, but: Timeline) -> Timeline | None:
+        """Return the thread of another process that most likely answers: the one that is least idle."""
+        if pid not in self._busiest:
+            threads = [line for line in self.lines.values() if line.pid == pid and line.tid != but.tid]
+            self._busiest[pid] = max(threads, key=self._activity, default=None)
+        return self._busiest[pid] or (Timeline(pid, pid, comm) if pid > 0 else None)
+
+    def _activity(self, line: Timeline) -> tuple[int, int]:
+        idle = sum(w.end_ns - w.start_ns for w in line.waits if self.kind(line, w).code in ("events", "queue"))
+        return (line.alive[1] - line.alive[0] - idle, -abs(line.tid - line.pid))
+
+    def chains(
+        self, line: Timeline, start: int, end: int, path: tuple[int, ...] = ()
+    ) -> Iterator[tuple[tuple[Step, ...], int]]:
+        """Yield what thread `line` did in [start, end), as chains with their times; they sum to `end - start`."""
+        at = start
+        for wait in line.waits_within(start, end):
+            begin, stop = max(wait.start_ns, start), min(wait.end_ns, end)
+            if begin > at:
+                yield from self._ran(line, at, begin)
+            awake = min(max(wait.awake_ns, begin), stop)
+            if awake > begin:
+                yield from self._waited(line, wait, begin, awake, path)
+            if stop > awake:
+                yield (Step(line.tid, "cpu", "", "", wait.place.line, wait.ran_comm),), stop - awake
+            at = stop
+        if end > at:
+            yield from self._ran(line, at, end)
+
+    def _waited(
+        self, line: Timeline, wait: Wait, start: int, end: int, path: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[Step, ...], int]]:
+        kind = self.kind(line, wait)
+        own = Step(line.tid, kind.code, "", kind.detail, wait.place.line, wait.path or wait.object)
+        self.spent += 1
+        if self.spent > _BUDGET or len(path) >= _DEPTH:
+            yield (own, Step(0, NOT_FOLLOWED, "", "", "", "")), end - start
+            return
+        other = self.waker(line, wait, kind.code)
+        if other is None or other.tid in path:
+            yield (own,), end - start
+            return
+        for chain, took in self.chains(other, start, end, (*path, line.tid)):
+            yield (own, *chain), took
+
+    def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
+        """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits."""
+        if not line.waits and not line.samples:
+            yield (Step(line.tid, "unknown", "", "", "", ""),), end - start
+            return
+        samples = line.samples_within(start, end)
+        if not samples:
+            after = line.next_wait(end)
+            place = after.place if after is not None else None
+            yield (Step(line.tid, RUNNING, "user", "", place.line if place is not None else "", ""),), end - start
+            return
+        counts = Counter((running_kind(s.place, s.kernel), s.place.line) for s in samples)
+        for (kind, text), count in counts.items():
+            yield (Step(line.tid, RUNNING, kind.code, kind.detail, text, ""),), (end - start) * count // len(samples)
+
+
+def _same(one: Wait, other: Wait) -> bool:
+    return (one.syscall, one.lock, one.object, one.place) == (other.syscall, other.lock, other.object, other.place)
