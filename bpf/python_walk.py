@@ -6,7 +6,7 @@ The memory belongs to another process: it is untrusted, and may change while it 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -94,6 +94,10 @@ class Thread:
     """Whether its own interpreter member matches the list it is in."""
 
 
+Identify = Callable[[Reader, Runtime, int, int], int]
+"""Returns the id of a code object at an address; 0: none. See `code_id`."""
+
+
 def word(memory: Reader, address: int) -> int:
     """Read eight bytes as a number."""
     return int.from_bytes(memory.read(address, 8), "little")
@@ -118,10 +122,13 @@ def threads(memory: Reader, runtime: Runtime) -> Iterator[Thread]:
         interpreter = word(memory, interpreter + o.interpreter_next)
 
 
-def stack(memory: Reader, runtime: Runtime, state: int, tgid: int) -> tuple[list[int], dict[int, int]]:
+def stack(
+    memory: Reader, runtime: Runtime, state: int, tgid: int, identify: Identify | None = None
+) -> tuple[list[int], dict[int, int]]:
     """Return the words of a thread state's Python stack, innermost first (see ``src/python_records.h``), and addresses
-    of the code objects by id. Ends early, without an error, at invalid memory.
+    of the code objects by id. Ends early, without an error, at invalid memory. `identify`: instead of `code_id`.
     """
+    identify = identify or code_id
     words: list[int] = []
     codes: dict[int, int] = {}
     try:
@@ -130,7 +137,7 @@ def stack(memory: Reader, runtime: Runtime, state: int, tgid: int) -> tuple[list
                 if words:
                     words[-1] |= lay.FRAME_ENTRY
                 continue
-            number = code_id(memory, runtime, code, tgid)
+            number = identify(memory, runtime, code, tgid)
             if not number or len(words) >= lay.STACK_DEPTH:
                 break
             codes[number] = code

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import polars as pl
 import pytest
 from running import HERE, Running
 from slow_disk import SlowDisk
 
+from whystall.tools.collect.options import SampleOptions, SwitchOptions
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.recording.collector import Need
@@ -147,6 +149,7 @@ _OBSERVER = (
     _DROP
     + """
 import anyio, json, time
+from whystall.tools.collect.options import SampleOptions, SwitchOptions
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.recording.collector import Need
@@ -207,7 +210,8 @@ def test_nobody_cannot_name_roots_calls_and_says_so(tmp_path: Path) -> None:
     assert seen["tables"]["syscalls.calls"] == []
     waits = seen["tables"]["switches.segments"]
     assert {r["tid"] for r in waits} == set(program.start["tids"].values())  # states are for everyone to see
-    assert {(r["state"], r["syscall"], r["file"]) for r in waits} == {("S", "", -1)}
+    waiting = [r for r in waits if r["state"] != "R"]
+    assert {(r["state"], r["syscall"], r["file"]) for r in waiting} == {("S", "", -1)}
     for name in ("syscalls", "switches"):
         spots = seen["manifest"]["collectors"][name]["not_seen"]
         assert {"code": "not_permitted", "detail": "syscall of 1 processes"} in spots
@@ -240,3 +244,44 @@ def test_block_totals_count_the_requests_that_were_made(disk: SlowDisk) -> None:
     assert totals["write"]["count"] >= 10  # and the journal's
     assert rows(recording, "block.latency") == []
     assert codes(recording, "block").keys() == {"sampled"}
+
+
+_LINES = """
+import threading, time
+def compute():
+    while True:
+        sum(n * n for n in range(20_000))  # computes here
+def doze():
+    while True:
+        time.sleep(0.25)  # sleeps here
+threading.Thread(target=compute, daemon=True).start()
+threading.Thread(target=doze, daemon=True).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_lines_where_threads_compute_and_sleep_are_read_from_memory(tmp_path: Path) -> None:
+    script = tmp_path / "lines.py"
+    script.write_text(_LINES)
+    lines = {text: number for number, line in enumerate(_LINES.splitlines(), 1) for text in line.split("  # ")[1:]}
+    needs = [Need("switches", SwitchOptions(python=True)), Need("samples", SampleOptions(python=True))]
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        target = resolve(TargetParams(pid=program.pid))
+        recording = anyio.run(lambda: observe(needs, target, 2.0, [ProcfsEngine]))
+        program.kill()
+    window = recording.manifest.window_ns
+    stacks = {row["stack"]: row["frames"] for row in rows(recording, "switches.stacks")}
+    asleep: dict[str, int] = {}
+    for wait in rows(recording, "switches.segments"):
+        if wait["ustack"] >= 0 and wait["syscall"] == "clock_nanosleep" and 0 <= wait["asked_ns"] <= 250 * MS:
+            frame = stacks[wait["ustack"]][0]
+            asleep[frame] = asleep.get(frame, 0) + wait["end_ns"] - wait["start_ns"]
+    assert asleep.get(f"doze (lines.py:{lines['sleeps here']})", 0) >= 0.7 * window
+    samples = recording.table("samples.samples").join(recording.table("samples.stacks"), on="stack")
+    samples = samples.join(recording.table("samples.frames"), on="frame")
+    of_line = samples.filter(pl.col("line") == lines["computes here"])["weight"].sum()
+    assert of_line >= 0.9 * samples["weight"].sum() > 0
+    assert {"sampled"} <= codes(recording, "samples").keys()

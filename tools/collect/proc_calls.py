@@ -5,6 +5,10 @@ the same wait in the same call. If it ran, the same call with the same arguments
 call on data counts as the same only if the kernel's counts of finished reads and writes (/proc/TID/io) did not change
 and the thread spent no time in user mode. A call lasts from its first sample to its last, which is too short by at
 most two sample periods.
+
+In the account of a thread's time a sample stands for the time until the next one: sums of many are right on average,
+also for waits shorter than a period (point sampling). A runnable thread has a CPU for the share of that time that
+schedstat's first two fields tell.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ _COUNTED = frozenset(
     ]
 )
 RUNNING = "R"
+# CPU time is accounted at ticks, which may be this far apart (CONFIG_HZ=100).
+_TICK_NS = 10_000_000
 
 
 class Sample(NamedTuple):
@@ -51,7 +57,9 @@ class Sample(NamedTuple):
 
 @dataclass
 class Span:
-    """Consecutive samples of one call or wait. The caller fills in `file`, `fd`, `offset`, `direct`."""
+    """Consecutive samples of one call or wait. `until_ns`: the sample after them, 0: none. The caller fills in `file`,
+    `fd`, `offset`, `direct`, and of a wait `object`, `asked_ns`, `ustack` (`placed`: they were read; `skipped`: for its
+    stack there was no time yet)."""
 
     first: Sample
     last: Sample
@@ -63,6 +71,12 @@ class Span:
     fd: int = -1
     offset: int = -1
     direct: bool = False
+    until_ns: int = 0
+    object: str = ""
+    asked_ns: int = -1
+    ustack: int = -1
+    placed: bool = False
+    skipped: bool = False
 
     @classmethod
     def begin(cls, sample: Sample, seeded: bool) -> Span:
@@ -78,6 +92,11 @@ class Span:
     def wall_ns(self) -> int:
         """Return the time from the first to the last sample."""
         return self.last.at_ns - self.first.at_ns
+
+    @property
+    def held_ns(self) -> int:
+        """Return the time from the first sample to the one after the last, if there was one."""
+        return (self.until_ns or self.last.at_ns) - self.first.at_ns
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""
@@ -96,30 +115,57 @@ class Span:
         return run, blocked, rest - blocked, wait
 
 
+class Run(NamedTuple):
+    """A sample of a runnable thread, the time until the next sample, and the part of it in which it had a CPU.
+
+    `ustack`: number of its Python stack.
+    """
+
+    at_ns: int
+    held_ns: int
+    oncpu_ns: int
+    ustack: int
+
+
+class Ended(NamedTuple):
+    """What ended before a sample."""
+
+    call: Span | None = None
+    wait: Span | None = None
+    run: Run | None = None
+
+
 @dataclass
 class Thread:
-    """A thread with its current call and wait. `fresh`: it has no sample yet in this window."""
+    """A thread with its current call and wait, or the sample that found it runnable. `fresh`: it has no sample yet in
+    this window. The caller fills in `ustack` of a runnable one."""
 
     pid: int
     tid: int
     comm: str
     call: Span | None = None
     wait: Span | None = None
+    runnable: Sample | None = None
+    ustack: int = -1
     fresh: bool = False
     last_ns: int = -1
 
-    def feed(self, sample: Sample) -> tuple[Span | None, Span | None]:
-        """Add a sample; return the call and the wait that ended before it."""
+    def feed(self, sample: Sample) -> Ended:
+        """Add a sample; return what ended before it."""
         seeded, self.fresh, self.last_ns = self.fresh, False, sample.at_ns
-        return self._feed_call(sample, seeded), self._feed_wait(sample, seeded)
+        return Ended(self._feed_call(sample, seeded), self._feed_wait(sample, seeded), self._feed_run(sample))
 
-    def end(self, alive: bool) -> tuple[Span | None, Span | None]:
-        """Return the last call and wait. With `alive` they are open if they include the last sample."""
-        call, wait, self.call, self.wait = self.call, self.wait, None, None
+    def end(self, alive: bool, at: Sample | None = None) -> Ended:
+        """Return what has not ended yet. With `alive` it is open if it includes the last sample. `at`: a sample after
+        which the thread is no longer followed."""
+        run = self._feed_run(at) if at is not None else None
+        call, wait, self.call, self.wait, self.runnable = self.call, self.wait, None, None, None
         for span in (call, wait):
             if span is not None:
                 span.open = alive and span.last.at_ns == self.last_ns
-        return call, wait
+        if wait is not None and at is not None:
+            wait.until_ns = at.at_ns
+        return Ended(call, wait, run)
 
     def _feed_call(self, sample: Sample, seeded: bool) -> Span | None:
         if sample.call is None and not sample.off_cpu:
@@ -141,13 +187,31 @@ class Thread:
                 self.wait.add(sample)
                 return None
             ended, self.wait = self.wait, None
+            ended.until_ns = sample.at_ns
         if sample.off_cpu:
             self.wait = Span.begin(sample, seeded)
         return ended
 
+    def _feed_run(self, sample: Sample) -> Run | None:
+        before, self.runnable = self.runnable, None if sample.off_cpu else sample
+        if before is None:
+            return None
+        held, ustack, self.ustack = sample.at_ns - before.at_ns, self.ustack, -1
+        return Run(before.at_ns, held, round(held * _on_cpu(before, sample)), ustack)
+
 
 def _did_not_run(before: Sample, now: Sample) -> bool:
     return before.slices >= 0 and before.slices == now.slices and before.state == now.state
+
+
+def _on_cpu(before: Sample, now: Sample) -> float:
+    """Return the share of a runnable thread's time between two samples in which it had a CPU."""
+    if before.run_ns < 0 or now.run_ns < 0:
+        return 1.0
+    run, wait = max(0, now.run_ns - before.run_ns), max(0, now.wait_ns - before.wait_ns)
+    if run or wait:
+        return run / (run + wait)
+    return 0.0 if now.at_ns - before.at_ns > _TICK_NS else 1.0  # it still waits, unless no tick has come
 
 
 def _same_call(span: Span, now: Sample) -> bool:

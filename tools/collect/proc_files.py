@@ -7,6 +7,7 @@ import stat
 from typing import NamedTuple
 
 from whystall.tools.collect import proc_parse as parse
+from whystall.tools.contract.text import clean
 from whystall.tools.node.mounts import REMOTE, Mount, mountinfo
 
 _NOT_FILES = ("proc", "sysfs", "cgroup", "cgroup2", "devpts", "tracefs", "debugfs")
@@ -59,6 +60,18 @@ class Files:
         if key == len(self.rows):
             self.rows.append((key, path, dev, inode, fstype, True, deleted))
         return OpenFile(key, info.position, bool(info.flags & os.O_DIRECT))
+
+    def named(self, pid: int, fd: int) -> tuple[str, int]:
+        """Return what descriptor `fd` of `pid` is, as its link in /proc names it (``pipe:[123]``, a path), and the row
+        of the file if it is a regular one (-1: none); empty if unknown."""
+        try:
+            link = os.readlink(os.fsencode(f"{self._root}/{pid}/fd/{fd}"))
+        except OSError:
+            return "", -1
+        if not link.startswith(b"/"):
+            return clean(link), -1
+        opened = self.resolve(pid, fd)
+        return parse.link_path(link)[0], opened.key if opened is not None else -1
 
     def fstype(self, key: int) -> str:
         """Return the file system type of the file in row `key`; empty if unknown."""

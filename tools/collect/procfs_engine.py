@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from whystall.tools.collect.objects import Objects
-from whystall.tools.collect.options import ProcOptions, SwitchOptions, SyscallOptions
+from whystall.tools.collect.options import ProcOptions, SampleOptions, SwitchOptions, SyscallOptions
 from whystall.tools.collect.proc_block import BlockTotals
 from whystall.tools.collect.proc_interrupts import InterruptCounts
+from whystall.tools.collect.proc_python import PythonStacks
 from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader, whole_disks
 from whystall.tools.collect.proc_residency import OpenFiles
 from whystall.tools.collect.proc_run_queue import ThreadWaits
 from whystall.tools.collect.proc_sampler import ThreadSampler
+from whystall.tools.collect.python_notes import refusals
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import PARTIAL_PROC, hidden_processes, proc_is_whole
 from whystall.tools.recording.collector import Capture, Engine, Options
@@ -25,20 +27,27 @@ _BLOCK_PERIOD_NS = 100_000_000
 _CHILDREN_PERIOD_NS = 1_000_000_000
 # Limit of sampling, as a share of one CPU; with many threads it samples less often, and reports how often.
 _CPU_SHARE = 0.05
-_PER_PROCESS = frozenset({"proc", "syscalls", "switches", "run_queue", "objects"})
+# Scans come earlier and later in turn, by the golden ratio: else they would always hit the same point of a program that
+# works in cycles of their period.
+_JITTER, _GOLDEN = 0.5, 0.618033988749895
+_SAMPLED = frozenset({"syscalls", "switches", "samples"})
+_PER_PROCESS = frozenset({"proc", "syscalls", "switches", "samples", "run_queue", "objects"})
 """Collectors that read single processes; the others count for the whole host."""
 
 
 class ProcfsEngine(Engine):
     """See the module.
 
-    `proc` is exact. `syscalls` and `switches` are sampled: the target's threads 50 times per second, or, without a
-    target, threads in uninterruptible sleep 10 times per second. `block`, `interrupts` and `run_queue` have totals
-    only. `residency` (of a target only), `interrupts`, `run_queue` and `objects` are read at the start and at the end.
+    `proc` is exact. `syscalls`, `switches` and `samples` are sampled: the target's threads 50 times per second, or,
+    without a target, threads in uninterruptible sleep, and for `samples` on a CPU, 10 times per second. `block`,
+    `interrupts` and `run_queue` have totals only. `residency` (of a target only), `interrupts`, `run_queue` and
+    `objects` are read at the start and at the end.
     """
 
     name = "procfs"
-    serves = frozenset({"proc", "syscalls", "switches", "block", "residency", "interrupts", "run_queue", "objects"})
+    serves = frozenset(
+        {"proc", "syscalls", "switches", "samples", "block", "residency", "interrupts", "run_queue", "objects"}
+    )
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.period_s = DEFAULT_PERIOD_NS / 1e9
@@ -80,13 +89,8 @@ class ProcfsEngine(Engine):
             if "run_queue" in wanted:
                 self._waits = ThreadWaits(clock=self._clock)
                 self._waits.sample(self._pids or _other_pids())
-            if "syscalls" in wanted or "switches" in wanted:
-                everywhere = not self._pids
-                self._sampler = ThreadSampler(
-                    _HOST_PERIOD_NS if everywhere else _TARGET_PERIOD_NS,
-                    blocked_only=everywhere,
-                    min_ns=(SyscallOptions.of(wanted, "syscalls").min_ns, SwitchOptions.of(wanted, "switches").min_ns),
-                )
+            if _SAMPLED & wanted.keys():
+                self._sampler = self._new_sampler(wanted)
                 self._proven = self._sampler.prove()
             if "objects" in wanted:
                 self._objects = Objects(target, clock=self._clock)
@@ -102,6 +106,20 @@ class ProcfsEngine(Engine):
             ) from error
         self._started = self._clock()
         self.poll()
+
+    def _new_sampler(self, wanted: Mapping[str, Options]) -> ThreadSampler:
+        everywhere = not self._pids
+        python = SwitchOptions.of(wanted, "switches").python or SampleOptions.of(wanted, "samples").python
+        stacks = PythonStacks(named_only=everywhere) if python else None
+        if stacks is not None:
+            stacks.update(self._pids)
+        return ThreadSampler(
+            _HOST_PERIOD_NS if everywhere else _TARGET_PERIOD_NS,
+            blocked_only=everywhere,
+            min_ns=(SyscallOptions.of(wanted, "syscalls").min_ns, SwitchOptions.of(wanted, "switches").min_ns),
+            runs="samples" in wanted,
+            python=stacks,
+        )
 
     def poll(self) -> None:
         """Take the samples that are due, and set `period_s` to the time until the next one."""
@@ -128,9 +146,11 @@ class ProcfsEngine(Engine):
             self._next_children = now + _CHILDREN_PERIOD_NS
         began = time.thread_time_ns()
         sampler.scan(self._pids or _other_pids())
+        # the first scan reads everything anew, before the window
+        cost = time.thread_time_ns() - began if self._scans else 0
         self._scans += 1
-        cost = time.thread_time_ns() - began
-        self._next_scan = now + max(sampler.period_ns, int(cost / _CPU_SHARE))
+        period = sampler.period_ns * (1 + _JITTER * (self._scans * _GOLDEN % 1 - 0.5))
+        self._next_scan = now + int(max(period, cost / _CPU_SHARE))
 
     def read(self) -> dict[str, Capture]:
         """Take the last samples; return all captures."""
@@ -173,27 +193,32 @@ class ProcfsEngine(Engine):
         self._interrupts, self._waits, self._objects = None, None, None
 
     def _sampled(self, sampler: ThreadSampler) -> dict[str, Capture]:
-        period_ms = (self._clock() - self._started) / 1e6 / max(1, self._scans - 1)
-        sampled = "threads in state D" if not self._pids else "threads"
-        not_seen = [("sampled", f"{sampled} every {period_ms:.0f} ms")]
-        not_seen += [
+        period_ns = (self._clock() - self._started) // max(1, self._scans - 1)
+        permitted = [
             ("not_permitted", f"{name} of {len(pids)} processes")
             for name, pids in sorted(sampler.denied.items())
-            if name in ("syscall", "stat", "io")
+            if name in ("syscall", "stat", "io", "mem")
         ]
-        tables = {"syscalls": sampler.syscall_tables, "switches": sampler.switch_tables}
         captures = {}
-        for name in tables.keys() & self._wanted.keys():
-            frames = tables[name]()
-            kept = frames["calls" if name == "syscalls" else "segments"].height
+        for name in _SAMPLED & self._wanted.keys():
+            if name == "syscalls":
+                frames, kept = sampler.syscall_tables(), "calls"
+            elif name == "switches":
+                frames, kept = sampler.switch_tables(), "segments"
+            else:
+                frames, kept = sampler.sample_tables(period_ns), "samples"
+            sampled = ("threads" if self._pids else "threads on a CPU" if name == "samples" else "threads in state D")
+            frame_kinds = ", Python frames only" if name == "samples" else ""
+            not_seen = [("sampled", f"{sampled} every {period_ns / 1e6:.0f} ms{frame_kinds}"), *permitted]
             captures[name] = Capture(
                 tables=frames,
                 hooks=["/proc/PID/task"],
                 seen=sampler.samples,
-                kept=kept,
+                kept=frames[kept].height,
                 lost=sampler.lost,
                 proven=self._proven,
-                not_seen=not_seen,
+                not_seen=not_seen + ([] if name == "syscalls" else _python_notes(sampler.python)),
+                events=frozenset({"samples"} if name == "samples" else ()),
             )
         return captures
 
@@ -209,6 +234,18 @@ class ProcfsEngine(Engine):
             proven=block.reads > 1,
             not_seen=[("sampled", "block requests: totals only, queue and device time together")],
         )
+
+
+def _python_notes(python: PythonStacks | None) -> list[tuple[str, str]]:
+    """Return (blind spot, detail): processes whose frames cannot be walked, stacks left out, stacks not usable."""
+    if python is None:
+        return []
+    notes = [("python_frames", refusals(python.refused))] if python.refused else []
+    if python.skipped:
+        notes.append(("python_skipped", f"{python.skipped}/{python.walks + python.skipped}"))
+    if python.torn:
+        notes.append(("python_broken", f"{python.torn}/{python.walks}"))
+    return notes
 
 
 def _interrupt_capture(counts: InterruptCounts) -> Capture:

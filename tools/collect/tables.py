@@ -41,8 +41,9 @@ def filled(schemas: Mapping[str, TableSchema], **rows: Iterable[Any]) -> dict[st
 
 
 def table(schema: TableSchema, rows: list[Any]) -> pl.DataFrame:
-    """Return a table of `rows`, all of which may lack the added columns: these are then unknown."""
-    names = schema.names() if not rows or len(rows[0]) == len(schema) else schema.names()[: -len(schema.added)]
+    """Return a table of `rows`, all of which may lack the last added columns: these are then unknown."""
+    least = len(schema) - len(schema.added)
+    names = schema.names()[: max(len(rows[0]), least)] if rows else schema.names()
     return schema.completed(pl.DataFrame(rows, {name: schema[name] for name in names}, orient="row"))
 
 
@@ -75,10 +76,11 @@ SWITCHES = {
     # interrupt ran on top of. waker_syscall: the system call in which the waker was. object: what the call waits for,
     # as /proc/PID/fd names it (pipe:[123], socket:[456], anon_inode:[eventpoll]), of poll and select the first
     # descriptor; fd: its number. asked_ns: time-out or sleep that the call asked for. ran_pid, ran_comm: the thread's
-    # predecessor on the CPU, if it waited for one. -1 or empty: unknown.
+    # predecessor on the CPU, if it waited for one. sightings: of a sampling engine, how many scans found the thread in
+    # this wait: of one the length is the time until the next scan, right on average only. -1 or empty: unknown.
     "segments": _schema(
         f"start_ns end_ns {_THREAD} {_WAIT} lock waker_pid waker_tid waker_comm:str woken_ns open:bool seeded:bool",
-        added="runnable_ns context:str waker_syscall:str object:str fd asked_ns ran_pid ran_comm:str",
+        added="runnable_ns context:str waker_syscall:str object:str fd asked_ns ran_pid ran_comm:str sightings",
     ),
     "totals": _schema(f"{_THREAD} {_WAIT} count total_ns max_ns"),
     # Processes recorded from `at_ns` on because they woke (`tid`, `comm`) a thread of a target or of another such

@@ -56,16 +56,16 @@ def test_an_engine_that_cannot_run_is_named_with_why_and_the_next_takes_over() -
     assert (found.tools["biolatency"], found.why["biolatency"]) == ("procfs", {"ebpf": "no BTF"})
     assert found.tools["page_cache"] == "none"
     assert found.why["page_cache"] == {"ebpf": "no BTF", "bcc": "cachestat is missing"}
-    assert (found.tools["cpu_profile"], found.why["cpu_profile"]) == ("none", {"ebpf": "no BTF"})
+    assert (found.tools["cpu_profile"], found.why["cpu_profile"]) == ("procfs", {"ebpf": "no BTF"})
 
 
-def test_without_timers_only_what_samples_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_timers_only_what_samples_is_left_to_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = BpfError("no_privilege", "cannot open a sampling timer", "")
     monkeypatch.setattr(module, "_bpf", lambda timers: refused if timers else None)
     found = serving([engine("ebpf", EVERYTHING), ProcfsEngine])
     assert found.engines == ["ebpf", "procfs"]
     assert found.tools["fileslower"] == "ebpf"
-    assert found.collectors["samples"] == found.tools["cpu_profile"] == "none"
+    assert found.collectors["samples"] == found.tools["cpu_profile"] == "procfs"
     assert found.why["cpu_profile"] == {"ebpf": "cannot open a sampling timer"}
 
 

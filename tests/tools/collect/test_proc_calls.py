@@ -21,7 +21,7 @@ def run(*samples: Sample, alive: bool = False) -> tuple[list[Span], list[Span]]:
     """Calls and waits of a thread that was sampled so."""
     thread = Thread(1, 1, "x", fresh=True)
     ended = [*[thread.feed(s) for s in samples], thread.end(alive)]
-    return [c for c, _ in ended if c], [w for _, w in ended if w]
+    return [e.call for e in ended if e.call], [e.wait for e in ended if e.wait]
 
 
 def test_a_thread_that_never_ran_is_in_one_call_and_one_wait() -> None:
@@ -88,7 +88,27 @@ def test_a_call_not_seen_in_the_last_sample_is_not_in_flight() -> None:
 def test_a_thread_that_began_during_the_window_is_not_seeded() -> None:
     thread = Thread(1, 1, "x")
     thread.feed(sample(0))
-    call, wait = thread.end(alive=False)
+    call, wait, _ = thread.end(alive=False)
     assert call is not None
     assert wait is not None
     assert (call.seeded, wait.seeded, call.open) == (False, False, False)
+
+
+def test_a_wait_stands_for_the_time_until_the_next_sample() -> None:
+    _, waits = run(sample(0), sample(20), sample(45, "R", "", slices=2), sample(60, "S", slices=3))
+    assert [(w.samples, w.wall_ns, w.held_ns) for w in waits] == [(2, 20 * MS, 45 * MS), (1, 0, 0)]
+
+
+def runs(*samples: Sample) -> list[tuple[int, int]]:
+    """Time held and time on a CPU, in ms, of the runnable samples."""
+    thread = Thread(1, 1, "x", fresh=True)
+    ended = [thread.feed(s).run for s in samples]
+    return [(one.held_ns // MS, one.oncpu_ns // MS) for one in ended if one]
+
+
+def test_a_runnable_thread_has_a_cpu_for_the_share_that_schedstat_tells() -> None:
+    computing = [sample(20 * n, "R", "", run_ns=15 * n * MS, wait_ns=5 * n * MS) for n in range(3)]
+    assert runs(*computing) == [(20, 15), (20, 15)]
+    assert runs(sample(0, "R", ""), sample(20, "R", "")) == [(20, 0)]  # it got no CPU
+    assert runs(sample(0, "R", ""), sample(20, "S", run_ns=3 * MS)) == [(20, 20)]
+    assert runs(sample(0, "R", "", run_ns=-1), sample(20, "R", "", run_ns=-1)) == [(20, 20)]  # no schedstat
