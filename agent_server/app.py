@@ -60,6 +60,7 @@ _RECORD_NEEDS = [
     Need("block", BlockOptions()),
     Need("interrupts"),
     Need("run_queue"),
+    Need("memory_use"),
 ]
 _CACHE_NEEDS = [Need("page_cache"), Need("residency")]
 _TRACE_NEED = Need("ftrace", FtraceOptions(frozenset({"irq", "softirq"})))

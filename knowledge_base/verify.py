@@ -10,7 +10,10 @@ from whystall.tools.contract.findings import Finding, Polarity, Subject
 # A fix worked if its finding is gone or at most this share of its former size.
 _SOLVED = 0.5
 # Coverage gaps that make an absent finding inconclusive.
-_BLIND = ("events_lost", "cut_short", "target_exited", "not_proven", "sampled", "not_permitted", "no_engine")
+_BLIND = (
+    *("events_lost", "cut_short", "target_exited", "target_oom_killed", "not_proven", "sampled", "not_permitted"),
+    "no_engine",
+)
 # Kinds that prove that another was measured: these show that the page cache was observed.
 _PROOF = {
     "cache.streaming": ("cache.use", "memory.reclaim_stall"),

@@ -75,7 +75,7 @@ def conclude(
     leader = _leader(causes, assessments, _NEARLY_SAMPLED if "sampled" in weak else _NEARLY)
     unexamined = [a for a in assessments if a.state is CauseState.NOT_EXAMINED]
     if leader is None:
-        exited = any(spot.code == "target_exited" for spot in blind)
+        exited = any(spot.code in ("target_exited", "target_oom_killed") for spot in blind)
         return _without_cause(victim, findings, weak, bool(unexamined), exited)
     rivals = _rivals(causes, leader, assessments, by_id)
     if preferred in rivals:

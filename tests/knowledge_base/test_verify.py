@@ -62,7 +62,11 @@ def test_silence_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["events_lost", "cut_short", "target_exited", "not_proven", "sampled", "not_permitted", "no_engine"]
+    "code",
+    [
+        *("events_lost", "cut_short", "target_exited", "target_oom_killed", "not_proven", "sampled", "not_permitted"),
+        "no_engine",
+    ],
 )
 def test_a_look_that_could_not_see_proves_nothing(code: str) -> None:
     result = compare(checkpoint(), after(MEASURED, coverage=[coverage((code, ""))]))

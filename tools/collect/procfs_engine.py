@@ -7,9 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 
 from whystall.tools.collect.objects import Objects
-from whystall.tools.collect.options import ProcOptions, SampleOptions, SwitchOptions, SyscallOptions
+from whystall.tools.collect.options import (
+    MemoryUseOptions,
+    ProcOptions,
+    SampleOptions,
+    SwitchOptions,
+    SyscallOptions,
+)
 from whystall.tools.collect.proc_block import BlockTotals
 from whystall.tools.collect.proc_interrupts import InterruptCounts
+from whystall.tools.collect.proc_memory_use import MemoryUse
 from whystall.tools.collect.proc_python import PythonStacks
 from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader, whole_disks
 from whystall.tools.collect.proc_residency import OpenFiles
@@ -38,15 +45,18 @@ _PER_PROCESS = frozenset({"proc", "syscalls", "switches", "samples", "run_queue"
 class ProcfsEngine(Engine):
     """See the module.
 
-    `proc` is exact. `syscalls`, `switches` and `samples` are sampled: the target's threads 50 times per second, or,
-    without a target, threads in uninterruptible sleep, and for `samples` on a CPU, 10 times per second. `block`,
-    `interrupts` and `run_queue` have totals only. `residency` (of a target only), `interrupts`, `run_queue` and
-    `objects` are read at the start and at the end.
+    `proc` and `memory_use` are exact. `syscalls`, `switches` and `samples` are sampled: the target's threads 50 times
+    per second, or, without a target, threads in uninterruptible sleep, and for `samples` on a CPU, 10 times per second.
+    `block`, `interrupts` and `run_queue` have totals only. `residency` (of a target only), `interrupts`, `run_queue`
+    and `objects` are read at the start and at the end.
     """
 
     name = "procfs"
     serves = frozenset(
-        {"proc", "syscalls", "switches", "samples", "block", "residency", "interrupts", "run_queue", "objects"}
+        {
+            *("proc", "syscalls", "switches", "samples", "block", "residency", "interrupts", "run_queue", "objects"),
+            "memory_use",
+        }
     )
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -62,6 +72,7 @@ class ProcfsEngine(Engine):
         self._interrupts: InterruptCounts | None = None
         self._waits: ThreadWaits | None = None
         self._objects: Objects | None = None
+        self._memory: MemoryUse | None = None
         self._proven = False
         self._next_scan = self._next_block = self._next_children = 0
         self._started = 0
@@ -89,6 +100,9 @@ class ProcfsEngine(Engine):
             if "run_queue" in wanted:
                 self._waits = ThreadWaits(clock=self._clock)
                 self._waits.sample(self._pids or _other_pids())
+            if "memory_use" in wanted:
+                period = MemoryUseOptions.of(wanted, "memory_use").period_ns
+                self._memory = MemoryUse(target, period, clock=self._clock)
             if _SAMPLED & wanted.keys():
                 self._sampler = self._new_sampler(wanted)
                 self._proven = self._sampler.prove()
@@ -121,6 +135,14 @@ class ProcfsEngine(Engine):
             python=stacks,
         )
 
+    def start(self) -> int:
+        """Read the sizes of memory, which grow from here on."""
+        begun = self._clock()
+        if self._memory is not None:
+            self._memory.start()
+            self.poll()
+        return begun
+
     def poll(self) -> None:
         """Take the samples that are due, and set `period_s` to the time until the next one."""
         now = self._clock()
@@ -134,6 +156,9 @@ class ProcfsEngine(Engine):
                 self._block.sample()
                 self._next_block = now + _BLOCK_PERIOD_NS
             due.append(self._next_block)
+        if self._memory is not None and self._memory.due_ns:
+            self._memory.sample()
+            due.append(self._memory.due_ns)
         if self._sampler is not None:
             if now >= self._next_scan:
                 self._scan(self._sampler, now)
@@ -159,6 +184,8 @@ class ProcfsEngine(Engine):
             # first: what is waited for at the end must not have ended meanwhile
             self._objects.look(last=True)
             captures["objects"] = self._objects.read()
+        if self._memory is not None:
+            captures["memory_use"] = self._memory.read()
         if self._sampler is not None:
             self._scan(self._sampler, self._clock())
         if self._reader is not None:
@@ -191,6 +218,9 @@ class ProcfsEngine(Engine):
         """Release everything; nothing is attached."""
         self._reader, self._sampler, self._block, self._open_files = None, None, None, None
         self._interrupts, self._waits, self._objects = None, None, None
+        if self._memory is not None:
+            self._memory.close()
+        self._memory = None
 
     def _sampled(self, sampler: ThreadSampler) -> dict[str, Capture]:
         period_ns = (self._clock() - self._started) // max(1, self._scans - 1)
@@ -207,7 +237,7 @@ class ProcfsEngine(Engine):
                 frames, kept = sampler.switch_tables(), "segments"
             else:
                 frames, kept = sampler.sample_tables(period_ns), "samples"
-            sampled = ("threads" if self._pids else "threads on a CPU" if name == "samples" else "threads in state D")
+            sampled = "threads" if self._pids else "threads on a CPU" if name == "samples" else "threads in state D"
             frame_kinds = ", Python frames only" if name == "samples" else ""
             not_seen = [("sampled", f"{sampled} every {period_ns / 1e6:.0f} ms{frame_kinds}"), *permitted]
             captures[name] = Capture(

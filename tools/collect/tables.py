@@ -211,20 +211,26 @@ OBJECTS = {
     "stacks": STACKS,
 }
 
-# Memory of the processes of the target, at the start, at the end, and every `period_ns` between; -1: unknown.
+# Memory of the processes of the target and their descendants, at the start, at the end, and every `period_ns` between
+# (without a target: of all processes, between of the largest); -1: unknown.
 MEMORY_USE = {
-    # private_dirty: own copies, also of pages shared after a fork. From smaps_rollup: -1 between start and end.
+    # private_dirty: own copies, also of pages shared after a fork. pss: its share of each page. From smaps_rollup, like
+    # private_clean and shared: -1 between start and end. cgroup: of the memory controller.
     "processes": _schema(
         "at_ns pid ppid comm:str start_ticks rss_bytes anon_bytes file_bytes shmem_bytes swap_bytes page_table_bytes",
         "pss_bytes private_dirty_bytes private_clean_bytes shared_bytes cgroup:str",
     ),
-    # Of the target's cgroups and of the host (cgroup empty). limit -1: none.
+    # Of the target's cgroups and of the host (cgroup empty). limit -1: none. file: page cache with shmem. reclaimable:
+    # the part of `used` that the kernel can free by itself, without swapping. oom_kills: of its own processes, so far;
+    # before Linux 5.2 with those of cgroups below.
     "groups": _schema(
         "at_ns cgroup:str used_bytes limit_bytes anon_bytes file_bytes shmem_bytes slab_bytes kernel_stack_bytes",
-        "swap_bytes oom_kills",
+        "swap_bytes reclaimable_bytes oom_kills",
     ),
-    # Processes that the kernel killed for lack of memory; cgroup empty: unknown.
-    "oom_kills": _schema("at_ns pid comm:str cgroup:str anon_bytes"),
+    # Processes that the kernel killed for lack of memory. cgroup: its own, empty if unknown; limit_cgroup: whose limit
+    # was reached, empty: the host's memory, or unknown. pid -1: the counter of `cgroup` rose, and which process was
+    # killed is unknown. source: log (/dev/kmsg), counter (the process vanished while its cgroup's counter rose).
+    "oom_kills": _schema("at_ns pid comm:str cgroup:str limit_cgroup:str anon_bytes source:str"),
 }
 
 # Handlers of interrupts. kind: hardirq (`name`: the action's, as in /proc/interrupts) or softirq (NET_RX, BLOCK,

@@ -40,6 +40,7 @@ BLIND_SPOTS = frozenset(
         "events_lost",  # the buffer or a table was full; detail: how many
         "cut_short",  # the window ended before its time
         "target_exited",  # the observed process ended during the window
+        "target_oom_killed",  # the kernel killed an observed process for lack of memory; detail: which, its cgroup
         "not_proven",  # the collector could not be shown to be alive
         "sampled",  # the procfs engine samples; shorter waits are missed and latencies are estimates
         "not_permitted",  # no permission; detail: what
@@ -106,6 +107,8 @@ BLIND_SPOTS = frozenset(
         "samples_untimed",  # samples without an instant, of which no place in time is known; detail: how many
         "cache_untracked",  # pages whose touches were not followed, only counted; detail: how many of how many
         "less_told",  # an optional collector is not in the recording; detail: which
+        "shares_unread",  # processes whose private and shared memory was not read, to limit the cost; detail: how many
+        "few_readings",  # too few readings to tell growth from a single allocation; detail: how many
         "residency_cut",  # open files that were not asked for their cached pages; detail: how many
         "samples_outside",  # samples far from all others in time, left out; detail: how many
         "python_frames",  # Python processes whose frames could not be walked; detail: why, and which

@@ -17,6 +17,7 @@ from whystall.tools.node.vantage import host_name
 from whystall.tools.recording.assignment import Assignment
 from whystall.tools.recording.collector import Capture
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
+from whystall.tools.recording.oom_kills import killed
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 
@@ -64,6 +65,7 @@ def assemble(
                     inside = pl.col("at_ns").is_between(start_ns, start_ns + window_ns)
                     frame = frame.filter(inside | (pl.col("at_ns") < 0))
                 tables[f"{name}.{table}"] = _relative(frame, start_ns, window_ns)
+    manifest.oom_killed = killed(tables, target.pids)
     pids = _pids(tables) | set(target.pids)
     containers.locate(pids)
     manifest.containers = containers.located(pids)

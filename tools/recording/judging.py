@@ -27,6 +27,7 @@ _PARTIAL = frozenset(
         "odd_lines",
         "cut_short",
         "target_exited",
+        "target_oom_killed",
         "not_proven",
         "sampled",
         "pages_in_part",

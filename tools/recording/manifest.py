@@ -53,6 +53,8 @@ class Manifest(BaseModel):
     window_ns: int = Field(ge=0)
     requested_ns: int = Field(ge=0)
     target_exited: bool = False
+    # the process of the target that was killed for lack of memory, and its cgroup; empty for none
+    oom_killed: Inert = ""
     # pid of the recording process, which may itself have disturbed others; 0 unknown
     observer: int = Field(default=0, ge=0)
     redacted: bool = False
@@ -79,7 +81,9 @@ class Manifest(BaseModel):
             blind.append(BlindSpot(code="events_lost", detail=str(lost)))
         blind += [BlindSpot(code="not_proven", detail=name) for name, c in used.items() if not c.proven]
         blind += [BlindSpot(code="no_engine", detail=f"{n}: {why}") for n, why in self.left_out.items() if n in names]
-        if self.target_exited:
+        if self.oom_killed:
+            blind.append(BlindSpot(code="target_oom_killed", detail=self.oom_killed))
+        elif self.target_exited:
             blind.append(BlindSpot(code="target_exited", detail=self.target.describe()))
         if self.redacted:
             blind.append(BlindSpot(code="redacted"))

@@ -53,6 +53,7 @@ def redact(recording: Recording) -> Recording:
             "pod": _path(target.pod, key) if target.pod else None,
         }
     )
+    manifest.oom_killed = manifest.oom_killed.partition(" (")[0]  # the pid alone
     for container in manifest.containers:
         container.id = _hash(container.id, key) if container.id else None
         container.pod = _path(container.pod, key) if container.pod else None
@@ -68,7 +69,7 @@ def _frame(frame: pl.DataFrame, key: bytes) -> pl.DataFrame:
     for name in frame.columns:
         if frame.schema[name] != pl.String:
             continue
-        if name in ("path", "cgroup", "directory"):
+        if name in ("path", "cgroup", "limit_cgroup", "directory"):
             columns.append(_mapped(frame[name], lambda text: _path(text, key)))
         elif name in _NAMES:
             columns.append(_mapped(frame[name], lambda text: _hash(text, key)))

@@ -59,7 +59,8 @@ def secretive() -> Recording:
 
 
 def findings(recording: Recording) -> list[Finding]:
-    tools: list[Tool[Any, Any]] = registry().all()
+    every: list[Tool[Any, Any]] = registry().all()
+    tools = [t for t in every if all(recording.has(n.collector) or n.optional for n in t.needs(t.params()))]
     return [f for tool in tools for f in judge(tool, recording, tool.params()).findings]
 
 

@@ -23,5 +23,20 @@ KINDS: dict[str, KindSpec] = {
     "memory.reclaim": kind(_COUNTERS, "host", "direct_scan_rate kswapd_scan_rate steal_rate psi_some_pct refault_pct"),
     "memory.cgroup_limit": kind(_COUNTERS, "cgroup", "usage_bytes limit_bytes limit_hits limit_hit_rate refault_pct"),
     "memory.swap": kind(_COUNTERS, "host", "swap_in_rate swap_out_rate"),
+    # `rate`: of anonymous, shared and swapped-out memory; `limit_of`: the cgroup whose limit comes first, or host
+    "memory.growth": kind(_COUNTERS, "process", "rate:bytes/s grown_bytes rss_bytes until_limit_s p_value", "limit_of"),
+    # `rate`: of what the kernel cannot free by itself, so without page cache
+    "memory.group_growth": kind(
+        _COUNTERS,
+        "cgroup",
+        "rate:bytes/s used_bytes limit_bytes until_limit_s anon_rate:bytes/s shmem_rate:bytes/s file_rate:bytes/s"
+        " slab_rate:bytes/s",
+    ),
+    # memory shared after a fork that a process and its descendants now have apart
+    "memory.copies": kind(_COUNTERS, "process", "processes copied_bytes rate:bytes/s remaining_bytes"),
+    # killed by the kernel for lack of memory; `window_pct`: what is left of the window, all if the target ended by it
+    "memory.oom_kill": kind(_COUNTERS, "process", "window_pct anon_bytes limit_bytes", "limit_of", share="window_pct"),
+    # the same where only the cgroup is known
+    "memory.oom_kills": kind(_COUNTERS, "cgroup", "count limit_bytes", "limit_of"),
     "disk.saturated": kind(_COUNTERS, "device", "util_pct await_ms iops:1/s read_rate:bytes/s write_rate:bytes/s"),
 }

@@ -9,6 +9,7 @@ from pydantic import Field
 from whystall.tools.collect.options import ProcOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
+from whystall.tools.host.common import oom
 from whystall.tools.host.host_snapshot.data import Data
 from whystall.tools.host.host_snapshot.findings import findings
 from whystall.tools.host.host_snapshot.measures import measure
@@ -38,7 +39,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         return Judgement(findings=[], data=Data(window_s=0.0), seen=0, not_seen=blind)
     target = recording.manifest.target
     return Judgement(
-        findings=findings(measures, target),
+        findings=[*oom.findings(recording, oom.kills(recording)), *findings(measures, target)],
         data=measures.tables,
         seen=recording.table("proc.host").height,
         totals={
@@ -67,7 +68,7 @@ TOOL = Tool(
         {
             *("thread.time", "sched.runqueue_delay", "process.system_time", "process.io_wait", "process.major_faults"),
             *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
-            *("memory.swap", "disk.saturated"),
+            *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated"),
         }
     ),
     cost=1.0,

@@ -1,0 +1,102 @@
+"""Read which processes the kernel killed for lack of memory from its log, /dev/kmsg.
+
+Format of records: Documentation/ABI/testing/dev-kmsg of the kernel. The two lines of a kill (mm/oom_kill.c)::
+
+    6,2032,25320993921,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job,
+        task_memcg=/job/a,task=python3,pid=19763,uid=0
+    3,2033,25320993947,-;Memory cgroup out of memory: Killed process 19763 (python3) total-vm:221368kB,
+        anon-rss:32512kB, file-rss:6632kB, shmem-rss:0kB, UID:0 pgtables:124kB oom_score_adj:0
+
+The first one exists since Linux 5.0. Records of user space have a facility other than 0, so that no process can forge
+one without writing as the kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from whystall.tools.contract.text import clean, clean_path
+
+_RECORD_BYTES = 8192
+"""Longest record; a shorter buffer is refused (EINVAL)."""
+_MOST_RECORDS = 4096
+"""Most records read at once; the others follow with the next call."""
+_RECORD = re.compile(rb"^(?P<priority>\d+),\d+,(?P<time_us>\d+),[^;]*;(?P<text>[^\n]*)")
+_KILL = re.compile(
+    # without CONFIG_MEMCG there are no cgroups
+    rb"^oom-kill:constraint=[A-Z_]+,.*?(?:(?:,oom_memcg=(?P<limit>/.*?)|,global_oom),task_memcg=(?P<group>/.*))?"
+    rb",task=(?P<comm>.{0,64}),pid=(?P<pid>\d+),uid=\d+$"
+)
+_KILLED = re.compile(rb"Killed process (?P<pid>\d+) \(.*\) total-vm:\d+kB, anon-rss:(?P<anon>\d+)kB")
+_KERNEL = 8
+"""Priorities below are of facility 0, the kernel's."""
+
+
+class OomKill(NamedTuple):
+    """A killed process. `cgroup`: its own, `limit_cgroup`: the one whose limit was reached, empty for the host's
+    memory. `anon_bytes` -1: unknown. `time_us`: of the log's clock, which may differ from CLOCK_MONOTONIC by seconds.
+    """
+
+    time_us: int
+    pid: int
+    comm: str
+    cgroup: str
+    limit_cgroup: str
+    anon_bytes: int
+
+
+def oom_kills(records: list[bytes]) -> list[OomKill]:
+    """Return the kills among `records` of /dev/kmsg."""
+    kills: list[OomKill] = []
+    for raw in records:
+        record = _RECORD.match(raw)
+        if record is None or int(record["priority"]) >= _KERNEL:
+            continue
+        text = record["text"]
+        if (kill := _KILL.match(text)) is not None:
+            groups = [clean_path(kill[name]) if kill[name] else "" for name in ("group", "limit")]
+            kills.append(OomKill(int(record["time_us"]), int(kill["pid"]), clean(kill["comm"]), *groups, -1))
+        elif (killed := _KILLED.search(text)) is not None:
+            for index, one in enumerate(kills):
+                if one.pid == int(killed["pid"]):
+                    kills[index] = one._replace(anon_bytes=int(killed["anon"]) * 1024)
+    return kills
+
+
+class KernelLog:
+    """Reads the records that are written after it was opened. `denied`: it may not be read, or is not there."""
+
+    def __init__(self, path: Path = Path("/dev/kmsg")) -> None:
+        self._descriptor = -1
+        self.denied = False
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError:
+            self.close()
+            self.denied = True
+
+    def read(self) -> list[OomKill]:
+        """Return the kills since the last call."""
+        records: list[bytes] = []
+        while self._descriptor >= 0 and len(records) < _MOST_RECORDS:
+            try:
+                record = os.read(self._descriptor, _RECORD_BYTES)
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    continue  # overwritten before it was read; the next one follows
+                break
+            if not record:
+                break
+            records.append(record)
+        return oom_kills(records)
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
