@@ -78,7 +78,9 @@ class Voice:
         """Return the first part of the sentence: who does what, and where."""
         if self.path.knows(finding.kind):
             return self.path.lead(finding, self.who(finding.subject))
-        text = self._words["kinds"][finding.kind][finding.polarity.value]
+        # `allowed_cpus`: it is about these CPUs only
+        confined = self._words["confined"].get(finding.kind) if "allowed_cpus" in finding.metrics else None
+        text = (confined or self._words["kinds"][finding.kind])[finding.polarity.value]
         blanks = set(_BLANK.findall(text)) - {"who", "where"}
         named = {name: self._sampled(finding, name) or self._words["subjects"]["frame"] for name in blanks}
         return Safe(text.format(who=self.who(finding.subject), where=self.where(finding.subject), **named))

@@ -161,6 +161,14 @@ def test_every_code_of_the_critical_path_has_words(lang: str) -> None:
     assert said["path"]["cpu_details"].keys() == {"own", *re.findall(r", (\w+)", re.sub(r"\(.*?\)", "", details[1]))}
 
 
+def test_busy_cpus_are_those_of_the_host_or_those_that_the_job_may_use() -> None:
+    host = finding("cpu.saturated", busy_pct=99)
+    own = finding("cpu.saturated", words={"cpus": "1"}, busy_pct=99, allowed_cpus=1)
+    assert voice("txt", "en").lead(host) == "all CPUs of the host are busy"
+    expected = "the CPUs that the job may use are busy: 99 % busy, may use 1 CPU, CPU 1"
+    assert voice("txt", "en").finding(own) == expected
+
+
 WAITS = {
     "wait": "queue",
     "code": "get (queue.py:180)",

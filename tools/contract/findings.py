@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import Enum
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
@@ -119,6 +120,16 @@ class Finding(BaseModel):
 # Attributes that distinguish findings of one kind about one thread, after `syscall` and `operation`: old fingerprints
 # must not change.
 _DISTINGUISH = ("neighbour", "interrupt", "reason", "ranks", "name", "what")
+# save (train.py:212)
+_LINE = re.compile(r":\d+\)$")
+
+
+def _of_path(words: dict[str, str]) -> list[str]:
+    """Return what distinguishes rows of a critical path: the wait, and the function without its line, which the next
+    edit of the program changes.
+    """
+    function = _LINE.sub(")", words.get("function") or words.get("code", ""))
+    return [words.get("wait") or words.get("mode", ""), function]
 
 
 def _fingerprint(finding: Finding) -> str:
@@ -135,5 +146,6 @@ def _fingerprint(finding: Finding) -> str:
         words.get("operation", ""),
         *(f"{name}={words[name]}" for name in _DISTINGUISH if words.get(name)),
         *([f"rank={subject.rank}"] if subject.rank is not None else []),
+        *(_of_path(words) if finding.kind.startswith("path.") else []),
     ]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

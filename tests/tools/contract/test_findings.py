@@ -64,6 +64,14 @@ def test_system_calls_are_told_apart() -> None:
     assert one.fingerprint != two.fingerprint
 
 
+def test_rows_of_a_critical_path_are_told_apart_by_wait_and_function_not_by_line() -> None:
+    def row(wait: str, function: str) -> str:
+        return make(kind="path.wait", metrics={}, attributes={"wait": wait, "function": function}).fingerprint
+
+    assert row("lock", "save (train.py:212)") == row("lock", "save (train.py:9)")
+    assert len({row("lock", "save (train.py:1)"), row("file", "save (train.py:1)"), row("lock", "load (io.py:1)")}) == 3
+
+
 def test_a_finding_survives_json() -> None:
     finding = make()
     assert Finding.model_validate_json(finding.model_dump_json()) == finding

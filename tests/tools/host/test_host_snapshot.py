@@ -160,10 +160,14 @@ def test_a_neighbour_is_to_blame_only_when_the_target_waits_on_a_full_host() -> 
 def test_a_target_confined_to_one_full_cpu_is_saturated_though_the_host_is_not() -> None:
     confined = {"target_cpu_count": (1, 1), "target_cpu_busy_ns": (0.0, 9.9 * S)}
     processes = pair(PROCESS) + pair({**PROCESS, "pid": 8}, user_ns=9 * S)
-    result = judge(confined, threads=pair(THREAD, run_ns=5 * S, wait_ns=5 * S), processes=processes)
+    masks = [{"at_ns": 0, "pid": 7, "tid": 7, "comm": "train", "cpus": cpus} for cpus in ("0-1", "1")]
+    threads = pair(THREAD, run_ns=5 * S, wait_ns=5 * S)
+    result = judge(confined, threads=threads, processes=processes, affinity=masks)
     (finding,) = of(result, "cpu.saturated")
     assert finding.polarity is Polarity.ABNORMAL
-    assert finding.metrics == {"busy_pct": pytest.approx(99)}  # the host's queue says nothing about one CPU
+    # the host's queue says nothing about one CPU
+    assert finding.metrics == {"busy_pct": pytest.approx(99), "allowed_cpus": 1}
+    assert finding.attributes == {"cpus": "1"}
     assert of(result, "cpu.neighbour") == []  # who ran on that CPU is not known
 
 

@@ -12,7 +12,8 @@ KINDS: dict[str, KindSpec] = {
     "process.system_time": kind(_COUNTERS, "thread", "system_s user_s window_pct", share="window_pct"),
     "process.major_faults": kind(_COUNTERS, "process", "count rate"),
     "sched.runqueue_delay": kind(_COUNTERS, "thread", "wait_s run_s window_pct", share="window_pct"),
-    "cpu.saturated": kind(_COUNTERS, "host", "busy_pct runnable_per_cpu:ratio psi_some_pct"),
+    # `cpus`, `allowed_cpus`: those that the target may use, if it may not use all; the values are then about these
+    "cpu.saturated": kind(_COUNTERS, "host", "busy_pct allowed_cpus runnable_per_cpu:ratio psi_some_pct", "cpus"),
     "cpu.neighbour": kind(_COUNTERS, "process", "cpu_pct"),
     "cgroup.cpu_throttled": kind(
         _COUNTERS,

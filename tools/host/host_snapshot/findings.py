@@ -218,8 +218,14 @@ def _cpu_saturated(m: Measures) -> list[Finding]:
     bad = None
     if m.target_cpu_busy_pct >= BUSY_PCT and queued:
         bad = Severity.MAJOR if (per_cpu or 0.0) >= QUEUE_PER_CPU_MAJOR else Severity.MINOR
-    metrics = {"busy_pct": m.target_cpu_busy_pct, "runnable_per_cpu": per_cpu, "psi_some_pct": psi}
-    return [finding("cpu.saturated", _HOST, m.span, metrics, bad)]
+    metrics = {
+        "busy_pct": m.target_cpu_busy_pct,
+        "allowed_cpus": m.target_cpus if _confined(m) else None,
+        "runnable_per_cpu": per_cpu,
+        "psi_some_pct": psi,
+    }
+    cpus = {"cpus": m.target_cpu_list} if _confined(m) and m.target_cpu_list else None
+    return [finding("cpu.saturated", _HOST, m.span, metrics, bad, cpus)]
 
 
 def _neighbours(m: Measures, delayed: list[ThreadTime], saturated: list[Finding]) -> list[Finding]:

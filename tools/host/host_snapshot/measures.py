@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from whystall.tools.collect.ftrace.cpus import format_cpus, parse_cpus
+from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Interval
 from whystall.tools.host.common.host_counters import HostCounters
 from whystall.tools.host.host_snapshot import data
@@ -44,7 +46,10 @@ class ThreadTime:
 
 @dataclass(frozen=True)
 class Measures:
-    """The values to judge. `span`: from the host's first to its last reading; `span_s`: its length, above zero."""
+    """The values to judge. `span`: from the host's first to its last reading; `span_s`: its length, above zero.
+    `target_cpus`, `target_cpu_list`: the CPUs that the target's threads may use, counted and as ``0-3,8``; 0 and empty
+    if unknown.
+    """
 
     span: Interval
     span_s: float
@@ -55,6 +60,7 @@ class Measures:
     cgroups: list[data.CgroupRow]
     target_cpu_busy_pct: float | None
     target_cpus: int
+    target_cpu_list: str = ""
     target_pids: frozenset[int] = field(default_factory=frozenset)
 
 
@@ -97,8 +103,23 @@ def measure(recording: Recording, top: int) -> Measures | None:
         cgroups=cgroups,
         target_cpu_busy_pct=min(100.0, busy / 1e7 / span_s / cpus) if busy is not None and cpus else None,
         target_cpus=cpus,
+        target_cpu_list=_allowed_cpus(recording.tables().get("proc.affinity")),
         target_pids=members,
     )
+
+
+def _allowed_cpus(affinity: pl.DataFrame | None) -> str:
+    """Return the CPUs that the target's threads may use at last, as ``0-3,8``; empty if unknown.
+
+    Old recordings have no such table.
+    """
+    if affinity is None:
+        return ""
+    last = affinity.sort("at_ns").group_by("tid").agg(pl.col("cpus").last())
+    try:
+        return format_cpus(cpu for cpus in last["cpus"].to_list() for cpu in parse_cpus(cpus))
+    except ToolError:
+        return ""
 
 
 def _pressure(counters: HostCounters) -> list[data.Pressure]:
