@@ -25,12 +25,14 @@ _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 
 
 class Lock(NamedTuple):
-    """`owner`: thread id on the host, -1 if unknown. `stranger`: an owner that is no thread of this process, as a lock
-    in shared memory has; it is to be verified. 0: none."""
+    """`owner`: thread id on the host, -1 if unknown. `stranger`: the number of an owner that is no thread of this
+    process, 0: none. With `shared` it may be one of another process that shares the memory; else nobody can release
+    the lock: its owner ended, or it was a thread of the parent when this process was forked."""
 
     kind: str = ""
     owner: int = -1
     stranger: int = 0
+    shared: bool = False
 
 
 NONE = Lock()
@@ -71,14 +73,20 @@ def _mutex_or_stream(memory: Reader, raw: bytes, tasks: Mapping[int, int], priva
     if offset is not None and pointer >> 32 and (thread := _read(memory, pointer + offset)):
         owner = _word(thread, 0)
         return Lock("stdio", tasks[owner]) if owner in tasks else NONE
-    # a private lock whose owner is no thread of the process is one without an owner
-    return NONE if private or not owner else Lock("mutex", -1, owner)
+    return Lock("mutex", -1, owner, not private) if owner > 1 and _is_mutex(raw) else NONE
+
+
+def _is_mutex(raw: bytes) -> bool:
+    """Return whether `raw` can be a held mutex, and not a lock without an owner: its number of users and its type."""
+    count, users, kind = (_word(raw, offset) for offset in (4, 12, 16))
+    recursive = kind & 3 == 1
+    return len(raw) >= 20 and 0 < users < 1 << 16 and kind < 1 << 10 and bool(count) == recursive
 
 
 def _owned(kind: str, tid: int, tasks: Mapping[int, int], private: bool) -> Lock:
     if tid in tasks:
         return Lock(kind, tasks[tid])
-    return Lock(kind, -1, 0 if private else tid)
+    return Lock(kind) if private else Lock(kind, -1, tid, True)
 
 
 def _read(memory: Reader, address: int) -> bytes:

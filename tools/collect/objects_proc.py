@@ -67,6 +67,10 @@ class Proc:
         found = (int(name) for name in os.listdir(self.root) if name.isdigit())
         return sorted((pid for pid in found if pid != own), reverse=True)
 
+    def exists(self, tid: int) -> bool:
+        """Return whether a process or thread has this number."""
+        return os.path.exists(f"{self.root}/{tid}")
+
     def link(self, pid: int, name: str) -> bytes:
         """Return where a link of a process leads; empty if it cannot be read."""
         try:

@@ -18,6 +18,8 @@ from whystall.tools.collect.proc_sampler import syscall_name
 from whystall.tools.contract.text import clean, clean_path
 
 EVENTFD = b"anon_inode:[eventfd]"
+ABANDONED = "abandoned"
+"""Kind of a mutex that was held by a thread of the parent when its process was forked."""
 EVENTPOLL = b"anon_inode:[eventpoll]"
 _EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
 # tfd:        5 events:       19 data:  5  pos:0 ino:3a4 sdev:9
@@ -153,7 +155,7 @@ class ThreadReader:
             if interpreter is not None:
                 thread.lock = Lock("gil", interpreter.holder_tid)
             elif memory is not None and 0 < thread.word < 1 << 63:
-                thread.lock = lock_at(memory, thread.word, operation, expected, tasks)
+                thread.lock = self._verified(lock_at(memory, thread.word, operation, expected, tasks), tasks)
             thread.word = thread.word if thread.word < 1 << 63 else 0
             return
         for number in waited_descriptors(call, thread.syscall, memory):
@@ -163,6 +165,20 @@ class ThreadReader:
             thread.fd, thread.object = thread.objects[0]
         if thread.object == EVENTPOLL.decode():
             thread.objects += self._members(thread.pid, thread.fd)
+
+    def _verified(self, lock: Lock, tasks: Mapping[int, int]) -> Lock:
+        """Return a lock whose owner is no thread of the process with its number if that thread has ended.
+
+        If it is a thread of another process, it was copied by a fork; in another pid namespace the number says nothing.
+        """
+        if not lock.stranger:
+            return lock
+        own_namespace = all(inner == outer for inner, outer in tasks.items())
+        if own_namespace and not self._proc.exists(lock.stranger):
+            return Lock(lock.kind, lock.stranger)
+        if lock.shared:
+            return lock if own_namespace else Lock(lock.kind)
+        return Lock(ABANDONED)
 
     def name(self, pid: int, number: int) -> str:
         """Return what a descriptor leads to, as /proc/PID/fd has it; an eventfd with its number."""

@@ -178,9 +178,11 @@ OBJECTS = {
     # Threads of the target, of its children and, at the end, of the processes that hold what these wait for (and of
     # those that hold what the holders wait for). wchan: kernel function. object: as in `switches.segments`, but an
     # eventfd has its number (anon_inode:[eventfd:17]). lock: address of the futex word, 0: none; lock_kind: mutex,
-    # rwlock, stdio, join, gil (the interpreter lock), empty if unknown; owner_tid: of the lock, -1 if it keeps none or
-    # it could not be read. holds_gil: the interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen:
-    # by a freezer cgroup. Of a thread on a CPU or waiting for one (R) only the Python stack is read.
+    # rwlock, stdio, join, gil (the interpreter lock), abandoned (a mutex that another thread of the parent held when
+    # this process was forked: nobody can release it), empty if unknown; owner_tid: of the lock, also of a thread that
+    # has ended, -1 if it keeps none or it could not be read. holds_gil: the interpreter lock is held by this thread.
+    # tracer_pid: 0 if not traced. frozen: by a freezer cgroup. Of a thread on a CPU or waiting for one (R) only the
+    # Python stack is read.
     "threads": _schema(
         f"at_ns {_THREAD} state:str wchan:str syscall:str object:str fd lock lock_kind:str owner_tid holds_gil:bool",
         "tracer_pid frozen:bool kstack pystack",

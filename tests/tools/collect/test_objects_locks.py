@@ -39,8 +39,9 @@ def stream(tid: int) -> Memory:
     ("memory", "operation", "expected", "found"),
     [
         (at(2, 1, 7, 1, 0), PRIVATE_WAIT, 2, Lock("mutex", 1007)),
-        (at(2, 1, 555, 1, 0), PRIVATE_WAIT, 2, NONE),  # a lock that keeps no owner
-        (at(2, 1, 555, 1, 0x80), 0, 2, Lock("mutex", -1, 555)),
+        (at(2, 0, 555, 1, 0), PRIVATE_WAIT, 2, Lock("mutex", -1, 555)),  # its owner ended, or is in the parent
+        (at(2, 0, 555, 1, 0x80), 0, 2, Lock("mutex", -1, 555, shared=True)),
+        (at(2, 0, 555, 0, 0), PRIVATE_WAIT, 2, NONE),  # a lock that keeps no owner: that of an arena of malloc
         (at(0x80000007), PRIVATE_WAIT, 0x80000007, Lock("mutex", 1007)),
         (at(0x80000007), LOCK_PI, 0, Lock("mutex", 1007)),
         (at(70_000), SHARED_WAIT, 70_000, Lock("join", 70_001)),
