@@ -1,0 +1,40 @@
+"""Two faults and a control of the benchmark of faults, diagnosed while they last."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults.results import Result
+from benchmarks.faults.run import RULES
+from benchmarks.faults.runner import observe
+from benchmarks.faults.scenario import load
+
+
+def result_of(name: str) -> Result:
+    """Run one case; a void one is repeated once, since other programs may have hidden the fault."""
+    scenario = next(one for one in load() if one.id == name)
+    for repeat in range(2):
+        (result,) = observe(scenario, repeat, 1, {"rules": shlex.split(RULES)}, "test")
+        if not result.void:
+            break
+    assert (result.void, result.failed) == ("", "")
+    assert result.score is not None
+    return result
+
+
+@pytest.mark.parametrize("name", ["d01", "h02"])
+def test_a_fault_is_proved_and_its_cause_is_found(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+    result = result_of(name)
+    assert result.score is not None
+    assert result.score.outcome == "right", result.model_dump_json(indent=1)
+
+
+def test_a_job_without_a_fault_is_not_accused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+    result = result_of("c01")
+    assert result.score is not None
+    assert result.score.outcome == "quiet", result.model_dump_json(indent=1)
