@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -26,15 +25,13 @@ def result_of(name: str) -> Result:
 
 
 @pytest.mark.parametrize("name", ["d01", "h02"])
-def test_a_fault_is_proved_and_its_cause_is_found(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+def test_a_fault_is_proved_and_its_cause_is_found(name: str) -> None:
     result = result_of(name)
     assert result.score is not None
     assert result.score.outcome == "right", result.model_dump_json(indent=1)
 
 
-def test_a_job_without_a_fault_is_not_accused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+def test_a_job_without_a_fault_is_not_accused() -> None:
     result = result_of("c01")
     assert result.score is not None
     assert result.score.outcome == "quiet", result.model_dump_json(indent=1)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,10 @@ def main() -> None:
     options = parser.parse_args()
     command = [sys.executable, "-c", _MAIN, "diagnose", "--json", "--pid", options.pid]
     command += ["--symptom", options.symptom, "--duration", str(options.duration)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ)
+    # A home of its own: what was found in an earlier case must not be known in this one.
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "WHYSTALL_HOME": home}
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
     if done.returncode and not done.stdout.strip().startswith("{"):
         sys.exit(done.stderr.strip()[-500:] or done.returncode)
     diagnosis = json.loads(done.stdout)
