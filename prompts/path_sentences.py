@@ -18,11 +18,13 @@ _KINDS = ("path.running", "path.wait", "path.waker", "path.pause", "path.loop_la
 _USER, _CPU = "user", "cpu"
 _LONG = 200
 _NOTHING = Safe("")
-# A thread: its command and id.
-_THREAD = re.compile(r"(.+) \((\d+)\)")
+# train (812), train (813 of 812), train (812) +3
+_THREAD = re.compile(r"(.*?) ?\((\d+)(?: of (\d+))?\)(?: \+(\d+))?")
+# save (train.py:212), save (train.py)
+_FUNCTION = re.compile(r"(.+) \(([^()]+)\)")
 # Metrics shown behind the place, in this order.
 _NUMBERS = {
-    "path.running": ("count", "max_ms"),
+    "path.running": (),  # its count is one of samples
     "path.wait": ("count", "max_ms", "asked_ms"),
     "path.waker": ("count", "max_ms"),
     "path.pause": ("window_pct", "count", "max_ms"),
@@ -37,14 +39,12 @@ class PathVoice:
         self,
         words: dict[str, Any],
         name: Callable[[object], Safe],
-        place: Callable[[str], Safe],
         metric: Callable[[str, float, str], Safe],
     ) -> None:
-        """`name`, `place`: escape a name, and a line of code; `metric`: a metric (name, value, unit) as text."""
+        """`name`: escapes a name; `metric`: a metric (name, value, unit) as text."""
         self._words = words
         self._texts: dict[str, Any] = words["path"]
         self._name = name
-        self._place = place
         self._metric = metric
 
     def knows(self, kind: str) -> bool:
@@ -60,7 +60,7 @@ class PathVoice:
         text = self.lead(finding, who, self._share(finding))
         text = Safe(self._words["marks"]["comma"].join([text, *numbers[:most]]))
         if finding.kind == "path.loop_lag":
-            return text
+            return Safe(f"{text}{self._longest(words)}")
         if finding.kind == "path.pause":
             return Safe(f"{text}{self._mostly(words, metrics)}")
         return Safe(f"{text}{self._meanwhile(words, metrics.get('root_pct', 0.0))}{self._remarks(words)}")
@@ -71,10 +71,10 @@ class PathVoice:
         if finding.kind == "path.pause":
             return Safe(f"{who} {self.pauses(words, metrics)}")
         if finding.kind == "path.loop_lag":
-            longest = quantity(metrics.get("max_ms", 0.0), "ms")
-            return Safe(self._texts["loop_lag"].format(who=who, longest=longest) + self._at(words))
+            text = self._texts["loop_lag"].format(who=who, longest=quantity(metrics.get("max_ms", 0.0), "ms"))
+            return Safe(text + self._at({"code": words.get("code", "")}))
         if finding.kind == "path.waker":
-            waiter = self._name(short(words.get("waiter", ""), _LONG))
+            waiter = self.thread(words.get("waiter", ""))
             who = Safe(self._texts["waited_for" if words.get("waiter") else "waited_for_too"].format(who, waiter))
         running = finding.kind == "path.running" or (finding.kind == "path.waker" and not words.get("wait"))
         return Safe(f"{who} {self._does(RUNNING if running else words.get('wait', 'unknown'), words, share)}")
@@ -93,7 +93,7 @@ class PathVoice:
         text = self._texts["pauses" if known else "pauses_at_times"].format(
             period=quantity(metrics.get("period_s", 0.0), "s"), each=quantity(metrics.get("p50_ms", 0.0), "ms")
         )
-        return Safe(f"{text}{self._at(words)}")
+        return Safe(f"{text}{self._at({'code': _line_of_pause(words)})}")
 
     def pause(self, finding: Any) -> Safe:
         """Return a pause as a line of an account, without the thread."""
@@ -116,9 +116,9 @@ class PathVoice:
         modes: dict[str, Safe] = self._texts["modes"]
         inner, outer = words.get("code") or words.get("function", ""), words.get("function", "")
         if mode == _USER and inner:
-            called = self._texts["called_by"].format(self._place(outer)) if outer and outer != inner else ""
+            called = self._texts["called_by"].format(self._located(outer)) if outer and outer != inner else ""
             about = self._about(RUNNING, words)
-            return Safe(modes["code"].format(share=share, code=self._place(inner)) + about + called)
+            return Safe(modes["code"].format(share=share, code=self._located(inner)) + about + called)
         if mode == "system" and detail:
             text = modes["call"].format(share=share, call=self._name(short(detail, _LONG)))
             return Safe(text + self._about(RUNNING, {**words, "detail": ""}) + self._at(words))
@@ -143,25 +143,35 @@ class PathVoice:
     def _at(self, words: Mapping[str, str]) -> Safe:
         """Return the line of code, and the program's line that called it."""
         inner, outer = words.get("code", ""), words.get("function", "")
-        text = self._texts["at"].format(self._place(inner or outer)) if inner or outer else ""
+        text = self._texts["at"].format(self._located(inner or outer)) if inner or outer else ""
         if inner and outer and inner != outer:
-            text += self._texts["called_by"].format(self._place(outer))
+            text += self._texts["called_by"].format(self._located(outer))
         return Safe(text)
 
     def _by(self, what: str, words: Mapping[str, str]) -> Safe:
         """Return who ended the wait or had the CPU, unless it is the one whose doing is told."""
         by = words.get("by", "")
-        if not by or (by == words.get("root_by") and what != _CPU):
+        if not by or (_number(by) == _number(words.get("root_by", "")) and what != _CPU):
             return Safe("")
         texts = {_CPU: self._texts["had_cpu"], RUNNING: self._texts["because_of"]}
         return Safe(texts.get(what, self._texts["ended_by"]).format(self.thread(by)))
+
+    def _located(self, text: str) -> Safe:
+        """Return a line of code or a function such as ``save (train.py:212)``, ``save (train.py)``."""
+        known = _FUNCTION.fullmatch(text)
+        if known is None:
+            return self._name(short(text, _LONG))
+        function, line = (self._name(short(part, _LONG)) for part in known.groups())
+        return Safe(f"{function} ({line})")
 
     def thread(self, text: str) -> Safe:
         """Return a thread such as ``worker (830)``, with its command as a name."""
         known = _THREAD.fullmatch(text)
         if known is None:
             return self._name(short(text, _LONG))
-        return Safe(f"{self._name(short(known[1], _LONG))} ({known[2]})")
+        number = self._texts["thread_of"].format(known[2], known[3]) if known[3] else known[2]
+        named = f"{self._name(short(known[1], _LONG))} ({number})" if known[1] else self._texts["thread"].format(number)
+        return Safe(named + (self._texts["and_others"].format(known[4]) if known[4] else ""))
 
     def _meanwhile(self, words: Mapping[str, str], root_pct: float) -> Safe:
         """Return what the thread at the end of the chain of waits did, and the chain if it has more than one wait."""
@@ -174,24 +184,35 @@ class PathVoice:
         )
         if 0 < root_pct < 99.5:
             text += self._texts["part"].format(quantity(root_pct, "pct"))
-        if words.get("chain") and words.get("by") and words["by"] != who:
+        if words.get("chain") and words.get("by") and _number(words["by"]) != _number(who):
             text += self._texts["chain"].format(self._name(short(words["chain"], 2 * _LONG)))
         return Safe(text)
 
     def _mostly(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
-        """Return what most of a pause was spent on."""
-        main, what = words.get("main", ""), words.get("main_wait", "")
-        if not main and not what:
+        """Return what most of a pause was spent on: `main` is the mode of running, and in it what is run."""
+        main, what, pct = words.get("main", ""), words.get("main_wait", ""), metrics.get("main_pct", 0.0)
+        if not pct and not main and not what:
             return Safe("")
-        text = self._doing(what, main)
-        pct = metrics.get("main_pct", 0.0)
+        place = words.get("code", "") if words.get("code") != _line_of_pause(words) else ""
+        if what in ("", RUNNING):
+            mode, _, detail = main.partition(" ")
+            text = self._runs({"mode": mode, "detail": detail, "code": place}, _NOTHING)
+        else:
+            text = self._does(what, {"detail": main, "code": place})
         return Safe(self._texts["mostly" if pct else "mostly_unmeasured"].format(pct=quantity(pct, "pct"), does=text))
 
-    def _doing(self, what: str, main: str) -> Safe:
-        place = self._place(main) if main else Safe("")
-        if what in ("", RUNNING):
-            return Safe(self._texts["modes"]["code"].format(share="", code=place))
-        return Safe(self._verb(what).format(share="") + (self._texts["about"].format(place) if main else ""))
+    def _longest(self, words: Mapping[str, str]) -> Safe:
+        """Return what the longest time between two polls was spent on: a line of the program, a wait, or running."""
+        what = words.get("function", "")
+        if not what or what == words.get("code"):
+            return Safe("")
+        if what == RUNNING:
+            text = self._texts["modes"]["user"].format(share="")
+        elif what in self._words["path_waits"]:
+            text = self._verb(what).format(share="")
+        else:
+            return Safe(self._texts["called_by"].format(self._located(what)))
+        return Safe(self._texts["mostly_unmeasured"].format(does=text))
 
     def _remarks(self, words: Mapping[str, str]) -> Safe:
         """Return what library code a finding is about, by way of what it is known, and whether it ended."""
@@ -200,10 +221,23 @@ class PathVoice:
             known = self._texts["roles"].get(role) or self._name(short(role, _LONG))
             parts.append(self._texts["role"].format(known))
         if via := words.get("via"):
-            parts.append(self._texts["via"].format(self._name(short(via, _LONG))))
+            parts.append(self._texts["via"].format(self._located(via)))
         comma = self._words["marks"]["comma"]
         return Safe("".join(f"{comma}{part}" for part in parts) + self._flag(words))
 
     def _flag(self, words: Mapping[str, str]) -> Safe:
         flag = self._words["flags"]["open"] if words.get("open") == "yes" else ""
         return Safe(f"{self._words['marks']['comma']}{flag}" if flag else "")
+
+
+def _number(thread: str) -> str:
+    """Return the id of a thread, else its text."""
+    known = _THREAD.fullmatch(thread)
+    return known[2] if known else thread
+
+
+def _line_of_pause(words: Mapping[str, str]) -> str:
+    """Return the line of the function that recurs: that of most of its time, unless that is another function's."""
+    line, function = words.get("code", ""), words.get("function", "")
+    one, other = _FUNCTION.fullmatch(line), _FUNCTION.fullmatch(function)
+    return line if not function or (one and other and one[1] == other[1]) else function

@@ -61,7 +61,7 @@ class Voice:
         self._name = name
         self._running = running
         self._limit = limit
-        self.path = PathVoice(words, name, self.place, self.metric)
+        self.path = PathVoice(words, name, self.metric)
 
     def finding(self, finding: Any, most: int | None = None) -> Safe:
         """Return `finding` as a sentence without a full stop, with the first `most` details (None: all)."""

@@ -40,7 +40,8 @@ def account(findings: Sequence[Finding], victim: Victim | None) -> list[AccountR
 
 def _row(finding: Finding) -> AccountRow:
     metrics, words = finding.metrics, finding.attributes
-    count = metrics.get("count")
+    # of a part that it ran, the count is one of samples
+    count = metrics.get("count") if finding.kind == _WAIT else None
     return AccountRow(
         finding=finding.id,
         window_pct=finding.window_pct,

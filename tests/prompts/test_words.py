@@ -178,7 +178,7 @@ WAITS = {
     "root_by": "worker (830)",
     "root_code": "decode (data.py:17)",
 }
-PAUSE = {"code": "save (train.py:33)", "function": "save (train.py:33)", "main": "getrandom", "main_wait": "running"}
+PAUSE = {"code": "save (train.py:33)", "function": "save (train.py)", "main": "system getrandom"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ PAUSE = {"code": "save (train.py:33)", "function": "save (train.py:33)", "main":
             "en",
             finding("path.pause", words=PAUSE, period_s=2.8, p50_ms=130, main_pct=85, window_pct=5),
             "train (4243) pauses every 2.8 s for 130 ms, at save (train.py:33), 5 % of the time; "
-            "85 % of it: runs getrandom",
+            "85 % of it: runs in the system call getrandom",
         ),
         (
             "en",

@@ -25,7 +25,12 @@ PATH = [
     finding(
         "path.pause",
         id="P4",
-        words={"code": SAVE, "function": SAVE, "main": "getrandom", "main_wait": "running"},
+        words={
+            "code": "draw (train.py:9)",
+            "function": "save_checkpoint (train.py)",
+            "main_wait": "file",
+            "main": "fsync",
+        },
         window_pct=4.5,
         period_s=2.8,
         p50_ms=130,
@@ -39,7 +44,8 @@ ROWS = [
     "called by next_batch (train.py:41); meanwhile worker (830) runs (80 % of it)",
     "3.75 %  everything else",
     "What recurs, as part of these rows:",
-    " 4.5 %  pauses every 2.8 s for 130 ms, at save_checkpoint (train.py:33); 85 % of it: runs getrandom",
+    " 4.5 %  pauses every 2.8 s for 130 ms, at save_checkpoint (train.py); "
+    "85 % of it: waits for an operation on a file (fsync), at draw (train.py:9)",
 ]
 
 
