@@ -80,13 +80,13 @@ class Objects:
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
             return None
-        ports = {_port(s["local"]) for s in own if s["state"] == "LISTEN"}
-        served = [s for s in own if s["state"] == "ESTABLISHED" and _port(s["local"]) in ports]
+        ports = {_port(s["local"]) for s in own if s["state"] == "listen"}
+        served = [s for s in own if s["state"] == "established" and _port(s["local"]) in ports]
         return sum(1 for s in served if s["recv_queue"] > 0 or 0 <= s["last_received_ms"] < s["last_sent_ms"])
 
     def serves(self, pid: int) -> bool:
         """Return whether process `pid` listens for connections."""
-        return any(s["pid"] == pid and s["state"] == "LISTEN" for s in self.sockets.values())
+        return any(s["pid"] == pid and s["state"] == "listen" for s in self.sockets.values())
 
 
 def _port(address: str) -> str:
