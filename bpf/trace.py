@@ -181,7 +181,7 @@ class TraceSession(AttachedObject):
         for group in GROUPS:
             if group == "sched" or group in self.config.groups:
                 wanted |= _PROGRAMS[group]
-        here, _ = _kernel()
+        here = _kernel()
         missing = {program for program, hook in wanted.items() if hook not in here}
         self._missing = tuple(wanted[program] for program in wanted if program in missing)
         return {program: hook for program, hook in wanted.items() if program not in missing}
