@@ -16,6 +16,7 @@ from whystall.prompts.quantities import quantity
 RUNNING, REST = "running", "rest"
 _KINDS = ("path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag")
 _USER, _CPU = "user", "cpu"
+_USUAL = ("sleep", "timeout", "poll", "events", "cpu")
 _LONG = 200
 _NOTHING = Safe("")
 # train (812), train (813 of 812), train (812) +3
@@ -85,6 +86,7 @@ class PathVoice:
         """
         if what == REST:
             return Safe(self._texts["rest"])
+        words = {**words, "wait": what}
         return Safe(f"{self._does(what, words)}{self._meanwhile(words, root_pct)}{self._flag(words)}")
 
     def pauses(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
@@ -226,7 +228,9 @@ class PathVoice:
         return Safe("".join(f"{comma}{part}" for part in parts) + self._flag(words))
 
     def _flag(self, words: Mapping[str, str]) -> Safe:
-        flag = self._words["flags"]["open"] if words.get("open") == "yes" else ""
+        """Return that the wait did not end, unless it is one of many that end by themselves."""
+        open_ = words.get("open") == "yes" and words.get("wait") not in _USUAL
+        flag = self._words["flags"]["open"] if open_ else ""
         return Safe(f"{self._words['marks']['comma']}{flag}" if flag else "")
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from whystall.knowledge_base.account_row import AccountRow
 from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Lang
 from whystall.prompts.escape import Safe, short
+from whystall.prompts.path_sentences import REST
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, voice, words
 from whystall.tools.contract.findings import Finding
 
+if TYPE_CHECKING:
+    from whystall.tools.host.critical_path import tool as critical_path
+
 _PAUSES = 5
 _WIDTH = 6  # of a share
+_ROWS = 12
+_NOTHING_PCT = 0.05  # differences of rounding
 _LONG = 200
 
 
@@ -56,6 +63,30 @@ def _share(pct: float, suffix: str, lang: Lang, text: Safe) -> Safe:
     """Return `text` behind its share: in a column on terminals, else behind a colon."""
     share = quantity(pct, "pct")
     return Safe(f"{share:>{_WIDTH}}  {text}" if suffix == "txt" else f"{share}{words(lang)['marks']['colon']}{text}")
+
+
+def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
+    """Return the first lines of the tool `critical_path`: whose time it is, why, and the rows, which sum to 100 %."""
+    thread = data.thread
+    if thread is None:
+        return []
+    form, say, texts = FORMATS["txt"], voice("txt", lang), words(lang)
+    marks = texts["marks"]
+    lines = [Safe(texts["path"]["account"].format(f"{form.name(thread.comm)} ({thread.tid})"))]
+    if data.chosen_by in texts["chosen_by"]:
+        other = data.runner_up
+        named = texts["path"]["runner_up"].format(f"{form.name(other.comm)} ({other.tid})") if other else ""
+        lines.append(Safe(f"  {texts['chosen_by'][data.chosen_by]}{marks['semicolon'] if named else ''}{named}"))
+    rows = data.rows[:_ROWS]
+    for row in rows:
+        known = {
+            **{"mode": row.mode, "detail": row.detail, "code": row.inner, "function": row.line, "object": row.object},
+            **{"by": row.by, "chain": row.chain, "wait": row.what, "open": "yes" if row.open_s else ""},
+            **{"root_wait": row.root_what, "root_code": row.root_line, "root_by": row.root},
+        }
+        lines.append(_share(row.window_pct, "txt", lang, say.path.row(row.what, known, row.root_pct or 0.0)))
+    left = 100.0 - sum(row.window_pct for row in rows)
+    return [*lines, *([_share(left, "txt", lang, say.path.row(REST, {}))] if left >= _NOTHING_PCT else [])]
 
 
 def other_causes(d: Diagnosis, causes: Mapping[str, Cause], suffix: str, lang: Lang) -> list[Safe]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.presentation.account_lines import critical_path_lines
 from whystall.agent_server.presentation.comparison_lines import compare_runs_lines
 from whystall.agent_server.presentation.profile_lines import (
     cpu_profile_lines,
@@ -125,6 +126,7 @@ def _page_cache(data: PageCache, lang: Lang) -> list[Safe]:
 
 
 _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
+    "critical_path": critical_path_lines,
     "slow_node_check": _slow_node,
     "compare_runs": compare_runs_lines,
     "cpu_profile": cpu_profile_lines,

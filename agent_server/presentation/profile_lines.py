@@ -26,6 +26,8 @@ _DURATIONS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 COLUMNS = MappingProxyType(
     {
+        ("critical_path", "rows"): (),
+        ("critical_path", "pauses"): (),
         ("cpu_profile", "kinds"): (),
         ("flame_graph", "kinds"): (),
         ("flame_graph", "devices"): (),

@@ -9,10 +9,12 @@ from making import checkpoint, finding, victim
 
 from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.integrations.chat.message_texts import verdict_message
+from whystall.agent_server.presentation.account_lines import critical_path_lines
 from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis
 from whystall.knowledge_base.tickets import drafting
+from whystall.tools.host.critical_path.tool import Data, PathRow, ThreadRow
 
 SAVE = "save_checkpoint (train.py:33)"
 SLEEP = {"wait": "sleep", "code": "process_batch (train.py:21)", "function": "process_batch (train.py:21)"}
@@ -72,6 +74,18 @@ def test_a_chat_shows_the_three_largest_rows() -> None:
     said = verdict_message(diagnosis(), "en").text
     assert "- 9 %: waits for another thread" in said
     assert "everything else" not in said
+
+
+def test_the_tool_shows_the_table_that_sums_to_the_window() -> None:
+    slept = PathRow(what="sleep", line="f (a.py:3)", inner="f (a.py:3)", window_pct=90, total_ms=9000, count=9)
+    thread = ThreadRow(pid=7, tid=7, comm="train")
+    data = Data(thread=thread, chosen_by="main_thread", runner_up=thread, rows=[slept])
+    assert critical_path_lines(data, "en") == [
+        "Where the time of train (7) went",
+        "  chosen as the main thread that does the work; next best: train (7)",
+        "  90 %  sleeps for a time it asked for, at f (a.py:3)",
+        "  10 %  everything else",
+    ]
 
 
 @pytest.mark.parametrize("first", ["P2", "P1"])
