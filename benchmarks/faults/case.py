@@ -112,10 +112,7 @@ class Case:
         more = install(PARTS / process.part, place / "callbacks.py")
         self.places |= {f"{process.program}#{k}": v for k, v in marks.items()}
         self.places |= {f"{process.part}#{k}": v for k, v in more.items()}
-        settings = {"revision": 1, "log": str(self.log_path), **self.draw(process.settings)}
-        settings.setdefault("directory", self.facts["directory"])
-        self._settings[role] = settings
-        self._write_settings(role)
+        self.write_settings(role, process.settings)
         argv = [sys.executable, process.program, "config.json"]
         self.spawn(role, argv, place, {**_ENVIRONMENT, **self.draw(process.environment)})
         self.wait_ready(role)
@@ -152,15 +149,24 @@ class Case:
 
     def change(self, role: str, settings: dict[str, Any]) -> None:
         """Change settings of a running process: revision 2, the scenario's `changed`, and these."""
-        self._settings[role] |= {"revision": 2, **self.draw(self._programs[role].changed), **settings}
+        changed = self._programs[role].changed if role in self._programs else {}
+        self._settings[role] |= {"revision": 2, **self.draw(changed), **settings}
         self._write_settings(role)
         os.kill(self.pids[role], signal.SIGHUP)
 
-    def _write_settings(self, role: str) -> None:
+    def write_settings(self, role: str, settings: Mapping[str, Any]) -> Path:
+        """Write the first settings of a role, with what all programs need; return the file."""
+        common = {"revision": 1, "log": str(self.log_path), "directory": self.facts["directory"]}
+        self._settings[role] = {**common, **self.draw(settings)}
+        (self.directory / role).mkdir(exist_ok=True)
+        return self._write_settings(role)
+
+    def _write_settings(self, role: str) -> Path:
         target = self.directory / role / "config.json"
         part = target.with_suffix(".part")
         part.write_text(json.dumps(self._settings[role], indent=1))
         part.replace(target)
+        return target
 
     def settings(self, role: str = "job") -> dict[str, Any]:
         """Return the settings of a process in force."""

@@ -10,7 +10,7 @@ from benchmarks.faults.case import Case, CaseError
 _ROOT = Path("/sys/fs/cgroup")
 
 
-def _group(case: Case, controller: str, suffix: str = "") -> Path:
+def group(case: Case, controller: str, suffix: str = "") -> Path:
     """Make a cgroup of the case below the runner's own; it is removed with all processes in it."""
     base = _ROOT / controller
     if not (base / "cgroup.procs").exists():
@@ -34,7 +34,7 @@ def enter(place: Path) -> list[str]:
 
 def cpu_quota(case: Case, cpus: float, role: str = "job") -> Generator[None, None, None]:
     """Limit a process to so many CPUs."""
-    place = _group(case, "cpu")
+    place = group(case, "cpu")
     case.wrappers[role] = enter(place)
     yield
     (place / "cpu.cfs_quota_us").write_text(str(int(cpus * 100_000)))
@@ -42,7 +42,7 @@ def cpu_quota(case: Case, cpus: float, role: str = "job") -> Generator[None, Non
 
 def freeze(case: Case, role: str = "job") -> Generator[None, None, None]:
     """Freeze the cgroup of a process."""
-    place = _group(case, "freezer")
+    place = group(case, "freezer")
     case.wrappers[role] = enter(place)
     yield
     (place / "freezer.state").write_text("FROZEN")
@@ -52,7 +52,7 @@ def memory_limit(
     case: Case, limit_mib: int, role: str = "job", later_mib: int | None = None
 ) -> Generator[None, None, None]:
     """Limit the memory of a process; `later_mib`: the limit after the injection."""
-    place = _group(case, "memory")
+    place = group(case, "memory")
     (place / "memory.limit_in_bytes").write_text(str(limit_mib << 20))
     case.wrappers[role] = enter(place)
     yield

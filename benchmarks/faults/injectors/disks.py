@@ -8,13 +8,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 from benchmarks.faults.case import Case, CaseError
-from benchmarks.faults.injectors.cgroups import _group, enter
+from benchmarks.faults.injectors.cgroups import enter, group
 from benchmarks.faults.scenario import HERE, Process
 
 _FUSE = HERE.parents[1] / "tests/live/workloads/slow_fuse.py"
 
 
-def _call(*argv: str) -> str:
+def call(*argv: str) -> str:
+    """Run a command and return what it prints; raise CaseError if it fails."""
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise CaseError(f"{' '.join(argv)}: {done.stderr.strip()}")
@@ -34,10 +35,10 @@ def _loop_ext4(case: Case, mib: int) -> tuple[Path, str]:
     case.journal.add("remove_tree", str(image))
     with image.open("wb") as file:
         file.truncate(mib << 20)
-    _call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+    call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
     place = _mount_point(case)
     case.journal.add("unmount", str(place))
-    _call("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(place))
+    call("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(place))
     device = os.stat(place).st_dev
     case.facts["directory"] = str(place)
     case.facts["device"] = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
@@ -49,7 +50,7 @@ def loop_disk(
 ) -> Generator[None, None, None]:
     """Put the case's data on a loop device, and limit a process there (blkio.throttle)."""
     _, number = _loop_ext4(case, mib)
-    place = _group(case, "blkio")
+    place = group(case, "blkio")
     case.wrappers[role] = enter(place)
     yield
     for name, rate in (("write", write_mib_s), ("read", read_mib_s)):
@@ -61,7 +62,7 @@ def small_disk(case: Case, mib: int, keep_kib: int = 512) -> Generator[None, Non
     """Put the case's data on a small tmpfs, and fill it but for `keep_kib`."""
     place = _mount_point(case)
     case.journal.add("unmount", str(place))
-    _call("mount", "-t", "tmpfs", "-o", f"size={mib}m", "scratch", str(place))
+    call("mount", "-t", "tmpfs", "-o", f"size={mib}m", "scratch", str(place))
     case.facts["directory"] = str(place)
     yield
     free = os.statvfs(place).f_bavail * os.statvfs(place).f_bsize

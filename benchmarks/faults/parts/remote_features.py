@@ -7,7 +7,9 @@ from hooks import Hooks
 
 class Callbacks(Hooks):
     def on_start(self):
-        self.connection = http.client.HTTPConnection("127.0.0.1", self.job.settings["port"])
+        self.connection = http.client.HTTPConnection(
+            self.job.settings.get("host", "127.0.0.1"), self.job.settings["port"]
+        )
 
     def on_step(self, number):
         with self.job.phase("fetch"):

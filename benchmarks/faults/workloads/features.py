@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
         JOB.reloaded()
         if JOB.revision > 1:
             self.look_up()  # mark: look_up
-        return bytes(1000)
+        return bytes(JOB.settings.get("bytes", 1000))
 
     def look_up(self) -> None:
         end = time.monotonic() + JOB.settings["busy_s"]
@@ -40,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", JOB.settings["port"]), Handler)
+    server = ThreadingHTTPServer((JOB.settings.get("host", "127.0.0.1"), JOB.settings["port"]), Handler)
     JOB.emit("ready")
     server.serve_forever()
 

@@ -1,0 +1,19 @@
+"""Keep a large state, and touch all of it in every step."""
+
+import os
+
+from hooks import Hooks
+
+
+class Callbacks(Hooks):
+    def on_start(self):
+        self.state = [bytearray(os.urandom(4096) * 256) for _ in range(self.job.settings["mib"])]
+
+    def on_step(self, number):
+        with self.job.phase("touch"):
+            self.touch(number)
+
+    def touch(self, number):
+        for piece in self.state:
+            for place in range(0, len(piece), 4096):
+                piece[place] = number & 0xFF  # mark: touch
