@@ -258,8 +258,9 @@ class Capture(NamedTuple):
     results: dict[type, object]
     """The results of the collectors, by their types."""
     lost: dict[str, list[int]]
-    """Losses by reason (layout.LOSSES, ``reader_full``, ``stacks_full``, ``recursion``), per CPU or in one number. Only
-    reasons that occurred."""
+    """Losses by reason (layout.LOSSES; ``reader_...``: records that did not fit this process; ``stacks_full``;
+    ``recursion_PROGRAM``: it did not run because it was already running), per CPU or in one number. Only reasons that
+    occurred."""
     seen: dict[str, int]
     """Counts of events: ``layout.COUNTERS`` from ``self_calls`` on, without the prefix ``seen_`` (meanings:
     ``src/records.h``), ``calls`` and ``switches``."""

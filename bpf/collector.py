@@ -46,6 +46,8 @@ class Collector:
     """Maps that only its own programs use; a session without it does not create them."""
     shared_maps: ClassVar[tuple[str, ...]] = ()
     """Maps that programs of other collectors refer to, too; without a collector that needs them they get one entry."""
+    hints: ClassVar[tuple[str, ...]] = ()
+    """Programs that only add detail: it is no loss if one did not run because it was already running."""
     start_iterators: ClassVar[tuple[str, ...]] = ()
     """Programs that walk all threads when counting starts."""
     stop_iterators: ClassVar[tuple[str, ...]] = ()

@@ -39,7 +39,8 @@ MOST_FOLLOWED_USERS = 64
 MOST_FOLLOWED_KERNEL = 64
 WAKE_CONTEXTS = ("unknown", "task", "timer", "block", "network", "signal", "interrupt")
 COUNTERS = (
-    "ring_full", "call_totals_full", "file_slots_full", "off_totals_full", "files_full", "threads_full", "no_state",
+    "ring_call", "ring_segment", "ring_block", "ring_sample", "ring_stack", "ring_file", "ring_code",
+    "call_totals_full", "file_slots_full", "off_totals_full", "files_full", "threads_full", "no_state",
     "requests_full", "block_maps_full", "targets_full", "stack_walk_failed", "page_uses_full", "page_files_full",
     "stalls_full", "sizes_full", "interrupts_full", "waits_full", "compat_skipped", "self_calls", "self_switches",
     "seen_block", "seen_unreported", "seen_ticks", "seen_idle_ticks", "seen_self_ticks", "seen_samples", "seen_pages",
@@ -126,7 +127,7 @@ class Live(ct.Structure):
     ]
 
 class Counters(ct.Structure):
-    _fields_ = [("count", _u64 * 36)]
+    _fields_ = [("count", _u64 * 42)]
 
 class FileKey(ct.Structure):
     _fields_ = [("ino", _u64), ("dev", _u32), ("gen", _u32)]

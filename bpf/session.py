@@ -11,6 +11,7 @@ import os
 import resource
 import select
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +28,13 @@ from whystall.bpf.libbpf import KernelTypes, Map, Object, Ring
 
 _WALK_RING_MAX = 64 << 20
 _MAX_STACKS = 1 << 18  # kept in this process, about 200 bytes each
+_READER = {
+    lay.RECORD_CALL: "reader_call",
+    lay.RECORD_PATH: "reader_call",
+    lay.RECORD_SEGMENT: "reader_segment",
+    lay.RECORD_BLOCK: "reader_block",
+}
+"""Reasons of records lost because this process keeps no more of them."""
 _CONSTANT_VARIANTS = frozenset(name for name, *_ in lay.Config._fields_)
 
 
@@ -44,7 +52,7 @@ class SessionConfig:
     ring_bytes: int = 1 << 21
     """Power of two, at least a page."""
     max_bytes: int = 32 << 20
-    """Memory for records in this process; later records are counted as lost (``reader_full``)."""
+    """Memory for records in this process; later records are counted as lost (``reader_call`` ...)."""
     variants: Mapping[str, bool] = field(default_factory=dict)
     """False: behave as on an older kernel for task_storage, pt_regs_helper, current_btf, loop_helper,
     plain_loads, switch_has_state, atomics, or without an event of the page cache (``category:name``)."""
@@ -97,8 +105,8 @@ class Session(AttachedObject):
         self._stacks: dict[int, cap.Stack] = {}
         self._stacks_full = 0
         self._bytes = 0
-        self._dropped = 0
-        self._missed = 0
+        self._dropped: Counter[str] = Counter()
+        self._missed: Counter[str] = Counter()
 
     def __enter__(self) -> Session:
         self.load()
@@ -120,7 +128,8 @@ class Session(AttachedObject):
         """Begin to count, and return the instant by the monotonic clock. Raises ``BpfError``; then nothing is left."""
         made = self._loaded()
         try:
-            self._missed = -self._misses()
+            self._missed = Counter()
+            self._missed.subtract(self._misses_by_program())
             since = self._live.window_start = time.monotonic_ns()
             for name in _unique(name for one in self.collectors for name in one.start_iterators):
                 made.program(name).run_iterator()
@@ -220,7 +229,7 @@ class Session(AttachedObject):
         if handler is not None:
             handler(record)
         elif self._bytes + len(record) > self.config.max_bytes and record[0] != lay.RECORD_FILE:
-            self._dropped += 1
+            self._dropped[_READER.get(record[0], "reader_full")] += 1
         else:
             self._bytes += len(record)
             self._records.append(record)
@@ -288,7 +297,7 @@ class Session(AttachedObject):
             return int(self._live.window_end)
         self.poll()  # make room for what the walk writes
         end = self._live.window_end = time.monotonic_ns()
-        self._missed += self._misses()
+        self._missed.update(self._misses_by_program())
         self._live.walk_stage = 1  # at once: a call that ends before the walk reaches it is not recorded
         for name in _unique(name for one in self.collectors for name in one.stop_iterators):
             made.program(name).run_iterator()
@@ -302,15 +311,22 @@ class Session(AttachedObject):
             end = self.stop()
             self._detach()
             self.poll()
-            return self._capture(made, end, self._missed)
+            return self._capture(made, end)
         finally:
             self.close()
 
-    def _capture(self, made: Object, end: int, missed: int) -> cap.Capture:
+    def _misses_by_program(self) -> dict[str, int]:
+        """Return how often each program did not run because it was already running, since it was attached."""
+        unimportant = {name for one in self.collectors for name in one.hints}
+        return {
+            f"recursion_{one.name}": one.recursion_misses() for one in self._programs if one.name not in unimportant
+        }
+
+    def _capture(self, made: Object, end: int) -> cap.Capture:
         records = cap.Records(self._records)
         counters = self.counters()
         lost = {name: counters[name] for name in lay.LOSSES if any(counters[name])}
-        more = {"reader_full": self._dropped, "stacks_full": self._stacks_full, "recursion": missed}
+        more = {**self._dropped, "stacks_full": self._stacks_full, **self._missed}
         lost |= {name: [count] for name, count in more.items() if count}
         seen = {name.removeprefix("seen_"): sum(counters[name]) for name in lay.COUNTERS[len(lay.LOSSES) :]}
         window = Window(made, end, records, lost, seen)

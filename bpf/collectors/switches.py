@@ -27,6 +27,7 @@ class Switches(Collector):
 
     maps = ("wake_marks",)
     shared_maps = ("off_totals", "stacks_emitted")
+    hints = ("on_timer_exit", "on_timer_entry", "on_served", "on_serving", "on_completion")
     start_iterators = stop_iterators = ("walk",)
     bytes_per_thread = ct.sizeof(lay.SegmentRecord)
 

@@ -59,7 +59,7 @@ int on_complete(__u64 *ctx)
 			bpf_ringbuf_submit(record, ring_flags());
 			count(SEEN_RECORDS);
 		} else {
-			count(LOST_RING_FULL);
+			count(LOST_RING_BLOCK);
 		}
 	}
 	bpf_map_delete_elem(&requests, &address);

@@ -84,7 +84,7 @@ __noinline int emit_file_as(__u64 mnt_address, __u64 dentry_address, __u32 user,
 	if (length > PATH_BYTES)
 		return 0;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct file_record, text) + length, ring_flags())) {
-		count(LOST_RING_FULL);
+		count(LOST_RING_FILE);
 		bpf_map_delete_elem(&files_seen, &key);	/* the next slow call emits it */
 	} else {
 		count(SEEN_RECORDS);

@@ -373,7 +373,7 @@ __noinline int python_emit_code(__u32 user, __u64 code, __u64 id)
 		kept = 0;
 	record->lines_kept = kept;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct code_record, lines) + kept, ring_flags())) {
-		count(LOST_RING_FULL);
+		count(LOST_RING_CODE);
 		return 0;
 	}
 	bpf_map_update_elem(&codes_emitted, &id, &one, BPF_ANY);

@@ -125,7 +125,13 @@ enum wake_context {
 
 /* Per CPU; summed by user space. */
 enum counter {
-	LOST_RING_FULL,			/* a record did not fit the ring buffer */
+	LOST_RING_CALL,			/* a record did not fit the ring buffer: of a call, or a path that it names */
+	LOST_RING_SEGMENT,
+	LOST_RING_BLOCK,
+	LOST_RING_SAMPLE,
+	LOST_RING_STACK,
+	LOST_RING_FILE,
+	LOST_RING_CODE,
 	LOST_CALL_TOTALS_FULL,		/* map call_totals was full */
 	LOST_FILE_SLOTS_FULL,		/* map file_slots was full */
 	LOST_OFF_TOTALS_FULL,		/* map off_totals was full */

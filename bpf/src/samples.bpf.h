@@ -53,7 +53,7 @@ int on_tick(__u64 *ctx)
 	}
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
-		count(LOST_RING_FULL);
+		count(LOST_RING_SAMPLE);
 		return 0;
 	}
 	record->type = RECORD_SAMPLE;

@@ -68,7 +68,7 @@ __noinline __u64 keep_stack(__u32 user_of_scratch, __u32 bytes, __u32 kind)
 	buffer->stack.id = hash;
 	size = __builtin_offsetof(struct stack_record, ip) + depth * 8;
 	if (bpf_ringbuf_output(&ring, &buffer->stack, size, ring_flags())) {
-		count(LOST_RING_FULL);
+		count(LOST_RING_STACK);
 		bpf_map_delete_elem(&stacks_emitted, &hash);	/* its next use emits it */
 		return 0;
 	}

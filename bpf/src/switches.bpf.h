@@ -185,7 +185,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
-		count(LOST_RING_FULL);
+		count(LOST_RING_SEGMENT);
 		return 0;
 	}
 	fill_segment(record, task, state, &key, start, end, wait);

@@ -19,7 +19,7 @@ static __always_inline void emit_path(__u32 which, __u32 tid, __u64 start, __u64
 	if (!n)
 		return;
 	if (bpf_ringbuf_output(&ring, record, __builtin_offsetof(struct path_record, text) + n, ring_flags()))
-		count(LOST_RING_FULL);
+		count(LOST_RING_CALL);
 	else
 		count(SEEN_RECORDS);
 }
@@ -54,7 +54,7 @@ static __noinline int emit_call(struct task_struct *task, struct pt_regs *regs, 
 		emit_descriptor(files, fs, row->dir2 == NO_ARG ? AT_FDCWD : regs_arg(regs, row->dir2), user, KEY_DIR2);
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
-		count(LOST_RING_FULL);
+		count(LOST_RING_CALL);
 		return 0;
 	}
 	__builtin_memset(record, 0, sizeof(*record));

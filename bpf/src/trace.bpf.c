@@ -4,6 +4,7 @@
  * nearly in order (an interrupt may come between reserving a record and reading the clock); user space sorts them.
  */
 #include "common.bpf.h"
+#include "preemption.bpf.h"
 #include "regs.bpf.h"
 #include "request.h"
 #include "trace_records.h"

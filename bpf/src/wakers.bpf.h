@@ -6,6 +6,7 @@
 #ifndef WHYSTALL_WAKERS_H
 #define WHYSTALL_WAKERS_H
 
+#include "preemption.bpf.h"
 #include "switches.bpf.h"
 
 /* Wake-ups by a request's completion follow it at once: it reports itself first, then wakes the threads that wait. */
@@ -98,7 +99,7 @@ int on_completion(__u64 *ctx)
 	return 0;
 }
 
-/* Whether a signal wakes the thread: one is pending before the wake-up. Stopped threads are woken by nothing else. */
+/* Whether a task wakes the thread by a signal: one is pending before the wake-up. Stopped threads are woken by nothing else. */
 static __always_inline bool by_signal(struct task_struct *task, __u32 off_class)
 {
 	unsigned long pending;
@@ -136,8 +137,6 @@ static __always_inline __u32 context_of(struct task_struct *task, __u32 off_clas
 
 	if (!marks)
 		return WAKE_UNKNOWN;
-	if (by_signal(task, off_class))
-		return WAKE_SIGNAL;
 	if (!read_preempt_count(current_task(), &n)) {
 		if (marks->hrtimer)
 			return WAKE_TIMER;
@@ -152,6 +151,8 @@ static __always_inline __u32 context_of(struct task_struct *task, __u32 off_clas
 	}
 	if (n)
 		return context_of_softirq(marks, block);
+	if (by_signal(task, off_class))
+		return WAKE_SIGNAL;
 	return block ? WAKE_BLOCK : WAKE_TASK;
 }
 
@@ -202,7 +203,7 @@ static __always_inline void follow_waker(struct task_struct *waker, struct task_
 	__builtin_memcpy(record.comm, state->waker_comm, COMM_BYTES);
 	/* user space reads its symbols and finds its threads that are off the CPU */
 	if (bpf_ringbuf_output(&ring, &record, sizeof(record), BPF_RB_FORCE_WAKEUP))
-		count(LOST_RING_FULL);
+		count(LOST_RING_SEGMENT);
 	else
 		count(SEEN_RECORDS);
 }

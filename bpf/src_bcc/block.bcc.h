@@ -48,7 +48,7 @@ int on_complete(struct bpf_raw_tracepoint_args *ctx)
 	if (add_request(state, now) >= BLOCK_MIN_NS) {
 		fill_block(&record, state, now);
 		if (events.perf_submit(ctx, &record, sizeof(record)))
-			count(LOST_RING_FULL);
+			count(LOST_RING_BLOCK);
 		else
 			count(SEEN_RECORDS);
 	}

@@ -54,7 +54,7 @@ HERE void emit_file(void *ctx, struct vfsmount *mnt, struct dentry *dentry)
 	asm volatile("" : "+r"(length));	/* hides the known bound, so that the mask for the verifier is not optimized away */
 	length &= 2 * PATH_BYTES - 1;
 	if (events.perf_submit(ctx, record, __builtin_offsetof(struct file_record, text) + length)) {
-		count(LOST_RING_FULL);
+		count(LOST_RING_FILE);
 		files_seen.delete(&key);	/* the next slow call sends it */
 	}
 }

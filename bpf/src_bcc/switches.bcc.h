@@ -51,7 +51,7 @@ HERE void add_segment(void *ctx, struct task_struct *task, struct thread_state *
 	fill_segment(record, task, state, &key, start, end, wait);
 	record->flags = flags;
 	if (events.perf_submit(ctx, record, sizeof(*record)))
-		count(LOST_RING_FULL);
+		count(LOST_RING_SEGMENT);
 	else
 		count(SEEN_RECORDS);
 	file = waiting_file(state);

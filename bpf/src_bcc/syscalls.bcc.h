@@ -46,7 +46,7 @@ HERE void emit_path(void *ctx, __u32 tid, __u64 start, __u64 address)
 	asm volatile("" : "+r"(n));	/* hides the bound known to the compiler, not to the verifier */
 	n &= 2 * PATH_BYTES - 1;
 	if (events.perf_submit(ctx, record, __builtin_offsetof(struct path_record, text) + n))
-		count(LOST_RING_FULL);
+		count(LOST_RING_CALL);
 }
 
 /* One call in full, from its exit. */
@@ -74,7 +74,7 @@ HERE void emit_call(void *ctx, struct task_struct *task, struct pt_regs *regs, s
 	READ_COMM(record->comm, task);
 	fill_call(record, READ(task, files), regs, state, row, returned, false, &found);
 	if (events.perf_submit(ctx, record, sizeof(*record)))
-		count(LOST_RING_FULL);
+		count(LOST_RING_CALL);
 	else
 		count(SEEN_RECORDS);
 	if (row->path != NO_ARG)

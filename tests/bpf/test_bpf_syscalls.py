@@ -54,3 +54,17 @@ def test_names_of_the_unknown() -> None:
     assert not syscalls.is_file_operation("getrandom")
     with pytest.raises(KeyError):
         syscalls.names("sparc")
+
+
+def test_time_outs_are_described() -> None:
+    rows = {call: syscalls.row(call) for call in ("poll", "futex", "clock_nanosleep", "epoll_wait", "read")}
+    described = {call: (row.get("time_kind", 0), row.get("time", 0)) for call, row in rows.items()}
+    assert described == {
+        "poll": (layout.TIME_MS, 2),
+        "futex": (layout.TIME_FUTEX, 3),
+        "clock_nanosleep": (layout.TIME_SLEEP, 2),
+        "epoll_wait": (layout.TIME_MS, 3),
+        "read": (layout.TIME_NONE, 0),
+    }
+    assert rows["poll"]["fd"] == layout.NO_ARG
+    assert rows["futex"]["flags"] == layout.ROW_FUTEX

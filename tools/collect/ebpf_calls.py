@@ -28,7 +28,10 @@ class SyscallCollector(EbpfCollector):
     """Proven by a call of our own."""
 
     name = "syscalls"
-    losses = frozenset({"call_totals_full", "file_slots_full"})
+    losses = frozenset(
+        {"call_totals_full", "file_slots_full", "ring_call", "reader_call", "compat_skipped"}
+        | {"recursion_on_enter", "recursion_on_exit"}
+    )
 
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         self.kernel = Syscalls(SyscallOptions.of(wanted, self.name).min_ns)
@@ -46,7 +49,7 @@ class SwitchCollector(EbpfCollector):
     """Proven by a sleep of our own."""
 
     name = "switches"
-    losses = frozenset({"off_totals_full"})
+    losses = frozenset({"off_totals_full", "ring_segment", "reader_segment", "recursion_on_waking"})
 
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         options = SwitchOptions.of(wanted, self.name)
@@ -71,7 +74,10 @@ class BlockCollector(EbpfCollector):
     """Proven by the disks' own counts, as not every host lets us cause a request: both are zero, or both are not."""
 
     name = "block"
-    losses = frozenset({"requests_full", "block_maps_full"})
+    losses = frozenset(
+        {"requests_full", "block_maps_full", "ring_block", "reader_block"}
+        | {"recursion_on_complete", "recursion_on_issue", "recursion_on_insert", "recursion_on_merge"}
+    )
 
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         self.kernel = Block(BlockOptions.of(wanted, self.name).min_ns)

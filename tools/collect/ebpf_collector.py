@@ -40,7 +40,7 @@ class EbpfCollector:
 
     name: ClassVar[str]
     losses: ClassVar[frozenset[str]] = frozenset()
-    """Reasons of loss (of `whystall.bpf.layout.LOSSES`) that affect only this collector."""
+    """Reasons of loss (of `whystall.bpf.layout.LOSSES`) that affect this collector and no other."""
     kernel: Collector
     python: bool = False
     """Whether Python frames are wanted."""
@@ -85,10 +85,30 @@ def capture_of(
     )
 
 
+_STACKS_OF, _CALLS_OF = frozenset({"syscalls", "switches", "samples"}), frozenset({"syscalls", "switches"})
+_SHARED = {
+    "ring_stack": _STACKS_OF,
+    "stacks_full": _STACKS_OF,
+    "stack_walk_failed": _STACKS_OF,
+    "ring_code": frozenset({"switches", "samples"}),
+    "ring_file": _CALLS_OF | {"page_cache"},
+    "files_full": _CALLS_OF | {"page_cache"},
+    "no_state": _CALLS_OF | {"page_cache"},
+    "threads_full": _STACKS_OF | {"page_cache"},
+    "recursion_on_switch": _CALLS_OF,
+}
+"""Reasons of loss that affect several collectors, but not all."""
+
+
 def losses(raw: BpfCapture, name: str) -> int:
     """Return how many events of collector `name` were lost, for its own reasons and for those that affect all."""
-    of_others = {reason for kind in EbpfCollector.__subclasses__() if kind.name != name for reason in kind.losses}
-    return sum(sum(counts) for reason, counts in raw.lost.items() if reason not in of_others)
+    kinds = EbpfCollector.__subclasses__()
+    lost = 0
+    for reason, counts in raw.lost.items():
+        affected = _SHARED.get(reason) or {kind.name for kind in kinds if reason in kind.losses}
+        if not affected or name in affected:
+            lost += sum(counts)
+    return lost
 
 
 def add_files_and_stacks(capture: Capture, result: SessionResult) -> None:

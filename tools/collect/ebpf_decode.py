@@ -8,7 +8,7 @@ from collections.abc import Callable
 import polars as pl
 
 from whystall.bpf import layout
-from whystall.bpf.capture import BlockIo, Call, Capture, FileKey, device
+from whystall.bpf.capture import BlockIo, Call, Capture, File, FileKey, device
 from whystall.bpf.collectors.block import BlockRows
 from whystall.bpf.collectors.switches import SwitchRows
 from whystall.bpf.collectors.syscalls import SyscallRows
@@ -28,8 +28,10 @@ CallName = Callable[[int], str]
 _FRAMES, _USER_FRAMES = 64, 128
 
 
-def _has_content(mode: int) -> bool:
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode)
+def _has_content(file: File) -> bool:
+    if file.fs in (b"anon_inodefs", b"pidfs"):  # a regular file by its mode on some kernels
+        return False
+    return stat.S_ISREG(file.mode) or stat.S_ISDIR(file.mode) or stat.S_ISBLK(file.mode)
 
 
 class Files:
@@ -53,7 +55,7 @@ class Files:
             return -1
         if known is None:
             path, fstype, complete, deleted = f"[inode {key.ino}]", "", False, False
-        elif not _has_content(known.mode):
+        elif not _has_content(known):
             return -1
         else:
             path, fstype = clean_path(known.path), clean(known.fs)
@@ -66,7 +68,7 @@ class Files:
         """Return the name of what is no file with content, as /proc/PID/fd shows it: ``pipe:[123]``, ``socket:[456]``,
         ``anon_inode:[eventpoll]``, the path of a FIFO or a terminal. Empty for files and for none."""
         known = self._capture.files.get(key) if key is not None else None
-        if known is None or _has_content(known.mode):
+        if known is None or _has_content(known):
             return ""
         return clean_path(known.path)
 

@@ -80,6 +80,7 @@ class SampleCollector(EbpfCollector):
     """The collector ``samples``: a timer on every CPU; py-spy for Python processes whose frames cannot be walked."""
 
     name = "samples"
+    losses = frozenset({"ring_sample", "recursion_on_tick"})
 
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         options = SampleOptions.of(wanted, self.name)
