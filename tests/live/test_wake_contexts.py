@@ -39,6 +39,9 @@ def selects(): select.select([], [], [], 0.12)
 def uses_epoll(): select.epoll().poll(0.13)
 def waits(): threading.Event().wait(0.11)
 def gets_signal(): tids["got"] = signal.sigtimedwait({signal.SIGUSR1}, 3).si_signo
+def is_late():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.setpriority(os.PRIO_PROCESS, 0, 19)
+    for _ in range(20): time.sleep(0.01)
 def uses_disk():
     with open(path, "rb", buffering=0) as file:
         for at in range(0, 1 << 23, 1 << 20):
@@ -47,7 +50,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 def run(work): tids[work.__name__] = threading.get_native_id(); start.wait(); work()
 start = threading.Event()
 all = [threading.Thread(target=run, args=(one,)) for one in
-       (sleeps, reads, receives, polls, selects, uses_epoll, waits, gets_signal, uses_disk)]
+       (sleeps, reads, receives, polls, selects, uses_epoll, waits, gets_signal, is_late, uses_disk)]
 for one in all: one.start()
 go(); start.set()
 for one in all: one.join()
@@ -65,7 +68,11 @@ def produces():
         connection.send(b"y")
     os.kill(subject, signal.SIGUSR1)
     for _ in range(3): time.sleep(0.05)
-go(); produces(); log(what="done"); sys.stdin.readline()
+def burns():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    end = time.monotonic() + 0.25
+    while time.monotonic() < end: sum(range(10000))
+go(); threading.Thread(target=burns).start(); produces(); log(what="done"); sys.stdin.readline()
 """
 
 
@@ -73,6 +80,7 @@ class Watched(NamedTuple):
     """The tables, and what the programs know of themselves."""
 
     capture: Capture
+    start_ns: int
     subject: int
     worker: int
     truth: dict[str, Any]
@@ -115,7 +123,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Watched:
         undo.callback(engine.close)
         options = SwitchOptions(min_ns=10_000, wakers=True, python=True, follow_wakers=True)
         engine.load({"switches": options}, Target(everything=False, pid=subject.pid, pids=[subject.pid]))
-        engine.start()
+        start_ns = engine.start()
         for process in (subject, worker):
             assert process.stdin is not None
             process.stdin.write("go\n")
@@ -128,7 +136,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Watched:
         truth = json.loads(subject.stdout.readline())
         engine.stop()
         capture = engine.read()["switches"]
-    return Watched(capture, subject.pid, worker.pid, truth)
+    return Watched(capture, start_ns, subject.pid, worker.pid, truth)
 
 
 def test_a_sleep_is_ended_by_a_timer_after_the_time_asked_for(seen: Watched) -> None:
@@ -185,19 +193,25 @@ def test_a_read_from_disk_is_ended_by_its_completion(seen: Watched) -> None:
     assert (rows["context"] == "block").mean() > 0.8
 
 
+def test_a_wait_for_a_cpu_names_who_had_it(seen: Watched) -> None:
+    rows = seen.capture.tables["segments"].filter(pl.col("tid") == seen.truth["is_late"])
+    late = rows.filter(pl.col("runnable_ns") > MS)
+    assert late.height
+    assert seen.worker in late["ran_pid"].to_list()
+    assert rows.filter(pl.col("runnable_ns") < 50_000)["ran_pid"].unique().to_list() in ([], [-1])
+
+
 def test_the_process_that_wakes_the_target_is_followed_with_its_python_frames(seen: Watched) -> None:
     followed = seen.capture.tables["followed"]
     assert seen.worker in followed["pid"].to_list()
     assert os.getpid() not in followed["pid"].to_list()
-    since = followed.filter(pl.col("pid") == seen.worker)["at_ns"][0]
     stacks = dict(seen.capture.tables["stacks"].select("stack", "frames").iter_rows())
     rows = seen.capture.tables["segments"].filter(pl.col("pid") == seen.worker)
     sleeps = rows.filter(pl.col("tid") == seen.worker, pl.col("syscall") == "clock_nanosleep")
     assert sleeps.height >= 3
     assert any("produces" in frame for stack in sleeps["ustack"] for frame in stacks.get(stack, []))
-    (blocked,) = rows.filter(pl.col("tid") != seen.worker).iter_rows(named=True)
-    assert blocked["open"]
+    (blocked,) = rows.filter("open", pl.col("syscall") == "futex").iter_rows(named=True)
     assert blocked["seeded"]
-    assert blocked["start_ns"] <= since + 100 * MS
+    assert blocked["start_ns"] == seen.start_ns  # it slept before the window, and it was found later
     assert any("blocked_all_the_time" in frame for frame in stacks.get(blocked["ustack"], []))
     assert set(seen.capture.tables["totals"]["pid"]) == {seen.subject}

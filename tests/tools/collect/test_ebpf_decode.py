@@ -9,8 +9,11 @@ from whystall.bpf import syscalls
 from whystall.bpf.capture import BlockIo, Capture, Followed, OffTotal, Records
 from whystall.bpf.collectors.block import BlockRows
 from whystall.bpf.collectors.switches import SwitchRows
+from whystall.tools.collect.ebpf_calls import BlockCollector, SwitchCollector, SyscallCollector
 from whystall.tools.collect.ebpf_collector import losses
 from whystall.tools.collect.ebpf_decode import Files, Stacks, block_tables, switch_tables
+from whystall.tools.collect.ebpf_page_cache import PageCacheCollector
+from whystall.tools.collect.ebpf_samples import SampleCollector
 
 NUMBER = {name: nr for nr, name in syscalls.names().items()}
 TARGET, WAKER = 7, 9
@@ -31,10 +34,8 @@ def segment(**members: Any) -> bytes:
 def file(fs: bytes, mode: int, ino: int, *names: bytes) -> bytes:
     """A record of a file in file system 1, whose names come leaf first."""
     text = b"".join(name + b"\0" for name in names)
-    record = lay.FileRecord(
-        type=lay.RECORD_FILE, file=lay.FileKey(ino=ino, dev=1), mode=mode, length=len(text), fs=fs, text=text
-    )
-    return bytes(record)[: lay.FileRecord.text.offset + len(text)]
+    head = lay.FileRecord(type=lay.RECORD_FILE, file=lay.FileKey(ino=ino, dev=1), mode=mode, length=len(text), fs=fs)
+    return bytes(head)[: lay.FileRecord.text.offset] + text
 
 
 def captured(records: list[bytes], **members: Any) -> Capture:
@@ -93,5 +94,6 @@ def test_followed_wakers_have_segments_and_no_totals() -> None:
 def test_a_loss_counts_for_the_collectors_that_it_affects() -> None:
     lost = {"ring_segment": [2], "ring_stack": [0, 5], "recursion_on_enter": [7], "targets_full": [100]}
     capture = captured([], lost=lost)
-    counted = {name: losses(capture, name) for name in ("switches", "syscalls", "samples", "block", "page_cache")}
+    kinds = (SwitchCollector, SyscallCollector, SampleCollector, BlockCollector, PageCacheCollector)
+    counted = {kind.name: losses(capture, kind.name) for kind in kinds}
     assert counted == {"switches": 107, "syscalls": 112, "samples": 105, "block": 100, "page_cache": 100}
