@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import file_server
 
 from whystall.tools.collect.objects import Objects
 from whystall.tools.recording.target import Target
@@ -216,3 +217,17 @@ def test_a_process_in_other_namespaces() -> None:
             for pid in (*map(int, children.read_text().split()), writer.pid, reader.pid):
                 os.kill(pid, signal.SIGKILL)
             reader.wait()
+
+
+def test_the_server_of_a_file() -> None:
+    with file_server("read=1") as (backing, mount):
+        (backing / "x").write_text("content")
+        with subprocess.Popen(["cat", str(mount / "x")], stdout=subprocess.DEVNULL) as reader:
+            time.sleep(0.3)
+            objects = Objects(Target(everything=False, pid=reader.pid, pids=[reader.pid]))
+            objects.look(last=True)
+    tables = objects.read().tables
+    (waits,) = tables["threads"].filter(pid=reader.pid).rows(named=True)
+    assert waits["object"] == str(mount / "x")
+    (server,) = set(tables["ends"].filter(object=waits["object"])["pid"])
+    assert "fuse_dev_do_read" in tables["threads"].filter(pid=server)["wchan"].to_list()

@@ -1,10 +1,11 @@
-"""Find the processes that hold sockets, pipes, FIFOs and eventfds open."""
+"""Find the processes that hold sockets, pipes, FIFOs and eventfds open, or serve FUSE file systems."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from whystall.tools.collect.objects_fuse import DEVICE, served_connection
 from whystall.tools.collect.objects_proc import Proc
 from whystall.tools.collect.objects_threads import EVENTFD, ThreadReader
 from whystall.tools.contract.text import clean_path
@@ -56,6 +57,8 @@ class Holders:
         if link == EVENTFD:
             self._eventfds += 1
             return self._threads.eventfd(pid, number) if self._eventfds <= _MOST_EVENTFDS else ""
+        if link == DEVICE:
+            return served_connection(self._proc.read(pid, f"fdinfo/{number}"))
         if link.startswith(_PREFIXES):
             return clean_path(link)
         path = clean_path(link) if self.paths and link.startswith(b"/") else ""

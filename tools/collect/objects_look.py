@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
-from whystall.tools.collect.objects_ends import Holders
+from whystall.tools.collect.objects_ends import Holder, Holders
 from whystall.tools.collect.objects_file_locks import FileLock, concerning, file_locks, same_lock
+from whystall.tools.collect.objects_fuse import FuseMounts, waits_for_server
 from whystall.tools.collect.objects_proc import Proc
 from whystall.tools.collect.objects_python import Interpreters
 from whystall.tools.collect.objects_sockets import Sockets, name_of
@@ -20,6 +21,7 @@ _MOST_PROCESSES = 64
 _MOST_THREADS = 4096
 _MOST_SOCKETS = 4096
 _MOST_LOCKS = 1024
+_SHARED = ("pipe:[", "anon_inode:[eventfd")
 _ROUNDS = 4  # how far holders are followed: holders of what holders wait for ...
 # CPU time of one look, by part
 _OWN_NS = 150_000_000
@@ -72,6 +74,7 @@ class Look:
         self._at = at_ns
         self._holders = Holders(proc, threads)
         self._sockets = Sockets(proc)
+        self._mounts = FuseMounts(proc)
         self._locks: list[FileLock] = []
         self._seen: dict[int, None] = {}
         self._waiting: list[Waiting] = []
@@ -128,12 +131,21 @@ class Look:
 
     def _held_elsewhere(self) -> bool:
         """Return whether processes outside of the target may hold what threads wait for, or be peers of sockets."""
-        waited = (name for thread in self._waiting for _, name in thread.objects)
-        if any(not name.startswith(("anon_inode:[eventpoll", "socket:")) for name in waited):
-            return True
+        for thread in self._waiting:
+            if waits_for_server(thread.wchan, thread.kstack):
+                return True
+            if any(name.startswith(_SHARED) or name in self._holders.paths for _, name in thread.objects):
+                return True
         held = [inode for inode in self._sockets.inodes() if self._holders.of(name_of(inode))]
         peers = (self._sockets.peers.get(inode, 0) for inode in held)
         return any(peer and not self._holders.of(name_of(peer)) for peer in peers)
+
+    def _servers(self, thread: Waiting) -> list[Holder]:
+        """Return the servers of the FUSE file system that a thread waits for."""
+        if not thread.object.startswith("/") or not waits_for_server(thread.wchan, thread.kstack):
+            return []
+        connection = self._mounts.connection(thread.pid, thread.object)
+        return self._holders.of(connection) if connection else []
 
     def _others(self, waiting: list[Waiting]) -> list[int]:
         """Return the processes, not read yet, that hold what `waiting` threads wait for, at most as many as allowed."""
@@ -143,6 +155,7 @@ class Look:
             for _, name in thread.objects:
                 for other in (name, self._peer(name)):
                     found |= dict.fromkeys(holder.pid for holder in self._holders.of(other))
+            found |= dict.fromkeys(holder.pid for holder in self._servers(thread))
             if thread.lock.stranger and (pid := self._stranger(thread)):
                 found[pid] = None
         found |= dict.fromkeys(lock.holder_pid for lock in self._locks if lock.waits and lock.pid in own)
@@ -206,12 +219,12 @@ class Look:
     def _keep_ends(self) -> None:
         names = {name for thread in self._waiting for _, name in thread.objects}
         names |= {peer for name in names if (peer := self._peer(name))}
-        for name in sorted(names):
-            for pid, fd in self._holders.of(name):
-                reads, writes = self._proc.access(pid, fd)
-                if reads or writes:
-                    comm = clean(self._proc.comm(pid))
-                    self._rows.keep("ends", (self._at, name, pid, comm, fd, reads, writes))
+        held = {(name, holder) for name in names for holder in self._holders.of(name)}
+        held |= {(thread.object, server) for thread in self._waiting for server in self._servers(thread)}
+        for name, (pid, fd) in sorted(held):
+            reads, writes = self._proc.access(pid, fd)
+            if reads or writes:
+                self._rows.keep("ends", (self._at, name, pid, clean(self._proc.comm(pid)), fd, reads, writes))
 
     def _keep_locks(self, pids: Container[int] | None) -> None:
         over = limit(_LOCKS_NS)

@@ -12,6 +12,7 @@ from whystall.tools.collect import proc_parse as parse
 _MOST_DESCRIPTORS = 4096
 _MOST_POLLED = 64
 _MOST_SELECTED = 1024
+_PATH_BYTES = 4096
 _POLLS = frozenset({"poll", "ppoll"})
 _SELECTS = frozenset({"select", "pselect6"})
 
@@ -132,6 +133,21 @@ def waited_descriptors(call: parse.InSyscall, name: str, memory: Reader | None) 
         return []
     number = args[position] & 0xFFFFFFFF
     return [number] if number < 1 << 31 else []
+
+
+def waited_path(call: parse.InSyscall, name: str, memory: Reader | None) -> bytes:
+    """Return the absolute path that a system call is about; empty if it is about none, or about a relative one."""
+    position = syscalls.row(name)["path"]
+    if memory is None or position == layout.NO_ARG or position >= len(call.args):
+        return b""
+    address = call.args[position]
+    for size in (_PATH_BYTES, -address % _PATH_BYTES):  # it may end where the memory ends
+        try:
+            path, end, _ = memory.read(address, size).partition(b"\0")
+        except (OSError, OverflowError):
+            continue
+        return path if end and path.startswith(b"/") else b""
+    return b""
 
 
 def _polled(memory: Reader | None, address: int, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from whystall.bpf.python_walk import Memory
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.objects_frozen import Freezers
 from whystall.tools.collect.objects_locks import NONE, Lock, lock_at
-from whystall.tools.collect.objects_proc import Proc, waited_descriptors
+from whystall.tools.collect.objects_proc import Proc, waited_descriptors, waited_path
 from whystall.tools.collect.objects_python import Interpreters
 from whystall.tools.collect.proc_sampler import syscall_name
 from whystall.tools.contract.text import clean, clean_path
@@ -163,6 +163,8 @@ class ThreadReader:
                 thread.objects.append((number, name))
         if thread.objects:
             thread.fd, thread.object = thread.objects[0]
+        else:
+            thread.object = clean_path(waited_path(call, thread.syscall, memory))
         if thread.object == EVENTPOLL.decode():
             thread.objects += self._members(thread.pid, thread.fd)
 

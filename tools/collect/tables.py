@@ -177,12 +177,12 @@ RESIDENCY = {
 OBJECTS = {
     # Threads of the target, of its children and, at the end, of the processes that hold what these wait for (and of
     # those that hold what the holders wait for). wchan: kernel function. object: as in `switches.segments`, but an
-    # eventfd has its number (anon_inode:[eventfd:17]). lock: address of the futex word, 0: none; lock_kind: mutex,
-    # rwlock, stdio, join, gil (the interpreter lock), abandoned (a mutex that another thread of the parent held when
-    # this process was forked: nobody can release it), empty if unknown; owner_tid: of the lock, also of a thread that
-    # has ended, -1 if it keeps none or it could not be read. holds_gil: the interpreter lock is held by this thread.
-    # tracer_pid: 0 if not traced. frozen: by a freezer cgroup. Of a thread on a CPU or waiting for one (R) only the
-    # Python stack is read.
+    # eventfd has its number (anon_inode:[eventfd:17]), and a call on an absolute path has this. lock: address of the
+    # futex word, 0: none; lock_kind: mutex, rwlock, stdio, join, gil (the interpreter lock), abandoned (a mutex that
+    # another thread of the parent held when this process was forked: nobody can release it), empty if unknown;
+    # owner_tid: of the lock, also of a thread that has ended, -1 if it keeps none or it could not be read. holds_gil:
+    # the interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen: by a freezer cgroup. Of a thread
+    # on a CPU or waiting for one (R) only the Python stack is read.
     "threads": _schema(
         f"at_ns {_THREAD} state:str wchan:str syscall:str object:str fd lock lock_kind:str owner_tid holds_gil:bool",
         "tracer_pid frozen:bool kstack pystack",
@@ -202,8 +202,8 @@ OBJECTS = {
         "rtt_us min_rtt_us rtt_var_us retransmits unacked lost cwnd segments_out bytes_acked bytes_received busy_us",
         "rwnd_limited_us sndbuf_limited_us last_sent_ms last_received_ms delivery_rate pacing_rate",
     ),
-    # Processes that have open what a thread in `threads` waits for: pipe, FIFO, eventfd, socket and its other end; at
-    # the start only the target's processes. writes: may write to it.
+    # Processes that have open what a thread in `threads` waits for: pipe, FIFO, eventfd, socket and its other end; of a
+    # file on FUSE the process that serves it. At the start only the target's processes. writes: may write to it.
     "ends": _schema("at_ns object:str pid comm:str fd reads:bool writes:bool"),
     # /proc/locks, of the files that the processes in `threads` have locked or wait to lock. kind: flock, posix, ofd,
     # lease; waits: this one waits for the lock of `holder_pid`; pid -1: a lock of an open file, not of a process.

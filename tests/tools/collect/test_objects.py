@@ -12,8 +12,9 @@ from whystall.bpf import syscalls
 from whystall.tools.collect.objects import Objects
 from whystall.tools.collect.objects_file_locks import concerning, file_locks, same_lock
 from whystall.tools.collect.objects_frozen import Freezers
+from whystall.tools.collect.objects_fuse import FuseMounts, served_connection, waits_for_server
 from whystall.tools.collect.objects_look import shared_file, shared_files
-from whystall.tools.collect.objects_proc import Proc, waited_descriptors
+from whystall.tools.collect.objects_proc import Proc, waited_descriptors, waited_path
 from whystall.tools.collect.objects_python import Interpreters
 from whystall.tools.collect.objects_threads import ThreadReader, Waiting
 from whystall.tools.collect.proc_parse import InSyscall
@@ -191,6 +192,39 @@ def test_frozen_cgroups(tmp_path: Path) -> None:
     assert freezers.frozen(b"0::/job\n")  # known from this look
     freezers.forget()
     assert not freezers.frozen(b"0::/job\n")
+
+
+def test_servers_of_fuse(tmp_path: Path) -> None:
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5/mountinfo").write_text(
+        "27 1 254:0 / / rw - ext4 /dev/vda rw\n"
+        "57 27 0:41 / /data rw - fuse.s3 s3 rw\n"
+        "58 57 254:1 / /data/local rw - ext4 /dev/vdb rw\n"
+    )
+    mounts = FuseMounts(Proc(str(tmp_path)))
+    paths = ("/data/x", "/data", "/database", "/data/local/x", "/")
+    assert [mounts.connection(5, path) for path in paths] == ["fuse:[41]", "fuse:[41]", "", "", ""]
+    assert mounts.connection(6, "/data/x") == ""
+    assert served_connection(b"pos:\t0\nfuse_connection:\t41\n") == "fuse:[41]"
+    assert served_connection(b"pos:\t0\n") == ""  # an older kernel
+    assert waits_for_server("folio_wait_bit_common", ("folio_wait_bit_common", "fuse_file_read_iter"))
+    assert not waits_for_server("fuse_dev_do_read", ("fuse_dev_do_read", "fuse_dev_read"))
+
+
+def test_the_path_of_a_call() -> None:
+    class Memory:
+        def read(self, address: int, size: int) -> bytes:
+            content = {4080: b"/tmp/x\0y".ljust(16, b"."), 8192: b"relative\0".ljust(4096, b".")}[address]
+            if size > len(content):
+                raise OSError("the next page is not mapped")
+            return content[:size]
+
+    def path(name: str, *args: int) -> bytes:
+        return waited_path(InSyscall(number(name), args), name, Memory())
+
+    assert path("openat", 3, 4080, 0) == b"/tmp/x"
+    assert path("openat", 3, 8192, 0) == b""
+    assert path("read", 3, 4080, 0) == b""
 
 
 def test_our_own_process_is_not_among_the_children_of_the_target() -> None:
