@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _DURATION_S = 8
-_MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
+MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
 _NUMBER = re.compile(r"\((?:pid )?(\d+)\)")
 _CODE_KEYS = ("code", "function", "chain", "root_code", "stack")
 _OBJECT_KEYS = ("object", "root_object", "detail", "by", "root_by", "chain")
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=_DURATION_S)
     parser.add_argument("--raw", type=Path, help="also write the whole diagnosis to this file")
     options = parser.parse_args()
-    command = [sys.executable, "-c", _MAIN, "diagnose", "--json", "--pid", options.pid]
+    command = [sys.executable, "-c", MAIN, "diagnose", "--json", "--pid", options.pid]
     command += ["--symptom", options.symptom, "--duration", str(options.duration)]
     # A home of its own: what was found in an earlier case must not be known in this one.
     with tempfile.TemporaryDirectory() as home:
