@@ -93,11 +93,11 @@ def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
 def about(finding: Finding, victim: Victim) -> bool:
     """Return whether `finding` is about `victim`'s rank, thread or process, or names none.
 
-    One about a thread that another one waits for (``waiter``, a tid) is about the one that waits.
+    One about a thread that another one waits for (``waiter``: ``comm (tid)``) is about the one that waits.
     """
     subject = finding.subject
     if waiter := finding.attributes.get("waiter"):
-        return waiter == str(victim.tid)
+        return waiter.endswith(f"({victim.tid})")
     if subject.rank is not None:
         return subject.rank == victim.rank
     if subject.tid is not None:

@@ -91,8 +91,8 @@ def test_rows_of_other_parts_of_the_time_are_no_rivals() -> None:
 
 def test_what_a_thread_did_that_the_victim_waits_for_is_about_the_victim() -> None:
     pattern = Pattern(kind="path.waker")
-    assert matches(pattern, row("path.waker", 20, "w", tid="4711", waiter="4000"), ME)
-    assert not matches(pattern, row("path.waker", 20, "w", tid="4000", waiter="4711"), ME)
+    assert matches(pattern, row("path.waker", 20, "w", tid="4711", waiter="train (4000)"), ME)
+    assert not matches(pattern, row("path.waker", 20, "w", tid="4000", waiter="train (4711)"), ME)
 
 
 def test_a_value_may_be_excluded() -> None:
