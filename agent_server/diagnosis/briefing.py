@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.past_incidents import Card
 from whystall.agent_server.diagnosis.rules import is_relevant, next_tools
-from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang
+from whystall.knowledge_base.causes import matches
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang, Victim
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.registry import Tool
@@ -52,7 +54,9 @@ def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") ->
     left = [tool for tool in able if tool.name not in case.tried]
     found = case.conclude()
     victim = case.victim()
-    shown = [a for a in assessments if a.state in _OPEN]
+    findings = case.findings
+    found_for = {a.cause: _found_for(a, case.causes[a.cause], findings, victim) for a in assessments}
+    shown = sorted((a for a in assessments if a.state in _OPEN), key=lambda a: -found_for[a.cause])
     hidden = [a for a in assessments if a.state not in _OPEN]
     return {
         "victim": victim.model_dump(mode="json", exclude_none=True) if victim else None,
@@ -62,6 +66,14 @@ def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") ->
         "verdict_so_far": {"verdict": found.verdict.value, "cause": found.cause, "missing": found.missing},
         "suggested": next_tools(case.causes, assessments, named, list(case.tried), case.signs()),
     }
+
+
+def _found_for(assessment: Assessment, cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
+    """Return how many findings speak for a cause; infinite for one that is supported."""
+    if assessment.state is CauseState.SUPPORTED:
+        return math.inf
+    patterns = (*cause.primary, *cause.required, *cause.supporting)
+    return sum(any(matches(p, f, victim) for p in patterns) for f in findings)
 
 
 def result_data(result: ToolResult[Any], budget: int = RESULT_CHARS) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""Causes that rows of the critical path support: each row leads to its own cause, tempting wrong ones stay silent."""
+
+from __future__ import annotations
+
+import pytest
+from making import finding, victim
+
+from whystall.agent_server.diagnosis.assess import assess
+from whystall.agent_server.diagnosis.verdict import conclude
+from whystall.knowledge_base.causes import considered_for, load_causes
+from whystall.knowledge_base.models import CauseState
+from whystall.tools.contract.findings import Finding
+
+_RAN = sorted({tool for cause in load_causes().values() for tool in cause.examined_by})
+_NUMBERS = {"count": 40.0, "max_ms": 60.0, "total_ms": 4000.0, "p50_ms": 50.0}
+
+
+def wait(code: str, pct: float = 40.0, /, *, id: str = "w", **more: str | float) -> Finding:
+    words = {name: value for name, value in more.items() if isinstance(value, str)}
+    numbers = {name: value for name, value in more.items() if isinstance(value, float)}
+    kind = "path.running" if code == "running" else "path.wait"
+    texts = words if code == "running" else {"wait": code, "open": "no", **words}
+    return finding(kind, id=id, words=texts, window_pct=pct, **{**_NUMBERS, **numbers})
+
+
+def hung(code: str, /, **more: str) -> Finding:
+    return wait(code, 100.0, open="yes", max_ms=10_000.0, total_ms=10_000.0, count=1.0, **more)
+
+
+def leader(*found: Finding, symptom: str = "") -> str | None:
+    causes = considered_for(load_causes(), symptom)
+    who = victim()
+    return conclude(causes, assess(causes, found, who, _RAN), found, who, []).cause
+
+
+@pytest.mark.parametrize(
+    ("row", "cause"),
+    [
+        (wait("interpreter_lock"), "interpreter_lock_contention"),
+        (wait("lock", root_wait="running"), "lock_held_computing"),
+        (wait("lock", root_wait="file"), "lock_held_blocked"),
+        (wait("lock", root_wait="sleep"), "lock_held_blocked"),
+        (hung("lock"), "deadlock"),
+        (hung("queue", root_wait="lock"), "deadlock"),
+        (wait("queue", role="data_loader", root_wait="running"), "data_loader_slow"),
+        (wait("running", role="data_loader", mode="user"), "data_loader_slow"),
+        (wait("queue", role="data_loader", root_wait="file"), "data_loader_waiting"),
+        (wait("pipe", role="data_loader", root_wait="socket"), "data_loader_waiting"),
+        (hung("queue", role="data_loader"), "data_loader_stuck"),
+        (wait("timeout", 95.0, role="data_loader"), "data_loader_stuck"),
+        (wait("socket"), "slow_peer"),
+        (wait("socket", open="yes"), "slow_peer"),
+        (wait("events", role="network_client"), "slow_peer"),
+        (hung("socket"), "silent_peer"),
+        (wait("dns"), "dns_timeout"),
+        (wait("connect"), "connect_timeout"),
+        (wait("pipe_full"), "blocked_log_pipe"),
+        (wait("terminal", detail="write"), "blocked_log_pipe"),
+        (finding("path.loop_lag", window_pct=3, max_ms=400), "event_loop_blocked"),
+        (wait("child"), "child_process_per_step"),
+        (wait("start_process"), "child_process_per_step"),
+        (wait("running", 12.0, mode="garbage_collection"), "garbage_collection"),
+        (wait("cpu", detail="own"), "thread_oversubscription"),
+        (wait("cpu", detail="others"), "cpu_contention"),
+        (wait("cpu", detail="pinned"), "wrong_affinity"),
+        (wait("cpu", detail="real_time"), "real_time_hog"),
+        (hung("stopped"), "stopped_process"),
+        (wait("queue", root_wait="stopped"), "stopped_process"),
+        (hung("frozen"), "frozen_cgroup"),
+        (hung("traced"), "traced_process"),
+        (wait("page_fault", detail="ext4"), "mapped_file_faults"),
+        (wait("file", detail="read ext4"), "slow_file_read"),
+        (wait("file", detail="openat ext4"), "metadata_stall"),
+        (wait("file", detail="write nfs4"), "remote_file_system"),
+        (hung("file", detail="read nfs4"), "stuck_file_operation"),
+        (hung("file", detail="read ext4"), "stuck_file_operation"),
+        (wait("file_lock"), "file_lock_held"),
+        (wait("queue", role="collective", root_wait="running", root_by="python (99)"), "slow_rank_on_path"),
+        (wait("collective"), "collective_wait"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
+    assert leader(row) == cause
+
+
+@pytest.mark.parametrize(
+    ("row", "symptom", "cause"),
+    [
+        (wait("sleep", 90.0), "training is slow", "sleep_in_code"),
+        (wait("running", 95.0, mode="user", function="f (a.py:1)"), "it gets slower and slower", "own_hot_code"),
+        (wait("poll"), "it is slow", "polling_loop"),
+        (wait("device", 70.0), "the steps are slow", "device_wait"),
+        (hung("terminal", detail="read"), "it hangs", "waiting_for_person"),
+        (finding("path.pause", count=4, window_pct=4.6), "stops and goes every few seconds", "recurring_pause"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_healthy_jobs_show_answers_a_symptom_only(row: Finding, symptom: str, cause: str) -> None:
+    assert leader(row, symptom=symptom) == cause
+    assert leader(row) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "cause"),
+    [
+        pytest.param(wait("lock", role="collective"), "lock_wait", id="threads of gloo hand a lock to and fro"),
+        pytest.param(wait("events", role="event_loop"), "slow_peer", id="a server without requests"),
+        pytest.param(hung("join", root_wait="running"), "deadlock", id="the main thread waits for its workers"),
+        pytest.param(hung("child"), "child_process_per_step", id="a launcher"),
+        pytest.param(wait("cpu", detail="own"), "cpu_contention", id="own threads are no strangers"),
+        pytest.param(hung("file", detail="read nfs4"), "slow_file_read", id="a read that never returns is not slow"),
+        pytest.param(hung("queue"), "lock_wait", id="a worker that waits for work"),
+    ],
+)
+def test_tempting_causes_stay_silent(row: Finding, cause: str) -> None:
+    causes = load_causes()
+    (found,) = (a for a in assess(causes, [row], victim(), _RAN) if a.cause == cause)
+    assert found.state is not CauseState.SUPPORTED
+
+
+def test_a_busy_disk_refutes_no_slow_device() -> None:
+    busy = finding("disk.saturated", polarity="normal", util_pct=97.6, await_ms=4)
+    idle = finding("disk.saturated", polarity="normal", util_pct=12, await_ms=1)
+    causes = {"slow_device": load_causes()["slow_device"]}
+    assert assess(causes, [busy], victim(), _RAN)[0].state is CauseState.UNSUPPORTED
+    assert assess(causes, [idle], victim(), _RAN)[0].state is CauseState.RULED_OUT
+
+
+@pytest.mark.parametrize(("kind", "cause"), [("net.loss", "packet_loss"), ("net.bandwidth", "bandwidth_limit")])
+def test_what_limits_the_connection_is_named_before_its_peer(kind: str, cause: str) -> None:
+    limit = finding(kind, id="net", subject={"type": "process", "pid": victim().pid})
+    assert leader(wait("socket"), limit) == cause
+
+
+def test_an_io_limit_needs_a_fast_disk_and_long_waits() -> None:
+    fast = finding("block.slow_io", id="disk", polarity="normal", subject={"type": "device", "device": "sda"}, count=90)
+    slow = finding("block.slow_io", id="disk", subject={"type": "device", "device": "sda"})
+    assert leader(wait("file", detail="read ext4"), fast) == "io_limit"
+    assert leader(wait("file", detail="read ext4"), slow) == "slow_file_read"
+    assert leader(wait("file", detail="read ext4", p50_ms=0.4), fast) == "slow_file_read"
