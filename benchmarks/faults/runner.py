@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import asdict
 from benchmarks.faults.answer import AnswerError, ask
 from benchmarks.faults.case import Case, CaseError
 from benchmarks.faults.injectors import injectors
-from benchmarks.faults.log import Span, median
+from benchmarks.faults.log import Span
 from benchmarks.faults.oracle import Proof, prove
 from benchmarks.faults.readings import Sample, others_cpu_pct, sample
 from benchmarks.faults.results import Result
@@ -135,9 +136,9 @@ def _diagnose(
 
 
 def _slowdown(case: Case, *spans: tuple[Sample, Sample]) -> float | None:
-    """Return by what part the job's unit took longer in the middle span than in the other two."""
+    """Return by what part the job's unit took longer, on average, in the middle span than in the other two."""
     units = [case.log.durations(case.scenario.unit, Span(first.at, last.at)) for first, last in spans]
     if min(len(values) for values in units) < _LEAST_EVENTS:
         return None
-    before, during, after = (median(values) for values in units)
+    before, during, after = (statistics.fmean(values) for values in units)
     return round(2 * during / (before + after) - 1, 3)

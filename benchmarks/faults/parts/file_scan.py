@@ -1,0 +1,26 @@
+"""Read the whole data set in every step."""
+
+import os
+
+from hooks import Hooks
+
+
+class Callbacks(Hooks):
+    def on_start(self):
+        self.paths = []
+        for number in range(self.job.settings["files"]):
+            path = os.path.join(self.job.settings["directory"], f"shard-{number:02}.bin")
+            with open(path, "wb") as file:
+                file.write(os.urandom(4 << 20))
+                os.fsync(file.fileno())
+            self.paths.append(path)
+
+    def on_step(self, number):
+        with self.job.phase("scan"):
+            self.scan()
+
+    def scan(self):
+        for path in self.paths:
+            with open(path, "rb", buffering=0) as file:
+                while file.read(1 << 20):  # mark: read
+                    pass
