@@ -105,23 +105,28 @@ def objects_of(recording: Recording) -> Objects:
         if row["lock_kind"] == "gil" and row["lock"]:
             words.setdefault(row["pid"], set()).add(row["lock"])
     ends: dict[str, list[dict[str, Any]]] = {}
-    last = recording.table("objects.ends")["at_ns"].max()
-    for row in recording.table("objects.ends").filter(pl.col("at_ns") == last).iter_rows(named=True):
+    for row in _last_look(recording, "ends"):
         ends.setdefault(row["object"], []).append(row)
-    locks = recording.table("objects.file_locks")
     return Objects(
         recorded=True,
         threads=threads,
         gil_words=words,
         sockets={row["inode"]: row for row in _rows(recording, "sockets")},
         ends=ends,
-        file_locks=list(locks.filter(pl.col("at_ns") == locks["at_ns"].max()).iter_rows(named=True)),
+        file_locks=list(_last_look(recording, "file_locks")),
     )
 
 
 def _rows(recording: Recording, table: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, the latest of each thing last."""
     yield from recording.table(f"objects.{table}").sort("at_ns").iter_rows(named=True)
+
+
+def _last_look(recording: Recording, table: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table's last reading."""
+    rows = recording.table(f"objects.{table}")
+    if rows.height:
+        yield from rows.filter(pl.col("at_ns") == rows["at_ns"].max()).iter_rows(named=True)
 
 
 def passing_words(lines: Iterable[Timeline]) -> dict[int, set[int]]:

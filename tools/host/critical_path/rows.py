@@ -15,6 +15,8 @@ from whystall.tools.host.critical_path.walk import Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
 _INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
+# A thread that runs in at least this share of the time in which it runs or lacks a CPU counts as running.
+_RUNS = 0.3
 ABSENT = "absent"
 """`code` of the row for the time in which the thread did not exist."""
 
@@ -28,7 +30,6 @@ class Row:
     mode: str = ""
     detail: str = ""
     place: Place = NOWHERE
-    object: str = ""
     total_ns: int = 0
     count: int = 0
     took: list[int] = field(default_factory=list)
@@ -37,6 +38,7 @@ class Row:
     by: Counter[tuple[int, str]] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)
+    objects: Counter[str] = field(default_factory=Counter)
     open_ns: int = 0
     first_ns: int = -1
     last_ns: int = 0
@@ -51,6 +53,13 @@ class Row:
     def inner(self) -> str:
         """The innermost line of Python with most of the time."""
         return max(self.codes, key=lambda text: self.codes[text]) if self.codes else self.place.code
+
+    @property
+    def object(self) -> str:
+        """What most of its time is spent on: one with a name of its own, if there is any."""
+        named = {name: took for name, took in self.objects.items() if not name.startswith(_INODE_NAMES)}
+        found = named or self.objects
+        return max(found, key=lambda name: found[name]) if found else ""
 
     @property
     def longest_ns(self) -> int:
@@ -70,12 +79,17 @@ class Row:
                 ends[chain[-1]] += took
         if not ends:
             return None
-        # of one thread and kind, lines add up: a function has many
+        # of one thread and kind, lines add up, and a thread that lacks a CPU would run
         groups: Counter[tuple[int, str, str]] = Counter()
         for step, took in ends.items():
             groups[_group(step)] += took
         best, total = groups.most_common(1)[0]
-        step = max((s for s in ends if _group(s) == best), key=lambda s: ends[s])
+        inside = [step for step in ends if _group(step) == best]
+        codes: Counter[str] = Counter()
+        for step in inside:
+            codes[step.code] += ends[step]
+        code = RUNNING if codes[RUNNING] >= _RUNS * total else codes.most_common(1)[0][0]
+        step = max((step for step in inside if step.code == code), key=lambda step: ends[step])
         return step, total
 
     def chain(self) -> tuple[Step, ...]:
@@ -88,7 +102,9 @@ class Row:
 
 
 def _group(step: Step) -> tuple[int, str, str]:
-    return step.tid, step.code, step.detail if step.code != RUNNING else ""
+    if step.code in (RUNNING, "cpu"):
+        return step.tid, RUNNING, ""
+    return step.tid, step.code, step.detail
 
 
 def rows_of(world: World, line: Timeline) -> list[Row]:
@@ -96,9 +112,11 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
     rows: dict[tuple[object, ...], Row] = {}
     for wait in line.waits:
         _add_wait(world, line, wait, rows)
+    codes = _futex_codes(world, line)
     for short in line.short:
         kind = world.kind(line, short.wait)
-        row = _row(rows, kind.code, kind.detail, short.wait, world)
+        code = codes.get(short.wait.place, kind.code) if short.wait.syscall.startswith("futex") else kind.code
+        row = _row(rows, code, kind.detail, short.wait, world)
         row.total_ns += short.total_ns
         row.count += short.number
         row.took.append(min(short.max_ns, short.total_ns))
@@ -114,15 +132,25 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
     return sorted(found, key=lambda row: -row.total_ns)
 
 
+def _futex_codes(world: World, line: Timeline) -> dict[Place, str]:
+    """Return what most of the recorded futex waits of each place are for; of short waits, the word is not known."""
+    found: dict[Place, Counter[str]] = {}
+    for wait in line.waits:
+        if wait.syscall.startswith("futex"):
+            found.setdefault(wait.place, Counter())[world.kind(line, wait).code] += 1
+    return {place: counts.most_common(1)[0][0] for place, counts in found.items()}
+
+
 def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait, world: World) -> Row:
     place = wait.place if code != "cpu" else NOWHERE
     named = path_pattern(wait.path) if wait.path else world.objects.name(wait.object)
-    kept = "" if named.startswith(_INODE_NAMES) else named  # a new one for each child, or each request
+    # pipes and sockets have a new name for each child, or each request
+    kept = "" if wait.object.startswith(_INODE_NAMES) else named
     key = (code, "" if code == "cpu" else detail, place.line, kept)
     if key not in rows:
-        rows[key] = Row(
-            code, "", detail.replace("presumed", ""), place, wait.path or named, presumed=detail == "presumed"
-        )
+        rows[key] = Row(code, "", detail.replace("presumed", ""), place, presumed=detail == "presumed")
+    if code != "cpu" and (wait.path or named):
+        rows[key].objects[wait.path or named] += max(wait.end_ns - wait.start_ns, 1)
     return rows[key]
 
 

@@ -15,6 +15,8 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import NO_STACK, NO_TIME
 
 _MOST_WAITS = 200_000
+# A thread without a CPU is still where it was sampled this long ago, or near.
+_NEAR_NS = 100_000_000
 
 
 class Wait(NamedTuple):
@@ -97,6 +99,13 @@ class Timeline:
     def samples_within(self, start: int, end: int) -> Sequence[Sample]:
         """Return the samples in [start, end)."""
         return self.samples[bisect_left(self._instants, start) : bisect_left(self._instants, end)]
+
+    def line_near(self, at: int) -> str:
+        """Return the line of the program in the last sample before `at`; empty if it is too old."""
+        number = bisect_right(self._instants, at) - 1
+        if number < 0 or at - self.samples[number].at_ns > _NEAR_NS:
+            return ""
+        return self.samples[number].place.line
 
     def next_wait(self, at: int) -> Wait | None:
         """Return the first wait that begins at `at` or later."""

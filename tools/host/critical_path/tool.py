@@ -33,6 +33,7 @@ from whystall.tools.recording.store import Recording
 
 # Shorter waits count in sums only, without what ended them.
 _MIN_NS = 50_000
+_GENERATIONS = 16
 _DEFAULT_PERIOD_NS = 10_101_010.0
 # Report blind spots from this share of the window on, percent.
 _NOTED_PCT = 2.0
@@ -163,13 +164,19 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
 
 def _target_pids(recording: Recording, lines: dict[int, Timeline]) -> frozenset[int]:
-    """Return the target's processes: those of the manifest, and the children that were counted as threads of it."""
+    """Return the target's processes: those of the manifest, those whose threads were counted, and their children."""
     target = recording.manifest.target
     if target.everything:
         return frozenset(line.pid for line in lines.values())
     pids = set(target.pids)
     if recording.has("proc"):
         pids |= set(recording.table("proc.threads")["pid"].unique().to_list())
+        parents = dict(recording.table("proc.processes").select("pid", "ppid").iter_rows())
+        for _ in range(_GENERATIONS):
+            children = {pid for pid, parent in parents.items() if parent in pids}
+            if children <= pids:
+                break
+            pids |= children
     return frozenset(pids)
 
 

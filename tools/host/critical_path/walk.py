@@ -155,7 +155,8 @@ class World:
             if awake > begin:
                 yield from self._waited(line, wait, begin, awake, path)
             if stop > awake:
-                yield (Step(line.tid, "cpu", "", "", wait.place.line, wait.ran_comm),), stop - awake
+                text = wait.place.line or line.line_near(awake)
+                yield (Step(line.tid, "cpu", "", "", text, wait.ran_comm),), stop - awake
             at = stop
         if end > at:
             yield from self._ran(line, at, end)
