@@ -15,10 +15,9 @@ from whystall.tools.contract.text import path_pattern
 
 @dataclass(frozen=True)
 class Link:
-    """The victim waits for thread `tid`, according to `finding` (an id). `window_pct`: share of the window in which
-    the victim waited while that thread was itself blocked.
-    """
+    """The victim waits for thread `tid`, according to `finding` (an id), in `window_pct` of the window."""
 
+    pid: int
     tid: int
     finding: str
     window_pct: float
@@ -79,7 +78,7 @@ def _reaches(victim: Victim | None, links: Sequence[Link]) -> list[_Reach]:
     # Waiting for a blocked thread is lost time too, though the victim appears idle.
     reaches = [_Reach(victim, victim.lost_pct, 100.0)]
     for link in links:
-        other = victim.model_copy(update={"tid": link.tid})
+        other = victim.model_copy(update={"pid": link.pid, "tid": link.tid})
         reaches.append(_Reach(other, max(victim.lost_pct, link.window_pct), link.window_pct, link.finding))
     return reaches
 

@@ -9,15 +9,17 @@ from typing import Any
 
 from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, of_hosts
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, PATH_TOOL, of_hosts
 from whystall.agent_server.diagnosis.observer import Observer, Options
+from whystall.agent_server.diagnosis.path_needs import not_called_for
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
-from whystall.agent_server.diagnosis.victim import choose_feeder, choose_victim
-from whystall.knowledge_base.causes import considered_for, measured
-from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Reasoning, Step, Verdict, Victim
+from whystall.agent_server.diagnosis.victim import FEEDS, choose_feeder, choose_victim, victim_on_path
+from whystall.knowledge_base.causes import about, considered_for, measured
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Reasoning, Step, Verdict, Victim
 from whystall.knowledge_base.times import rfc3339
+from whystall.knowledge_base.tokens import concepts
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
@@ -25,8 +27,6 @@ from whystall.tools.contract.result import Status, ToolResult
 
 DIRECT_IO_TOOL = "hybrid_io_advise"
 """Judges trials of direct I/O."""
-# Waiting for another thread for this share of the window justifies a window that records who wakes the victim.
-_WAIT_PCT = 10.0
 
 
 class Case:
@@ -69,6 +69,7 @@ class Case:
         self.progress = progress or StepProgress()
         self.reasoning: Reasoning | None = None
         self.settled: Conclusion | None = None
+        self._concepts = concepts(symptom)
         self._options: dict[str, Mapping[str, Any]] = {}
         self._all_findings: dict[str, Finding] = {}
         self._count = numbered
@@ -153,8 +154,14 @@ class Case:
         return same[0].id if same else None
 
     def victim(self) -> Victim | None:
-        """Return the thread that suffers, if known."""
-        if victim := choose_victim(self.findings):
+        """Return the thread that suffers, if known: the one that an accelerator waits for, else the one whose critical
+        path was observed, else the one that loses most by the kernel's counters."""
+        victim = choose_victim(self.findings)
+        path = self.results.get(PATH_TOOL)
+        if path is not None and path.data.thread is not None and not (victim and victim.chosen_by == FEEDS):
+            thread = path.data.thread
+            return victim_on_path(path.findings, thread.pid, thread.tid, thread.comm, path.data.chosen_by)
+        if victim is not None:
             return victim
         result = self.results.get("host_bound")
         if result is None or FIRST_TOOL in self.results:
@@ -172,47 +179,41 @@ class Case:
             if any(measured(sign, finding, victim) for sign in cause.signs for finding in findings)
         ]
 
-    def waits_for_other_thread(self) -> bool:
-        """Return whether the victim waits for another thread long enough to ask who wakes it."""
-        victim = self.victim()
-        return victim is not None and any(
-            _waits_for_thread(f, victim) and f.window_pct >= _WAIT_PCT for f in self.findings
-        )
+    def not_called_for(self) -> set[str]:
+        """Return the tools that would measure nothing of the victim's time, if all of it is accounted for."""
+        path = self.results.get(PATH_TOOL)
+        if not self.observer.live or path is None or path.data.thread is None or not _reliable(path):
+            return set()
+        return not_called_for(path.findings)
 
     # --- judging --------------------------------------------------------------------------------------------------
 
     def assess(self) -> list[Assessment]:
         """Judge every cause by the findings; the one that explains most comes first."""
         victim = self.victim()
-        return assess(self.causes, self.findings, victim, self.reliable_tools(), self._links(victim))
+        found = assess(self.causes, self.findings, victim, self.reliable_tools(), _links(self.findings, victim))
+        skipped = self.not_called_for()
+        return [self._ruled_by_path(a, skipped) if a.state is CauseState.NOT_EXAMINED else a for a in found]
+
+    def _ruled_by_path(self, assessment: Assessment, skipped: set[str]) -> Assessment:
+        """Return the assessment of a cause that no tool examined: without evidence, if the victim spends no time in
+        what its tools measure."""
+        able = set(self.causes[assessment.cause].examined_by) & self.tools.keys()
+        if not able or not able <= skipped:
+            return assessment
+        return assessment.model_copy(update={"state": CauseState.UNSUPPORTED, "by": [PATH_TOOL]})
 
     def reliable_tools(self) -> list[str]:
         """Return the tools that ran with collectors verified to work: only those can rule anything out."""
-        return [
-            name
-            for name, r in self.results.items()
-            if r.status is not Status.PARTIAL or all(c.proven for c in r.coverage.collectors)
-        ]
-
-    def _links(self, victim: Victim | None) -> list[Link]:
-        """Return the threads that end the victim's waits, if wakers were recorded."""
-        result = self.results.get("offcputime")
-        if victim is None or result is None:
-            return []
-        # Only waits for threads: sleeps and polls are also ended in interrupts, on top of an unrelated thread.
-        waits = {f.attributes["syscall"]: f.id for f in result.findings if _waits_for_thread(f, victim)}
-        window_ms = max(result.coverage.window_s * 1e3, 1.0)
-        return [
-            Link(w.waker_tid, waits[w.syscall], min(100.0, 100.0 * w.waker_blocked_ms / window_ms))
-            for w in result.data.wakers
-            if w.tid == victim.tid and w.syscall in waits and w.waker_pid == victim.pid and w.waker_tid != victim.tid
-        ]
+        return [name for name, result in self.results.items() if _reliable(result)]
 
     def conclude(self, preferred: str | None = None) -> Conclusion:
         """Return the verdict on the findings so far; `preferred` as in `verdict.conclude`."""
         blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
-        found = conclude(self.causes, self.assess(), self.findings, self.victim(), blind, preferred)
-        if found.verdict is Verdict.HEALTHY and FIRST_TOOL not in self.results:
+        found = conclude(
+            self.causes, self.assess(), self.findings, self.victim(), blind, preferred, hangs="hang" in self._concepts
+        )
+        if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined
         return found
 
@@ -258,5 +259,14 @@ def step_of(results: Sequence[ToolResult[Any]], why: str) -> Step:
     )
 
 
-def _waits_for_thread(finding: Finding, victim: Victim) -> bool:
-    return finding.kind == "offcpu.lock_wait" and finding.subject.tid == victim.tid
+def _links(findings: Sequence[Finding], victim: Victim | None) -> list[Link]:
+    """Return the threads that the victim waits for, at the ends of the chains of its critical path."""
+    return [
+        Link(f.subject.pid or 0, f.subject.tid or 0, f.id, f.window_pct)
+        for f in findings
+        if f.kind == "path.waker" and victim is not None and about(f, victim)
+    ]
+
+
+def _reliable(result: ToolResult[Any]) -> bool:
+    return result.status is not Status.PARTIAL or all(c.proven for c in result.coverage.collectors)

@@ -12,6 +12,10 @@ RANKS_TOOL = "slow_node_check"
 """Judges the traces of a job's ranks."""
 FIRST_TOOL = "host_snapshot"
 """The cheapest tool: runs first in every case of a host."""
+PATH_TOOL = "critical_path"
+"""Accounts for the victim's time."""
+FIRST_TOOLS = (PATH_TOOL, "lock_wait", "net_latency")
+"""Run with the first tool: they share their collectors, none of which hooks system calls."""
 
 
 def of_ranks(causes: Mapping[str, Cause]) -> dict[str, Cause]:

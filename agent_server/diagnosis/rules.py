@@ -6,39 +6,38 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL
-from whystall.knowledge_base.models import Assessment, Cause, CauseState, Verdict
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS
+from whystall.knowledge_base.models import Assessment, Cause, CauseState
 from whystall.tools.contract.registry import Tool
 
-_FIRST_WINDOW_S = 2.0
+# The first window shows where the victim's time goes; the second, longer one examines that closer.
+_FIRST_SHARE, _FIRST_WINDOW_S = 1 / 3, 5.0
 
 
 async def first_observation(case: Case) -> None:
-    """Run the cheapest tool on a new case; do nothing if it was tried already."""
+    """Account for the victim's time, by the tools that need no hooks of calls; do nothing if that was tried already."""
     if FIRST_TOOL not in case.tried:
-        await case.observe([FIRST_TOOL], _first_seconds(case), "first_look")
+        tools = [FIRST_TOOL, *(name for name in FIRST_TOOLS if name in case.tools)]
+        await case.observe(tools, _first_seconds(case), "first_look")
 
 
 async def finish(case: Case) -> None:
     """Observe until the causes of `case` are decided or no tool is left that could decide one. Idempotent.
 
-    1. The cheapest tool, in a short window.
-    2. In one window, the tools that separate the causes still open, and those in `case.wanted`.
-    3. If the victim waits for another thread and nothing is confirmed: all tools again, recording who wakes it.
+    1. In a short window, where the victim's time goes.
+    2. In one longer window, the same, with the tools that separate the causes still open, and those in `case.wanted`.
     """
     await first_observation(case)
-    chosen = next_tools(case.causes, case.assess(), case.tools, case.tried, case.signs())
+    chosen = next_tools(case.causes, case.assess(), case.tools, case.tried | case.not_called_for(), case.signs())
     chosen += sorted(case.wanted.intersection(case.tools) - case.tried - {*chosen})
-    if chosen:
-        spent = _first_seconds(case) if len(case.steps) <= 1 else 0.0
-        await case.observe(chosen, case.duration - spent, "separates_causes")
-    undecided = case.observer.live and case.conclude().verdict is not Verdict.CONFIRMED
-    if undecided and case.waits_for_other_thread() and not case.options("offcputime").get("waker"):
-        await case.observe([], case.duration / 2, "who_wakes_the_victim", {"offcputime": {"waker": True}})
+    once = len(case.steps) <= 1
+    if chosen or (once and case.observer.live):
+        spent = _first_seconds(case) if once else 0.0
+        await case.observe(chosen, case.duration - spent, "separates_causes" if chosen else "for_longer")
 
 
 def _first_seconds(case: Case) -> float:
-    return min(_FIRST_WINDOW_S, case.duration / 4) if case.observer.live else 0.0
+    return min(_FIRST_WINDOW_S, case.duration * _FIRST_SHARE) if case.observer.live else 0.0
 
 
 def next_tools(

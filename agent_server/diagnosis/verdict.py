@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from whystall.agent_server.diagnosis.victim import PATH_ROWS
 from whystall.knowledge_base.causes import about, matches
 from whystall.knowledge_base.models import Actor, Assessment, Cause, CauseState, Culprit, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Polarity, Severity
@@ -27,8 +28,6 @@ _RUNNABLE = (
     *("sched.runqueue_delay", "offcpu.preempted", "sched.preempted_by", "sched.wakeup_latency", "sched.throttled"),
     *("sched.queue_latency", "sched.migrations", "irq.steal"),
 )
-# Rows of the critical path: together they are the window.
-_PATH_ROWS = ("path.running", "path.wait")
 # A more specific cause leads if it explains this share of what the strongest explains. Sampling measures each call too
 # short by up to two periods, so the share of sampled calls is a lower bound.
 _NEARLY, _NEARLY_SAMPLED = 0.7, 0.25
@@ -37,6 +36,8 @@ _IDLE_PCT = 50.0
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 # Waiting this long for other threads of the job is not healthy: they may be the slow ones.
 _WAITS_PCT = 25.0
+# A process that waits at its poll for more than this share of the time is asked for nothing.
+_NOTHING_ASKED_PCT = 85.0
 _MAX_ACTORS = 3
 # Samples show where time went, trials what could be done: neither confirms a cause.
 _NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
@@ -63,8 +64,10 @@ def conclude(
     victim: Victim | None,
     blind: Sequence[BlindSpot],
     preferred: str | None = None,
+    *,
+    hangs: bool = False,
 ) -> Conclusion:
-    """Return the verdict on `assessments`, which are in the order of `assess`.
+    """Return the verdict on `assessments`, which are in the order of `assess`. `hangs`: the symptom says so.
 
     The leading cause is ``confirmed`` if nothing is missing: a second mechanism, half of the lost time explained, a
     victim, no rival, and no blind spot that matters. `preferred`: name this cause instead if it is a rival of the
@@ -76,7 +79,13 @@ def conclude(
     unexamined = [a for a in assessments if a.state is CauseState.NOT_EXAMINED]
     if leader is None:
         exited = any(spot.code in ("target_exited", "target_oom_killed") for spot in blind)
-        return _without_cause(victim, findings, weak, bool(unexamined), exited)
+        if victim is not None and any(f.kind in PATH_ROWS and f.subject.tid == victim.tid for f in findings):
+            found = _by_path(victim, findings, weak, exited)
+        else:
+            found = _without_cause(victim, findings, weak, bool(unexamined), exited)
+        if hangs and found.verdict is Verdict.HEALTHY:  # what was reported did not happen while it was observed
+            return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["symptom_not_observed"])
+        return found
     rivals = _rivals(causes, leader, assessments, by_id)
     if preferred in rivals:
         leader = next(a for a in assessments if a.cause == preferred)
@@ -91,7 +100,8 @@ def conclude(
         missing.append("no_victim")
     if rivals or unexamined:
         missing.append("rivals_open")
-    if victim is not None and _waits_pct(victim, findings, leader.for_) >= _RIVAL * leader.window_pct:
+    waits = _waits_pct(victim, findings, leader.for_) if victim is not None and not _on_path(evidence) else 0.0
+    if waits and waits >= _RIVAL * leader.window_pct:
         missing.append("waits_for_thread")
     if not _tied(causes[leader.cause], evidence, victim):
         missing.append("not_tied")
@@ -151,7 +161,7 @@ def culprit(
         syscall=fact("syscall"),
         operations=fact("operations"),
         kernel_path=fact("kernel_path"),
-        code=fact("code"),
+        code=fact("function") or fact("code"),
         count=int(count) if count is not None else None,
         latency_ms=latency,
         max_ms=metrics.get("episode_max_ms" if "episode_ms" in metrics else "max_ms"),
@@ -229,7 +239,7 @@ def _rivals(
 
 def _same_part(first: Finding, other: Finding) -> bool:
     """Return whether two findings may account for the same time: rows of the critical path share none."""
-    if first.kind in _PATH_ROWS and other.kind in _PATH_ROWS:
+    if first.kind in PATH_ROWS and other.kind in PATH_ROWS:
         return first.id == other.id
     return _runnable(first) is _runnable(other)
 
@@ -242,6 +252,33 @@ def _tied(cause: Cause, evidence: Sequence[Finding], victim: Victim | None) -> b
     """Return whether what the cause requires was observed on the victim: a slow disk may be slow for others only."""
     own = [p for p in cause.required if p.victim]
     return not cause.required or any(matches(p, f, victim) for p in own for f in evidence)
+
+
+def _on_path(evidence: Sequence[Finding]) -> bool:
+    return any(f.kind.startswith("path.") for f in evidence)
+
+
+def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exited: bool) -> Conclusion:
+    """Return the verdict on a thread whose whole time is accounted for, if no cause is supported.
+
+    ``idle``: it waits at its poll, and no request is unanswered. ``healthy``: it does its own work. Else
+    ``inconclusive``, with the reasons.
+    """
+    if exited:
+        return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "target_exited"])
+    own = [f for f in findings if f.kind in PATH_ROWS and f.subject.tid == victim.tid]
+    in_flight = max((f.metrics.get("requests_in_flight", 0.0) for f in own), default=0.0)
+    if victim.idle_pct >= _NOTHING_ASKED_PCT and victim.lost_pct < STALL_PCT:
+        if in_flight:
+            return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "requests_unanswered"])
+        return Conclusion(verdict=Verdict.IDLE)
+    unknown = sum(f.window_pct for f in own if f.attributes.get("wait") in ("unknown", "other"))
+    if victim.lost_pct < 2 * STALL_PCT and unknown < STALL_PCT:
+        return Conclusion(verdict=Verdict.HEALTHY)
+    missing = [*weak, "unexplained_loss"]
+    if unknown >= STALL_PCT:
+        missing.append("idle_unexplained")
+    return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=missing)
 
 
 def _without_cause(

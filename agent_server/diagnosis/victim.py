@@ -20,7 +20,10 @@ _WORKS_PCT = 1.0
 _ACTIVE_PCT = 50.0
 # A worker thread is a peer of the one that computes most if it computes at least this share as much.
 _PEER = 0.5
+FEEDS = "feeds_accelerator"
 _SPINS = "sched_yield"
+# Rows of the critical path: those of one thread sum to the window.
+PATH_ROWS = ("path.running", "path.wait")
 # Reasons for which a thread waits by its own choice: no time is taken from it, though an accelerator idles.
 _BY_CHOICE = frozenset({"sleep", "poll", "colleague", "call", "stopped"})
 
@@ -39,7 +42,7 @@ def choose_victim(findings: Sequence[Finding]) -> Victim | None:
         return None
     feeder = max(threads, key=lambda f: _accelerator_wait_pct(f, findings))
     if _accelerator_wait_pct(feeder, findings):
-        victim = _victim(feeder, findings, "feeds_accelerator")
+        victim = _victim(feeder, findings, FEEDS)
         lost = _accelerator_wait_pct(feeder, findings, _BY_CHOICE)
         return victim.model_copy(update={"lost_pct": max(victim.lost_pct, lost)})
     busiest = max(_cpu(f) for f in threads)
@@ -61,6 +64,32 @@ def choose_victim(findings: Sequence[Finding]) -> Victim | None:
     return max((_victim(f, findings, "loses_most") for f in peers), key=lambda v: v.lost_pct)
 
 
+def victim_on_path(findings: Sequence[Finding], pid: int, tid: int, comm: str, chosen_by: str) -> Victim:
+    """Return thread `tid` as the victim, with its time as the rows of its critical path account for it.
+
+    Lost are waits that are not a normal state, time without a CPU, and running that is no progress (abnormal rows).
+    """
+    own = [f for f in findings if f.kind in PATH_ROWS and f.subject.tid == tid]
+    runs = [f for f in own if f.kind == "path.running"]
+    waits = {wait: sum(f.window_pct for f in own if f.attributes.get("wait") == wait) for wait in ("cpu", "quota")}
+    idle = sum(f.window_pct for f in own if f.kind == "path.wait" and f.polarity is Polarity.NORMAL)
+    system = sum(f.window_pct for f in runs if f.attributes.get("mode") in ("system", "fault", "interrupt"))
+    runnable = sum(waits.values())
+    waited = sum(f.window_pct for f in own if f.kind == "path.wait")
+    return Victim(
+        pid=pid,
+        tid=tid,
+        comm=comm,
+        chosen_by=chosen_by,
+        user_pct=max(sum(f.window_pct for f in runs) - system, 0.0),
+        system_pct=system,
+        runnable_pct=runnable,
+        blocked_pct=max(waited - idle - runnable, 0.0),
+        idle_pct=idle,
+        lost_pct=min(sum(f.window_pct for f in own if f.polarity is Polarity.ABNORMAL), 100.0),
+    )
+
+
 def choose_feeder(findings: Sequence[Finding], dispatchers: Sequence[Dispatcher]) -> Victim | None:
     """Return the thread that an accelerator waits for most; None without any.
 
@@ -79,7 +108,7 @@ def choose_feeder(findings: Sequence[Finding], dispatchers: Sequence[Dispatcher]
         pid=row.pid if row.pid > 0 else row.tid,
         tid=row.tid,
         comm=row.comm,
-        chosen_by="feeds_accelerator",
+        chosen_by=FEEDS,
         user_pct=row.running_pct,
         system_pct=0.0,
         runnable_pct=runnable,

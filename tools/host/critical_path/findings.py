@@ -69,6 +69,8 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         "p50_ms": row.typical_ns / 1e6 if row.took else None,
         "asked_ms": sorted(row.asked)[len(row.asked) // 2] / 1e6 if row.asked else None,
     }
+    if row.code == "events":
+        metrics["requests_in_flight"] = world.objects.requests_in_flight(subject.pid or 0)
     root = row.root()
     if root is not None:
         step, took = root
@@ -104,7 +106,7 @@ def _waker_finding(world: World, line: Timeline, row: Row) -> Finding | None:
     other = world.lines.get(step.tid)
     if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events"):
         return None
-    attributes = {"code": step.line, "waiter": f"{line.comm} ({line.tid})", "via": row.line, "detail": step.detail}
+    attributes = {"code": step.line, "waiter": str(line.tid), "via": row.line, "detail": step.detail}
     if step.code == RUNNING:
         attributes["mode"] = step.mode
     else:

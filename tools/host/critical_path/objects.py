@@ -60,6 +60,27 @@ class Objects:
                     return True
         return False
 
+    def is_client_of(self, pid: int, server: int) -> bool:
+        """Return whether process `pid` has a connection to a port at which process `server` listens."""
+        ports = self._ports(server)
+        return any(
+            s["pid"] == pid and s["peer"] > 0 and self._pid_of(s["peer"]) == server and _port(s["remote"]) in ports
+            for s in self.sockets.values()
+        )
+
+    def has_remote(self, pid: int) -> bool:
+        """Return whether process `pid` listens nowhere, and has a connection to another host."""
+        own = [s for s in self.sockets.values() if s["pid"] == pid and s["protocol"] == "tcp"]
+        if any(s["state"] == "listen" for s in own):
+            return False
+        return any(s["peer"] <= 0 and s["state"] == "established" for s in own)
+
+    def _ports(self, pid: int) -> set[str]:
+        return {_port(s["local"]) for s in self.sockets.values() if s["pid"] == pid and s["state"] == "listen"}
+
+    def _pid_of(self, inode: int) -> int:
+        return int(self.sockets[inode]["pid"]) if inode in self.sockets else -1
+
     def writers(self, object: str, but: int) -> list[int]:
         """Return the processes besides `but` that may write to a pipe."""
         return [row["pid"] for row in self.ends.get(object, ()) if row["writes"] and row["pid"] != but]
@@ -80,13 +101,9 @@ class Objects:
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
             return None
-        ports = {_port(s["local"]) for s in own if s["state"] == "listen"}
+        ports = self._ports(pid)
         served = [s for s in own if s["state"] == "established" and _port(s["local"]) in ports]
         return sum(1 for s in served if s["recv_queue"] > 0 or 0 <= s["last_received_ms"] < s["last_sent_ms"])
-
-    def serves(self, pid: int) -> bool:
-        """Return whether process `pid` listens for connections."""
-        return any(s["pid"] == pid and s["state"] == "listen" for s in self.sockets.values())
 
 
 def _port(address: str) -> str:

@@ -61,7 +61,8 @@ _DEVICE_CALLS = (
 )
 # Functions of PyTorch and its accelerator plug-ins that return when the device is done.
 _DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/accelerator/")
-_INTERPRETER = re.compile(r"(lib)?python3|\[")
+# Modules of native frames that are no extension's: the interpreter, and the C library that it calls.
+_INTERPRETER = re.compile(r"(lib)?python3|\[|lib[cm]\.so|ld-|linux-vdso|lib(pthread|m|c)-")
 _COLLECTOR_CALLS = (
     "gc_collect",
     "_PyGC_Collect",

@@ -158,6 +158,8 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
     kind = world.kind(line, wait)
     blocked, runnable = wait.awake_ns - wait.start_ns, wait.end_ns - wait.awake_ns
     code = kind.code
+    if code == "events" and world.asks_server(line, wait):
+        code = "socket"
     if code in ("queue", "lock", "events") and wait.asked_ns > 0:
         end = world.end_of(line, wait)
         if end is wait and wait.context == "timer":

@@ -110,6 +110,17 @@ class World:
             return self._holder(line, end, code)
         return None
 
+    def asks_server(self, line: Timeline, wait: Wait) -> bool:
+        """Return whether a wait for events was ended by the answer of a server, of which the process is a client."""
+        end = self.end_of(line, wait)
+        if end.context != "network" and not (end.context == "task" and end.waker_syscall in _SENDS):
+            return False
+        if self.objects.is_client_of(line.pid, end.waker_pid):
+            return True
+        # remote: a process that listens may have been woken by a client
+        remote = not self.objects.connected(line.pid, end.waker_pid)
+        return remote and end.waker_pid != line.pid and self.objects.has_remote(line.pid)
+
     def _holder(self, line: Timeline, wait: Wait, code: str) -> Timeline | None:
         """Return the thread that holds what `wait` is for, by its owner, peer or other end."""
         row = self.objects.threads.get(line.tid)

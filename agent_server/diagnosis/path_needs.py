@@ -1,0 +1,38 @@
+"""Which tools with hooks of their own the critical path calls for. Pure.
+
+Hooks of system calls, pages and interrupts slow the job down; they are attached only if the victim spends time in what
+they measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whystall.tools.contract.findings import Finding
+
+_LEAST_PCT = 2.0
+_FILES = frozenset({"file", "page_fault", "swap", "memory", "io_uring", "file_lock"})
+# By tool: waits of the victim, or of a thread that it waits for, and modes of running, that it examines.
+_EXAMINES: dict[str, frozenset[str]] = {
+    "fileslower": _FILES | {"system"},
+    "syscall_time": _FILES | {"system", "sleep", "timeout", "poll", "connect", "dns", "socket"},
+    "biolatency": _FILES,
+    "page_cache": _FILES | {"fault"},
+    "runqlat": frozenset({"cpu", "quota"}),
+    "interrupts": frozenset({"cpu", "interrupt"}),
+}
+
+
+def not_called_for(findings: Sequence[Finding]) -> set[str]:
+    """Return the tools that would measure nothing of the victim's time, by the findings of its critical path."""
+    spent: dict[str, float] = {}
+    for finding in findings:
+        if not finding.kind.startswith("path."):
+            continue
+        words = finding.attributes
+        for name in {words.get("wait"), words.get("mode"), words.get("root_wait"), words.get("main_wait")} - {None, ""}:
+            spent[str(name)] = spent.get(str(name), 0.0) + finding.window_pct
+        if words.get("main", "").startswith("system"):
+            spent["system"] = spent.get("system", 0.0) + finding.window_pct
+    used = {name for name, share in spent.items() if share >= _LEAST_PCT}
+    return {tool for tool, examined in _EXAMINES.items() if not examined & used}
