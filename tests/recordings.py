@@ -373,7 +373,7 @@ class Scene:
                 collectors[name] = CollectorManifest(
                     engine="procfs" if sampled or name == "proc" else "ebpf",
                     hooks=[f"hook/{name}"],
-                    options={"min_ns": SLOW_NS} if name in ("syscalls", "switches") else {},
+                    options=self._options(name),
                     seen=1000,
                     kept=10,
                     lost=(lost or {}).get(name, 0),
@@ -387,6 +387,13 @@ class Scene:
     def window_ns(self) -> int:
         """Length of the window."""
         return int(self.window_s * 1e9)
+
+    def _options(self, collector: str) -> dict[str, int]:
+        """Options of a collector; wakers were recorded if a wait has one."""
+        if collector not in ("syscalls", "switches"):
+            return {}
+        woken = collector == "switches" and any(row["waker_tid"] for row in self.tables.get("switches.segments", ()))
+        return {"min_ns": SLOW_NS} | ({"wakers": 1, "follow_wakers": 1} if woken else {})
 
     def _times(self) -> list[int]:
         return [self.window_ns * i // (self.samples - 1) for i in range(self.samples)]

@@ -142,12 +142,14 @@ def _requests(
 
 
 def _recorded(requests: Sequence[_Request], recording: Recording) -> list[_Request]:
-    """Return the requests whose required collectors `recording` holds."""
-    return [
-        (tool, params)
-        for tool, params in requests
-        if all(need.optional or recording.has(need.collector) for need in tool.needs(params))
-    ]
+    """Return the requests whose required collectors `recording` holds, with their essential options."""
+    collectors = recording.manifest.collectors
+
+    def holds(need: Need) -> bool:
+        entry = collectors.get(need.collector)
+        return need.optional or (entry is not None and all(entry.options.get(name) for name in need.essential))
+
+    return [(tool, params) for tool, params in requests if all(map(holds, tool.needs(params)))]
 
 
 async def _judged(requests: Sequence[_Request], recording: Recording) -> list[ToolResult[Any]]:

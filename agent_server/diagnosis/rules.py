@@ -72,4 +72,4 @@ def is_relevant(tool: Tool[Any, Any], cause: Cause) -> bool:
 def _open(assessment: Assessment) -> bool:
     """Return whether a cause is undecided. The first window alone is too short to exclude one: stalls recur."""
     excluded = assessment.state in (CauseState.RULED_OUT, CauseState.UNSUPPORTED)
-    return not excluded or set(assessment.by) <= {FIRST_TOOL}
+    return not excluded or set(assessment.by) <= {FIRST_TOOL, *FIRST_TOOLS}

@@ -60,12 +60,13 @@ class Options:
 @dataclass(frozen=True)
 class Need:
     """A tool's need of `collector` with at least these `options`. `optional`: the tool can judge without it, less
-    precisely.
+    precisely. `essential`: names of options without which a recording of the collector does not serve.
     """
 
     collector: str
     options: Options = Options()
     optional: bool = False
+    essential: tuple[str, ...] = ()
 
 
 def merge_needs(needs: Iterable[Need]) -> dict[str, Options]:

@@ -19,6 +19,7 @@ from solving import new_case, solve
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import Case
+from whystall.agent_server.diagnosis.causes import FIRST_TOOLS
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.agent_server.diagnosis.params import DiagnoseParams
@@ -33,6 +34,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.store import Recording
 
 RECORDED = Path(__file__).parents[2] / "recorded"
+FIRST_HERE = list(FIRST_TOOLS)
 SCENES = sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))
 
 
@@ -312,7 +314,7 @@ def test_a_recording_shows_the_same_again_and_nobody_looks() -> None:
     watching = Watching(stall(), live=False)
     answers = [say(("host_snapshot", {})), say(("fileslower", {})), say(("fileslower", {})), concluding()]
     found = driven(watching, answers)
-    assert [asked.tools for asked in watching.asked[:2]] == [["host_snapshot"], ["fileslower"]]
+    assert [asked.tools for asked in watching.asked[:2]] == [["host_snapshot", *FIRST_HERE], ["fileslower"]]
     assert found.answers[0].startswith("Nothing new")
     assert found.answers[2].startswith("Nothing new")
     assert found.reasoning.stopped is None
@@ -442,12 +444,12 @@ def test_cancelled_while_a_slow_model_is_waited_for() -> None:
         (
             "en",
             [
-                "step 1: host_snapshot (first observation)",
+                f"step 1: {', '.join(['host_snapshot', *FIRST_HERE])} (first observation)",
                 "waiting for answer 1 of example",
                 "(the model asked for it)",
             ],
         ),
-        ("zh", ["第 1 步：host_snapshot（初步观测）", "等待第 1 次回答，模型 example", "（模型要求观测）"]),
+        ("zh", [f"第 1 步：{', '.join(['host_snapshot', *FIRST_HERE])}（初步观测）", "等待第 1 次回答，模型 example", "（模型要求观测）"]),
     ],
 )
 def test_progress_names_each_step_its_tools_and_why(lang: Any, said: list[str]) -> None:

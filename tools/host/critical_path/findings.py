@@ -28,6 +28,8 @@ _MODES = {"system": 10.0, "fault": 5.0, "interrupt": 5.0, "spin": 10.0, "garbage
 _HOT_PCT = 60.0
 _SLACK_PCT = 0.5
 _LAG_PCT = 2.0
+# A wait that has not ended counts as such if it is this share of all waits of its kind: another is only cut off.
+_OPEN = 0.5
 
 
 def path_findings(world: World, line: Timeline, rows: Sequence[Row]) -> list[Finding]:
@@ -60,7 +62,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
     if running:
         attributes["mode"] = row.mode
     else:
-        attributes |= {"wait": row.code, "open": "yes" if row.open_ns else "no"}
+        attributes |= {"wait": row.code, "open": "yes" if row.open_ns >= _OPEN * row.total_ns else "no"}
     metrics: dict[str, float | None] = {
         "window_pct": min(share, 100.0),
         "total_ms": row.total_ns / 1e6,

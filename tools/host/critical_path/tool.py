@@ -119,7 +119,7 @@ class Data(Model):
 def _needs(params: Params) -> list[Need]:
     switches = SwitchOptions(_MIN_NS, wakers=True, python=True, follow_wakers=True)
     return [
-        Need("switches", switches),
+        Need("switches", switches, essential=("follow_wakers",)),
         Need("samples", SampleOptions(python=True), optional=True),
         Need("objects", optional=True),
         Need("proc", optional=True),
