@@ -15,11 +15,11 @@ from whystall.tools.contract.text import path_pattern
 
 @dataclass(frozen=True)
 class Link:
-    """The victim waits for thread `tid`, according to `finding` (an id), in `window_pct` of the window."""
+    """The victim waits for thread `tid`, according to `findings` (ids), in `window_pct` of the window."""
 
     pid: int
     tid: int
-    finding: str
+    findings: tuple[str, ...]
     window_pct: float
 
 
@@ -63,13 +63,13 @@ def _assess(
 @dataclass(frozen=True)
 class _Reach:
     """A thread on which a cause may act. `lost_pct`: share of the window that the victim lost; `limit_pct`: the most
-    that can be explained by way of this thread; `via`: the finding that links it to the victim.
+    that can be explained by way of this thread; `via`: the findings that link it to the victim.
     """
 
     victim: Victim | None
     lost_pct: float
     limit_pct: float
-    via: str | None = None
+    via: tuple[str, ...] = ()
 
 
 def _reaches(victim: Victim | None, links: Sequence[Link]) -> list[_Reach]:
@@ -79,7 +79,7 @@ def _reaches(victim: Victim | None, links: Sequence[Link]) -> list[_Reach]:
     reaches = [_Reach(victim, victim.lost_pct, 100.0)]
     for link in links:
         other = victim.model_copy(update={"pid": link.pid, "tid": link.tid})
-        reaches.append(_Reach(other, max(victim.lost_pct, link.window_pct), link.window_pct, link.finding))
+        reaches.append(_Reach(other, max(victim.lost_pct, link.window_pct), link.window_pct, link.findings))
     return reaches
 
 
@@ -99,7 +99,7 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
         return None
     primary.sort(key=lambda f: -f.window_pct)
     supporting = required + culprits + _ids(cause.supporting, findings, reach.victim)
-    ids = [f.id for f in primary] + ([reach.via] if reach.via else []) + supporting
+    ids = [f.id for f in primary] + list(reach.via) + supporting
     return Assessment(
         cause=cause.id,
         state=CauseState.SUPPORTED,

@@ -260,12 +260,17 @@ def step_of(results: Sequence[ToolResult[Any]], why: str) -> Step:
 
 
 def _links(findings: Sequence[Finding], victim: Victim | None) -> list[Link]:
-    """Return the threads that the victim waits for, at the ends of the chains of its critical path."""
-    return [
-        Link(f.subject.pid or 0, f.subject.tid or 0, f.id, f.window_pct)
-        for f in findings
-        if f.kind == "path.waker" and victim is not None and about(f, victim)
-    ]
+    """Return the threads that the victim waits for while they wait, at the ends of the chains of its critical path."""
+    if victim is None:
+        return []
+    rows = {f.attributes.get("function", ""): f.id for f in findings if f.kind == "path.wait" and about(f, victim)}
+    found = []
+    for finding in findings:
+        if finding.kind == "path.waker" and "wait" in finding.attributes and about(finding, victim):
+            via = rows.get(finding.attributes.get("via", ""))
+            ids = (via, finding.id) if via is not None else (finding.id,)
+            found.append(Link(finding.subject.pid or 0, finding.subject.tid or 0, ids, finding.window_pct))
+    return found
 
 
 def _reliable(result: ToolResult[Any]) -> bool:

@@ -276,6 +276,8 @@ def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exite
     if victim.lost_pct < 2 * STALL_PCT and unknown < STALL_PCT:
         return Conclusion(verdict=Verdict.HEALTHY)
     missing = [*weak, "unexplained_loss"]
+    if sum(f.window_pct for f in own if "root_by" in f.attributes) >= _WAITS_PCT:
+        missing.append("waits_for_thread")
     if unknown >= STALL_PCT:
         missing.append("idle_unexplained")
     return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=missing)

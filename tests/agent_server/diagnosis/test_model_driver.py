@@ -449,7 +449,14 @@ def test_cancelled_while_a_slow_model_is_waited_for() -> None:
                 "(the model asked for it)",
             ],
         ),
-        ("zh", [f"第 1 步：{', '.join(['host_snapshot', *FIRST_HERE])}（初步观测）", "等待第 1 次回答，模型 example", "（模型要求观测）"]),
+        (
+            "zh",
+            [
+                f"第 1 步：{', '.join(['host_snapshot', *FIRST_HERE])}（初步观测）",
+                "等待第 1 次回答，模型 example",
+                "（模型要求观测）",
+            ],
+        ),
     ],
 )
 def test_progress_names_each_step_its_tools_and_why(lang: Any, said: list[str]) -> None:

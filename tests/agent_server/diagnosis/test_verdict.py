@@ -377,7 +377,7 @@ def test_another_threads_stall_counts_as_far_as_the_victim_waits_behind_it(held:
     wait = f("offcpu.lock_wait", "wait", polarity="normal", window_pct=27, syscall="futex", waker="w (4001)")
     findings = [account(user_pct=70), account(OTHER, user_pct=5, blocked_pct=60), wait]
     findings += [fsync(tid=OTHER, pct=60), blocked(tid=OTHER, pct=59)]
-    found = judge(findings, links=[Link(PID, OTHER, "wait", held)])
+    found = judge(findings, links=[Link(PID, OTHER, ("wait",), held)])
     assert found.cause == cause
     if cause is not None:
         assert found.verdict is Verdict.CONFIRMED

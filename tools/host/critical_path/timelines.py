@@ -154,6 +154,9 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
                 ShortWaits(reader.wait(row), max(row["count"] - count, 1), row["total_ns"] - total, row["max_ns"])
             )
     _add_samples(recording, found)
+    if recording.has("proc"):  # a thread that never waited has no switch
+        for pid, tid, comm in recording.table("proc.threads").select("pid", "tid", "comm").iter_rows():
+            found.setdefault(tid, Timeline(pid, tid, comm))
     _set_alive(recording, found)
     return found
 
