@@ -9,7 +9,7 @@ from typing import Any
 
 from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, PATH_TOOL, of_hosts
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, NEWER_TOOLS, PATH_TOOL, of_hosts
 from whystall.agent_server.diagnosis.observer import Observer, Options
 from whystall.agent_server.diagnosis.path_needs import not_called_for
 from whystall.agent_server.diagnosis.step_progress import StepProgress
@@ -207,11 +207,20 @@ class Case:
         """Return the tools that ran with collectors verified to work: only those can rule anything out."""
         return [name for name, result in self.results.items() if _reliable(result)]
 
+    def _decidable(self) -> list[Assessment]:
+        """Return the assessments without causes that an older recording cannot decide: their tools came later."""
+        unserved = set() if self.observer.live else NEWER_TOOLS - self.results.keys()
+        return [
+            a
+            for a in self.assess()
+            if a.state is not CauseState.NOT_EXAMINED or not set(self.causes[a.cause].examined_by) <= unserved
+        ]
+
     def conclude(self, preferred: str | None = None) -> Conclusion:
         """Return the verdict on the findings so far; `preferred` as in `verdict.conclude`."""
         blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
         found = conclude(
-            self.causes, self.assess(), self.findings, self.victim(), blind, preferred, hangs="hang" in self._concepts
+            self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs="hang" in self._concepts
         )
         if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined

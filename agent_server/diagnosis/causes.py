@@ -16,6 +16,8 @@ PATH_TOOL = "critical_path"
 """Accounts for the victim's time."""
 FIRST_TOOLS = (PATH_TOOL, "lock_wait", "net_latency")
 """Run with the first tool: they share their collectors, none of which hooks system calls."""
+NEWER_TOOLS = frozenset({*FIRST_TOOLS, "memory_growth", "python_stacks"})
+"""Tools for which recordings of version 0.1 hold no data."""
 
 
 def of_ranks(causes: Mapping[str, Cause]) -> dict[str, Cause]:

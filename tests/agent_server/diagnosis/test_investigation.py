@@ -107,6 +107,7 @@ def lock_behind_a_slow_file() -> Scene:
     scene = Scene().thread(user=55, system=1).thread(HELPER, "logger", user=30, blocked=40)
     for second in range(12):
         scene.call(second + 0.1, 400, "fsync", "/data/run7/train.log", tid=HELPER)
+        scene.wait(second + 0.1, 400, "fsync", "/data/run7/train.log", tid=HELPER, state="D")
         scene.wait(second + 0.12, 390, "futex", lock=64, waker=(PID, HELPER, "logger"))
     return scene
 

@@ -22,7 +22,7 @@ KINDS: dict[str, KindSpec] = {
     "path.wait": kind(
         Mechanism.SWITCHES, "thread", f"{_PATH_METRICS} requests_in_flight", _PATH, share="window_pct"
     ),
-    # What the thread that another waits for did meanwhile; subject: that thread, `waiter`: the tid of the other.
+    # What the thread that another waits for did meanwhile; subject: that thread, `waiter`: the other.
     "path.waker": kind(Mechanism.WAKER, "thread", _PATH_METRICS, f"{_PATH} mode waiter via", share="window_pct"),
     # A part of the program that comes back again and again, for a short time each.
     "path.pause": kind(

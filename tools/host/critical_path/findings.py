@@ -108,7 +108,7 @@ def _waker_finding(world: World, line: Timeline, row: Row) -> Finding | None:
     other = world.lines.get(step.tid)
     if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events"):
         return None
-    attributes = {"code": step.line, "waiter": str(line.tid), "via": row.line, "detail": step.detail}
+    attributes = {"code": step.line, "waiter": f"{line.comm} ({line.tid})", "via": row.line, "detail": step.detail}
     if step.code == RUNNING:
         attributes["mode"] = step.mode
     else:
