@@ -209,7 +209,7 @@ class Case:
 
     def _decidable(self) -> list[Assessment]:
         """Return the assessments without causes that an older recording cannot decide: their tools came later."""
-        unserved = set() if self.observer.live else NEWER_TOOLS - self.results.keys()
+        unserved = NEWER_TOOLS - self.results.keys() if PATH_TOOL not in self.results else frozenset()
         return [
             a
             for a in self.assess()
@@ -219,9 +219,8 @@ class Case:
     def conclude(self, preferred: str | None = None) -> Conclusion:
         """Return the verdict on the findings so far; `preferred` as in `verdict.conclude`."""
         blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
-        found = conclude(
-            self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs="hang" in self._concepts
-        )
+        hangs = "hang" in self._concepts
+        found = conclude(self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs=hangs)
         if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined
         return found
