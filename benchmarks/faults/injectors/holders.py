@@ -1,11 +1,14 @@
-"""A debugger that stops the program and does nothing."""
+"""Who holds a program: a debugger, or real-time programs on its CPUs."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 from benchmarks.faults.case import PARTS, Case
+from benchmarks.faults.injectors.cgroups import enter
 
 
 def debugger(case: Case, role: str = "job") -> Generator[None, None, None]:
@@ -16,9 +19,12 @@ def debugger(case: Case, role: str = "job") -> Generator[None, None, None]:
 
 
 def real_time_neighbour(case: Case, program: str = "spinner.py", role: str = "other") -> Generator[None, None, None]:
-    """Start a computing program with real-time priority on every CPU but its own housekeeping share."""
+    """Start a computing program with real-time priority on every CPU."""
     yield
     path = case.install_program(PARTS / program, "worker.py")
-    for number in range(2):
+    # A cgroup below the root has no real-time budget of its own.
+    prefix = enter(Path("/sys/fs/cgroup/cpu")) if Path("/sys/fs/cgroup/cpu/cgroup.procs").exists() else []
+    for number, cpu in enumerate(sorted(os.sched_getaffinity(case.pids["job"]))):
         name = role if number == 0 else f"{role}{number + 1}"
-        case.spawn(name, ["chrt", "--fifo", "10", "taskset", "-c", str(number), sys.executable, str(path)])
+        command = ["chrt", "--fifo", "10", "taskset", "-c", str(cpu), sys.executable, str(path)]
+        case.spawn(name, [*prefix, *command])
