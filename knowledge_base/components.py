@@ -11,11 +11,19 @@ from pydantic import Field
 
 from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
 from whystall.knowledge_base.models import Model
+from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
+from whystall.tools.host.common.path_codes import MODES, ROLES, RUNNING, WAITS
+
+_PATH = "path:"
+_CODES = frozenset({*WAITS, *MODES, *ROLES, RUNNING, "pinned"})
+_PATH_TOPICS = frozenset(f"{_PATH}{code}" for code in _CODES)
 
 
 class Component(Model):
-    """A part of a host or job; see the head of the file. `kinds`: those of `KINDS` about it; may be empty."""
+    """A part of a host or job; see the head of the file. `kinds`: those of `KINDS`, or codes of rows of critical paths
+    (``path:lock``), that are about it; may be empty.
+    """
 
     kinds: list[str]
     fault: bool = False
@@ -23,8 +31,33 @@ class Component(Model):
     zh: list[str] = Field(min_length=1)
 
     def of(self, kinds: Collection[str]) -> set[str]:
-        """Return those of `kinds` that are about it."""
+        """Return those of `kinds`, kinds or `topics`, that are about it."""
         return {kind for kind in kinds if any(fnmatchcase(kind, pattern) for pattern in self.kinds)}
+
+
+def path_codes_of(finding: Finding) -> set[str]:
+    """Return what a row of a critical path is about: its wait or ``running``, mode, role, and those of its chain."""
+    words = finding.attributes
+    found = {words.get(name, "") for name in ("wait", "root_wait", "main_wait", "mode", "role")}
+    found |= {word for name in ("chain", "main") for word in words.get(name, "").split()}
+    waits = {"path.waker": "wait", "path.pause": "main_wait"}.get(finding.kind, "")
+    if finding.kind == "path.running" or found & MODES.keys() or (waits and waits not in words):
+        found.add(RUNNING)
+    if words.get("wait") == "cpu":
+        found.add(words.get("detail", ""))
+    return found & _CODES
+
+
+def topics(finding: Finding) -> set[str]:
+    """Return what patterns of components match: the kind, and for a row of a critical path its codes, ``path:lock``."""
+    codes = path_codes_of(finding) if finding.kind.startswith("path.") else set()
+    return {finding.kind, *(f"{_PATH}{code}" for code in codes)}
+
+
+def topics_of_kinds(kinds: Collection[str]) -> set[str]:
+    """Return the topics of all findings that may be of `kinds`."""
+    paths = any(kind.startswith("path.") for kind in kinds)
+    return {*kinds, *(_PATH_TOPICS if paths else ())}
 
 
 @cache
@@ -34,7 +67,7 @@ def load_components() -> dict[str, Component]:
     found = {name: as_model(Component, value, file, name) for name, value in read_yaml(file).items()}
     for name, component in found.items():
         for pattern in component.kinds:
-            if not any(fnmatchcase(kind, pattern) for kind in KINDS):
+            if not any(fnmatchcase(kind, pattern) for kind in (*KINDS, *_PATH_TOPICS)):
                 raise data_fault(file, f"{name}.kinds: no kind of finding matches {pattern!r}")
     return found
 

@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from whystall.agent_server.diagnosis.grounding import names, numbers, state_words
+from whystall.agent_server.diagnosis.grounding import names, numbers, path_states, state_words
 from whystall.agent_server.diagnosis.grounding.clauses import CLAUSES, DENIED, FLATLY
 from whystall.agent_server.diagnosis.grounding.numbers import OF_LIMIT, WINDOW, Fact
 from whystall.agent_server.diagnosis.grounding.numerals import blanked
-from whystall.agent_server.diagnosis.grounding.time_use import OF_CALLS, OF_VICTIM, WAITED
+from whystall.agent_server.diagnosis.grounding.time_use import OF_CALLS, OF_VICTIM, RAN, WAITED
 from whystall.knowledge_base import components
 from whystall.knowledge_base.causes import about
 from whystall.knowledge_base.models import Assessment, CauseState, Verdict, Victim
@@ -28,6 +28,7 @@ _SPLIT = ("oncpu_pct", "blocked_pct", "sleep_pct", "runnable_pct")
 _WAITED = (
     *("offcpu.blocked", "offcpu.lock_wait", "offcpu.preempted", "sched.runqueue_delay", "process.io_wait"),
     *("cgroup.cpu_throttled", "file.slow_sync", "file.slow_read", "file.slow_write", "file.slow_metadata"),
+    "path.wait",
 )
 # Kinds that show where time went: they may support any claim.
 _NEUTRAL = ("thread.time", "profile.frame", "profile.period", "run.step_time", "run.difference")
@@ -210,6 +211,7 @@ def _facts(findings: Sequence[Finding], case: CaseFacts) -> list[Fact]:
         for name, value in finding.metrics.items():
             own = OF_CALLS if finding.kind.startswith("file.") and name in _SPLIT else ""
             own = WAITED if finding.kind in _WAITED and name == "window_pct" else own
+            own = RAN if finding.kind == "path.running" and name == "window_pct" else own
             found += numbers.facts(f"{own}{name}", value, units[name])
         subject = finding.subject
         found += [Fact("pid", float(n)) for n in (subject.pid, subject.tid) if n is not None]
@@ -243,8 +245,9 @@ def _components(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fau
     paths = names.without_names(prose, known, words=False)
     if any(name.lower() == "fuse" for name in known):  # a FUSE file system is served by a process
         paths, bare = (_SERVES.sub(" ", text) for text in (paths, bare))
-    kinds = {f.kind for f in findings}
-    everything = case.kinds | {f.kind for f in case.findings.values()}
+    kinds = {topic for f in findings for topic in components.topics(f)}
+    examined = components.topics_of_kinds(case.kinds)
+    everything = examined.union(*map(components.topics, case.findings.values()))
     for name, words in components.named(paths):
         component = components.load_components()[name]
         if not component.of(everything):
@@ -252,14 +255,14 @@ def _components(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fau
                 return "not_examined", words
             continue
         if not component.of(kinds):
-            return ("not_examined" if not component.of(case.kinds) else "no_finding"), words
+            return ("not_examined" if not component.of(examined) else "no_finding"), words
         if component.fault and (wrong := _accused(name, component.of(kinds), paths, findings)):
             return wrong
     return None
 
 
 def _states(prose: str, findings: Sequence[Finding]) -> Fault | None:
-    words = state_words.contradiction(prose, findings)
+    words = state_words.contradiction(prose, findings) or path_states.contradiction(prose, findings)
     return None if words is None else ("contradicted", words)
 
 
@@ -274,7 +277,7 @@ def _empty(prose: str, findings: Sequence[Finding], case: CaseFacts) -> Fault | 
 
 def _accused(name: str, kinds: set[str], text: str, findings: Sequence[Finding]) -> Fault | None:
     """Check a component that is faulty only if a finding is abnormal, and may be denied only if none is."""
-    concerned = [f for f in findings if f.kind in kinds]
+    concerned = [f for f in findings if components.topics(f) & kinds]
     bad = [f for f in concerned if f.polarity is Polarity.ABNORMAL]
     for clause in CLAUSES.split(text):
         for _, words in (found for found in components.named(clause) if found[0] == name):

@@ -13,6 +13,7 @@ from functools import cache
 
 from whystall.agent_server.diagnosis.grounding.numerals import read
 from whystall.bpf import syscalls
+from whystall.knowledge_base.components import path_codes_of
 from whystall.knowledge_base.lexicon import plain_word
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS, Mechanism
@@ -37,6 +38,29 @@ _OF_KIND = {
     "offcpu.lock_wait": "futex futexes",
     "offcpu.preempted": "preempt",
 }
+# Names that people use for codes of rows of critical paths.
+_OF_CODE = {
+    "interpreter_lock": "GIL",
+    "garbage_collection": "GC gc",
+    "dns": "DNS",
+    "socket": "TCP recv recvfrom recvmsg",
+    "socket_full": "TCP send sendto sendmsg",
+    "events": "epoll epoll_wait poll select",
+    "sleep": "nanosleep clock_nanosleep",
+    "lock": "futex mutex",
+    "queue": "futex",
+    "barrier": "OpenMP",
+    "child": "wait4 waitpid",
+    "stopped": "SIGSTOP SIGTSTP",
+    "traced": "ptrace",
+    "page_fault": "mmap",
+    "file_lock": "flock fcntl",
+}
+# 10.0.0.7, 10.0.0.7:5432, fe80::1
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?|[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7}", re.IGNORECASE)
+_CODED = ("wait", "root_wait", "main_wait", "mode", "role")  # attributes of paths that are codes
+# train (812), train (813 of 812), save (train.py:212)
+_IN_PARENTHESES = re.compile(r"(\S+) \(([^()\s]+)")
 _CALLED = re.compile(
     r"\b(?:system calls?|syscalls?|calls? to|calling|in|inside)\s+([a-z][a-z0-9_]+)(?=[.,;:)]|$| (?:calls?|system|"
     r"syscalls?)\b)|\b([a-z][a-z0-9_]+) (?:system calls?|syscalls?)\b|([a-z][a-z0-9_]+)\s?(?:系统)?调用",
@@ -68,11 +92,26 @@ def names(findings: Iterable[Finding]) -> set[str]:
             found |= set(subject.pod.split("/"))
         if subject.device:
             found |= {subject.device, f"/dev/{subject.device}"}
-        for value in finding.attributes.values():
+        on_path = finding.kind.startswith("path.")
+        for value in _path_values(finding) if on_path else finding.attributes.values():
             found |= _of_value(value)
+        if on_path:
+            found |= {name for code in path_codes_of(finding) for name in _OF_CODE.get(code, "").split()}
         found |= set(_OF_KIND.get(finding.kind, "").split())
         found |= {"O_DIRECT"} if "direct" in finding.attributes else set()
     return {name for name in found if _is_name(name)}
+
+
+def _path_values(finding: Finding) -> Iterator[str]:
+    """Yield the names in the attributes of a row of a critical path: commands, functions, files, objects, calls."""
+    for name, value in finding.attributes.items():
+        if name in ("chain", "by", "root_by", "waiter"):
+            for match in _IN_PARENTHESES.finditer(value):
+                yield from match.groups()
+        elif name == "main":
+            yield value.partition(" ")[2]
+        elif name not in _CODED and not (name == "detail" and finding.attributes.get("wait") == "cpu"):
+            yield value
 
 
 def calls(findings: Iterable[Finding]) -> set[str]:
@@ -191,6 +230,8 @@ def _allowed(char: str) -> bool:
 
 def _is_name(name: str) -> bool:
     """Return whether `name` may be blanked without hiding anything else: it has a letter, and is no quantity."""
+    if _ADDRESS.fullmatch(name):
+        return True
     if len(name) < 2 or not re.search(r"[A-Za-z\u4e00-\u9fff]", name):
         return False
     numbers = read(name)

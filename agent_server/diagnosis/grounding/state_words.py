@@ -10,6 +10,10 @@ from whystall.knowledge_base import components
 from whystall.tools.contract.findings import Finding
 
 # Utilisation of CPUs and disks in percent: "idle" must not be above, "busy" not below these.
+_ALL_CPUS = re.compile(
+    r"\ball (?:the |of the )?(?:host['’]s )?(?:cpus|cores)\b|\bevery (?:cpu|core)\b|(?:所有|全部) ?的? ?CPU", re.I
+)
+_ALLOWED = re.compile(r"\b(?:may|can|allowed|permitted|its)\b|可用|允许", re.I)
 _LEVELS = {"cpu.saturated": "busy_pct", "disk.saturated": "util_pct"}
 _IDLE_PCT, _BUSY_PCT = 50.0, 30.0
 _IS_IDLE = re.compile(r"\bidle\b|\b(?:are|is|stay|stays) (?:mostly |largely )?(?:free|unused)\b|空闲", re.I)
@@ -57,7 +61,7 @@ _ENDED = re.compile(
 
 def contradiction(prose: str, findings: Sequence[Finding]) -> str | None:
     """Return the first words in `prose` that contradict `findings`; None without any."""
-    for judge in (_flagged, _ended, _level, _operation, _call, _nothing, _off_cpu):
+    for judge in (_flagged, _ended, _level, _all_cpus, _operation, _call, _nothing, _off_cpu):
         if (words := judge(prose, findings)) is not None:
             return words
     return None
@@ -107,6 +111,13 @@ def _level(prose: str, findings: Sequence[Finding]) -> str | None:
         if values and (min(values) > _IDLE_PCT if idle else max(values) < _BUSY_PCT):
             return match.group(0)
     return None
+
+
+def _all_cpus(prose: str, findings: Sequence[Finding]) -> str | None:
+    """Check "all CPUs" if what is cited is about the CPUs that the job may use, which are not all."""
+    confined = [f for f in findings if f.kind == "cpu.saturated" and "allowed_cpus" in f.metrics]
+    match = _ALL_CPUS.search(prose)
+    return match.group(0) if confined and match and not _ALLOWED.search(prose) else None
 
 
 def _operation(prose: str, findings: Sequence[Finding]) -> str | None:

@@ -10,11 +10,17 @@ OF_CALLS = "calls."
 """Prefix of the names of shares of the time of calls, not of the window."""
 WAITED = "waited."
 """Prefix of the names of shares of the window that were spent waiting."""
+RAN = "ran."
+"""Prefix of the names of shares of the window that were spent running."""
 
 _ABOUT = r"[ :=约为是占了达]*(?:(?:about|around|roughly|only|just|nearly|almost|some|a total of|for) )*$"
 # Words next to a number for what the time was spent on, and the facts that they exclude.
-_RAN = ("run_s", "user_s", "user_pct", "oncpu_s", "oncpu_pct", f"{OF_CALLS}oncpu_pct", f"{OF_VICTIM}user_pct")
+_RAN = (
+    *("run_s", "user_s", "user_pct", "oncpu_s", "oncpu_pct", f"{OF_CALLS}oncpu_pct", f"{OF_VICTIM}user_pct"),
+    *(f"{RAN}window_pct", "running_pct"),
+)
 _WAITED = (
+    "waiting_pct",
     *("wait_s", "block_io_s", "throttled_s", f"{WAITED}window_pct", "runnable_pct", "blocked_pct"),
     *(f"{whose}{how}_pct" for whose in (OF_CALLS, OF_VICTIM) for how in ("blocked", "sleep", "runnable", "idle")),
 )
