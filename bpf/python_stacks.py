@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
 from whystall.bpf.python_code import UNKNOWN, Code, Frame, decode
 from whystall.bpf.python_gil import InterpreterLock, interpreter_lock
+from whystall.bpf.python_locks import with_lock_owners
 from whystall.bpf.python_offsets import UnknownLayout
 from whystall.bpf.python_walk import (
     Reader,
@@ -52,6 +53,12 @@ class PythonThreads:
             self.locks = _locks(memory, runtime, listed, tids)
         except UnknownLayout as why:
             self.unknown_lock = str(why)
+
+    def lock_owners(self, words: Collection[int], over: Callable[[], bool]) -> dict[int, int]:
+        """Return the thread inside ``with lock`` by futex word, for those of `words` that belong to Python's locks.
+        `over`: whether the time is used up."""
+        known = [(tid, state) for tid, states in self._states.items() if tid for state in states]
+        return with_lock_owners(self._memory, self._runtime, known, words, over)
 
     def stack(self, tid: int) -> list[Frame]:
         """Return the frames of a thread, innermost first; empty if it has none, or if they could not be read.

@@ -151,14 +151,7 @@ def frames(memory: Reader, runtime: Runtime, state: int) -> Iterator[tuple[int, 
     """Yield the frames of a thread state, innermost first: code object, instruction + 1, and whether a C call of the
     evaluator begins with it. Code object 0: such a call begins with the frame before. Raises ``OSError``."""
     o = runtime.offsets
-    frame = word(memory, state + o.thread_frame)
-    if frame and o.flags & lay.PYTHON_CFRAME:
-        frame = word(memory, frame + o.cframe_frame)
-    for _ in range(2 * lay.STACK_DEPTH):
-        if not frame:
-            return
-        raw = memory.read(frame, o.frame_bytes)
-        frame = _at(raw, o.frame_previous)
+    for _, raw in _raw_frames(memory, runtime, state):
         owner = raw[o.frame_owner]
         if not o.flags & (lay.PYTHON_FRAME_OBJECTS | lay.PYTHON_IS_ENTRY) and owner >= _OWNED_BY_C:
             yield 0, 0, True
@@ -166,6 +159,27 @@ def frames(memory: Reader, runtime: Runtime, state: int) -> Iterator[tuple[int, 
         code = _at(raw, o.frame_code) & ~7
         entry = o.flags & lay.PYTHON_FRAME_OBJECTS or (o.flags & lay.PYTHON_IS_ENTRY and owner)
         yield code, _instruction(raw, code, o), bool(entry)
+
+
+def frame_addresses(memory: Reader, runtime: Runtime, state: int) -> Iterator[int]:
+    """Yield the addresses of the frames of a thread state that run code, innermost first. Raises ``OSError``."""
+    for frame, raw in _raw_frames(memory, runtime, state):
+        if raw[runtime.offsets.frame_owner] < _OWNED_BY_C:
+            yield frame
+
+
+def _raw_frames(memory: Reader, runtime: Runtime, state: int) -> Iterator[tuple[int, bytes]]:
+    """Yield address and content of the frames of a thread state, innermost first."""
+    o = runtime.offsets
+    frame = word(memory, state + o.thread_frame)
+    if frame and o.flags & lay.PYTHON_CFRAME:
+        frame = word(memory, frame + o.cframe_frame)
+    for _ in range(2 * lay.STACK_DEPTH):
+        if not frame:
+            return
+        raw = memory.read(frame, o.frame_bytes)
+        yield frame, raw
+        frame = _at(raw, o.frame_previous)
 
 
 def _at(raw: bytes, offset: int) -> int:

@@ -38,8 +38,12 @@ _SAMPLED = {
     "advice": "io_ways",
     "operation": "io_operations",
     "answer": "net_answers",
+    "evidence": "lock_evidence",
+    "proof": "lock_proof",
     "limit": "net_limits",
 }
+# Attributes that are codes of what a thread does: a wait, or running.
+_DOING = ("wait", "holder_doing")
 _BLANK = re.compile(r"{(\w+)}")
 # Ranks: 0-3, 8
 _NUMBERS = re.compile(r"[\d, -]{1,200}")
@@ -207,6 +211,8 @@ class Voice:
             return Safe(f"{self._name(short(name, _LONG))}{place}" if name else "")
         if not words.get(blank):
             return Safe("")
+        if blank in _DOING:
+            return self.path.row(words[blank], {})
         known = self._words[_SAMPLED[blank]].get(words[blank]) if blank in _SAMPLED else None
         return known if known is not None else self._name(short(words[blank], _LONG))
 

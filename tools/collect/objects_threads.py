@@ -95,6 +95,8 @@ class ThreadReader:
                     if traced or thread.state == "t":
                         thread.tracer_pid = tracer(self._proc.read(pid, "status", tid))
                     found.threads.append(thread)
+            if python is not None:
+                _name_owners(python, found.threads, over)
         finally:
             if memory is not None:
                 memory.close()
@@ -196,6 +198,15 @@ class ThreadReader:
         """Return the descriptors that an epoll set watches."""
         numbers = _EPOLL_MEMBER.findall(self._proc.read(pid, f"fdinfo/{number}"))[:_MOST_MEMBERS]
         return [(int(member), name) for member in numbers if (name := self.name(pid, int(member)))]
+
+
+def _name_owners(python: PythonThreads, threads: list[Waiting], over: Callable[[], bool]) -> None:
+    """Fill in the owners of Python's locks, which do not keep them."""
+    waiting = [thread for thread in threads if thread.word and thread.lock == NONE]
+    owners = python.lock_owners({thread.word for thread in waiting}, over) if waiting else {}
+    for thread in waiting:
+        if thread.word in owners:
+            thread.lock = Lock("python", owners[thread.word])
 
 
 def tracer(status: bytes) -> int:

@@ -178,8 +178,9 @@ OBJECTS = {
     # Threads of the target, of its children and, at the end, of the processes that hold what these wait for (and of
     # those that hold what the holders wait for). wchan: kernel function. object: as in `switches.segments`, but an
     # eventfd has its number (anon_inode:[eventfd:17]), and a call on an absolute path has this. lock: address of the
-    # futex word, 0: none; lock_kind: mutex, rwlock, stdio, join, gil (the interpreter lock), abandoned (a mutex that
-    # another thread of the parent held when this process was forked: nobody can release it), empty if unknown;
+    # futex word, 0: none; lock_kind: mutex, rwlock, stdio, join, gil (the interpreter lock), python (threading.Lock
+    # or RLock, which keep no owner: the thread inside ``with lock``), abandoned (a mutex that another thread of the
+    # parent held when this process was forked: nobody can release it), empty if unknown;
     # owner_tid: of the lock, also of a thread that has ended, -1 if it keeps none or it could not be read. holds_gil:
     # the interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen: by a freezer cgroup. Of a thread
     # on a CPU or waiting for one (R) only the Python stack is read.

@@ -14,7 +14,11 @@ from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
 from whystall.tools.host.common.findings import any_thread, finding, severity, window
+from whystall.tools.host.common.instants import instants_of
+from whystall.tools.host.common.lock_groups import groups_of
+from whystall.tools.host.common.objects import objects_of
 from whystall.tools.host.common.stack_frames import kernel_path, python_line
+from whystall.tools.host.common.timelines import timelines
 from whystall.tools.host.common.wait_syscalls import FILE_LOCKS, IDLE_SYSCALLS, LOCK_SYSCALLS, blocked_in_operation
 from whystall.tools.host.common.wakers import contended_ns, wakers_of
 from whystall.tools.recording.collector import Need
@@ -164,7 +168,7 @@ def _findings(
     by_waker: dict[tuple[int, str], Waker] = {}
     for waker in wakers:
         by_waker.setdefault((waker.tid, waker.syscall), waker)
-    contended = contended_ns(segments)
+    contended, undecided = _contended(recording)
     found: list[Finding] = []
     for place, group in sorted(places.items(), key=lambda item: -sum(r.total_ms for r in item[1])):
         if sum(r.window_pct for r in group) < 1.0 and len(found) >= 10:
@@ -177,7 +181,23 @@ def _findings(
         found.append(_finding(place, group, span, waits_on, by_waker.get((tid, syscall)), lock))
     # A large pool of idle threads must not hide the one that is blocked.
     found.sort(key=lambda f: f.polarity is Polarity.NORMAL)
-    return found[:_FINDINGS] + _normal(found, recording)
+    return found[:_FINDINGS] + [f for f in _normal(found, recording) if f.kind != "offcpu.lock_wait" or not undecided]
+
+
+def _contended(recording: Recording) -> tuple[dict[tuple[int, str], int], bool]:
+    """Return the time per (thread, system call) spent waiting on contended locks, and whether other waits may be for
+    locks too: those from a program's own line, which may call a lock or a queue."""
+    segments = recording.table("switches.segments")
+    if not recording.has("objects"):
+        return contended_ns(segments), False
+    found: dict[tuple[int, str], int] = {}
+    groups = groups_of(timelines(recording), objects_of(recording), instants_of(recording))
+    for group in groups:
+        if group.what in ("lock", "interpreter"):
+            for tid, waiter in group.waiters.items():
+                for syscall, took in waiter.by_call.items():
+                    found[tid, syscall] = found.get((tid, syscall), 0) + took
+    return found, any(group.what == "unknown" and group.evidence == "program_line" for group in groups)
 
 
 def _finding(

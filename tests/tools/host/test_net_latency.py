@@ -19,7 +19,7 @@ HEALTHY: dict[str, Any] = {
     "comm": "train",
     "family": "inet",
     "protocol": "tcp",
-    "state": "ESTABLISHED",
+    "state": "established",
     "local": "10.0.0.1:40000",
     "remote": "10.0.0.2:9000",
     "recv_queue": 0,
@@ -121,7 +121,7 @@ def test_a_peer_that_acknowledged_the_request_and_sent_nothing() -> None:
     ],
 )
 def test_an_idle_connection_is_no_peer_that_does_not_answer(listens: bool, changed: dict[str, Any]) -> None:
-    listener = {"inode": 5, "pid": PID, "protocol": "tcp", "state": "LISTEN", "local": "0.0.0.0:40000"}
+    listener = {"inode": 5, "pid": PID, "protocol": "tcp", "state": "listen", "local": "0.0.0.0:40000"}
     findings, _ = scene(10_000, (listener,) if listens else (), **QUIET, last_sent_ms=12_000, **changed)
     assert all(f.polarity is Polarity.NORMAL for f in findings)
 
@@ -134,7 +134,7 @@ def test_data_that_is_never_acknowledged() -> None:
 
 def test_a_local_peer_is_named_by_its_process() -> None:
     other = {"inode": 88, "peer": 77, "pid": 900, "comm": "server", "fd": 4, "family": "inet", "protocol": "tcp"}
-    data = looked(4000, (other | {"state": "ESTABLISHED"},), peer=88, remote="127.0.0.1:9000")
+    data = looked(4000, (other | {"state": "established"},), peer=88, remote="127.0.0.1:9000")
     assert [c.peer for c in data.connections] == ["server (900)"]
     (peer,) = data.peers
     assert (peer.peer, peer.connections, peer.waited_ms) == ("server (900)", 1, pytest.approx(4000))

@@ -14,6 +14,8 @@ _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 # `role`: codes of `whystall.tools.host.common.path_codes`. `by`: who ended the wait, or took the CPU. `root_*`: what
 # the thread at the end of the chain of waits did in most of the time, in `root_pct` of it.
 _PATH = "code function stack wait object detail by chain root_wait root_code root_by root_object open role"
+_LOCK = "window_pct total_ms max_ms count threads holder_pct"
+_HOLDER = "holder holder_code holder_doing"
 _PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct"
 
 KINDS: dict[str, KindSpec] = {
@@ -36,6 +38,20 @@ KINDS: dict[str, KindSpec] = {
     "path.loop_lag": kind(
         Mechanism.SWITCHES, "thread", "window_pct max_ms p50_ms p99_ms count", "code function", share="window_pct"
     ),
+    # Waits of a thread for a lock; `holder`: who ended them, or has it, and did `holder_doing` meanwhile. `evidence`:
+    # memory, function, passes (see lock_wait).
+    "lock.wait": kind(Mechanism.SWITCHES, "thread", _LOCK, f"{_HOLDER} code open evidence", share="window_pct"),
+    # the interpreter lock of Python; held_pct: of the window, by the thread that holds it most
+    "lock.interpreter": kind(
+        Mechanism.SWITCHES, "thread", f"{_LOCK} held_pct", f"{_HOLDER} code open", share="window_pct"
+    ),
+    "lock.file": kind(Mechanism.SWITCHES, "thread", _LOCK, f"{_HOLDER} code open evidence", share="window_pct"),
+    # the lock's own memory, or /proc/locks, names who has it at the end of the window
+    "lock.held": kind(Mechanism.OBJECTS, "thread", "window_pct", _HOLDER, share="window_pct"),
+    # `proof`: cycle (of owners in memory), dead_owner, no_owner_kept (all threads wait for locks that keep no owner)
+    "lock.deadlock": kind(Mechanism.OBJECTS, "thread", "window_pct threads", "proof cycle code", share="window_pct"),
+    # `wait`: stopped, traced, frozen
+    "process.stopped": kind(Mechanism.OBJECTS, "process", "threads", "wait"),
     "offcpu.blocked": kind(Mechanism.SWITCHES, "thread", _BLOCKED, _BLOCKED_ATTRIBUTES, share="window_pct"),
     "offcpu.lock_wait": kind(Mechanism.SWITCHES, "thread", _BLOCKED, f"{_BLOCKED_ATTRIBUTES} lock", share="window_pct"),
     "offcpu.preempted": kind(Mechanism.SWITCHES, "thread", _BLOCKED, "state", share="window_pct"),

@@ -18,13 +18,13 @@ def last_look(recording: Recording, table: str) -> pl.DataFrame:
 
 
 def target_pids(recording: Recording) -> frozenset[int] | None:
-    """Return the processes of the target, with the children that appeared if they are followed and ``proc`` was
-    recorded; None for the whole host."""
+    """Return the processes of the target and their children; None for the whole host. Children that started within the
+    window are known where ``proc`` was recorded."""
     target = recording.manifest.target
     if target.everything:
         return None
-    pids = set(target.pids)
-    if target.follow and recording.has("proc"):
+    pids = {*target.pids, *first_look(recording, "threads")["pid"].to_list()}
+    if recording.has("proc"):
         parents = dict(recording.table("proc.processes").select("pid", "ppid").unique().iter_rows())
         for pid in parents:
             line = [pid]

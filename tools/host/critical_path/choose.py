@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from whystall.tools.host.critical_path.timelines import Timeline
+from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.walk import World
 
 # Waits for work, for time or for somebody else to finish: a thread that does nothing else makes no progress itself.

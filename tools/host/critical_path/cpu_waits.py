@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import polars as pl
 
+from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.timelines import Timeline
 from whystall.tools.host.critical_path.walk import World
 from whystall.tools.recording.store import Recording
 

@@ -8,9 +8,9 @@ from whystall.tools.contract.findings import Finding, Interval, Severity, Subjec
 from whystall.tools.contract.text import path_series
 from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.pauses import LAG_NS, Lag, Pause
 from whystall.tools.host.critical_path.rows import ABSENT, Row
-from whystall.tools.host.critical_path.timelines import Timeline
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step, World
 
 _ROWS = 24

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from whystall.tools.contract.registry import ArtifactContent
 from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.places import text
+from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.findings import who
-from whystall.tools.host.critical_path.places import text
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.timelines import Timeline
 from whystall.tools.host.critical_path.walk import World
 
 _LINES = 5000

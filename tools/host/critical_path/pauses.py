@@ -9,9 +9,9 @@ from statistics import median
 from typing import NamedTuple
 
 from whystall.tools.host.common.path_codes import RUNNING
-from whystall.tools.host.critical_path.classify import running_kind
-from whystall.tools.host.critical_path.places import Function, Place
-from whystall.tools.host.critical_path.timelines import Timeline
+from whystall.tools.host.common.places import Function, Place
+from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.common.wait_kinds import running_kind
 from whystall.tools.host.critical_path.walk import World
 
 _LEAST_NS = 20_000_000

@@ -8,9 +8,9 @@ from statistics import median
 
 from whystall.tools.contract.text import path_pattern
 from whystall.tools.host.common.path_codes import RUNNING
-from whystall.tools.host.critical_path.classify import running_kind
-from whystall.tools.host.critical_path.places import NOWHERE, Place
-from whystall.tools.host.critical_path.timelines import Timeline, Wait
+from whystall.tools.host.common.places import NOWHERE, Place
+from whystall.tools.host.common.timelines import Timeline, Wait
+from whystall.tools.host.common.wait_kinds import running_kind
 from whystall.tools.host.critical_path.walk import Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0

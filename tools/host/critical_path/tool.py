@@ -11,7 +11,9 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.objects import objects_of, passing_words
 from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.timelines import Timeline, timelines
 from whystall.tools.host.critical_path.choose import Choice, choose_thread
 from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits
 from whystall.tools.host.critical_path.findings import (
@@ -23,10 +25,8 @@ from whystall.tools.host.critical_path.findings import (
     who,
 )
 from whystall.tools.host.critical_path.folded import folded_path
-from whystall.tools.host.critical_path.objects import objects_of, passing_words
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
 from whystall.tools.host.critical_path.rows import Row, rows_of
-from whystall.tools.host.critical_path.timelines import Timeline, timelines
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
-from whystall.tools.host.critical_path.classify import Kind, running_kind, wait_kind
-from whystall.tools.host.critical_path.objects import Objects
-from whystall.tools.host.critical_path.timelines import Timeline, Wait
+from whystall.tools.host.common.timelines import Timeline, Wait
+from whystall.tools.host.common.wait_kinds import Kind, running_kind, wait_kind
 
 _DEPTH = 12
 # Parts of time that are followed for one table; beyond it they are counted as not followed.

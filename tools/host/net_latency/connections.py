@@ -11,7 +11,7 @@ from whystall.tools.host.common.looks import first_look, last_look
 from whystall.tools.recording.store import Recording
 
 Socket = Mapping[str, Any]
-LISTENING = "LISTEN"
+LISTENING = "listen"
 _SITE = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 
 
@@ -169,7 +169,8 @@ def _connection(
     # Of a new connection at most the window; its shares are then lower bounds.
     span_ns = row["at_ns"] - (before["at_ns"] if before is not None else 0)
     other = holders.get(row["peer"]) if row["peer"] > 0 else None
-    serves = (row["protocol"], port_of(row["local"])) in listening
+    port = port_of(row["local"])
+    serves = port is not None and (row["protocol"], port) in listening
     sent_ago, silent = known("last_sent_ms"), known("last_received_ms")
     return Connection(
         pid=row["pid"],

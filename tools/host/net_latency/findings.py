@@ -35,7 +35,7 @@ _STABLE = 0.5
 _RTO_MS = 1000.0
 # What users notice of a thread.
 _WAIT_PCT = 5.0
-_OPEN = ("ESTABLISHED", "SYN_SENT")
+_OPEN = ("established", "syn_sent")
 _MOST = 10
 
 
@@ -82,7 +82,7 @@ def _no_answer(connection: Connection, own: Sequence[NetWait], window_ns: int) -
         metrics |= {"unacked": connection.unacked, "retransmits": connection.retransmits}
         attributes = {**_place(connection), "answer": "unreachable"}
         return finding("net.no_answer", _subject(connection), window(window_ns), metrics, Severity.CRITICAL, attributes)
-    if connection.state != "ESTABLISHED" or connection.unacked or connection.send_queue:
+    if connection.state != "established" or connection.unacked or connection.send_queue:
         return None
     waits = [w for w in own if w.what == "receive"]
     asked = silent is None or sent <= silent

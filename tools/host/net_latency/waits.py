@@ -93,6 +93,6 @@ def _what(syscall: str, inode: int, frames: Sequence[str], by_inode: Mapping[int
         return None
     if connection.protocol == "udp" and port_of(connection.remote) in _DNS_PORTS:
         return "dns"
-    if connection.state == "SYN_SENT":
+    if connection.state == "syn_sent":
         return "connect"
     return "send" if syscall in _SENDS else "receive"

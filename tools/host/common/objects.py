@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import polars as pl
-
-from whystall.tools.host.critical_path.timelines import Timeline
+from whystall.tools.host.common.looks import last_look
+from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.recording.store import Recording
 
 _SOCKET, _PIPE = "socket:[", "pipe:["
@@ -122,7 +121,7 @@ def objects_of(recording: Recording) -> Objects:
         if row["lock_kind"] == "gil" and row["lock"]:
             words.setdefault(row["pid"], set()).add(row["lock"])
     ends: dict[str, list[dict[str, Any]]] = {}
-    for row in _last_look(recording, "ends"):
+    for row in last_look(recording, "ends").iter_rows(named=True):
         ends.setdefault(row["object"], []).append(row)
     return Objects(
         recorded=True,
@@ -130,7 +129,7 @@ def objects_of(recording: Recording) -> Objects:
         gil_words=words,
         sockets={row["inode"]: row for row in _rows(recording, "sockets")},
         ends=ends,
-        file_locks=list(_last_look(recording, "file_locks")),
+        file_locks=list(last_look(recording, "file_locks").iter_rows(named=True)),
     )
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from whystall.tools.host.critical_path.places import Place
-from whystall.tools.host.critical_path.timelines import Wait
+from whystall.tools.host.common.places import Place
+from whystall.tools.host.common.timelines import Wait
 
 _FUTEX = frozenset({"futex", "futex_wait", "futex_waitv"})
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from whystall.tools.host.critical_path.places import NOWHERE, Place, place_of_calls, place_of_texts
+from whystall.tools.host.common.places import NOWHERE, Place, place_of_calls, place_of_texts
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import NO_STACK, NO_TIME
 

@@ -1,0 +1,250 @@
+"""What every thread did at the end of a window, and for whom it waited: from the last reading of ``objects``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from whystall.tools.host.common.looks import first_look, last_look
+from whystall.tools.host.common.objects import Objects, objects_of
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.places import Place, place_of_texts
+from whystall.tools.host.common.timelines import Wait
+from whystall.tools.host.common.wait_kinds import Kind, wait_kind
+from whystall.tools.recording.store import Recording
+
+OWNED = frozenset({"mutex", "rwlock", "stdio", "python", "abandoned"})
+"""Kinds of locks that keep their owner, or whose owner was found."""
+_OPEN_NS = 100_000_000
+
+
+@dataclass(frozen=True)
+class Instant:
+    """One thread at the end of the window. `kind.code`: a wait (`path_codes.WAITS`) or ``running``. `owner_tid`: of the
+    thread that holds what it waits for, as the lock itself or the interpreter says; `peers`: processes that hold the
+    other end of its pipe or socket, or the file lock. `lasting`: it waited for the same before."""
+
+    pid: int
+    tid: int
+    comm: str
+    kind: Kind
+    object: str
+    lock: int
+    lock_kind: str
+    owner_tid: int | None
+    peers: tuple[int, ...]
+    lasting: bool
+    holds_interpreter_lock: bool
+    place: Place
+    frames: tuple[str, ...]
+    kernel: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The thread as text: ``comm (tid)``."""
+        return f"{self.comm} ({self.tid})"
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Threads that cannot go on: each waits for a lock that the next one holds. `ownerless`: of one thread, whose lock's
+    owner has ended, or was left behind by a fork."""
+
+    threads: tuple[Instant, ...]
+    ownerless: bool = False
+
+
+@dataclass
+class Instants:
+    """All threads of the last reading, by tid, and the holders of interpreter locks by pid."""
+
+    threads: dict[int, Instant] = field(default_factory=dict)
+    holders: dict[int, int] = field(default_factory=dict)
+    versions: dict[int, str] = field(default_factory=dict)
+    comms: dict[int, str] = field(default_factory=dict)
+    lock_kinds: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Kinds of locks, by process and futex word, as seen in memory at either reading."""
+    objects: Objects = field(default_factory=Objects)
+    complete: bool = True
+    """No thread was left out."""
+
+    def of_process(self, pid: int) -> list[Instant]:
+        """Return the threads of a process, its main thread first."""
+        return sorted((t for t in self.threads.values() if t.pid == pid), key=lambda t: (t.tid != t.pid, t.tid))
+
+    def whom(self, thread: Instant) -> str:
+        """Return for whom a thread waits, with the line where that one is: ``worker (812) at decode (data.py:17)``."""
+        if thread.owner_tid is not None:
+            owner = self.threads.get(thread.owner_tid)
+            if owner is None:
+                return f"({thread.owner_tid})"
+            return f"{owner.name} at {owner.place.line}" if owner.place.line else owner.name
+        return ", ".join(self._process(pid) for pid in thread.peers[:3])
+
+    def _process(self, pid: int) -> str:
+        """Return a process as text, with the line of its only thread that has one."""
+        threads = self.of_process(pid)
+        lines = [t.place.line for t in threads if t.place.line]
+        name = f"{self.comms.get(pid, '')} ({pid})".strip()
+        return f"{name} at {lines[0]}" if len(lines) == 1 else name
+
+    def cycles(self) -> list[Cycle]:
+        """Return the cycles of threads that wait for each other's locks, and threads whose lock's owner is gone.
+
+        Owners are read one after the other: only waits that have lasted count.
+        """
+        stuck = {t.tid: t for t in self.threads.values() if t.lock_kind in OWNED and t.lasting}
+        found: list[Cycle] = []
+        done: set[int] = set()
+        for tid, thread in stuck.items():
+            way: list[int] = []
+            at: int | None = tid
+            while at is not None and at in stuck and at not in way and at not in done:
+                way.append(at)
+                at = stuck[at].owner_tid
+            if at is not None and at in way:
+                found.append(Cycle(tuple(stuck[t] for t in way[way.index(at) :])))
+            done.update(way)
+            gone = self.complete and thread.owner_tid is not None and thread.owner_tid not in self.threads
+            if gone or thread.lock_kind == "abandoned":
+                found.append(Cycle((thread,), ownerless=True))
+        return found
+
+
+def instants_of(recording: Recording) -> Instants:
+    """Return what the threads of `recording` did at its end."""
+    objects = objects_of(recording)
+    stacks: dict[int, tuple[str, ...]] = {
+        number: tuple(frames)
+        for number, frames in recording.table("objects.stacks").select("stack", "frames").iter_rows()
+    }
+    left_out = {spot.code for spot in recording.manifest.collectors["objects"].not_seen}
+    found = Instants(objects=objects, complete="objects_cut" not in left_out)
+    for table in ("ends", "sockets", "threads"):
+        known = last_look(recording, table).filter(pl.col("pid") > 0)
+        if table == "threads":
+            known = known.filter(pl.col("pid") == pl.col("tid"))
+        found.comms |= dict(known.select("pid", "comm").iter_rows())
+    for row in last_look(recording, "interpreters").iter_rows(named=True):
+        found.versions[row["pid"]] = row["version"]
+        if row["holder_tid"] > 0:
+            found.holders[row["pid"]] = row["holder_tid"]
+    every = recording.table("objects.threads").filter((pl.col("lock") > 0) & (pl.col("lock_kind") != ""))
+    found.lock_kinds = {(pid, lock): kind for pid, lock, kind in every.select("pid", "lock", "lock_kind").iter_rows()}
+    lasting = _lasting(recording)
+    rows = list(last_look(recording, "threads").iter_rows(named=True))
+    waiting = {row["pid"] for row in rows if row["lock_kind"] == "gil"}
+    for row in rows:
+        found.threads[row["tid"]] = _instant(row, stacks, found, lasting, waiting)
+    return found
+
+
+def _instant(
+    row: Mapping[str, Any],
+    stacks: Mapping[int, tuple[str, ...]],
+    known: Instants,
+    lasting: frozenset[tuple[int, int, str]],
+    contended: Iterable[int],
+) -> Instant:
+    frames, kernel = stacks.get(row["pystack"], ()), stacks.get(row["kstack"], ())
+    place = place_of_texts(frames)
+    kind = _kind(row, kernel, place, known.objects)
+    holder = known.holders.get(row["pid"])
+    owner = row["owner_tid"] if row["owner_tid"] > 0 else None
+    if kind.code == "interpreter_lock":
+        owner = holder if holder != row["tid"] else None
+    return Instant(
+        pid=row["pid"],
+        tid=row["tid"],
+        comm=row["comm"],
+        kind=kind,
+        object=row["object"],
+        lock=row["lock"] if row["lock"] > 0 else 0,
+        lock_kind=row["lock_kind"],
+        owner_tid=owner,
+        peers=_peers(row, kind, known.objects) if owner is None else (),
+        lasting=(row["tid"], row["lock"], row["syscall"]) in lasting,
+        holds_interpreter_lock=row["holds_gil"] or (holder == row["tid"] and row["pid"] in contended),
+        place=place,
+        frames=frames,
+        kernel=kernel,
+    )
+
+
+def _kind(row: Mapping[str, Any], kernel: tuple[str, ...], place: Place, objects: Objects) -> Kind:
+    state = row["state"].strip()
+    if row["frozen"]:
+        return Kind("frozen")
+    if state == "t" or (row["tracer_pid"] > 0 and state == "T"):
+        return Kind("traced")
+    if state == "T":
+        return Kind("stopped")
+    if state == "R":
+        return Kind(RUNNING)
+    if row["lock_kind"] == "join":
+        return Kind("join")
+    path = row["object"] if row["object"].startswith("/") else ""
+    wait = Wait(
+        start_ns=0,
+        awake_ns=0,
+        end_ns=0,
+        state=state,
+        syscall=row["syscall"],
+        path=path,
+        fstype="",
+        object="" if path else row["object"],
+        lock=row["lock"],
+        asked_ns=-1,
+        kernel=kernel or ((row["wchan"],) if row["wchan"] else ()),
+        place=place,
+        context="",
+        waker_pid=0,
+        waker_tid=0,
+        waker_comm="",
+        waker_syscall="",
+        ran_pid=-1,
+        ran_comm="",
+        open=True,
+        seeded=True,
+    )
+    owned = {row["lock"]} if row["lock_kind"] in OWNED else set()
+    if owned:
+        return Kind("lock")
+    return wait_kind(wait, objects.gil_words.get(row["pid"], set()))
+
+
+def _peers(row: Mapping[str, Any], kind: Kind, objects: Objects) -> tuple[int, ...]:
+    """Return the processes that hold the other end of what a thread waits for."""
+    pid = row["pid"]
+    if kind.code == "file_lock":
+        holder = objects.lock_holder(pid)
+        return (holder,) if holder is not None and holder > 0 else ()
+    if kind.code == "pipe":
+        return tuple(dict.fromkeys(objects.writers(row["object"], pid)))
+    if kind.code == "pipe_full":
+        return tuple(dict.fromkeys(objects.readers(row["object"], pid)))
+    peer = objects.peer(row["object"])
+    return (peer["pid"],) if peer is not None and kind.code not in ("events",) else ()
+
+
+def _lasting(recording: Recording) -> frozenset[tuple[int, int, str]]:
+    """Return (tid, lock, system call) of waits that were there at both readings, or that `switches` saw last long."""
+    before = first_look(recording, "threads").select("tid", "lock", "syscall").iter_rows()
+    found = {(tid, lock, call) for tid, lock, call in before}
+    if recording.has("switches"):
+        segments = recording.table("switches.segments")
+        still = segments.filter(pl.col("open") & (pl.col("end_ns") - pl.col("start_ns") >= _OPEN_NS))
+        found |= set(still.select("tid", "lock", "syscall").iter_rows())
+    return frozenset(found)
+
+
+def merged(threads: Sequence[Instant]) -> list[list[Instant]]:
+    """Return threads in groups that do the same at the same place, largest first; running ones before waiting ones."""
+    groups: dict[tuple[object, ...], list[Instant]] = {}
+    for t in threads:
+        key = (t.comm, t.kind, t.frames or t.kernel, t.lock_kind, t.holds_interpreter_lock, t.owner_tid)
+        groups.setdefault(key, []).append(t)
+    return sorted(groups.values(), key=lambda g: (not g[0].frames, g[0].kind.code != RUNNING, -len(g), g[0].tid))

@@ -1,0 +1,210 @@
+"""Waits of all threads by the word or the file they wait on, what kind of object it is by the evidence, and who ended
+the waits. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from whystall.tools.host.common.instants import OWNED, Instants
+from whystall.tools.host.common.objects import Objects, passing_words
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.timelines import Timeline, Wait
+from whystall.tools.host.common.wait_kinds import Kind, wait_kind
+
+What = Literal["lock", "queue", "barrier", "join", "interpreter", "file", "unknown"]
+Evidence = Literal["memory", "function", "passes", "program_line", "call", "none"]
+
+_FUTEX = frozenset({"futex", "futex_wait", "futex_waitv"})
+_FILE_CALLS = frozenset({"flock", "fcntl"})
+# Kinds of waits on a futex that are certain, as kinds of objects.
+_CERTAIN: Mapping[str, What] = {
+    "interpreter_lock": "interpreter",
+    "lock": "lock",
+    "queue": "queue",
+    "barrier": "barrier",
+    "collective": "barrier",
+    "join": "join",
+    "file_lock": "file",
+}
+_MOST_GROUPS = 5000
+# Consecutive waits of a thread on one word: a wait that a time-out ended goes on within this time.
+_GOES_ON_NS = 2_000_000
+
+
+class Ended(NamedTuple):
+    """Part of the waiting that one thread ended."""
+
+    tid: int
+    start_ns: int
+    end_ns: int
+    waiter_tid: int
+
+
+@dataclass
+class Waiter:
+    """The waits of one thread on one object."""
+
+    line: Timeline
+    total_ns: int = 0
+    max_ns: int = 0
+    count: int = 0
+    open_ns: int = 0
+    by_place: Counter[str] = field(default_factory=Counter)
+    by_call: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def code(self) -> str:
+        """The line of the program that waits longest."""
+        return self.by_place.most_common(1)[0][0] if self.by_place else ""
+
+
+@dataclass
+class Group:
+    """Waits on one futex word of a process (`word`), or for the lock of a file (`path`)."""
+
+    pid: int
+    word: int
+    path: str
+    what: What = "unknown"
+    evidence: Evidence = "none"
+    waiters: dict[int, Waiter] = field(default_factory=dict)
+    kinds: Counter[Kind] = field(default_factory=Counter)
+    ended: list[Ended] = field(default_factory=list)
+
+    @property
+    def total_ns(self) -> int:
+        """Waiting of all threads together."""
+        return sum(w.total_ns for w in self.waiters.values())
+
+    @property
+    def longest(self) -> Waiter:
+        """The thread that waits most."""
+        return max(self.waiters.values(), key=lambda w: w.total_ns)
+
+    def enders(self) -> Counter[int]:
+        """Return the waiting that each thread ended, ns by tid."""
+        found: Counter[int] = Counter()
+        for part in self.ended:
+            found[part.tid] += part.end_ns - part.start_ns
+        return found
+
+
+def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: Instants | None) -> list[Group]:
+    """Return the waits on futex words and file locks, longest first."""
+    found: dict[tuple[int, int, str], Group] = {}
+    for line in lines.values():
+        gil = objects.gil_words.get(line.pid, set())
+        for wait in line.waits:
+            key = _key(line, wait, gil)
+            if key is None or wait.awake_ns <= wait.start_ns:
+                continue
+            group = found.get(key)
+            if group is None:
+                if len(found) >= _MOST_GROUPS:
+                    continue
+                group = found[key] = Group(*key)
+            waiter = group.waiters.setdefault(line.tid, Waiter(line))
+            took = wait.awake_ns - wait.start_ns
+            waiter.total_ns += took
+            waiter.max_ns = max(waiter.max_ns, took)
+            waiter.count += 1
+            waiter.by_place[wait.place.line] += took
+            waiter.by_call[wait.syscall] += took
+            if wait.open:
+                waiter.open_ns = took
+            group.kinds[wait_kind(wait, gil)] += took
+    for group in found.values():
+        for waiter in group.waiters.values():
+            group.ended += _ended(waiter.line, group, objects.gil_words.get(group.pid, set()))
+    passing = passing_words(lines.values())
+    owned = known.lock_kinds if known is not None else {}
+    for group in found.values():
+        group.what, group.evidence = _what(group, objects, owned, passing.get(group.pid, set()))
+    return sorted(found.values(), key=lambda g: -g.total_ns)
+
+
+def _key(line: Timeline, wait: Wait, gil: Collection[int]) -> tuple[int, int, str] | None:
+    """Return process and word, or the path, of what a wait is on; None if it is neither. The interpreter lock's words
+    count as one."""
+    if wait.syscall in _FUTEX and wait.lock > 0:
+        return line.pid, min(gil) if wait.lock in gil else wait.lock, ""
+    if wait.syscall in _FILE_CALLS and (wait.path or wait.state != "D"):
+        return 0, 0, wait.path or wait.object
+    return None
+
+
+def _ended(line: Timeline, group: Group, gil: Collection[int]) -> Iterable[Ended]:
+    """Yield the thread's waits on the object with who ended each. A wait that only timed out, as those for Python's
+    interpreter lock do every 5 ms, is ended by whoever ends the one that follows it at once."""
+    tid, since = 0, 0
+    for wait in reversed([w for w in line.waits if _key(line, w, gil) == (group.pid, group.word, group.path)]):
+        if wait.waker_tid > 0 and wait.context in ("", "task") and wait.waker_tid != line.tid:
+            tid, since = wait.waker_tid, wait.start_ns
+        elif tid and since - wait.end_ns > _GOES_ON_NS:
+            tid = 0
+        if tid:
+            since = wait.start_ns
+            yield Ended(tid, wait.start_ns, wait.awake_ns, line.tid)
+
+
+def _what(
+    group: Group, objects: Objects, owned: Mapping[tuple[int, int], str], passing: set[int]
+) -> tuple[What, Evidence]:
+    """Return what a group of waits is on, and by which evidence.
+
+    The first that is known: the word itself (interpreter lock, owner in memory); the function that waits; that the
+    threads that wait there also end each other's waits, as a lock is passed on and a queue is not. A C method called by
+    the program's own line may be a lock's or a queue's: unknown.
+    """
+    if group.path or not group.word:
+        return "file", "call"
+    if group.word in objects.gil_words.get(group.pid, ()):
+        return "interpreter", "memory"
+    kind = owned.get((group.pid, group.word), "")
+    if kind in OWNED:
+        return "lock", "memory"
+    if kind == "join":
+        return "join", "memory"
+    certain = [(took, k) for k, took in group.kinds.items() if k.detail != "presumed"]
+    if certain:
+        took, most = max(certain)
+        if 2 * took >= sum(group.kinds.values()) and most.code in _CERTAIN:
+            return _CERTAIN[most.code], "function"
+    if group.word in passing:
+        return "lock", "passes"
+    if any(k == Kind("lock", "presumed") for k in group.kinds):
+        return "unknown", "program_line"
+    return "unknown", "none"
+
+
+class Meanwhile(NamedTuple):
+    """What a thread did in most of the time in question: `doing` is a wait's code or ``running``."""
+
+    doing: str
+    code: str
+    share: float
+
+
+def meanwhile(
+    line: Timeline, spans: Iterable[tuple[int, int]], gil: Collection[int], sample_ns: float
+) -> Meanwhile | None:
+    """Return what a thread did within `spans`; None if nothing of it is known. `sample_ns`: between two samples."""
+    took: Counter[tuple[str, str]] = Counter()
+    whole = waited = 0
+    for start, end in spans:
+        whole += end - start
+        for wait in line.waits_within(start, end):
+            part = min(end, wait.end_ns) - max(start, wait.start_ns)
+            waited += part
+            took[wait_kind(wait, gil).code, wait.place.line] += part
+        for sample in line.samples_within(start, end):
+            took[RUNNING, sample.place.line] += int(sample_ns)
+    if not any(doing == RUNNING for doing, _ in took) and 2 * waited < whole:
+        took[RUNNING, ""] += whole - waited
+    if not took or not whole:
+        return None
+    (doing, code), most = took.most_common(1)[0]
+    return Meanwhile(doing, code, min(1.0, most / whole))
