@@ -50,8 +50,8 @@ class Instant:
 
 @dataclass(frozen=True)
 class Cycle:
-    """Threads that cannot go on: each waits for a lock that the next one holds. `ownerless`: of one thread, whose lock's
-    owner has ended, or was left behind by a fork."""
+    """Threads that cannot go on: each waits for a lock that the next one holds. `ownerless`: one thread, the owner of
+    whose lock has ended or was left behind by a fork."""
 
     threads: tuple[Instant, ...]
     ownerless: bool = False

@@ -138,13 +138,6 @@ def _rows(recording: Recording, table: str) -> Iterator[dict[str, Any]]:
     yield from recording.table(f"objects.{table}").sort("at_ns").iter_rows(named=True)
 
 
-def _last_look(recording: Recording, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table's last reading."""
-    rows = recording.table(f"objects.{table}")
-    if rows.height:
-        yield from rows.filter(pl.col("at_ns") == rows["at_ns"].max()).iter_rows(named=True)
-
-
 def passing_words(lines: Iterable[Timeline]) -> dict[int, set[int]]:
     """Return, by process, the futex words that pass to and fro between threads that wait for them, as a lock does.
 
