@@ -48,7 +48,7 @@ class Objects:
             over = limit(_FIND_NS)
             for pid in own:
                 if not over():
-                    self._interpreters.runtime(pid)
+                    self._interpreters.runtime(pid, named_only=False)
         self._freezers.forget()
         look = Look(self._proc, self._interpreters, self._threads, self._rows, self._clock())
         look.run(own, last=last, everywhere=self._target.everything)

@@ -27,25 +27,26 @@ class Interpreters:
         self._known: dict[int, tuple[bytes, Runtime | None]] = {}
         self._labels: dict[tuple[str, str, int], str] = {}
 
-    def runtime(self, pid: int) -> Runtime | None:
-        """Return the interpreter of a process; None if it has none that can be read."""
+    def runtime(self, pid: int, *, named_only: bool = True) -> Runtime | None:
+        """Return the interpreter of a process; None if it has none that can be read. `named_only`: not in executables
+        that are not named like Python and may be large, unless it was found there before."""
         try:
             identity = Path(f"{self._root}/{pid}/auxv").read_bytes()  # has addresses that change with each exec
         except OSError:
             return None
         known = self._known.get(pid)
         if known is None or known[0] != identity:
-            found, final = self._find(pid)
+            found, final = self._find(pid, named_only)
             if not final:
                 return None
             known = self._known[pid] = (identity, found)
         return known[1]
 
-    def _find(self, pid: int) -> tuple[Runtime | None, bool]:
+    def _find(self, pid: int, named_only: bool) -> tuple[Runtime | None, bool]:
         """Return the interpreter, and whether looking again is useless."""
         self.refused.pop(pid, None)
         try:
-            return find(pid), True
+            return find(pid, named_only=named_only), True
         except UnknownLayout as why:
             self.refused[pid] = str(why)
             return None, True
