@@ -81,7 +81,8 @@ class Objects:
         return call is not None and syscall_name(call.nr) in ("read", "pread64")
 
     def _blind_spots(self) -> list[tuple[str, str]]:
-        denied = sorted(self._proc.denied.items())
+        # without kernel stacks there is still the innermost function (wchan)
+        denied = sorted((what, pids) for what, pids in self._proc.denied.items() if what != "stack")
         found = [("not_permitted", f"{what} of {len(pids)} processes") for what, pids in denied]
         found += [("not_permitted", f"sockets ({what}): {why}") for what, why in sorted(self._rows.failed.items())]
         if cut := ", ".join(f"{count} {what}" for what, count in sorted(self._rows.left.items()) if count > 0):
