@@ -11,7 +11,9 @@ from whystall.tools.contract.findings import Finding
 
 # Utilisation of CPUs and disks in percent: "idle" must not be above, "busy" not below these.
 _ALL_CPUS = re.compile(
-    r"\ball (?:the |of the )?(?:host['’]s )?(?:cpus|cores)\b|\bevery (?:cpu|core)\b|(?:所有|全部) ?的? ?CPU", re.I
+    r"\ball (?:the |of the )?(?:host['’]s )?(?:cpus|cores)\b|\bevery (?:cpu|core)\b|\bhost['’]s (?:cpus|cores)\b|"
+    r"(?:所有|全部) ?的? ?CPU|主机的? ?CPU",
+    re.I,
 )
 _ALLOWED = re.compile(r"\b(?:may|can|allowed|permitted|its)\b|可用|允许", re.I)
 _LEVELS = {"cpu.saturated": "busy_pct", "disk.saturated": "util_pct"}
