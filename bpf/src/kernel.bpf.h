@@ -121,10 +121,10 @@ struct hrtimer { __u8 is_soft; } CORE;
 
 #if defined(__TARGET_ARCH_x86)
 struct thread_info { __u32 status, cpu; } CORE;
-struct pt_regs { unsigned long di, si, dx, r10, r8, r9, orig_ax; } CORE;
+struct pt_regs { unsigned long di, si, dx, r10, r8, r9, orig_ax, ip, sp; } CORE;
 #elif defined(__TARGET_ARCH_arm64)
 struct thread_info { unsigned long flags; __u64 preempt_count; __u32 cpu; } CORE;
-struct pt_regs { __u64 regs[31]; __u64 orig_x0; __s32 syscallno; } CORE;
+struct pt_regs { __u64 regs[31]; __u64 sp, pc, orig_x0; __s32 syscallno; } CORE;
 #else
 #error "build for x86 or arm64"
 #endif

@@ -20,6 +20,20 @@ static __always_inline __s32 regs_syscall(struct pt_regs *regs)
 #endif
 }
 
+static __always_inline __u64 regs_sp(struct pt_regs *regs)
+{
+	return config.pt_regs_helper ? regs->sp : BPF_CORE_READ(regs, sp);
+}
+
+static __always_inline __u64 regs_ip(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return config.pt_regs_helper ? regs->ip : BPF_CORE_READ(regs, ip);
+#else
+	return config.pt_regs_helper ? regs->pc : BPF_CORE_READ(regs, pc);
+#endif
+}
+
 /* Returns a descriptor argument, faster if it is the first, as nearly always. */
 static __always_inline __s32 fd_arg(struct pt_regs *regs, __u8 which)
 {

@@ -10,7 +10,7 @@
 #include "task_state.bpf.h"
 #include "regs.bpf.h"
 #include "stacks.bpf.h"
-#include "python.bpf.h"
+#include "stack_reuse.bpf.h"
 #include "files.bpf.h"
 #include "off_cpu.h"
 #include "waits.bpf.h"
@@ -244,6 +244,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	__u32 tid = task->pid;
 	struct thread_state *state;
 	struct pt_regs *regs;
+	__u64 place;
 
 	if (config.switches && !dead)
 		state = named_state(task, tgid, tid);
@@ -283,11 +284,16 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 		find_wait(task, state, true, now);
 	if (state->off_class == OFF_R)	/* the stack of a preemption is not its cause */
 		return;
+	place = config.switches && has_user_side(task) ? place_of_wait(task, state) : 0;
+	if (place && reuse_stacks(state, place, now))
+		return;
 	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);
 	if (config.user_stacks && has_user_side(task))
 		state->ustack = stack_here(ctx, SCRATCH_HOOK, STACK_USER);
 	if (config.python && has_user_side(task))
 		state->pystack = python_stack_here(SCRATCH_HOOK);
+	if (place)
+		keep_stacks(state, place, now);
 }
 
 /* (bool preempt, prev, next), and see left_in_state */

@@ -8,6 +8,13 @@
 
 #include "host.bpf.h"
 
+#define PLACES 8	/* a power of two */
+
+/* Stacks that were read at a place, see stack_reuse.bpf.h. */
+struct place_stacks {
+	__u64 at, kstack, ustack, pystack;
+};
+
 struct thread_state {
 	/* the call in flight; call_start 0: none */
 	__u64 call_start;
@@ -36,6 +43,8 @@ struct thread_state {
 	/* last fault on a mapped file whose page was not mapped in */
 	struct file_key fault_file;
 	__u64 fault_dentry, fault_time;
+	__u64 places[PLACES], next_place;
+	struct place_stacks place_stacks[PLACES];
 };
 
 struct {

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Threads that wait many thousand times per second wait in few places. Stacks cost more than all else at a switch: they are
+ * kept for later waits of the thread that begin shortly after in the same place, as far as its registers, the top of
+ * its stack and its innermost Python frames show. Only for interruptible sleep: what makes a call wait in D is found in
+ * the kernel stack alone.
+ */
+#ifndef WHYSTALL_STACK_REUSE_H
+#define WHYSTALL_STACK_REUSE_H
+
+#include "task_state.bpf.h"
+#include "regs.bpf.h"
+#include "python.bpf.h"
+
+#define REUSE_NS 10000000	/* a thread that waits less than 100 times per second has all its stacks read */
+#define REUSE_WORDS 8		/* of the stack: the return address of the C library's wrapper, and more */
+#define REUSE_FRAMES 8
+#define NEAR (1UL << 26)		/* code of the same file; programs without PIE lie at low addresses */
+#define PLACE_KNOWN 1
+#define PLACE_PYTHON 2		/* it has Python frames */
+
+/* Returns `hash` with the innermost Python frames of the current thread. */
+static __noinline __u64 python_place(__u64 hash)
+{
+	__u64 id = bpf_get_current_pid_tgid(), frame;
+	__u32 tgid = id >> 32, bytes;
+	const struct python_process *process = bpf_map_lookup_elem(&python_processes, &tgid);
+	struct python_buffer *buffer = python_buffer(SCRATCH_HOOK);
+
+	if (!process || !buffer)
+		return hash;
+	bytes = process->frame_bytes;
+	frame = python_innermost(process, id, bpf_ktime_get_ns());
+	if (!frame || bytes > PYTHON_BYTES)
+		return hash;
+	for (int i = 0; i < REUSE_FRAMES && frame; i++) {
+		if (bpf_probe_read_user(buffer->bytes, bytes, (void *)frame))
+			break;
+		hash = mixed(hash, frame);
+		hash = mixed(hash, word_at(buffer, process->frame_code));
+		hash = mixed(hash, word_at(buffer, process->frame_instruction));
+		frame = word_at(buffer, process->frame_previous);
+	}
+	return hash | PLACE_PYTHON;
+}
+
+/* Returns a number of the place at which the current thread waits, with PLACE_*; 0: unknown. */
+static __noinline __u64 place_of_wait(struct task_struct *task, struct thread_state *state)
+{
+	struct pt_regs *regs;
+	__u64 words[REUSE_WORDS], hash = 0xcbf29ce484222325ULL, sp, ip;
+
+	if (!state || state->off_class != OFF_S || state->off_nr < 0)
+		return 0;
+	regs = saved_regs(task);
+	sp = regs_sp(regs);
+	if (bpf_probe_read_user(words, sizeof(words), (void *)sp))
+		return 0;
+	ip = regs_ip(regs);
+	for (int i = 0; i < REUSE_WORDS; i++)	/* addresses: numbers, such as counts and times, change with every wait */
+		if (words[i] >> 32 || words[i] - ip + NEAR < 2 * NEAR)
+			hash = mixed(hash, words[i]);
+	hash = mixed(hash, sp);
+	hash = mixed(hash, ip);
+	hash = mixed(hash, state->off_nr);
+	hash = mixed(hash, state->fd);
+	hash = mixed(hash, state->futex);
+	hash &= ~(__u64)(PLACE_KNOWN | PLACE_PYTHON);
+	if (config.python)
+		hash = python_place(hash) & ~(__u64)PLACE_KNOWN;
+	return hash | PLACE_KNOWN;
+}
+
+/* Takes the stacks that the thread had at this place shortly before; returns whether it had any. */
+static __always_inline bool reuse_stacks(struct thread_state *state, __u64 place, __u64 now)
+{
+	struct place_stacks *stacks;
+
+	for (int i = 0; i < PLACES; i++) {
+		if (state->places[i] != place)
+			continue;
+		stacks = &state->place_stacks[i];
+		if (now - stacks->at >= REUSE_NS) {
+			state->places[i] = 0;
+			return false;
+		}
+		state->kstack = stacks->kstack;
+		state->ustack = stacks->ustack;
+		state->pystack = stacks->pystack;
+		return true;
+	}
+	return false;
+}
+
+/* Keeps the stacks just read, unless the Python stack is missing, as when the limit of their cost was reached. */
+static __always_inline void keep_stacks(struct thread_state *state, __u64 place, __u64 now)
+{
+	struct place_stacks *stacks;
+	__u64 at;
+
+	if (!state->kstack || (place & PLACE_PYTHON && !state->pystack))
+		return;
+	at = state->next_place++ & (PLACES - 1);
+	asm volatile("" : "+r"(at));
+	at &= PLACES - 1;
+	state->places[at] = place;
+	stacks = &state->place_stacks[at];
+	stacks->at = now;
+	stacks->kstack = state->kstack;
+	stacks->ustack = state->ustack;
+	stacks->pystack = state->pystack;
+}
+
+#endif
