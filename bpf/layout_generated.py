@@ -44,8 +44,8 @@ COUNTERS = (
     "requests_full", "block_maps_full", "targets_full", "stack_walk_failed", "page_uses_full", "page_files_full",
     "stalls_full", "sizes_full", "interrupts_full", "waits_full", "compat_skipped", "self_calls", "self_switches",
     "seen_block", "seen_unreported", "seen_ticks", "seen_idle_ticks", "seen_self_ticks", "seen_samples", "seen_pages",
-    "self_added", "self_read", "self_waits", "seen_not_followed", "python_walks", "python_skipped", "python_broken",
-    "python_ns", "seen_records",
+    "self_added", "self_read", "self_waits", "seen_not_followed", "python_walks", "python_skipped", "stacks_reused",
+    "python_broken", "python_ns", "seen_records",
 )
 OFF_D = 0
 OFF_S = 1
@@ -127,7 +127,7 @@ class Live(ct.Structure):
     ]
 
 class Counters(ct.Structure):
-    _fields_ = [("count", _u64 * 42)]
+    _fields_ = [("count", _u64 * 43)]
 
 class FileKey(ct.Structure):
     _fields_ = [("ino", _u64), ("dev", _u32), ("gen", _u32)]

@@ -164,6 +164,7 @@ enum counter {
 	SEEN_NOT_FOLLOWED,		/* wake-ups by processes beyond the limit of followed ones */
 	PYTHON_WALKS,			/* Python stacks that were read */
 	PYTHON_SKIPPED,			/* switches at which none was read, to limit the cost */
+	STACKS_REUSED,			/* waits with the stacks of an earlier one at the same place */
 	PYTHON_BROKEN,			/* walks that ended at unreadable or invalid memory */
 	PYTHON_NS,			/* their cost, nanoseconds */
 	SEEN_RECORDS,			/* records put into the ring buffer */

@@ -22,7 +22,7 @@
 /* Returns `hash` with the innermost Python frames of the current thread. */
 static __noinline __u64 python_place(__u64 hash)
 {
-	__u64 id = bpf_get_current_pid_tgid(), frame;
+	__u64 id = bpf_get_current_pid_tgid(), frame, code;
 	__u32 tgid = id >> 32, bytes;
 	const struct python_process *process = bpf_map_lookup_elem(&python_processes, &tgid);
 	struct python_buffer *buffer = python_buffer(SCRATCH_HOOK);
@@ -36,10 +36,13 @@ static __noinline __u64 python_place(__u64 hash)
 	for (int i = 0; i < REUSE_FRAMES && frame; i++) {
 		if (bpf_probe_read_user(buffer->bytes, bytes, (void *)frame))
 			break;
+		code = word_at(buffer, process->frame_code) & ~7ULL;
 		hash = mixed(hash, frame);
-		hash = mixed(hash, word_at(buffer, process->frame_code));
+		hash = mixed(hash, code);
 		hash = mixed(hash, word_at(buffer, process->frame_instruction));
 		frame = word_at(buffer, process->frame_previous);
+		if (!i)	/* code made for one call may have the address of earlier code */
+			hash = mixed(hash, python_code_id(process, buffer, code, tgid));
 	}
 	return hash | PLACE_PYTHON;
 }
@@ -87,6 +90,7 @@ static __always_inline bool reuse_stacks(struct thread_state *state, __u64 place
 		state->kstack = stacks->kstack;
 		state->ustack = stacks->ustack;
 		state->pystack = stacks->pystack;
+		count(STACKS_REUSED);
 		return true;
 	}
 	return false;

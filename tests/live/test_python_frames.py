@@ -378,9 +378,14 @@ def many(n):
     def echo():
         while os.read(r, 1): os.write(t, b"x")
     threading.Thread(target=echo, daemon=True).start()
-    end = time.monotonic() + 1.5
+    def turn(n):
+        if n: turn(n - 1)
+        else:
+            os.write(w, b"x"); os.read(s, 1)
+    end, n = time.monotonic() + 1.5, 0
     while time.monotonic() < end:
-        os.write(w, b"x"); os.read(s, 1)
+        n += 1
+        turn(n % 40)  # elsewhere each time: a place that was left shortly before is not walked again
     log(what="done")
 go()
 many(60)
@@ -400,9 +405,45 @@ def test_walking_at_switches_is_bounded_and_what_was_skipped_is_counted() -> Non
     waits = sum(total.count for total in seen.off_totals if total.off_class == "S")
     assert seen.seen["python_skipped"] > 100
     assert seen.seen["python_walks"] > 100
-    assert waits * 0.98 <= seen.seen["python_walks"] + seen.seen["python_skipped"] <= waits * 1.02 + 10
+    reused = seen.seen["stacks_reused"]
+    assert waits * 0.98 <= seen.seen["python_walks"] + seen.seen["python_skipped"] + reused <= waits * 1.02 + 10
     walked = sum(total.count for total in seen.off_totals if total.off_class == "S" and total.pystack)
-    assert abs(walked - seen.seen["python_walks"]) <= 0.02 * walked + 10
+    assert abs(walked - seen.seen["python_walks"] - reused) <= 0.02 * walked + 10
+
+
+TURNS = """
+import queue
+def here(q): return q.get()
+def there(q): return q.get()
+there_, back = queue.SimpleQueue(), queue.SimpleQueue()
+def answer():
+    while True: back.put(there_.get())
+threading.Thread(target=answer, daemon=True).start()
+go()
+end = time.monotonic() + 0.5
+count = 0
+while time.monotonic() < end:
+    there_.put(1); (here if count % 3 else there)(back); count += 1
+log(what="done", count=count)
+sys.stdin.readline()
+"""
+
+
+def test_waits_that_follow_closely_have_their_own_lines() -> None:
+    with child(TURNS) as subject:
+        config = partial(
+            kernel_session, targets=frozenset({subject.pid}), python=True, syscalls=False, switch_min_ns=10**9
+        )
+        with config() as session:
+            subject.go()
+            count = subject.until("done")[-1]["count"]
+            seen = session.read()
+    names: Counter[str] = Counter()
+    for total in seen.off_totals:
+        if total.tid == subject.pid and total.pystack:
+            names[stack(seen, total.pystack, subject.pid)[0].name] += total.count
+    assert seen.seen["stacks_reused"] > 0.5 * count
+    assert 1.7 < names["here"] / names["there"] < 2.3
 
 
 REUSED = """
