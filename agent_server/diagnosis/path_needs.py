@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from whystall.tools.contract.findings import Finding
 
-_LEAST_PCT = 2.0
+# Share of the window from which on a tool is worth its hooks, and from which on a cause needs it to be judged.
+WORTH_PCT, NEEDED_PCT = 2.0, 5.0
 _FILES = frozenset({"file", "page_fault", "swap", "memory", "io_uring", "file_lock"})
 # By tool: waits of the victim, or of a thread that it waits for, and modes of running, that it examines.
 _EXAMINES: dict[str, frozenset[str]] = {
@@ -23,8 +24,8 @@ _EXAMINES: dict[str, frozenset[str]] = {
 }
 
 
-def not_called_for(findings: Sequence[Finding]) -> set[str]:
-    """Return the tools that would measure nothing of the victim's time, by the findings of its critical path."""
+def not_called_for(findings: Sequence[Finding], least_pct: float) -> set[str]:
+    """Return the tools that would measure less than `least_pct` of the window, by the findings of the critical path."""
     spent: dict[str, float] = {}
     for finding in findings:
         if not finding.kind.startswith("path."):
@@ -34,5 +35,5 @@ def not_called_for(findings: Sequence[Finding]) -> set[str]:
             spent[str(name)] = spent.get(str(name), 0.0) + finding.window_pct
         if words.get("main", "").startswith("system"):
             spent["system"] = spent.get("system", 0.0) + finding.window_pct
-    used = {name for name, share in spent.items() if share >= _LEAST_PCT}
+    used = {name for name, share in spent.items() if share >= least_pct}
     return {tool for tool, examined in _EXAMINES.items() if not examined & used}

@@ -26,14 +26,22 @@ async def finish(case: Case) -> None:
 
     1. In a short window, where the victim's time goes.
     2. In one longer window, the same, with the tools that separate the causes still open, and those in `case.wanted`.
+    3. Once more, if only the longer window showed that further tools are called for.
     """
     await first_observation(case)
-    chosen = next_tools(case.causes, case.assess(), case.tools, case.tried | case.not_called_for(), case.signs())
-    chosen += sorted(case.wanted.intersection(case.tools) - case.tried - {*chosen})
     once = len(case.steps) <= 1
+    chosen = _chosen(case)
     if chosen or (once and case.observer.live):
         spent = _first_seconds(case) if once else 0.0
         await case.observe(chosen, case.duration - spent, "separates_causes" if chosen else "for_longer")
+    if case.observer.live and (late := _chosen(case)):
+        await case.observe(late, max(case.duration * _FIRST_SHARE, 1.0), "separates_causes")
+
+
+def _chosen(case: Case) -> list[str]:
+    """Return the tools to run next: those that decide, of those that the critical path calls for."""
+    chosen = next_tools(case.causes, case.assess(), case.tools, case.tried | case.not_called_for(), case.signs())
+    return chosen + sorted(case.wanted.intersection(case.tools) - case.tried - {*chosen})
 
 
 def _first_seconds(case: Case) -> float:

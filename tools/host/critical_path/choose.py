@@ -12,6 +12,7 @@ from whystall.tools.host.critical_path.walk import World
 _IDLE = frozenset({"events", "queue", "join", "child", "sleep", "signal", "terminal", "other", "unknown"})
 _PARKED = 0.95
 _RUNS = 0.02
+_AWAITED = 0.1
 
 
 class Choice(NamedTuple):
@@ -23,19 +24,22 @@ class Choice(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """Parts of the time of a thread, ns: `ended`: idle waits that another thread of the target ended."""
+    """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `awaited`: time
+    that other threads of the target waited for this one.
+    """
 
-    running: int
-    idle: int
-    ended: int
-    other: int
+    running: int = 0
+    idle: int = 0
+    ended: int = 0
+    other: int = 0
+    awaited: int = 0
 
 
 def choose_thread(world: World, root: int | None) -> Choice | None:
     """Return the thread whose time is accounted for; None if no thread of the target was recorded.
 
-    1. The main thread of the target process `root`, unless it is parked: it hardly runs, and waits only for time, for
-       children or for other threads, none of which hands it anything.
+    1. The main thread of the target process `root`, unless it is parked: it hardly runs, waits only for time, for
+       children or for other threads, none of which hands it anything, and no thread waits for it.
     2. The main thread of another process of the target that is not parked: the ranks of a launcher. Of several, the one
        that waits most for others.
     3. The thread with most time that is neither idle nor parked.
@@ -44,22 +48,22 @@ def choose_thread(world: World, root: int | None) -> Choice | None:
     lines = [line for line in world.lines.values() if line.pid in world.target and not _is_kernel(line)]
     if not lines:
         return None
-    uses = {line.tid: _use(world, line) for line in lines}
+    uses = _uses(world, lines)
     main = next((line for line in lines if line.tid == root), None)
     ranked = sorted(lines, key=lambda line: -_progress(uses[line.tid]))
 
     def choice(line: Timeline, why: str) -> Choice:
         return Choice(line, why, next((other for other in ranked if other.tid != line.tid), None))
 
-    if main is not None and not _parked(world, main, uses[main.tid]):
+    if main is not None and not _parked(main, uses[main.tid]):
         return choice(main, "main_thread")
-    mains = [line for line in lines if line.tid == line.pid and not _parked(world, line, uses[line.tid])]
+    mains = [line for line in lines if line.tid == line.pid and not _parked(line, uses[line.tid])]
     if mains:
         # of one program, such as the ranks of a job: the most frequent command among them
         name = Counter(line.comm for line in mains).most_common(1)[0][0]
         peers = [line for line in mains if line.comm == name]
         return choice(max(peers, key=lambda line: uses[line.tid].running + uses[line.tid].other), "main_of_job")
-    if not _parked(world, ranked[0], uses[ranked[0].tid]):
+    if not _parked(ranked[0], uses[ranked[0].tid]):
         return choice(ranked[0], "most_progress")
     return choice(main or ranked[0], "main_thread")
 
@@ -68,25 +72,32 @@ def _is_kernel(line: Timeline) -> bool:
     return line.pid <= 0 or line.pid == 2
 
 
-def _use(world: World, line: Timeline) -> _Use:
-    idle = ended = other = 0
-    for wait in line.waits:
-        took = wait.end_ns - wait.start_ns
-        kind = world.kind(line, wait)
-        if kind.code not in _IDLE:
-            other += took
-            continue
-        idle += took
-        by = world.waker(line, wait, kind.code)
-        if by is not None and by.pid in world.target:
-            ended += took
-    other += sum(short.total_ns for short in line.short)
-    return _Use(line.running_ns, idle, ended, other)
+def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
+    uses: dict[int, _Use] = {}
+    awaited: Counter[int] = Counter()
+    for line in lines:
+        idle = ended = other = 0
+        for wait in line.waits:
+            took = wait.end_ns - wait.start_ns
+            kind = world.kind(line, wait)
+            by = world.waker(line, wait, kind.code)
+            if by is not None and by.pid in world.target:
+                awaited[by.tid] += took
+            if kind.code not in _IDLE:
+                other += took
+                continue
+            idle += took
+            if by is not None and by.pid in world.target:
+                ended += took
+        other += sum(short.total_ns for short in line.short)
+        uses[line.tid] = _Use(line.running_ns, idle, ended, other)
+    return {tid: use._replace(awaited=awaited[tid]) for tid, use in uses.items()}
 
 
-def _parked(world: World, line: Timeline, use: _Use) -> bool:
+def _parked(line: Timeline, use: _Use) -> bool:
     lived = max(line.alive[1] - line.alive[0], 1)
-    return use.running < _RUNS * lived and use.idle - use.ended > _PARKED * lived
+    idle = use.running < _RUNS * lived and use.idle - use.ended > _PARKED * lived
+    return idle and use.awaited < _AWAITED * lived
 
 
 def _progress(use: _Use) -> int:
