@@ -190,7 +190,7 @@ class World:
 
     def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
         """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits."""
-        if not line.waits and not line.samples:
+        if line.tid not in self.lines:  # it was not observed
             yield (Step(line.tid, "unknown", "", "", "", ""),), end - start
             return
         samples = line.samples_within(start, end)

@@ -1,0 +1,159 @@
+"""The account of a thread's time, on recordings made by hand."""
+
+from __future__ import annotations
+
+import pytest
+from recordings import PID, Scene
+
+from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
+from whystall.tools.recording.judging import judge
+
+OTHER, THIRD, PEER = 4101, 4102, 5000
+MAIN = ("get (python3.11/queue.py:171)", "next_batch (train.py:41)", "main (train.py:90)")
+DECODE = ("sha256 (python3.11/hashlib.py:1)", "decode (data.py:17)", "worker (data.py:5)")
+
+
+def told(scene: Scene, **params: object) -> Data:
+    data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, **params})).data
+    assert isinstance(data, Data)
+    return data
+
+
+def sums_to_the_window(data: Data) -> bool:
+    return sum(row.window_pct for row in data.rows) == pytest.approx(100.0, abs=0.1)
+
+
+def row(data: Data, what: str) -> PathRow:
+    (found,) = [one for one in data.rows if one.what == what]
+    return found
+
+
+def test_a_wait_is_followed_through_two_threads_to_a_file() -> None:
+    scene = Scene().thread(user=30).thread(OTHER, "feeder").thread(THIRD, "decoder")
+    for second in range(12):
+        woken = {"context": "task", "runnable_ns": 0}
+        scene.wait(second, 700, "futex", lock=64, waker=(PID, OTHER, "feeder"), user=MAIN, **woken)
+        scene.wait(second, 690, "futex", tid=OTHER, lock=96, waker=(PID, THIRD, "decoder"), **woken)
+        scene.wait(second, 680, "read", "/data/a.bin", tid=THIRD, state="D", user=DECODE, runnable_ns=0)
+    data = told(scene)
+    assert data.thread is not None
+    assert data.thread.tid == PID
+    assert sums_to_the_window(data)
+    found = row(data, "queue")
+    assert (found.line, found.inner) == ("next_batch (train.py:41)", "get (python3.11/queue.py:171)")
+    assert found.window_pct == pytest.approx(70, abs=0.1)
+    assert (found.root, found.root_what, found.root_line) == ("decoder (4102 of 4000)", "file", "decode (data.py:17)")
+    assert found.root_pct == pytest.approx(100 * 680 / 700, abs=0.5)
+
+
+def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
+    scene = Scene().thread(user=20).thread(OTHER, "burner", user=80)
+    for second in range(12):
+        for part in range(10):
+            last = part == 9
+            ended = {"waker": (PID, OTHER, "burner"), "context": "task"} if last else {"context": "timer"}
+            scene.wait(second + part * 0.0501, 50, "futex", lock=128, asked_ns=5_000_000, runnable_ns=0, **ended)
+    scene.seen("interpreters", pid=PID, word=128)
+    found = row(told(scene), "interpreter_lock")
+    assert found.by == "burner (4101)"
+    assert found.root_what == "running"
+
+
+def test_a_sender_on_this_host_is_followed_and_a_distant_peer_is_named() -> None:
+    scene = Scene().thread(user=10)
+    tcp = {"protocol": "tcp", "state": "established"}
+    scene.seen("sockets", inode=501, pid=PID, peer=502, local="127.0.0.1:4000", remote="127.0.0.1:80", **tcp)
+    near = {"comm": "server", "local": "127.0.0.1:80", "remote": "127.0.0.1:4000"}
+    scene.seen("sockets", inode=502, pid=PEER, peer=501, **near, **tcp)
+    scene.seen("sockets", inode=503, pid=PID, local="10.0.0.2:4001", remote="10.0.0.9:443", **tcp)
+    scene.pids[PEER] = PEER
+    for second in range(12):
+        near = {"context": "network", "waker_syscall": "sendto", "object": "socket:[501]", "runnable_ns": 0}
+        scene.wait(second, 400, "recvfrom", user=("ask (client.py:7)",), waker=(PEER, PEER, "server"), **near)
+        far = {"context": "network", "object": "socket:[503]", "runnable_ns": 0}
+        scene.wait(second + 0.5, 300, "recvfrom", user=("pull (client.py:9)",), waker=(1, 1, "swapper"), **far)
+        scene.wait(second, 395, "clock_nanosleep", tid=PEER, user=("answer (srv.py:3)",), runnable_ns=0)
+    near_row, far_row = [one for one in told(scene).rows if one.what == "socket"]
+    assert (near_row.root_what, near_row.root_line) == ("sleep", "answer (srv.py:3)")
+    assert near_row.object == "server (5000)"
+    assert (far_row.object, far_row.root_what) == ("10.0.0.9:443", "")
+
+
+def test_time_without_a_cpu_is_divided_by_who_had_it() -> None:
+    own = Scene().thread(user=50).thread(OTHER, "omp")
+    strangers = Scene().thread(user=50)
+    for second in range(12):
+        own.wait(second, 400, "", state="R", runnable_ns=400_000_000, ran_pid=PID, ran_comm="train")
+        strangers.wait(second, 400, "", state="R", runnable_ns=400_000_000, ran_pid=77, ran_comm="stress")
+    assert row(told(own), "cpu").detail == "own"
+    found = row(told(strangers), "cpu")
+    assert (found.detail, found.by) == ("others", "stress (77)")
+
+
+def test_a_wait_that_never_ended_is_followed_to_the_owner_of_the_lock() -> None:
+    scene = Scene().thread().thread(OTHER, "helper")
+    scene.wait(0, 12_000, "futex", lock=64, still=True, seeded=True, runnable_ns=0, user=("save (train.py:3)",))
+    scene.wait(0, 12_000, "futex", lock=96, tid=OTHER, still=True, seeded=True, runnable_ns=0)
+    scene.seen("threads", pid=PID, tid=PID, lock=64, owner_tid=OTHER)
+    scene.seen("threads", pid=PID, tid=OTHER, lock=96, owner_tid=PID)
+    data = told(scene)
+    found = row(data, "lock")
+    assert found.open_s == pytest.approx(12)
+    assert found.chain.startswith("helper (4101 of 4000)")
+
+
+@pytest.mark.parametrize("threads", [2000])
+def test_many_idle_threads_cost_little_and_hide_nothing(threads: int) -> None:
+    scene = Scene().thread(user=60)
+    for tid in range(PID + 1000, PID + 1000 + threads):
+        scene.wait(0, 12_000, "futex", tid=tid, lock=tid, still=True, seeded=True, runnable_ns=0)
+    for second in range(12):
+        scene.wait(second, 400, "clock_nanosleep", user=("pace (train.py:8)",), asked_ns=400_000_000, runnable_ns=0)
+    data = told(scene)
+    assert data.thread is not None
+    assert data.thread.tid == PID
+    assert row(data, "sleep").line == "pace (train.py:8)"
+    assert sums_to_the_window(data)
+
+
+def test_a_launcher_that_sleeps_is_passed_over_for_the_thread_that_works() -> None:
+    scene = Scene().thread().thread(OTHER, "trainer", user=60)
+    for second in range(12):
+        scene.wait(second, 999.9, "clock_nanosleep", user=("watch (run.py:4)",), asked_ns=10**9, runnable_ns=0)
+        scene.wait(second, 400, "read", "/data/a.bin", tid=OTHER, state="D", user=("load (train.py:2)",), runnable_ns=0)
+    data = told(scene)
+    assert data.thread is not None
+    assert (data.thread.tid, data.chosen_by) == (OTHER, "most_progress")
+
+
+def test_a_main_thread_that_sleeps_while_others_wait_for_it_is_the_one() -> None:
+    scene = Scene().thread().thread(OTHER, "loader")
+    for second in range(12):
+        scene.wait(second, 990, "clock_nanosleep", user=("push (train.py:4)",), asked_ns=10**9, runnable_ns=0)
+        woken = {"waker": (PID, PID, "train"), "context": "task", "runnable_ns": 0}
+        scene.wait(second, 980, "futex", tid=OTHER, lock=64, user=MAIN, **woken)
+    data = told(scene)
+    assert data.thread is not None
+    assert data.thread.tid == PID
+
+
+def test_a_function_that_comes_back_is_a_pause_with_its_period() -> None:
+    scene = Scene().thread(user=20)
+    for second in range(12):
+        train, save = ("step (train.py:5)", "main (train.py:1)"), ("save (train.py:9)", "main (train.py:1)")
+        scene.wait(second, 800, "clock_nanosleep", user=train, asked_ns=800_000_000, runnable_ns=0)
+        if second % 3 == 0:
+            scene.wait(second + 0.85, 100, "fsync", "/data/c.bin", state="D", user=save, runnable_ns=0)
+    (pause,) = told(scene).pauses
+    assert (pause.function, pause.count) == ("save (train.py)", 4)
+    assert pause.period_s == pytest.approx(3.0)
+    assert pause.p50_ms == pytest.approx(100, abs=1)
+
+
+def test_waits_too_short_to_be_recorded_singly_are_counted() -> None:
+    scene = Scene().thread(user=60)
+    for step in range(2400):
+        scene.wait(step * 0.005, 2, "read", "/data/a.bin", state="D", user=("load (train.py:2)",))
+    data = told(scene)
+    assert sums_to_the_window(data)
+    assert row(data, "file").window_pct == pytest.approx(40, abs=1)
