@@ -9,7 +9,8 @@ taken by ``acquire`` leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from whystall.bpf.python_walk import Reader, Runtime, frame_addresses
 
@@ -26,26 +27,28 @@ def with_lock_owners(
     memory: Reader,
     runtime: Runtime,
     states: Iterable[tuple[int, int]],
-    words: Collection[int],
+    waiting: Mapping[int, int],
     over: Callable[[], bool],
 ) -> dict[int, int]:
-    """Return the thread inside ``with lock`` by futex word, for those of `words` that are semaphores of such locks.
+    """Return the thread inside ``with lock`` by futex word, for those words that are semaphores of such locks.
 
-    `states`: thread ids with their thread states. `over`: whether the time is used up.
+    `states`: thread ids with their thread states; `waiting`: the word on which each thread waits. A thread that waits
+    to enter has the method on its stack too; one that has it twice waits for itself. `over`: whether the time is used
+    up.
     """
     found: dict[int, int] = {}
+    words = set(waiting.values())
     if runtime.minor not in _MINORS or not words:
         return found
     for tid, state in states:
         if over():
             break
         try:
-            for frame in frame_addresses(memory, runtime, state):
-                for slot in _slots(memory, runtime, frame):
-                    if (word := _locked(memory, slot, words)) is not None:
-                        found[word] = tid
+            slots = [s for frame in frame_addresses(memory, runtime, state) for s in _slots(memory, runtime, frame)]
         except OSError:
             continue  # it changed while it was read
+        entered = Counter(word for slot in slots if (word := _locked(memory, slot, words)) is not None)
+        found |= {word: tid for word, times in entered.items() if times > (waiting.get(tid) == word)}
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
@@ -54,11 +54,11 @@ class PythonThreads:
         except UnknownLayout as why:
             self.unknown_lock = str(why)
 
-    def lock_owners(self, words: Collection[int], over: Callable[[], bool]) -> dict[int, int]:
-        """Return the thread inside ``with lock`` by futex word, for those of `words` that belong to Python's locks.
-        `over`: whether the time is used up."""
+    def lock_owners(self, waiting: Mapping[int, int], over: Callable[[], bool]) -> dict[int, int]:
+        """Return the thread inside ``with lock`` by futex word, for those words that belong to Python's locks.
+        `waiting`: the word on which each thread waits; `over`: whether the time is used up."""
         known = [(tid, state) for tid, states in self._states.items() if tid for state in states]
-        return with_lock_owners(self._memory, self._runtime, known, words, over)
+        return with_lock_owners(self._memory, self._runtime, known, waiting, over)
 
     def stack(self, tid: int) -> list[Frame]:
         """Return the frames of a thread, innermost first; empty if it has none, or if they could not be read.

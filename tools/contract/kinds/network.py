@@ -9,9 +9,10 @@ _PLACE = "peer local"
 _MADE = "window_pct total_ms max_ms count asked_ms"
 
 KINDS: dict[str, KindSpec] = {
-    # `answer`: silent (all was acknowledged, nothing came back) or unreachable (nothing is acknowledged)
+    # `answer`: silent (all was acknowledged, nothing came back) or unreachable (nothing is acknowledged); `peer_code`:
+    # where a local peer is
     "net.no_answer": kind(
-        Mechanism.OBJECTS, "process", "sent_ago_s silent_s unacked retransmits", f"{_PLACE} answer code"
+        Mechanism.OBJECTS, "process", "sent_ago_s silent_s unacked retransmits", f"{_PLACE} answer code peer_code"
     ),
     "net.loss": kind(Mechanism.OBJECTS, "process", "loss_pct retransmits busy_pct rtt_ms sent_rate:bytes/s", _PLACE),
     # the sender was limited by the receiver's window in `limited_pct` of the time

@@ -86,10 +86,14 @@ class Instants:
 
     def _process(self, pid: int) -> str:
         """Return a process as text, with the line of its only thread that has one."""
-        threads = self.of_process(pid)
-        lines = [t.place.line for t in threads if t.place.line]
         name = f"{self.comms.get(pid, '')} ({pid})".strip()
-        return f"{name} at {lines[0]}" if len(lines) == 1 else name
+        line = self.sole_line(pid)
+        return f"{name} at {line}" if line else name
+
+    def sole_line(self, pid: int) -> str:
+        """Return the line where the only thread of a process that has one is; empty if there are several."""
+        lines = [t.place.line for t in self.of_process(pid) if t.place.line]
+        return lines[0] if len(lines) == 1 else ""
 
     def cycles(self) -> list[Cycle]:
         """Return the cycles of threads that wait for each other's locks, and threads whose lock's owner is gone.

@@ -119,6 +119,9 @@ def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: Instants |
     for group in found.values():
         for waiter in group.waiters.values():
             group.ended += _ended(waiter.line, group, objects.gil_words.get(group.pid, set()))
+    for group in found.values():
+        if group.word and group.word in objects.gil_words.get(group.pid, ()):
+            group.ended += _by_activity(group, lines, objects.gil_words[group.pid])
     passing = passing_words(lines.values())
     owned = known.lock_kinds if known is not None else {}
     for group in found.values():
@@ -148,6 +151,36 @@ def _ended(line: Timeline, group: Group, gil: Collection[int]) -> Iterable[Ended
         if tid:
             since = wait.start_ns
             yield Ended(tid, wait.start_ns, wait.awake_ns, line.tid)
+
+
+def _by_activity(group: Group, lines: Mapping[int, Timeline], gil: Collection[int]) -> list[Ended]:
+    """Return the waits for the interpreter lock whose end by the holder was too short to be recorded, with who held it.
+
+    A thread waits for 5 ms, then asks the holder to give the lock up, which takes microseconds. Meanwhile the holder is
+    the one of the threads that contend for it that neither waits for it nor for anything else; a wait in which two were
+    active is left out.
+    """
+    known = {(part.waiter_tid, part.start_ns) for part in group.ended}
+    contenders = {tid: lines[tid] for tid in {*group.waiters, *group.enders()} if tid in lines}
+    found = []
+    for tid, waiter in group.waiters.items():
+        others = [line for other, line in contenders.items() if other != tid and line.pid == group.pid]
+        for wait in waiter.line.waits:
+            if _key(waiter.line, wait, gil) != (group.pid, group.word, group.path) or (tid, wait.start_ns) in known:
+                continue
+            active = [line.tid for line in others if 2 * _active(line, wait) > wait.awake_ns - wait.start_ns]
+            if len(active) == 1:
+                found.append(Ended(active[0], wait.start_ns, wait.awake_ns, tid))
+    return found
+
+
+def _active(line: Timeline, during: Wait) -> int:
+    """Return how long a thread ran, or waited for a CPU, during a wait of another one."""
+    blocked = sum(
+        max(0, min(w.awake_ns, during.awake_ns) - max(w.start_ns, during.start_ns))
+        for w in line.waits_within(during.start_ns, during.awake_ns)
+    )
+    return during.awake_ns - during.start_ns - blocked
 
 
 def _what(
@@ -185,7 +218,6 @@ class Meanwhile(NamedTuple):
 
     doing: str
     code: str
-    share: float
 
 
 def meanwhile(
@@ -206,5 +238,10 @@ def meanwhile(
         took[RUNNING, ""] += whole - waited
     if not took or not whole:
         return None
-    (doing, code), most = took.most_common(1)[0]
-    return Meanwhile(doing, code, min(1.0, most / whole))
+    by_doing: Counter[str] = Counter()
+    for (doing, _), part in took.items():
+        by_doing[doing] += part
+    most = by_doing.most_common(1)[0][0]
+    # a thread that waits for a CPU has no stack: it is where it was when it ran
+    code = max(took, key=lambda did: (bool(did[1]), did[0] == most, took[did]))[1]
+    return Meanwhile(most, code)

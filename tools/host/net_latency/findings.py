@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
 from whystall.tools.host.common.findings import finding, severity, window
+from whystall.tools.host.common.instants import Instants
 from whystall.tools.host.net_latency.connections import Connection
 from whystall.tools.host.net_latency.waits import NetWait
 
@@ -39,13 +40,15 @@ _OPEN = ("established", "syn_sent")
 _MOST = 10
 
 
-def judged(found: Sequence[Connection], waited: Sequence[NetWait], window_ns: int, *, complete: bool) -> list[Finding]:
+def judged(
+    found: Sequence[Connection], waited: Sequence[NetWait], known: Instants, window_ns: int, *, complete: bool
+) -> list[Finding]:
     """Return findings about connections and waits, worst first; with `complete` also that connections are in order."""
     results: list[tuple[int, Finding]] = []
     for connection in found:
         own = [w for w in waited if w.inode == connection.inode]
         judgement = (
-            _no_answer(connection, own, window_ns)
+            _no_answer(connection, own, known, window_ns)
             or _loss(connection, window_ns)
             or _receiver(connection, window_ns)
             or _bandwidth(connection, window_ns)
@@ -69,7 +72,7 @@ def _place(connection: Connection) -> dict[str, str]:
     return {"peer": connection.peer, "local": connection.local}
 
 
-def _no_answer(connection: Connection, own: Sequence[NetWait], window_ns: int) -> Finding | None:
+def _no_answer(connection: Connection, own: Sequence[NetWait], known: Instants, window_ns: int) -> Finding | None:
     """Nothing in flight and nothing received since the last thing sent: the peer has not answered. Data in flight that
     is sent again and never acknowledged: the peer is not reachable."""
     if connection.serves or connection.unacked is None or connection.ended or connection.received_bytes:
@@ -91,6 +94,8 @@ def _no_answer(connection: Connection, own: Sequence[NetWait], window_ns: int) -
     longest = max(waits, key=lambda w: w.total_ns)
     metrics["sent_ago_s"] = sent / 1e3
     attributes = {**_place(connection), "answer": "silent", "code": longest.code}
+    if connection.peer_pid is not None:
+        attributes["peer_code"] = known.sole_line(connection.peer_pid)
     share = 100 * longest.total_ns / window_ns
     return finding(
         "net.no_answer",

@@ -10,6 +10,7 @@ from whystall.tools.collect.options import SwitchOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.instants import Instants, instants_of
 from whystall.tools.host.common.looks import target_pids
 from whystall.tools.host.net_latency.connections import Connection, connections
 from whystall.tools.host.net_latency.findings import judged
@@ -27,7 +28,8 @@ class Params(LiveParams):
 class Row(Model):
     """One connection over the window. `peer`: a process of this host, or the remote address. `busy_pct`: with data
     unacknowledged; of it limited by the receiver's window, the send buffer, the network. `silent_ms`: since data last
-    arrived. `waited_ms`: threads waited for its data, longest at `code`. None: unknown, or no TCP."""
+    arrived. `waited_ms`: threads waited for its data, longest at `code`; `peer_code`: where a local peer is at the end,
+    if only one thread of it has a Python stack. None: unknown, or no TCP."""
 
     pid: int
     comm: str
@@ -56,6 +58,7 @@ class Row(Model):
     silent_ms: float | None
     waited_ms: float
     code: str
+    peer_code: str
 
 
 class PeerRow(Model):
@@ -105,13 +108,14 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     window_ns = max(recording.manifest.window_ns, 1)
     found = connections(recording, target_pids(recording))
     waited = waits(recording, found)
-    rows = sorted((_row(c, waited) for c in found), key=lambda r: (-r.waited_ms, -_moved(r), r.pid, r.fd))
+    known = instants_of(recording)
+    rows = sorted((_row(c, waited, known) for c in found), key=lambda r: (-r.waited_ms, -_moved(r), r.pid, r.fd))
     peers = _peers(rows)
     by_inode = {c.inode: c for c in found}
     lines = [_wait(w, by_inode.get(w.inode), window_ns) for w in waited]
     complete = recording.manifest.saw_everything("objects")
     return Judgement(
-        findings=judged(found, waited, window_ns, complete=complete),
+        findings=judged(found, waited, known, window_ns, complete=complete),
         data=Data(connections=rows[: params.top], peers=peers[: params.top], waits=lines[: params.top]),
         seen=len(rows) + len(lines),
         totals={"connections": len(rows), "peers": len(peers), "waits": len(lines)},
@@ -119,7 +123,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def _row(connection: Connection, waited: Sequence[NetWait]) -> Row:
+def _row(connection: Connection, waited: Sequence[NetWait], known: Instants) -> Row:
     own = [w for w in waited if w.inode == connection.inode]
     return Row(
         pid=connection.pid,
@@ -149,6 +153,7 @@ def _row(connection: Connection, waited: Sequence[NetWait]) -> Row:
         silent_ms=connection.silent_ms,
         waited_ms=sum(w.total_ns for w in own) / 1e6,
         code=own[0].code if own else "",
+        peer_code=known.sole_line(connection.peer_pid) if connection.peer_pid is not None else "",
     )
 
 
