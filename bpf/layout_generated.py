@@ -116,7 +116,8 @@ class Config(ct.Structure):
         ("anonymous_dev", _u32), ("follow", _u8), ("syscalls", _u8), ("switches", _u8), ("user_stacks", _u8),
         ("wakers", _u8), ("task_storage", _u8), ("pt_regs_helper", _u8), ("switch_has_state", _u8),
         ("block_one_arg", _u8), ("current_btf", _u8), ("loop_helper", _u8), ("all_cpus", _u8), ("samples", _u8),
-        ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8), ("follow_wakers", _u8), ("pad", _u8 * 7),
+        ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8), ("follow_wakers", _u8),
+        ("wake_contexts", _u8), ("pad", _u8 * 6),
     ]
 
 class Live(ct.Structure):

@@ -25,6 +25,7 @@ from whystall.bpf.collector import Collector, Setup, Window
 from whystall.bpf.collectors import COLLECTORS
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Map, Object, Ring
+from whystall.bpf.preemption import preempt_distance
 
 _WALK_RING_MAX = 64 << 20
 _MAX_STACKS = 1 << 18  # kept in this process, about 200 bytes each
@@ -54,7 +55,7 @@ class SessionConfig:
     max_bytes: int = 32 << 20
     """Memory for records in this process; later records are counted as lost (``reader_call`` ...)."""
     variants: Mapping[str, bool] = field(default_factory=dict)
-    """False: behave as on an older kernel for task_storage, pt_regs_helper, current_btf, loop_helper,
+    """False: behave as on an older kernel for task_storage, pt_regs_helper, current_btf, loop_helper, preempt_count,
     plain_loads, switch_has_state, atomics, or without an event of the page cache (``category:name``)."""
 
 
@@ -76,9 +77,10 @@ def kernel_variants() -> Mapping[str, bool]:
             "switch_has_state": switch_arguments >= 4,
             "block_one_arg": kernel.tracepoint_arguments("block_rq_insert") == 1,
             "block_merge_hook": kernel.tracepoint_arguments("block_rq_merge") > 0,
-            "timer_hooks": kernel.tracepoint_arguments("hrtimer_expire_entry") > 0
-            and kernel.tracepoint_arguments("hrtimer_expire_exit") > 0,
-            "softirq_hooks": kernel.tracepoint_arguments("softirq_entry") > 0
+            "preempt_count": os.uname().machine == "aarch64" or preempt_distance() != 0,
+            "wake_contexts": kernel.tracepoint_arguments("hrtimer_expire_entry") > 0
+            and kernel.tracepoint_arguments("hrtimer_expire_exit") > 0
+            and kernel.tracepoint_arguments("softirq_entry") > 0
             and kernel.tracepoint_arguments("softirq_exit") > 0,
             "fault_hook": kernel.tracepoint_arguments("mm_filemap_fault") == 2 and current_btf,
         }

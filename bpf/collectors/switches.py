@@ -27,7 +27,10 @@ class Switches(Collector):
 
     maps = ("wake_marks",)
     shared_maps = ("off_totals", "stacks_emitted")
-    hints = ("on_timer_exit", "on_timer_entry", "on_served", "on_serving", "on_completion")
+    hints = (
+        *("on_timer_exit", "on_timer_entry", "on_served", "on_serving", "on_device_exit", "on_device_entry"),
+        "on_completion",
+    )
     start_iterators = stop_iterators = ("walk",)
     bytes_per_thread = ct.sizeof(lay.SegmentRecord)
 
@@ -45,9 +48,11 @@ class Switches(Collector):
         names += ["on_fault"] * variants["fault_hook"]
         if not self._wakers:
             return names
-        names += ["on_timer_exit", "on_timer_entry"] * variants["timer_hooks"]
-        names += ["on_served", "on_serving"] * variants["softirq_hooks"]
-        return [*names, "on_completion", "on_waking"]
+        if variants["wake_contexts"]:
+            names += ["on_timer_exit", "on_timer_entry", "on_served", "on_serving"]
+            names += ["on_device_exit", "on_device_entry"] * (not variants["preempt_count"])
+            names.append("on_completion")
+        return [*names, "on_waking"]
 
     def constants(self) -> Mapping[str, int]:
         """Return the threshold and the options."""
@@ -56,7 +61,7 @@ class Switches(Collector):
             "switch_min_ns": self._min_ns,
             "user_stacks": self._user_stacks,
             "wakers": self._wakers,
-            "preempt_distance": preempt_distance() if self._wakers else 0,
+            "preempt_distance": preempt_distance() if self._wakers and self.setup.variants["preempt_count"] else 0,
             "follow_wakers": self._follow_wakers,
         }
 

@@ -18,6 +18,9 @@
 /* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
 #define CLOCK_AGE_NS 100000000
 
+/* Most by which an instant of the scheduler's clock may be early. */
+#define CLOCK_SLACK_NS 1000000
+
 /* A fault waits for its page right after its report; a later wait has another reason, such as swap. */
 #define FAULT_TO_WAIT_NS 2000000
 
@@ -190,6 +193,8 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	}
 	fill_segment(record, task, state, &key, start, end, wait);
 	record->flags = flags;
+	if (state->wake >= end && state->wake - end < CLOCK_SLACK_NS)	/* an end by the scheduler's clock is inexact */
+		record->wake = end;
 	record->asked_ns = state->asked_ns;
 	record->fd = state->fd;
 	if (record->wake) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * What ends a wait: the waker, and the context in which the wake-up runs. The preemption count tells interrupts and
- * softirqs from tasks; which interrupt or softirq it is, hooks at their start note per CPU.
+ * softirqs from tasks; which interrupt or softirq it is, hooks at their start note per CPU. Where the count is unknown,
+ * the notes tell both; interrupts without a note (calls between CPUs) hardly ever wake a thread.
  */
 #ifndef WHYSTALL_WAKERS_H
 #define WHYSTALL_WAKERS_H
@@ -19,7 +20,8 @@ struct wake_marks {
 	__u64 block_at;		/* last completion of a request on this CPU, and its context */
 	__u32 block_tid, block_bits;
 	__u32 softirq;		/* number of the running one plus one; 0: none runs */
-	__u32 hrtimer;		/* a timer's function runs in its interrupt */
+	__u16 hrtimer;		/* a timer's function runs in its interrupt */
+	__u16 hardirq;		/* a device's handler runs; noted only if the preemption count is unknown */
 };
 
 CPU_VALUE(wake_marks, struct wake_marks);
@@ -80,20 +82,58 @@ int on_served(__u64 *ctx)
 	return 0;
 }
 
+/* (irq, action) */
+SEC("tp_btf/irq_handler_entry")
+int on_device_entry(__u64 *ctx)
+{
+	struct wake_marks *marks;
+
+	if (!window_open())
+		return 0;
+	marks = wake_marks_here();
+	if (marks)
+		marks->hardirq = 1;
+	return 0;
+}
+
+/* (irq, action, result) */
+SEC("tp_btf/irq_handler_exit")
+int on_device_exit(__u64 *ctx)
+{
+	struct wake_marks *marks;
+
+	if (!window_open())
+		return 0;
+	marks = wake_marks_here();
+	if (marks)
+		marks->hardirq = 0;
+	return 0;
+}
+
+/* Returns which of IN_NMI, IN_HARDIRQ and IN_SOFTIRQ this CPU is. */
+static __always_inline __u32 interrupts_here(struct wake_marks *marks)
+{
+	__u32 n = 0;
+
+	if (read_preempt_count(current_task(), &n))
+		return n & (IN_NMI | IN_HARDIRQ | IN_SOFTIRQ);
+	if (marks->hrtimer || marks->hardirq)
+		return IN_HARDIRQ;
+	return marks->softirq ? IN_SOFTIRQ : 0;
+}
+
 /* Before the threads that wait for the request are woken. */
 SEC("tp_btf/block_rq_complete")
 int on_completion(__u64 *ctx)
 {
 	struct wake_marks *marks;
-	__u32 n = 0;
 
 	if (!window_open())
 		return 0;
 	marks = wake_marks_here();
 	if (!marks)
 		return 0;
-	read_preempt_count(current_task(), &n);
-	marks->block_bits = n & (IN_NMI | IN_HARDIRQ | IN_SOFTIRQ);
+	marks->block_bits = interrupts_here(marks);
 	marks->block_tid = bpf_get_current_pid_tgid();
 	marks->block_at = bpf_ktime_get_ns();
 	return 0;
@@ -132,17 +172,12 @@ static __always_inline __u32 context_of_softirq(struct wake_marks *marks, bool b
 static __always_inline __u32 context_of(struct task_struct *task, __u32 off_class, __u64 now)
 {
 	struct wake_marks *marks = wake_marks_here();
-	__u32 tid = bpf_get_current_pid_tgid(), n = 0;
+	__u32 tid = bpf_get_current_pid_tgid(), n;
 	bool block;
 
-	if (!marks)
+	if (!marks || !config.wake_contexts)
 		return WAKE_UNKNOWN;
-	if (!read_preempt_count(current_task(), &n)) {
-		if (marks->hrtimer)
-			return WAKE_TIMER;
-		return marks->softirq ? context_of_softirq(marks, false) : WAKE_UNKNOWN;
-	}
-	n &= IN_NMI | IN_HARDIRQ | IN_SOFTIRQ;
+	n = interrupts_here(marks);
 	block = marks->block_tid == tid && marks->block_bits == n && now - marks->block_at < BLOCK_TO_WAKE_NS;
 	if (n & (IN_NMI | IN_HARDIRQ)) {
 		if (marks->hrtimer)

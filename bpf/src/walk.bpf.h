@@ -46,7 +46,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	state->off_run_delay = task->sched_info.run_delay;
 	state->off_class = off_class_of(false, run_state);
 	find_wait(task, state, false, bpf_ktime_get_ns());
-	state->off_seeded = 1;
+	state->off_seeded = since == live.window_start;
 	state->wake = 0;
 	state->ustack = 0;
 	state->pystack = state->off_class == OFF_R ? 0 : python_stack_of(task);

@@ -379,7 +379,8 @@ time.sleep(0.2); go(); log(what="done"); sys.stdin.readline()
     assert call.path == os.fsencode(fifo)
 
 
-def test_a_futex_is_named_and_so_is_the_waker() -> None:
+@pytest.mark.parametrize("variants", [{}, {"preempt_count": False}], ids=["", "preemption count unknown"])
+def test_a_futex_is_named_and_so_is_the_waker(variants: dict[str, bool]) -> None:
     code = """
 reader, writer = os.pipe()
 lock = threading.Lock(); lock.acquire()
@@ -398,7 +399,7 @@ log(what="done"); sys.stdin.readline()
         tids = {}
         while (line := json.loads(subject.stdout.readline()))["what"] != "ready":
             tids[line["what"]] = line["tid"]
-        with kernel_session(targets=frozenset({subject.pid}), wakers=True) as session:
+        with kernel_session(targets=frozenset({subject.pid}), wakers=True, variants=variants) as session:
             subject.stdin.write("go\n")
             subject.stdin.flush()
             assert json.loads(subject.stdout.readline())["what"] == "done"

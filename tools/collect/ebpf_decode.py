@@ -204,10 +204,8 @@ def _place(call: Call, called: str, files: Files) -> tuple[int, int]:
 
 
 def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName, own: int) -> dict[str, pl.DataFrame]:
-    """Return the tables of `switches`. Of kernel threads only D waits: when they sleep, they have no work. The totals
-    are of targets, without followed wakers."""
+    """Return the tables of `switches`. Of kernel threads only D waits: when they sleep, they have no work."""
     rows = capture.of(SwitchRows)
-    followed = {one.tgid for one in rows.followed}
     segments = [
         (
             s.start, s.end, s.tgid, s.tid, clean(s.comm), s.off_class, _call(name, s.nr), files.of(s.file),
@@ -226,7 +224,7 @@ def switch_tables(capture: Capture, files: Files, stacks: Stacks, name: CallName
             stacks.kernel(t.kstack), stacks.user(t.ustack, t.pystack, t.tgid), t.count, t.total_ns, t.max_ns,
         )
         for t in rows.off_totals
-        if t.tgid != own and t.tgid not in followed and not (_is_kernel(capture, t.tid) and t.off_class != "D")
+        if t.tgid != own and not (_is_kernel(capture, t.tid) and t.off_class != "D")
     ]  # fmt: skip
     wakers = [(f.at, f.tgid, f.tid, clean(f.comm), f.woken_tgid) for f in rows.followed]
     return filled(SWITCHES, segments=segments, totals=totals, followed=wakers)

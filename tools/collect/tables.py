@@ -84,7 +84,7 @@ SWITCHES = {
     ),
     "totals": _schema(f"{_THREAD} {_WAIT} count total_ns max_ns"),
     # Processes recorded from `at_ns` on because they woke (`tid`, `comm`) a thread of a target or of another such
-    # process (`woken_pid`): only their segments and samples are recorded. Absent in recordings of version 0.2.
+    # process (`woken_pid`): only their switches and samples are recorded. Absent in older recordings.
     "followed": _schema(f"at_ns {_THREAD} woken_pid"),
     "files": FILES,
     "stacks": STACKS,

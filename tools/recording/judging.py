@@ -16,6 +16,7 @@ from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Artifact, BlindSpot, Status, ToolResult
 from whystall.tools.node.cgroups import of_path
 from whystall.tools.recording.collector import Options
+from whystall.tools.recording.followed import of_target
 from whystall.tools.recording.home import home
 from whystall.tools.recording.manifest import Manifest
 from whystall.tools.recording.store import Recording
@@ -54,6 +55,8 @@ def judge(tool: Tool[Any, Any], recording: Recording, params: Params, draw: Draw
     verified to work recorded no event. Artifacts, and those that `draw` makes, are written below the state directory.
     """
     needs = tool.needs(params)
+    if not any(getattr(need.options, "follow_wakers", False) for need in needs):
+        recording = of_target(recording)
     verdict = tool.judge(recording, params)
     extra = [BlindSpot(code=code, detail=detail) for code, detail in verdict.not_seen]
     extra += [spot for need in needs for spot in _thresholds(need.collector, need.options, recording)]

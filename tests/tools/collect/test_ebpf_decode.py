@@ -82,13 +82,13 @@ def test_the_end_of_a_wait_is_told() -> None:
     assert found == [(300, "network", WAKER, "sendto", 10**9, 5, "hog"), (0, "", 0, "", -1, -1, "")]
 
 
-def test_followed_wakers_have_segments_and_no_totals() -> None:
+def test_followed_wakers_are_listed() -> None:
     records = [segment(), segment(tgid=WAKER, tid=WAKER + 1)]
     totals = [OffTotal(pid, pid, "S", -1, None, 0, 0, 0, 1, 1000, 1000, 0) for pid in (TARGET, WAKER)]
     found = tables(captured(records, off_totals=totals, followed=[Followed(5, WAKER, WAKER, b"worker", TARGET)]))
     assert found["followed"].rows() == [(5, WAKER, WAKER, "worker", TARGET)]
     assert found["segments"]["pid"].to_list() == [TARGET, WAKER]
-    assert found["totals"]["pid"].to_list() == [TARGET]
+    assert found["totals"]["pid"].to_list() == [TARGET, WAKER]
 
 
 def test_a_loss_counts_for_the_collectors_that_it_affects() -> None:
