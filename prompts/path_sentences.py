@@ -205,7 +205,7 @@ class PathVoice:
 
     def _longest(self, words: Mapping[str, str]) -> Safe:
         """Return what the longest time between two polls was spent on: a line of the program, a wait, or running."""
-        what = words.get("function", "")
+        what = words.get("main_wait", "")
         if not what or what == words.get("code"):
             return Safe("")
         if what == RUNNING:

@@ -38,6 +38,8 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 _WAITS_PCT = 25.0
 # A process that waits at its poll for more than this share of the time is asked for nothing.
 _NOTHING_ASKED_PCT = 85.0
+# One that runs for more than this share answers something.
+_SERVES_PCT = 3.0
 _MAX_ACTORS = 3
 # Samples show where time went, trials what could be done: neither confirms a cause.
 _NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
@@ -268,7 +270,8 @@ def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exite
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "target_exited"])
     own = [f for f in findings if f.kind in PATH_ROWS and f.subject.tid == victim.tid]
     in_flight = max((f.metrics.get("requests_in_flight", 0.0) for f in own), default=0.0)
-    if victim.idle_pct >= _NOTHING_ASKED_PCT and victim.lost_pct < STALL_PCT:
+    runs = victim.user_pct + victim.system_pct
+    if victim.idle_pct >= _NOTHING_ASKED_PCT and victim.lost_pct < STALL_PCT and runs < _SERVES_PCT:
         if in_flight:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "requests_unanswered"])
         return Conclusion(verdict=Verdict.IDLE)

@@ -36,7 +36,7 @@ KINDS: dict[str, KindSpec] = {
     ),
     # Longest time between two waits of an event loop for its events.
     "path.loop_lag": kind(
-        Mechanism.SWITCHES, "thread", "window_pct max_ms p50_ms p99_ms count", "code function", share="window_pct"
+        Mechanism.SWITCHES, "thread", "window_pct max_ms p50_ms p99_ms count", "code main_wait", share="window_pct"
     ),
     # Waits of a thread for a lock; `holder`: who ended them, or has it, and did `holder_doing` meanwhile. `evidence`:
     # memory, function, passes (see lock_wait).

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
+from whystall.tools.contract.findings import Finding, Interval, Subject
 from whystall.tools.contract.text import path_series
 from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
-from whystall.tools.host.critical_path.pauses import LAG_NS, Lag, Pause
+from whystall.tools.host.critical_path.pauses import Lag, Pause
 from whystall.tools.host.critical_path.rows import ABSENT, Row
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step, World
 
@@ -168,7 +168,7 @@ def lag_finding(line: Timeline, lag: Lag, window_ns: int) -> Finding:
     """Return the finding about an event loop."""
     lengths = sorted(lag.lengths)
     late = 100.0 * lag.late_ns / window_ns
-    bad = lengths[-1] >= LAG_NS and late >= _LAG_PCT
+    bad = late >= _LAG_PCT
     return finding(
         "path.loop_lag",
         Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm),
@@ -180,8 +180,8 @@ def lag_finding(line: Timeline, lag: Lag, window_ns: int) -> Finding:
             "p99_ms": lengths[min(len(lengths) - 1, int(len(lengths) * 0.99))] / 1e6,
             "count": len(lengths),
         },
-        (severity(late) if late >= _LAG_PCT else Severity.MINOR) if bad else None,
-        {name: text for name, text in {"code": lag.line, "function": lag.code}.items() if text},
+        severity(late) if bad else None,
+        {name: text for name, text in {"code": lag.line, "main_wait": lag.code}.items() if text},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -19,9 +19,9 @@ _LEAST_COUNT = 2
 # A pause is the smaller part of the thread's time: what takes more is its work.
 _MOST_SHARE = 0.5
 _MOST_EPISODES = 1000
-# Longer times between two polls of an event loop are felt: asyncio's own debug mode warns from 100 ms on
-# (loop.slow_callback_duration).
-LAG_NS = 100_000_000
+# An event loop is late if it is away from its poll for this long, and much longer than usual. All that time is added to
+# the latency of every other request; asyncio's debug mode warns from 100 ms on (loop.slow_callback_duration).
+_LATE_NS, _LATE_MEDIANS = 25_000_000, 10
 
 
 class _Moment(NamedTuple):
@@ -136,7 +136,8 @@ def _same_episodes(inner: Pause, outer: Pause) -> bool:
 
 @dataclass
 class Lag:
-    """Times between two waits of an event loop for events. `longest`: the longest of them, and what took it."""
+    """Times between two waits of an event loop for events. `longest`: when the longest was; `line`, `code`: what took
+    most of the time in those that are late."""
 
     lengths: list[int]
     longest: tuple[int, int]
@@ -144,9 +145,14 @@ class Lag:
     code: str
 
     @property
+    def late_from_ns(self) -> float:
+        """The length from which on one is late."""
+        return max(_LATE_NS, _LATE_MEDIANS * median(self.lengths))
+
+    @property
     def late_ns(self) -> int:
-        """Time in those that are felt."""
-        return sum(length for length in self.lengths if length >= LAG_NS)
+        """Time in those that are late."""
+        return sum(length for length in self.lengths if length >= self.late_from_ns)
 
 
 def loop_lag(world: World, line: Timeline) -> Lag | None:
@@ -163,17 +169,23 @@ def loop_lag(world: World, line: Timeline) -> Lag | None:
         return None
     gaps = [(one.end_ns, other.start_ns) for one, other in pairwise(polls)]
     longest = max(gaps, key=lambda gap: gap[1] - gap[0])
+    lag = Lag([end - start for start, end in gaps], longest, "", "")
     lines: Counter[str] = Counter()
     codes: Counter[str] = Counter()
-    for wait in line.waits_within(*longest):
-        lines[wait.place.line] += wait.end_ns - wait.start_ns
-        codes[world.kind(line, wait).code] += wait.end_ns - wait.start_ns
-    samples = line.samples_within(*longest)
-    left = max(longest[1] - longest[0] - lines.total(), 0)
-    for sample in samples:
-        lines[sample.place.line] += left // len(samples)
-    codes[RUNNING] += left
-    return Lag([end - start for start, end in gaps], longest, _most(lines), _most(codes))
+    for start, end in [gap for gap in gaps if gap[1] - gap[0] >= lag.late_from_ns] or [longest]:
+        waited = 0
+        for wait in line.waits_within(start, end):
+            code = world.kind(line, wait).code
+            took = min(wait.end_ns, end) - max(wait.start_ns, start)
+            waited += took
+            codes[RUNNING if code == "cpu" else code] += took  # it would run
+            lines[wait.place.line or line.line_near(wait.awake_ns)] += took
+        samples = line.samples_within(start, end)
+        for sample in samples:
+            lines[sample.place.line] += (end - start - waited) // len(samples)
+        codes[RUNNING] += end - start - waited
+    del lines[""]
+    return replace(lag, line=_most(lines), code=_most(codes))
 
 
 def _polls(place: Place) -> bool:
