@@ -17,7 +17,8 @@ from whystall.tools.collect.objects_threads import ThreadReader, Waiting
 from whystall.tools.collect.tables import OBJECTS
 from whystall.tools.contract.text import clean, clean_path
 
-_MOST_PROCESSES = 64
+_MOST_PROCESSES = 256
+_MOST_OTHERS = 64
 _MOST_THREADS = 4096
 _MOST_SOCKETS = 4096
 _MOST_LOCKS = 1024
@@ -78,11 +79,13 @@ class Look:
         self._locks: list[FileLock] = []
         self._seen: dict[int, None] = {}
         self._waiting: list[Waiting] = []
+        self._own = 0
 
     def run(self, own: list[int], *, last: bool, everywhere: bool) -> None:
         """Add the rows of this look."""
         self._rows.cut("processes", len(own) - _MOST_PROCESSES)
         own = own[:_MOST_PROCESSES]
+        self._own = len(own)
         self._read_threads(own, limit(_OWN_NS))
         self._locks = self._file_locks()
         self._sockets.read(own)
@@ -160,7 +163,7 @@ class Look:
                 found[pid] = None
         found |= dict.fromkeys(lock.holder_pid for lock in self._locks if lock.waits and lock.pid in own)
         pids = [pid for pid in found if pid > 0 and pid not in self._seen and pid != os.getpid()]
-        room = max(0, _MOST_PROCESSES - len(self._seen))
+        room = max(0, self._own + _MOST_OTHERS - len(self._seen))
         self._rows.cut("processes", len(pids) - room)
         return pids[:room]
 
