@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from whystall.tools.host.critical_path import tool as critical_path
 
 _PAUSES = 5
+_PATH = ("path.running", "path.wait", "path.pause")
 _WIDTH = 6  # of a share
 _ROWS = 12
 _NOTHING_PCT = 0.05  # differences of rounding
@@ -111,11 +112,11 @@ def _cause(
     cause = causes.get(a.cause)
     title = Safe(cause.title.get(lang)) if cause else form.name(a.cause)
     facts = [Safe(labels["share"].format(quantity(a.window_pct, "pct")))] if a.window_pct else []
-    first = by_id.get(a.for_[0]) if a.for_ else None
-    if first is not None:
-        facts += _places(first, suffix, lang)
+    evidence = [by_id[i] for i in a.for_ if i in by_id]
+    if evidence:  # of rows of the path the line of code is known
+        facts += _places(next((f for f in evidence if f.kind in _PATH), evidence[0]), suffix, lang)
     text = Safe(f"{title}{marks['colon']}{marks['comma'].join(facts)}" if facts else title)
-    if cause is None or not _of_other_time(first, a, leader, by_id):
+    if cause is None or not _of_other_time(a, leader, by_id):
         return text
     return Safe(f"{text}{marks['semicolon']}{fill(form.running, labels['try_first'], _remedy(cause, lang))}")
 
@@ -138,13 +139,12 @@ def _code(finding: Finding) -> str:
     return finding.attributes.get("function") or finding.attributes.get("code", "")
 
 
-def _of_other_time(
-    first: Finding | None, a: Assessment, leader: Assessment | None, by_id: Mapping[str, Finding]
-) -> bool:
+def _of_other_time(a: Assessment, leader: Assessment | None, by_id: Mapping[str, Finding]) -> bool:
     """Return whether two causes explain different parts of the time: rows of the path differ, or lines of code do."""
-    leading = by_id.get(leader.for_[0]) if leader is not None and leader.for_ else None
-    if first is None or leading is None or leader is None or first.id in leader.for_ or leading.id in a.for_:
+    if leader is None or set(a.for_) & set(leader.for_):
         return False
-    if first.kind.startswith("path.") and leading.kind.startswith("path."):
+    one, other = ([by_id[i] for i in ids if i in by_id] for ids in (a.for_, leader.for_))
+    if any(f.kind in _PATH for f in one) and any(f.kind in _PATH for f in other):
         return True
-    return bool(_code(first) and _code(leading)) and _code(first) != _code(leading)
+    codes = [next((_code(f) for f in found if _code(f)), "") for found in (one, other)]
+    return all(codes) and codes[0] != codes[1]
