@@ -196,6 +196,8 @@ class Database:
             if "readonly" in str(error) and not self.read_only and _identity(self.path) != self._file:
                 raise _moved(self.path) from None
             raise _explained(self.path, error) from None
+        except UnicodeDecodeError:  # SQLite's message quotes the schema of a damaged file
+            raise _explained(self.path, sqlite3.DatabaseError("malformed database schema")) from None
         except OSError as error:
             full = error.errno == errno.ENOSPC
             raise ToolError(
