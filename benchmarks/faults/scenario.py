@@ -73,7 +73,7 @@ class Expected(Model):
     also: list[str] = Field(default_factory=list)
     tempting: list[str] = Field(default_factory=list)
     scope: dict[Dimension, list[str]] = Field(default_factory=dict)
-    verdicts: list[Verdict] = Field(default_factory=lambda: ["confirmed", "likely"])
+    verdicts: tuple[Verdict, ...] = ("confirmed", "likely")
 
 
 class Scenario(Model):

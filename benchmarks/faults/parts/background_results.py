@@ -18,5 +18,5 @@ class Callbacks(Hooks):
                 self.await_result()
 
     def await_result(self):
-        while not self.done.is_set():
+        while not self.done.is_set():  # mark: check
             time.sleep(0.0005)  # mark: look
