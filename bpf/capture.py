@@ -85,6 +85,18 @@ class CallTotal:
     other_ns: int
 
 
+class CallFailures(NamedTuple):
+    """Calls of one number by one thread that failed with one error. `first`, `last`: when they returned."""
+
+    tgid: int
+    tid: int
+    nr: int
+    error: int
+    count: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True)
 class FileSlot:
     """Ended calls of one number on one file by one process, in one latency slot (layout.slot_bounds)."""
@@ -403,6 +415,11 @@ def call_totals(items: lay.Items) -> list[CallTotal]:
         cpu = max(0, wall - d - s - run - other)
         rows.append(CallTotal(tgid, tid, nr, count, wall, longest, size, cpu, d, s, run, other))
     return rows
+
+
+def call_failures(items: lay.Items) -> list[CallFailures]:
+    """Return the rows of map call_failures."""
+    return [CallFailures(*key, *value) for key, value in lay.decode(items, lay.FailureKey, lay.FailureTotal)]
 
 
 def file_slots(items: lay.Items) -> list[FileSlot]:

@@ -42,10 +42,10 @@ COUNTERS = (
     "ring_call", "ring_segment", "ring_block", "ring_sample", "ring_stack", "ring_file", "ring_code",
     "call_totals_full", "file_slots_full", "off_totals_full", "files_full", "threads_full", "no_state",
     "requests_full", "block_maps_full", "targets_full", "stack_walk_failed", "page_uses_full", "page_files_full",
-    "stalls_full", "sizes_full", "interrupts_full", "waits_full", "compat_skipped", "self_calls", "self_switches",
-    "seen_block", "seen_unreported", "seen_ticks", "seen_idle_ticks", "seen_self_ticks", "seen_samples", "seen_pages",
-    "self_added", "self_read", "self_waits", "seen_not_followed", "python_walks", "python_skipped", "stacks_reused",
-    "python_broken", "python_ns", "seen_records",
+    "stalls_full", "sizes_full", "interrupts_full", "waits_full", "failures_full", "compat_skipped", "self_calls",
+    "self_switches", "seen_block", "seen_unreported", "seen_ticks", "seen_idle_ticks", "seen_self_ticks",
+    "seen_samples", "seen_pages", "self_added", "self_read", "self_waits", "seen_not_followed", "python_walks",
+    "python_skipped", "stacks_reused", "python_broken", "python_ns", "seen_records",
 )
 OFF_D = 0
 OFF_S = 1
@@ -111,13 +111,13 @@ class SyscallRow(ct.Structure):
 class Config(ct.Structure):
     _fields_ = [
         ("call_min_ns", _u64), ("switch_min_ns", _u64), ("block_min_ns", _u64), ("wakeup_bytes", _u64),
-        ("tick_ns", _u64), ("preempt_distance", _s64), ("realtime_offset", _s64), ("target", _u32),
-        ("self_tgid", _u32), ("thread_size", _u32), ("page_shift", _u32), ("chunks_of_others", _u32),
-        ("anonymous_dev", _u32), ("follow", _u8), ("syscalls", _u8), ("switches", _u8), ("user_stacks", _u8),
-        ("wakers", _u8), ("task_storage", _u8), ("pt_regs_helper", _u8), ("switch_has_state", _u8),
-        ("block_one_arg", _u8), ("current_btf", _u8), ("loop_helper", _u8), ("all_cpus", _u8), ("samples", _u8),
-        ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8), ("follow_wakers", _u8),
-        ("wake_contexts", _u8), ("pad", _u8 * 6),
+        ("tick_ns", _u64), ("preempt_distance", _s64), ("realtime_offset", _s64), ("errors_low", _u64),
+        ("errors_high", _u64), ("target", _u32), ("self_tgid", _u32), ("thread_size", _u32), ("page_shift", _u32),
+        ("chunks_of_others", _u32), ("anonymous_dev", _u32), ("follow", _u8), ("syscalls", _u8), ("switches", _u8),
+        ("user_stacks", _u8), ("wakers", _u8), ("task_storage", _u8), ("pt_regs_helper", _u8),
+        ("switch_has_state", _u8), ("block_one_arg", _u8), ("current_btf", _u8), ("loop_helper", _u8),
+        ("all_cpus", _u8), ("samples", _u8), ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8),
+        ("follow_wakers", _u8), ("wake_contexts", _u8), ("pad", _u8 * 6),
     ]
 
 class Live(ct.Structure):
@@ -128,7 +128,7 @@ class Live(ct.Structure):
     ]
 
 class Counters(ct.Structure):
-    _fields_ = [("count", _u64 * 43)]
+    _fields_ = [("count", _u64 * 44)]
 
 class FileKey(ct.Structure):
     _fields_ = [("ino", _u64), ("dev", _u32), ("gen", _u32)]
@@ -141,6 +141,12 @@ class CallTotal(ct.Structure):
         ("count", _u64), ("wall_ns", _u64), ("max_ns", _u64), ("bytes", _u64), ("d_ns", _u64), ("s_ns", _u64),
         ("run_ns", _u64), ("other_ns", _u64),
     ]
+
+class FailureKey(ct.Structure):
+    _fields_ = [("tgid", _u32), ("tid", _u32), ("nr", _s32), ("error", _u32)]
+
+class FailureTotal(ct.Structure):
+    _fields_ = [("count", _u64), ("first", _u64), ("last", _u64)]
 
 class SlotKey(ct.Structure):
     _fields_ = [("file", FileKey), ("tgid", _u32), ("nr", _u16), ("slot", _u16)]

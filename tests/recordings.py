@@ -19,6 +19,8 @@ from whystall.tools.recording.target import Target
 
 # Collectors that few tools need: recorded only if a scene has rows of them.
 ON_REQUEST = ("objects", "memory_use")
+# Tables that older versions did not record: only if a scene has rows of them.
+NEWER = ("syscalls.failures", "proc.filesystems")
 PID = 4000
 COMM = "train"
 SLOW_NS = 1_000_000
@@ -341,6 +343,8 @@ class Scene:
         for collector, schemas in COLLECTORS.items():
             for table, schema in schemas.items():
                 name = f"{collector}.{table}"
+                if name in NEWER and name not in rows:
+                    continue
                 shared = collector in ("syscalls", "switches", "objects") and table in ("files", "stacks")
                 frame = pl.DataFrame(rows.get(table if shared else name, []), schema=schema, orient="row")
                 if isinstance(schema, TableSchema):  # rows may lack the added columns, as those of an older version do

@@ -63,6 +63,8 @@ struct config {
 	__u64 tick_ns;		/* the kernel's clock tick, the unit of its pauses */
 	__s64 preempt_distance;	/* from a CPU's run queue to its preemption count; 0: unknown */
 	__s64 realtime_offset;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
+	__u64 errors_low;	/* bit n: calls that fail with error n are counted; errors 0 to 63 */
+	__u64 errors_high;	/* errors 64 to 127 */
 	__u32 target;		/* the first target tgid; 0: all */
 	__u32 self_tgid;	/* the tracer: counted separately, never reported */
 	__u32 thread_size;	/* bytes of a kernel stack, for the register fallback */
@@ -149,6 +151,7 @@ enum counter {
 	LOST_SIZES_FULL,		/* a map of sizes was full */
 	LOST_INTERRUPTS_FULL,		/* a map of interrupts was full */
 	LOST_WAITS_FULL,		/* a map of the run queue was full */
+	LOST_FAILURES_FULL,		/* map call_failures was full */
 	LOST_COMPAT_SKIPPED,		/* 32-bit system calls: numbers mean something else */
 	SELF_CALLS,
 	SELF_SWITCHES,
@@ -210,6 +213,16 @@ struct call_key {
 struct call_total {
 	__u64 count, wall_ns, max_ns, bytes;
 	__u64 d_ns, s_ns, run_ns, other_ns;	/* on CPU: wall less these */
+};
+
+struct failure_key {
+	__u32 tgid, tid;
+	__s32 nr;
+	__u32 error;
+};
+
+struct failure_total {
+	__u64 count, first, last;
 };
 
 struct slot_key {

@@ -103,6 +103,44 @@ static __noinline int add_to_slots(struct found_file *found, __u32 tgid, __s32 n
 	return 0;
 }
 
+HASH_MAP(call_failures, struct failure_key, struct failure_total, 4096);
+
+/* Counts a call that failed with one of the configured errors; returns whether it was the thread's first such one. */
+static __always_inline bool add_call_failure(__s32 nr, __u32 tgid, __u32 tid, __s64 returned, __u64 now)
+{
+	struct failure_key key = { .tgid = tgid, .tid = tid, .nr = nr };
+	struct failure_total *total, first = { .count = 1, .first = now, .last = now };
+	__u64 error = -returned;
+
+	if (error >= 128 || !((error < 64 ? config.errors_low : config.errors_high) >> (error & 63) & 1))
+		return false;
+	key.error = error;
+	total = call_failures_lookup(&key);
+	if (total) {	/* one thread: it has one writer */
+		total->count++;
+		total->last = now;
+		return false;
+	}
+	if (call_failures_update(&key, &first)) {
+		count(LOST_FAILURES_FULL);
+		return false;
+	}
+	return true;
+}
+
+/* Time-outs of futex calls are how waiting with a time-out ends: no failures. */
+static __noinline int add_to_failures(struct thread_state *state, __u32 tgid, __u32 tid, __s64 returned, __u64 now)
+{
+	const volatile struct syscall_row *row;
+
+	if (!state)
+		return 0;
+	row = row_of(state->call_nr);
+	if (!row || row->flags & (ROW_FUTEX | ROW_FUTEX_LIST))
+		return 0;
+	return add_call_failure(state->call_nr, tgid, tid, returned, now);
+}
+
 SEC("tp_btf/sys_enter")
 int on_enter(__u64 *ctx)
 {
@@ -150,7 +188,7 @@ int on_exit(__u64 *ctx)
 	__s64 returned = ctx[1];
 	struct thread_state *state;
 	struct task_struct *task;
-	bool wanted;
+	bool wanted, failed;
 
 	if (!window_open())
 		return 0;
@@ -191,7 +229,8 @@ int on_exit(__u64 *ctx)
 	}
 	if (wanted) {
 		add_to_totals(state, id >> 32, id, duration, bytes);
-		if (duration >= config.call_min_ns)
+		failed = returned < 0 && add_to_failures(state, id >> 32, id, returned, now);
+		if (duration >= config.call_min_ns || failed)
 			emit_call(task, regs, state, now, returned);
 	}
 	state->call_start = 0;

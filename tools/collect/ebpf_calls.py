@@ -29,7 +29,7 @@ class SyscallCollector(EbpfCollector):
 
     name = "syscalls"
     losses = frozenset(
-        {"call_totals_full", "file_slots_full", "ring_call", "reader_call", "compat_skipped"}
+        {"call_totals_full", "file_slots_full", "failures_full", "ring_call", "reader_call", "compat_skipped"}
         | {"recursion_on_enter", "recursion_on_exit"}
     )
 

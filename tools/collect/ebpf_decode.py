@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from collections.abc import Callable
 
@@ -184,11 +185,27 @@ def syscall_tables(capture: Capture, files: Files, stacks: Stacks, name: CallNam
         dev = f"{major}:{minor}"
         number = files.of(s.file)
         latency.append((number, dev, s.file.ino, s.tgid, name(s.nr), low, high, s.count, s.sum_ns, _signed(s.bytes)))
-    return {
+    found = {
         "calls": table(SYSCALLS["calls"], calls),
         "totals": table(SYSCALLS["totals"], totals),
         "latency": table(SYSCALLS["latency"], latency),
     }
+    return found if rows.failures is None else {**found, "failures": _failures(capture, files, name, own)}
+
+
+def _failures(capture: Capture, files: Files, name: CallName, own: int) -> pl.DataFrame:
+    rows = capture.of(SyscallRows)
+    failures = []
+    for f in rows.failures or ():
+        if f.tgid == own:
+            continue
+        first = rows.failed.get((f.tid, f.nr, f.error))
+        called, comm = name(f.nr), clean(first.comm) if first else _comm(capture, f.tid)
+        file = _place(first, called, files)[0] if first else -1
+        thing = files.object(first.file) if first else ""
+        error = errno.errorcode.get(f.error, str(f.error))
+        failures.append((f.tgid, f.tid, comm, called, error, f.count, f.first, f.last, file, thing))
+    return table(SYSCALLS["failures"], failures)
 
 
 def _place(call: Call, called: str, files: Files) -> tuple[int, int]:

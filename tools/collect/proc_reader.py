@@ -18,6 +18,7 @@ from whystall.tools.collect import proc_counters as counters
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.collect.proc_cgroup import Hierarchies, Place, read_limits
+from whystall.tools.collect.proc_filesystems import filesystems
 from whystall.tools.collect.proc_memory import read_memory
 from whystall.tools.collect.proc_topology import cpu_rows
 from whystall.tools.collect.tables import PROC, filled
@@ -81,6 +82,7 @@ class ProcReader:
         """Take the first sample."""
         self._cpus = self._allowed_cpus()
         self._rows["cpus"] += cpu_rows()
+        self._sample_filesystems()
         self._places = self._find_cgroups()
         self._sample_processes()
         self.sample()
@@ -107,6 +109,7 @@ class ProcReader:
         self._sample_disks()
         self._sample_cgroups()
         self._sample_processes()
+        self._sample_filesystems()
         tables = filled(PROC, **self._rows)
         rows = sum(frame.height for frame in tables.values())
         return Capture(
@@ -191,6 +194,11 @@ class ProcReader:
                         *(d.writes, d.write_bytes, d.write_ms, d.busy_ms, d.in_flight),
                     )
                 )
+
+    def _sample_filesystems(self) -> None:
+        found = filesystems(self._proc, self._pids) if self._pids else []
+        now = self._clock()
+        self._rows["filesystems"] += [(now, *row) for row in found]
 
     def _sample_cgroups(self) -> None:
         for place in self._places:

@@ -17,7 +17,7 @@ from whystall.tools.collect.proc_calls import RUNNING, Ended, Run, Sample, Span,
 from whystall.tools.collect.proc_files import Files
 from whystall.tools.collect.proc_python import PythonStacks
 from whystall.tools.collect.proc_samples import Sampled, Stacks, sample_tables
-from whystall.tools.collect.tables import SWITCHES, SYSCALLS, filled
+from whystall.tools.collect.tables import SWITCHES, SYSCALLS_WITHOUT_FAILURES, filled
 from whystall.tools.contract.text import clean
 
 _MAX_ROWS = 100_000
@@ -136,7 +136,8 @@ class ThreadSampler:
         """Return the tables of `syscalls`; the histogram is empty, as it would lack all short calls."""
         totals = [(*key, *values) for key, values in self._call_totals.items()]
         stacks = self._stacks.rows()
-        return filled(SYSCALLS, calls=self._calls, totals=totals, files=self._files.rows, stacks=stacks)
+        files = self._files.rows
+        return filled(SYSCALLS_WITHOUT_FAILURES, calls=self._calls, totals=totals, files=files, stacks=stacks)
 
     def switch_tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of `switches`; a count is unknown (-1) where short waits were seen: others were missed."""

@@ -63,6 +63,10 @@ SYSCALLS = {
     "totals": _schema(f"{_THREAD} syscall:str count wall_ns {_TIME_SPLIT} max_ns bytes"),
     # All file calls per file: a log-linear histogram, low_ns <= latency < high_ns.
     "latency": _schema("file dev:str ino pid syscall:str low_ns high_ns count sum_ns bytes"),
+    # Calls that failed, by thread, system call and error (`whystall.bpf.collectors.syscalls.ERRORS`), without time-outs
+    # of futex calls. first_ns, last_ns: when they returned. file, object (as in `switches.segments`): of the first one.
+    # Filled by the engine ebpf; absent in recordings of older versions.
+    "failures": _schema(f"{_THREAD} syscall:str error:str count first_ns last_ns file object:str"),
     "files": FILES,
     "stacks": STACKS,
 }
@@ -108,12 +112,8 @@ PROC = {
     ),
     # Threads of the target only. run_ns and wait_ns (runnable without a CPU) from schedstat; block_io_ns from delay
     # accounting.
-    "threads": _schema(
-        f"at_ns {_THREAD} state:str user_ns system_ns run_ns wait_ns block_io_ns voluntary involuntary"
-    ),
-    "disks": _schema(
-        "at_ns device:str dev:str reads read_bytes read_ms writes write_bytes write_ms busy_ms in_flight"
-    ),
+    "threads": _schema(f"at_ns {_THREAD} state:str user_ns system_ns run_ns wait_ns block_io_ns voluntary involuntary"),
+    "disks": _schema("at_ns device:str dev:str reads read_bytes read_ms writes write_bytes write_ms busy_ms in_flight"),
     # -1 if the controller has no such limit or file
     "cgroups": _schema(
         "at_ns cgroup:str version periods throttled_periods throttled_ns quota_us period_us",
@@ -126,6 +126,10 @@ PROC = {
         "inactive_file_bytes dirty_bytes writeback_bytes refaults_file scanned reclaimed limit_hits oom_kills",
         "psi_some_us psi_full_us",
     ),
+    # Local file systems that the target's processes see, at the start and at the end. free_bytes, free_inodes: for the
+    # target's user. inodes 0: not limited. open_files: the target's descriptors for writing. Absent in older
+    # recordings.
+    "filesystems": _schema("at_ns path:str dev:str fstype:str size_bytes free_bytes inodes free_inodes open_files"),
     # Topology; -1 if unknown. Read once. Absent in recordings of version 0.1.
     "cpus": _schema("cpu node core package online:bool"),
     # The CPUs that a target thread may run on (a list like 0-3,8), at first and after each change. Absent in
@@ -271,6 +275,9 @@ CALIBRATION = {
     # why there are none, or fewer: a code and a detail
     "refusals": _schema("directory:str dev:str fstype:str code:str detail:str"),
 }
+
+# Of engines that do not count failing calls: without the table, not with an empty one.
+SYSCALLS_WITHOUT_FAILURES = {name: schema for name, schema in SYSCALLS.items() if name != "failures"}
 
 COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "syscalls": SYSCALLS,

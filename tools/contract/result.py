@@ -108,6 +108,7 @@ BLIND_SPOTS = frozenset(
         "cache_untracked",  # pages whose touches were not followed, only counted; detail: how many of how many
         "less_told",  # an optional collector is not in the recording; detail: which
         "shares_unread",  # processes whose private and shared memory was not read, to limit the cost; detail: how many
+        "failures_unseen",  # which system calls fail was not observed
         "few_readings",  # too few readings to tell growth from a single allocation; detail: how many
         "residency_cut",  # open files that were not asked for their cached pages; detail: how many
         "samples_outside",  # samples far from all others in time, left out; detail: how many

@@ -1,4 +1,4 @@
-"""syscall_time: kernel time of a process by system call, with on-CPU time and waiting separated."""
+"""syscall_time: kernel time of a process by system call, with on-CPU time and waiting separated; calls that fail."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Subjec
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.failed_calls import FailureRow, failed_calls, failure_findings
 from whystall.tools.host.common.findings import any_thread, finding, severity, window
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -46,9 +47,10 @@ class Row(Model):
 
 
 class Data(Model):
-    """Most time on CPU first."""
+    """Most time on CPU first; most failures first."""
 
     rows: list[Row] = Field(default_factory=list)
+    failures: list[FailureRow] = Field(default_factory=list)
 
 
 def _needs(params: Params) -> list[Need]:
@@ -81,11 +83,12 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     quiet = all(f.polarity is Polarity.NORMAL for f in findings)
     if quiet and manifest.saw_everything("syscalls") and not manifest.target.everything:
         findings.append(_normal(recording, [r for r in rows if r.syscall not in SPIN_SYSCALLS]))
+    failures = failed_calls(recording)
     return Judgement(
-        findings=findings,
-        data=Data(rows=rows[: params.top]),
+        findings=[*findings, *failure_findings(recording, failures)],
+        data=Data(rows=rows[: params.top], failures=failures[: params.top]),
         seen=int(totals["count"].sum()),
-        totals={"rows": len(rows)},
+        totals={"rows": len(rows), "failures": len(failures)},
     )
 
 
@@ -137,12 +140,13 @@ TOOL = Tool(
     title="Kernel time by system call",
     description=(
         "Time a process spends inside each system call, per thread: on CPU in the kernel apart from blocked, "
-        "sleeping and runnable. Finds stalls that are kernel CPU time (getrandom, page-cache copies), not waiting."
+        "sleeping and runnable. Finds stalls that are kernel CPU time (getrandom, page-cache copies), not waiting, and "
+        "calls that fail: full or broken storage, too many open files, peers that refuse or reset connections."
     ),
     params=Params,
     data=Data,
     needs=_needs,
     judge=judge,
-    kinds=frozenset({"syscall.cpu_time"}),
+    kinds=frozenset({"syscall.cpu_time", "syscall.failed"}),
     cost=3.0,
 )

@@ -21,7 +21,10 @@ from whystall.tools.recording.oom_kills import killed
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 
-_INSTANTS = ("start_ns", "end_ns", "issue_ns", "at_ns", "woken_ns", "prev_arrived_ns", "longest_at_ns")
+_INSTANTS = (
+    *("start_ns", "end_ns", "issue_ns", "at_ns", "woken_ns", "prev_arrived_ns", "longest_at_ns"),
+    *("first_ns", "last_ns"),
+)
 
 
 def assemble(

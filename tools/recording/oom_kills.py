@@ -81,8 +81,12 @@ def counted_in(tables: Mapping[str, pl.DataFrame]) -> list[tuple[Vanished | None
     there = processes.filter(pl.col("cgroup").is_in(list(risen))).sort("at_ns", maintain_order=True)
     times = processes["at_ns"].sort().to_list()
     middle = (times[0] + times[-1]) // 2  # read at the start and at the end
-    ended = there.group_by("pid", maintain_order=True).agg(pl.all().last()).filter(pl.col("at_ns") < middle)
-    vanished = [Vanished(r["pid"], r["comm"], r["cgroup"], r["rss_bytes"]) for r in ended.iter_rows(named=True)]
+    rss = pl.col("rss_bytes")
+    by_pid = there.group_by("pid", maintain_order=True)
+    ends = by_pid.agg(pl.all().exclude("rss_bytes").last(), rss.first(), left=rss.last())
+    # missing at the end, or there as a zombie, which has no memory
+    gone = ends.filter((pl.col("at_ns") < middle) | ((pl.col("left") == 0) & (rss > 0)))
+    vanished = [Vanished(r["pid"], r["comm"], r["cgroup"], r["rss_bytes"]) for r in gone.iter_rows(named=True)]
     return counted_kills(vanished, {}, risen, ())
 
 

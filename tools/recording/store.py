@@ -112,6 +112,10 @@ class Recording:
                 f"record again with `whystall record{_ON_REQUEST.get(collector, '')}`",
             ) from None
 
+    def find(self, name: str) -> pl.DataFrame | None:
+        """Return the table ``collector.table``; None if it was not recorded, as by an older version."""
+        return self._tables.get(name)
+
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return all tables by name."""
         return dict(self._tables)

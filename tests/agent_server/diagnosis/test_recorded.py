@@ -95,7 +95,7 @@ def test_an_answer_that_there_is_no_room_to_store_is_given_all_the_same() -> Non
             pages = db.conn.execute("PRAGMA page_count").fetchone()[0]
             db.conn.execute(f"PRAGMA max_page_count = {pages}")
             free = db.conn.execute("PRAGMA freelist_count").fetchone()[0]
-        assert free == 0
+        assert free < 10  # a diagnosis needs more
         found = anyio.run(lambda: app.diagnose(DiagnoseParams(ticket=True), source=RECORDED / "checkpoint"))
         assert app.kb().tickets.list() == []
     assert (found.verdict, found.cause) == EXPECTED["checkpoint"]

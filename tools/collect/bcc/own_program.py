@@ -249,6 +249,7 @@ class OwnProgram:
             captures["syscalls"] = capture_of(
                 raw, "syscalls", tables, raw.seen["calls"], raw.seen["self_calls"] > 0, "calls"
             )
+            captures["syscalls"].not_seen.append(("failures_unseen", ""))
         if "switches" in self._wanted:
             tables = switch_tables(raw, files, stacks, syscalls.name, own)
             captures["switches"] = capture_of(

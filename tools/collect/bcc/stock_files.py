@@ -13,7 +13,7 @@ from whystall.tools.collect.bcc.running import Running
 from whystall.tools.collect.bcc.stock import AGREE, FEW, UNKNOWN, StockMethod, skipped_second, unparsed_lines
 from whystall.tools.collect.bcc.threads import process_of
 from whystall.tools.collect.options import SyscallOptions
-from whystall.tools.collect.tables import BLOCK, PAGE_CACHE, SYSCALLS, filled
+from whystall.tools.collect.tables import BLOCK, PAGE_CACHE, SYSCALLS_WITHOUT_FAILURES, filled
 from whystall.tools.recording.collector import Capture
 
 _MS = 1_000_000
@@ -85,7 +85,7 @@ class Fileslower(StockMethod):
         if self._min_ms * _MS > min_ns:
             not_seen.append(("below_threshold", f"syscalls {self._min_ms} ms"))
         return Capture(
-            tables=filled(SYSCALLS, calls=rows, files=names),
+            tables=filled(SYSCALLS_WITHOUT_FAILURES, calls=rows, files=names),
             hooks=[f"{self.name}: kprobe vfs_read, vfs_write"],
             seen=len(rows),
             kept=len(rows),

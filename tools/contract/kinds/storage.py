@@ -68,6 +68,12 @@ KINDS: dict[str, KindSpec] = {
     "syscall.cpu_time": kind(
         Mechanism.CALLS, "thread", "count oncpu_s wall_s max_ms mean_us window_pct", "syscall", share="window_pct"
     ),
+    # calls of a thread that failed with one error; `path`: of the first one
+    "syscall.failed": kind(Mechanism.CALLS, "thread", "count rate", "syscall error path object"),
+    # a file system that the target writes to
+    "filesystem.full": kind(
+        Mechanism.COUNTERS, "file", "free_bytes size_bytes free_pct free_inodes free_inodes_pct", "filesystem"
+    ),
     "block.slow_io": kind(
         Mechanism.BLOCK,
         "device",

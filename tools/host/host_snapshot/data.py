@@ -55,6 +55,20 @@ class Memory(Model):
     swap_out_rate: float | None = None
 
 
+class Filesystem(Model):
+    """A local file system at the end of the window, the fullest first. `free_bytes`, `free_inodes`: for the target's
+    user; None: not limited. `open_files`: the target's descriptors for writing."""
+
+    path: str
+    fstype: str
+    size_bytes: int
+    free_bytes: int
+    free_pct: float
+    free_inodes: int | None = None
+    free_inodes_pct: float | None = None
+    open_files: int
+
+
 class Disk(Model):
     """One whole disk. `await_ms`: mean time of a request from its start to its end, None if none ended."""
 
@@ -127,3 +141,4 @@ class Data(Model):
     by_major_faults: list[Process] = Field(default_factory=list)
     threads: list[Thread] = Field(default_factory=list)
     cgroups: list[CgroupRow] = Field(default_factory=list)
+    filesystems: list[Filesystem] = Field(default_factory=list)

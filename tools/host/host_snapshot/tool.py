@@ -10,6 +10,7 @@ from whystall.tools.collect.options import ProcOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.common import oom
+from whystall.tools.host.host_snapshot import filesystems
 from whystall.tools.host.host_snapshot.data import Data
 from whystall.tools.host.host_snapshot.findings import findings
 from whystall.tools.host.host_snapshot.measures import measure
@@ -37,16 +38,21 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     if measures is None:
         blind = [("cut_short", "fewer than two readings")]
         return Judgement(findings=[], data=Data(window_s=0.0), seen=0, not_seen=blind)
-    target = recording.manifest.target
+    target, mounted = recording.manifest.target, filesystems.rows(recording)
     return Judgement(
-        findings=[*oom.findings(recording, oom.kills(recording)), *findings(measures, target)],
-        data=measures.tables,
+        findings=[
+            *oom.findings(recording, oom.kills(recording)),
+            *findings(measures, target),
+            *filesystems.findings(recording, mounted),
+        ],
+        data=measures.tables.model_copy(update={"filesystems": mounted[: params.top]}),
         seen=recording.table("proc.host").height,
         totals={
             "disks": len(measures.disks),
             "processes": len(measures.processes),
             "threads": len(measures.threads),
             "cgroups": len(measures.cgroups),
+            "filesystems": len(mounted),
         },
         not_seen=[("no_target_threads", target.describe())] if target.pids and not measures.threads else [],
     )
@@ -68,7 +74,7 @@ TOOL = Tool(
         {
             *("thread.time", "sched.runqueue_delay", "process.system_time", "process.io_wait", "process.major_faults"),
             *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
-            *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated"),
+            *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated", "filesystem.full"),
         }
     ),
     cost=1.0,

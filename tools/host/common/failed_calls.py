@@ -1,0 +1,77 @@
+"""Judge system calls that fail: which errors mean that something is full, broken, or does not answer."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
+from whystall.tools.contract.result import Model
+from whystall.tools.host.common.findings import any_thread, finding, window
+from whystall.tools.recording.store import Recording
+
+# One is enough: storage is full, broken or read-only, or no file can be opened any more.
+_ALWAYS = frozenset({"ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", "EMFILE", "ENFILE"})
+# Programs try huge pages and go on without them, and connections end or are refused now and then: from three on it is
+# a retry loop.
+_REPEATED = frozenset({"ENOMEM", "ETIMEDOUT", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "EPIPE"})
+_REPEATS = 3
+_FINDINGS = 8
+
+
+class FailureRow(Model):
+    """Calls of one thread that failed with one error. `path`: of the first one; `object`: its socket or pipe. Times in
+    seconds since the start."""
+
+    pid: int
+    tid: int
+    comm: str
+    syscall: str
+    error: str
+    count: int
+    first_s: float
+    last_s: float
+    path: str
+    object: str
+
+
+def failed_calls(recording: Recording) -> list[FailureRow]:
+    """Return the failing calls, those that mean trouble first, then the most frequent."""
+    table = recording.find("syscalls.failures")
+    if table is None:
+        return []
+    files = dict(recording.table("syscalls.files").select("file", "path").iter_rows())
+    names = ("pid", "tid", "comm", "syscall", "error", "count", "object")
+    rows = [
+        FailureRow(
+            **{name: r[name] for name in names},
+            first_s=r["first_ns"] / 1e9,
+            last_s=r["last_ns"] / 1e9,
+            path=files.get(r["file"], ""),
+        )
+        for r in table.iter_rows(named=True)
+    ]
+    return sorted(rows, key=lambda row: (-_grade(row).rank, -row.count))
+
+
+def failure_findings(recording: Recording, rows: list[FailureRow]) -> list[Finding]:
+    """Return the calls whose errors mean trouble; a normal finding if all calls were seen and none does."""
+    manifest = recording.manifest
+    span_s = max(manifest.window_ns / 1e9, 1e-3)
+    found = []
+    for row in rows:
+        if (grade := _grade(row)) is not Severity.INFO:
+            words = {"syscall": row.syscall, "error": row.error, "path": row.path, "object": row.object}
+            words = {name: text for name, text in words.items() if text}
+            subject = Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm, path=row.path or None)
+            when = Interval(start_ns=int(row.first_s * 1e9), end_ns=int(row.last_s * 1e9))
+            metrics = {"count": row.count, "rate": row.count / span_s}
+            found.append(finding("syscall.failed", subject, when, metrics, grade, words))
+    whole = recording.find("syscalls.failures") is not None and manifest.saw_everything("syscalls")
+    if not found and whole and not manifest.target.everything:
+        about = any_thread(manifest.target)
+        found.append(finding("syscall.failed", about, window(manifest.window_ns), {"count": 0, "rate": 0}))
+    return found[:_FINDINGS]
+
+
+def _grade(row: FailureRow) -> Severity:
+    if row.error in _ALWAYS:
+        return Severity.MAJOR
+    return Severity.MINOR if row.error in _REPEATED and row.count >= _REPEATS else Severity.INFO
