@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
 
-# `peer`: a process on this host as ``comm (pid)``, or an address; `local`: the own end's address.
-_PLACE = "peer local"
+# `peer`: a process on this host as ``comm (pid)``, or an address; `peer_code`: where a local one is; `local`: the own
+# end's address; `code`: the line that waits longest for the connection.
+_PLACE = "peer local code peer_code"
 _MADE = "window_pct total_ms max_ms count asked_ms"
 
 KINDS: dict[str, KindSpec] = {
-    # `answer`: silent (all was acknowledged, nothing came back) or unreachable (nothing is acknowledged); `peer_code`:
-    # where a local peer is
-    "net.no_answer": kind(
-        Mechanism.OBJECTS, "process", "sent_ago_s silent_s unacked retransmits", f"{_PLACE} answer code peer_code"
-    ),
+    # `answer`: silent (all was acknowledged, nothing came back) or unreachable (nothing is acknowledged)
+    "net.no_answer": kind(Mechanism.OBJECTS, "process", "sent_ago_s silent_s unacked retransmits", f"{_PLACE} answer"),
     "net.loss": kind(Mechanism.OBJECTS, "process", "loss_pct retransmits busy_pct rtt_ms sent_rate:bytes/s", _PLACE),
     # the sender was limited by the receiver's window in `limited_pct` of the time
     "net.receiver_slow": kind(

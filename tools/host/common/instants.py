@@ -9,15 +9,13 @@ from typing import Any
 import polars as pl
 
 from whystall.tools.host.common.looks import first_look, last_look
-from whystall.tools.host.common.objects import Objects, objects_of
+from whystall.tools.host.common.objects import OWNED, Objects, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import Place, place_of_texts
 from whystall.tools.host.common.timelines import Wait
 from whystall.tools.host.common.wait_kinds import Kind, wait_kind
 from whystall.tools.recording.store import Recording
 
-OWNED = frozenset({"mutex", "rwlock", "stdio", "python", "abandoned"})
-"""Kinds of locks that keep their owner, or whose owner was found."""
 _OPEN_NS = 100_000_000
 
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from whystall.tools.host.common.instants import OWNED, Instants
-from whystall.tools.host.common.objects import Objects, passing_words
+from whystall.tools.host.common.instants import Instants
+from whystall.tools.host.common.objects import OWNED, Objects, passing_words
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import Kind, wait_kind

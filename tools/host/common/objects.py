@@ -138,6 +138,22 @@ def _rows(recording: Recording, table: str) -> Iterator[dict[str, Any]]:
     yield from recording.table(f"objects.{table}").sort("at_ns").iter_rows(named=True)
 
 
+OWNED = frozenset({"mutex", "rwlock", "stdio", "python", "abandoned"})
+"""Values of ``objects.threads.lock_kind`` of locks that keep their owner, or whose owner was found."""
+
+
+def lock_words(recording: Recording, lines: Iterable[Timeline]) -> dict[int, set[int]]:
+    """Return, by process, the futex words that are known to be locks: by memory at a reading, or since they pass from
+    thread to thread."""
+    found = passing_words(lines)
+    if recording.has("objects"):
+        rows = recording.table("objects.threads").select("pid", "lock", "lock_kind").unique()
+        for pid, word, kind in rows.iter_rows():
+            if word > 0 and kind in OWNED:
+                found.setdefault(pid, set()).add(word)
+    return found
+
+
 def passing_words(lines: Iterable[Timeline]) -> dict[int, set[int]]:
     """Return, by process, the futex words that pass to and fro between threads that wait for them, as a lock does.
 

@@ -11,7 +11,7 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.common.objects import objects_of, passing_words
+from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, timelines
 from whystall.tools.host.critical_path.choose import Choice, choose_thread
@@ -132,7 +132,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     target = recording.manifest.target
     pids = _target_pids(recording, lines)
     world = World(
-        lines, objects_of(recording), max(recording.manifest.window_ns, 1), pids, passing_words(lines.values())
+        lines, objects_of(recording), max(recording.manifest.window_ns, 1), pids, lock_words(recording, lines.values())
     )
     choice = _choice(world, params.tid, target.sole_pid)
     if choice is None:

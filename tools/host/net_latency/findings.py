@@ -47,12 +47,13 @@ def judged(
     results: list[tuple[int, Finding]] = []
     for connection in found:
         own = [w for w in waited if w.inode == connection.inode]
+        place = _place(connection, own, known)
         judgement = (
-            _no_answer(connection, own, known, window_ns)
-            or _loss(connection, window_ns)
-            or _receiver(connection, window_ns)
-            or _bandwidth(connection, window_ns)
-            or _rtt(connection, window_ns)
+            _no_answer(connection, own, place, window_ns)
+            or _loss(connection, place, window_ns)
+            or _receiver(connection, place, window_ns)
+            or _bandwidth(connection, place, window_ns)
+            or _rtt(connection, place, window_ns)
         )
         if judgement is not None:
             results.append((sum(w.total_ns for w in own), judgement))
@@ -68,11 +69,17 @@ def _subject(connection: Connection) -> Subject:
     return Subject(type="process", pid=connection.pid, comm=connection.comm)
 
 
-def _place(connection: Connection) -> dict[str, str]:
-    return {"peer": connection.peer, "local": connection.local}
+def _place(connection: Connection, own: Sequence[NetWait], known: Instants) -> dict[str, str]:
+    """Return both ends, the line that waits longest for the connection, and where a local peer is."""
+    found = {"peer": connection.peer, "local": connection.local}
+    if own:
+        found["code"] = max(own, key=lambda w: w.total_ns).code
+    if connection.peer_pid is not None:
+        found["peer_code"] = known.sole_line(connection.peer_pid)
+    return {name: text for name, text in found.items() if text}
 
 
-def _no_answer(connection: Connection, own: Sequence[NetWait], known: Instants, window_ns: int) -> Finding | None:
+def _no_answer(connection: Connection, own: Sequence[NetWait], place: dict[str, str], window_ns: int) -> Finding | None:
     """Nothing in flight and nothing received since the last thing sent: the peer has not answered. Data in flight that
     is sent again and never acknowledged: the peer is not reachable."""
     if connection.serves or connection.unacked is None or connection.ended or connection.received_bytes:
@@ -83,7 +90,7 @@ def _no_answer(connection: Connection, own: Sequence[NetWait], known: Instants, 
     metrics: dict[str, float | None] = {"silent_s": None if silent is None else silent / 1e3}
     if connection.unacked and connection.retransmits and not connection.sent_bytes:
         metrics |= {"unacked": connection.unacked, "retransmits": connection.retransmits}
-        attributes = {**_place(connection), "answer": "unreachable"}
+        attributes = {**place, "answer": "unreachable"}
         return finding("net.no_answer", _subject(connection), window(window_ns), metrics, Severity.CRITICAL, attributes)
     if connection.state != "established" or connection.unacked or connection.send_queue:
         return None
@@ -93,21 +100,12 @@ def _no_answer(connection: Connection, own: Sequence[NetWait], known: Instants, 
         return None
     longest = max(waits, key=lambda w: w.total_ns)
     metrics["sent_ago_s"] = sent / 1e3
-    attributes = {**_place(connection), "answer": "silent", "code": longest.code}
-    if connection.peer_pid is not None:
-        attributes["peer_code"] = known.sole_line(connection.peer_pid)
-    share = 100 * longest.total_ns / window_ns
-    return finding(
-        "net.no_answer",
-        _subject(connection),
-        window(window_ns),
-        metrics,
-        severity(share),
-        {name: value for name, value in attributes.items() if value},
-    )
+    attributes = {**place, "answer": "silent"}
+    bad = severity(100 * longest.total_ns / window_ns)
+    return finding("net.no_answer", _subject(connection), window(window_ns), metrics, bad, attributes)
 
 
-def _loss(connection: Connection, window_ns: int) -> Finding | None:
+def _loss(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
     loss, times = connection.loss_pct, connection.retransmits
     if loss is None or times is None or loss < _LOSS_PCT or times < _LEAST_RETRANSMITS:
         return None
@@ -119,10 +117,10 @@ def _loss(connection: Connection, window_ns: int) -> Finding | None:
         "sent_rate": _rate(connection.sent_bytes, connection),
     }
     bad = Severity.MAJOR if loss >= 5 * _LOSS_PCT else Severity.MINOR
-    return finding("net.loss", _subject(connection), window(window_ns), metrics, bad, _place(connection))
+    return finding("net.loss", _subject(connection), window(window_ns), metrics, bad, place)
 
 
-def _receiver(connection: Connection, window_ns: int) -> Finding | None:
+def _receiver(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
     """The peer does not take what is sent: its window is closed."""
     limited = connection.rwnd_limited_pct
     if limited is None or limited < _LIMITED_PCT:
@@ -134,10 +132,10 @@ def _receiver(connection: Connection, window_ns: int) -> Finding | None:
         "sent_rate": _rate(connection.sent_bytes, connection),
     }
     bad = severity(limited)
-    return finding("net.receiver_slow", _subject(connection), window(window_ns), metrics, bad, _place(connection))
+    return finding("net.receiver_slow", _subject(connection), window(window_ns), metrics, bad, place)
 
 
-def _bandwidth(connection: Connection, window_ns: int) -> Finding | None:
+def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
     """The sender has data most of the time, and only the network, or its own send buffer, holds it back."""
     busy, network = connection.busy_pct, connection.network_limited_pct
     if busy is None or network is None or busy < _BULK_PCT or connection.is_local:
@@ -156,7 +154,7 @@ def _bandwidth(connection: Connection, window_ns: int) -> Finding | None:
         "min_rtt_ms": connection.min_rtt_ms,
         "sent_rate": _rate(connection.sent_bytes, connection),
     }
-    attributes = {**_place(connection), "limit": limit}
+    attributes = {**place, "limit": limit}
     return finding("net.bandwidth", _subject(connection), window(window_ns), metrics, severity(limited), attributes)
 
 
@@ -165,7 +163,7 @@ def _is_stable(connection: Connection) -> bool:
     return rtt is not None and deviation is not None and deviation <= _STABLE * rtt
 
 
-def _rtt(connection: Connection, window_ns: int) -> Finding | None:
+def _rtt(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
     rtt, least = connection.rtt_ms, connection.min_rtt_ms
     if rtt is None or connection.is_local:
         return None
@@ -173,7 +171,7 @@ def _rtt(connection: Connection, window_ns: int) -> Finding | None:
     if not queued and rtt < (_SITE_RTT_MS if connection.is_private else _GLOBAL_RTT_MS):
         return None
     metrics = {"rtt_ms": rtt, "min_rtt_ms": least, "rtt_var_ms": connection.rtt_var_ms}
-    attributes = {**_place(connection), "limit": "queue" if queued else "distance"}
+    attributes = {**place, "limit": "queue" if queued else "distance"}
     return finding("net.rtt", _subject(connection), window(window_ns), metrics, Severity.MINOR, attributes)
 
 
