@@ -74,6 +74,13 @@ def test_differences_of_the_two_readings() -> None:
         ({"retransmits": (0, 30)}, "net.loss", {}),
         ({"busy_us": (0, 9_000_000), "rwnd_limited_us": (0, 4_000_000)}, "net.receiver_slow", {}),
         ({"busy_us": (0, 9_000_000)}, "net.bandwidth", {"limit": "network"}),
+        # a full queue before a slow link loses some
+        (
+            {"busy_us": (0, 9_000_000), "retransmits": (0, 15), "rtt_us": 13_000, "rtt_var_us": 2000},
+            "net.bandwidth",
+            {"limit": "network"},
+        ),
+        ({"busy_us": (0, 9_000_000), "retransmits": (0, 80), "rtt_us": 13_000}, "net.loss", {}),
         (
             {"busy_us": (0, 9_000_000), "sndbuf_limited_us": (0, 8_000_000)},
             "net.bandwidth",

@@ -19,7 +19,10 @@ KINDS: dict[str, KindSpec] = {
     ),
     # `limit`: network, send_buffer
     "net.bandwidth": kind(
-        Mechanism.OBJECTS, "process", "limited_pct busy_pct rtt_ms min_rtt_ms sent_rate:bytes/s", f"{_PLACE} limit"
+        Mechanism.OBJECTS,
+        "process",
+        "limited_pct busy_pct rtt_ms min_rtt_ms loss_pct sent_rate:bytes/s",
+        f"{_PLACE} limit",
     ),
     # `limit`: queue (longer than the shortest round trip), distance
     "net.rtt": kind(Mechanism.OBJECTS, "process", "rtt_ms min_rtt_ms rtt_var_ms", f"{_PLACE} limit"),

@@ -15,6 +15,9 @@ from whystall.tools.host.net_latency.waits import NetWait
 # retransmissions are usual.
 _LOSS_PCT = 1.0
 _LEAST_RETRANSMITS = 3
+# A transfer that uses up a link's bandwidth fills the queue before it, and loses what does not fit: round trips are
+# then at least twice the shortest, and TCP keeps the losses small (RFC 5681, section 3.1: each one halves its window).
+_MUCH_LOSS_PCT = 5.0
 # A standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms is the
 # interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
 _QUEUE_MS = 100.0
@@ -50,6 +53,7 @@ def judged(
         place = _place(connection, own, known)
         judgement = (
             _no_answer(connection, own, place, window_ns)
+            or (_bandwidth(connection, place, window_ns) if _overflows(connection) else None)
             or _loss(connection, place, window_ns)
             or _receiver(connection, place, window_ns)
             or _bandwidth(connection, place, window_ns)
@@ -116,8 +120,16 @@ def _loss(connection: Connection, place: dict[str, str], window_ns: int) -> Find
         "rtt_ms": connection.rtt_ms,
         "sent_rate": _rate(connection.sent_bytes, connection),
     }
-    bad = Severity.MAJOR if loss >= 5 * _LOSS_PCT else Severity.MINOR
+    bad = Severity.MAJOR if loss >= _MUCH_LOSS_PCT else Severity.MINOR
     return finding("net.loss", _subject(connection), window(window_ns), metrics, bad, place)
+
+
+def _overflows(connection: Connection) -> bool:
+    """Return whether the lost segments are those that a bulk transfer pushes out of a full queue on the way."""
+    rtt, least, loss = connection.rtt_ms, connection.min_rtt_ms, connection.loss_pct
+    if rtt is None or least is None or loss is None or (connection.busy_pct or 0.0) < _BULK_PCT:
+        return False
+    return 0 < loss < _MUCH_LOSS_PCT and rtt >= 2 * least
 
 
 def _receiver(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
@@ -152,6 +164,7 @@ def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) ->
         "busy_pct": busy,
         "rtt_ms": connection.rtt_ms,
         "min_rtt_ms": connection.min_rtt_ms,
+        "loss_pct": connection.loss_pct or None,
         "sent_rate": _rate(connection.sent_bytes, connection),
     }
     attributes = {**place, "limit": limit}
