@@ -80,7 +80,7 @@ def test_differences_of_the_two_readings() -> None:
             "net.bandwidth",
             {"limit": "network"},
         ),
-        ({"busy_us": (0, 9_000_000), "retransmits": (0, 80), "rtt_us": 13_000}, "net.loss", {}),
+        ({"busy_us": (0, 9_000_000), "retransmits": (0, 180), "rtt_us": 13_000}, "net.loss", {}),
         (
             {"busy_us": (0, 9_000_000), "sndbuf_limited_us": (0, 8_000_000)},
             "net.bandwidth",

@@ -17,7 +17,7 @@ _LOSS_PCT = 1.0
 _LEAST_RETRANSMITS = 3
 # A transfer that uses up a link's bandwidth fills the queue before it, and loses what does not fit: round trips are
 # then at least twice the shortest, and TCP keeps the losses small (RFC 5681, section 3.1: each one halves its window).
-_MUCH_LOSS_PCT = 5.0
+_QUEUE_LOSS_PCT = 10.0
 # A standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms is the
 # interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
 _QUEUE_MS = 100.0
@@ -120,7 +120,7 @@ def _loss(connection: Connection, place: dict[str, str], window_ns: int) -> Find
         "rtt_ms": connection.rtt_ms,
         "sent_rate": _rate(connection.sent_bytes, connection),
     }
-    bad = Severity.MAJOR if loss >= _MUCH_LOSS_PCT else Severity.MINOR
+    bad = Severity.MAJOR if loss >= 5 * _LOSS_PCT else Severity.MINOR
     return finding("net.loss", _subject(connection), window(window_ns), metrics, bad, place)
 
 
@@ -129,7 +129,7 @@ def _overflows(connection: Connection) -> bool:
     rtt, least, loss = connection.rtt_ms, connection.min_rtt_ms, connection.loss_pct
     if rtt is None or least is None or loss is None or (connection.busy_pct or 0.0) < _BULK_PCT:
         return False
-    return 0 < loss < _MUCH_LOSS_PCT and rtt >= 2 * least
+    return 0 < loss < _QUEUE_LOSS_PCT and rtt >= 2 * least
 
 
 def _receiver(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
