@@ -24,6 +24,7 @@ from whystall.agent_server.settings.load import load_llm
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.store import default_path
 from whystall.tools.collect.options import (
+    PATH_WAIT_NS,
     SAMPLE_NS,
     BlockOptions,
     FtraceOptions,
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 _RECORD_NEEDS = [
     Need("proc"),
     Need("syscalls", SyscallOptions(min_ns=1_000_000)),
-    Need("switches", SwitchOptions(wakers=True, python=True)),
+    Need("switches", SwitchOptions(PATH_WAIT_NS, wakers=True, python=True, follow_wakers=True)),
+    Need("objects", optional=True),
     Need("block", BlockOptions()),
     Need("interrupts"),
     Need("run_queue"),

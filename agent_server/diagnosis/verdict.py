@@ -41,6 +41,8 @@ _NOTHING_ASKED_PCT = 85.0
 # One that runs for more than this share answers something.
 _SERVES_PCT = 3.0
 _MAX_ACTORS = 3
+# Share of a wait for which the thread at the end of its chain must account to confirm it.
+_MOSTLY = 0.6
 # Samples show where time went, trials what could be done: neither confirms a cause.
 _NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
 # Blind spots that exclude `confirmed`; also the codes in `Conclusion.missing`.
@@ -343,11 +345,22 @@ def _confirming(evidence: Sequence[Finding]) -> Finding | None:
         if (
             other.polarity is Polarity.ABNORMAL
             and other.spec.mechanism not in (first.spec.mechanism, *_NO_EVIDENCE)
-            and _agree(first, other)
+            and (_ends_wait(first, other) if other.spec.mechanism is Mechanism.WAKER else _agree(first, other))
             and other.interval.overlaps(first.interval)
         ):
             return other
     return None
+
+
+def _ends_wait(wait: Finding, waker: Finding) -> bool:
+    """Return whether `waker` is about the thread that most of `wait` ends in, whose own switches were recorded."""
+    tid = wait.subject.tid
+    same = tid is not None and waker.attributes.get("waiter", "").endswith(f"({tid})")
+    return (
+        same
+        and waker.attributes.get("via") == wait.attributes.get("function")
+        and (waker.window_pct >= _MOSTLY * wait.window_pct)
+    )
 
 
 def _agree(first: Finding, other: Finding) -> bool:

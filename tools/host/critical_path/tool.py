@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from whystall.tools.collect.options import SampleOptions, SwitchOptions
+from whystall.tools.collect.options import PATH_WAIT_NS, SampleOptions, SwitchOptions
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
@@ -31,8 +31,6 @@ from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# Shorter waits count in sums only, without what ended them.
-_MIN_NS = 50_000
 _GENERATIONS = 16
 _DEFAULT_PERIOD_NS = 10_101_010.0
 # Report blind spots from this share of the window on, percent.
@@ -117,7 +115,7 @@ class Data(Model):
 
 
 def _needs(params: Params) -> list[Need]:
-    switches = SwitchOptions(_MIN_NS, wakers=True, python=True, follow_wakers=True)
+    switches = SwitchOptions(PATH_WAIT_NS, wakers=True, python=True, follow_wakers=True)
     return [
         Need("switches", switches, essential=("follow_wakers",)),
         Need("samples", SampleOptions(python=True), optional=True),
