@@ -21,6 +21,8 @@ _DEPTH = 12
 _BUDGET = 400_000
 # A thread that waits again this soon, in the same place, after a time-out of its own, has gone on waiting.
 _SAME_WAIT_NS = 2_000_000
+# A thread that runs for less than this share of the window holds the interpreter lock for no noticeable time.
+_RUNS_SHARE = 0.005
 _SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice", "pwritev2"})
 # Waits that another thread ends, where the context of the wake-up was not recorded.
 _BY_THREADS = frozenset(
@@ -57,6 +59,7 @@ class World:
     _kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
     _ends: dict[int, list[Wait]] = field(default_factory=dict)
     _busiest: dict[int, Timeline | None] = field(default_factory=dict)
+    _running: dict[int, list[Timeline]] = field(default_factory=dict)
     spent: int = 0
 
     def kind(self, line: Timeline, wait: Wait) -> Kind:
@@ -93,6 +96,8 @@ class World:
 
     def waker(self, line: Timeline, wait: Wait, code: str) -> Timeline | None:
         """Return the thread that ended `wait`, or that could: None if no thread does, or it is not known."""
+        if code == "interpreter_lock":
+            return self._runs_meanwhile(line, wait) or self._holder(line, wait, code)
         end = self.end_of(line, wait)
         if end.open or end.waker_tid <= 0 or end.waker_tid == line.tid:
             return self._holder(line, end, code)
@@ -109,6 +114,31 @@ class World:
         if not end.context:
             return self._holder(line, end, code)
         return None
+
+    def _runs_meanwhile(self, line: Timeline, wait: Wait) -> Timeline | None:
+        """Return the thread of the same process that ran most while another waited for the interpreter lock.
+
+        CPython's waiter times out, asks the holder to release the lock, and seldom is woken by it (ceval_gil.c,
+        take_gil), so that the wake-up does not show who held it.
+        """
+        if line.pid not in self._running:
+            least = _RUNS_SHARE * self.window_ns
+            self._running[line.pid] = [
+                one for one in self.lines.values() if one.pid == line.pid and one.running_ns > least
+            ]
+        best, most = None, 0
+        for other in self._running[line.pid]:
+            if other.tid == line.tid:
+                continue
+            off = sum(
+                min(one.awake_ns, wait.awake_ns) - max(one.start_ns, wait.start_ns)
+                for one in other.waits_within(wait.start_ns, wait.awake_ns)
+                if one.awake_ns > wait.start_ns
+            )
+            ran = wait.awake_ns - wait.start_ns - off
+            if ran > most:
+                best, most = other, ran
+        return best
 
     def asks_server(self, line: Timeline, wait: Wait) -> bool:
         """Return whether a wait for events was ended by the answer of a server, of which the process is a client."""
