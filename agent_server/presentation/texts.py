@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = 6000
 _EVIDENCE, _ACCOUNT = 2000, 1600
+_TITLES = 6
 _STORY = 20_000
 _OTHERS = 40
 _ARTIFACTS = 5
@@ -244,12 +245,16 @@ class _View:
             "ruled_out": [self._ruled_out(a, causes, by_id, shown) for a in state(CauseState.RULED_OUT)],
             "ruled_out_left": 0,
             "rivals": other_causes(d, causes, self._suffix, self._lang),
-            "not_examined": [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)],
+            "not_examined": self._some([self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)], budget),
             "blind": self.blind(d.coverage),
             "reasoned": explanation(d.reasoning, by_id, self._suffix, self._lang, budget // 2 if budget else _STORY),
             "matches": match_texts(d.matches, self._suffix, self._lang, d.victim),
             "answered": not d.matches or any(not match.weak for match in d.matches),
         }
+
+    def _some(self, titles: list[Safe], budget: int | None) -> list[Safe]:
+        left = len(titles) - _TITLES
+        return titles if budget is None or left <= 0 else [*titles[:_TITLES], self.fill(self._labels["left_out"], left)]
 
     def title(self, d: Diagnosis | None, cause: Cause | None) -> Safe:
         """Return the default title of a ticket."""
