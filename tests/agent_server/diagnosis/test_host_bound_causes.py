@@ -224,9 +224,8 @@ def test_other_symptoms_take_no_trace(symptom: str) -> None:
 
 def test_a_recording_without_a_trace_says_what_was_not_examined() -> None:
     found = investigate(neighbour(profiled=False), "NPU idle", without=["ftrace", "profile"])
-    assert {a.cause for a in found.assessments if a.state is CauseState.NOT_EXAMINED} == HOST_BOUND - {
-        "softirq_steal"  # what handlers take can be timed without a trace
-    }
+    unexamined = {a.cause for a in found.assessments if a.state is CauseState.NOT_EXAMINED}
+    assert unexamined & HOST_BOUND == HOST_BOUND - {"softirq_steal"}  # what handlers take can be timed without a trace
     assert found.verdict is not Verdict.CONFIRMED
     assert "rivals_open" in found.missing
 
