@@ -101,11 +101,11 @@ class Timeline:
         return self.samples[bisect_left(self._instants, start) : bisect_left(self._instants, end)]
 
     def line_near(self, at: int) -> str:
-        """Return the line of the program in the last sample before `at`; empty if it is too old."""
-        number = bisect_right(self._instants, at) - 1
-        if number < 0 or at - self.samples[number].at_ns > _NEAR_NS:
-            return ""
-        return self.samples[number].place.line
+        """Return the line of the program in the sample nearest to `at`; empty if none is near."""
+        number = bisect_left(self._instants, at)
+        near = self.samples[max(number - 1, 0) : number + 1]
+        best = min(near, key=lambda sample: abs(sample.at_ns - at), default=None)
+        return best.place.line if best is not None and abs(best.at_ns - at) <= _NEAR_NS else ""
 
     def next_wait(self, at: int) -> Wait | None:
         """Return the first wait that begins at `at` or later."""

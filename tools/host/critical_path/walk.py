@@ -219,15 +219,16 @@ class World:
             yield (own, *chain), took
 
     def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
-        """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits."""
+        """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits, or
+        the nearest sample."""
         if line.tid not in self.lines:  # it was not observed
             yield (Step(line.tid, "unknown", "", "", "", ""),), end - start
             return
         samples = line.samples_within(start, end)
         if not samples:
             after = line.next_wait(end)
-            place = after.place if after is not None else None
-            yield (Step(line.tid, RUNNING, "user", "", place.line if place is not None else "", ""),), end - start
+            place = after.place.line if after is not None and after.start_ns - end < _SAME_WAIT_NS else ""
+            yield (Step(line.tid, RUNNING, "user", "", place or line.line_near(start), ""),), end - start
             return
         counts = Counter((running_kind(s.place, s.kernel), s.place.line) for s in samples)
         for (kind, text), count in counts.items():
