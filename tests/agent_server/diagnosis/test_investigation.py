@@ -119,7 +119,7 @@ def lock_behind_a_slow_file() -> Scene:
         (getrandom, CONFIRMED, "kernel_cpu_in_syscall", {"sync_checkpoint_write", "slow_device", "cpu_contention"}),
         (throttled, CONFIRMED, "cgroup_cpu_throttling", {"sync_checkpoint_write", "slow_device"}),
         (contended_cpu, CONFIRMED, "cpu_contention", {"sync_checkpoint_write", "slow_device", "memory_reclaim"}),
-        (lock_fight, LIKELY, "lock_held_computing", {"sync_checkpoint_write", "slow_device"}),
+        (lock_fight, CONFIRMED, "lock_held_computing", {"sync_checkpoint_write", "slow_device"}),
         (reclaim, CONFIRMED, "memory_reclaim", {"sync_checkpoint_write", "cpu_contention"}),
         (metadata, CONFIRMED, "metadata_stall", {"sync_checkpoint_write", "cpu_contention", "slow_file_read"}),
         (slow_reads, CONFIRMED, "slow_file_read", {"sync_checkpoint_write", "cpu_contention", "metadata_stall"}),

@@ -161,6 +161,52 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
     return found
 
 
+def add_still_threads(recording: Recording, found: dict[int, Timeline]) -> None:
+    """Add threads without recorded switches that waited in the same place at both looks of the collector ``objects``.
+
+    They are the holders of what recorded threads wait for, and did not run, as far as the looks can tell.
+    """
+    if not recording.has("objects"):
+        return
+    stacks = {
+        number: tuple(frames)
+        for number, frames in recording.table("objects.stacks").select("stack", "frames").iter_rows()
+    }
+    window = recording.manifest.window_ns
+    looks: dict[int, list[dict[str, Any]]] = {}
+    for row in recording.table("objects.threads").sort("at_ns").iter_rows(named=True):
+        looks.setdefault(row["tid"], []).append(row)
+    for tid, rows in looks.items():
+        row, known = rows[-1], found.get(tid)
+        if row["state"] == "R" or (known is not None and (known.waits or known.samples)):
+            continue
+        if any(row[name] != rows[0][name] for name in ("state", "wchan", "syscall", "object", "lock")):
+            continue
+        path = row["object"] if row["object"].startswith("/") else ""
+        wait = Wait(
+            *(0, window, window),
+            state=row["state"],
+            syscall=row["syscall"],
+            path=path,
+            fstype="",
+            object="" if path else row["object"],
+            lock=max(row["lock"], 0),
+            asked_ns=-1,
+            kernel=stacks.get(row["kstack"]) or ((row["wchan"],) if row["wchan"] else ()),
+            place=place_of_texts(stacks.get(row["pystack"], ())),
+            **_NO_WAKER,
+            open=True,
+            seeded=True,
+        )
+        found[tid] = Timeline(row["pid"], tid, row["comm"], waits=[wait], alive=(0, window))
+
+
+_NO_WAKER: dict[str, Any] = {
+    **{"context": "", "waker_pid": 0, "waker_tid": 0, "waker_comm": "", "waker_syscall": ""},
+    **{"ran_pid": -1, "ran_comm": ""},
+}
+
+
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("tid", "state", "syscall", "file", "kstack", "ustack"))
 

@@ -17,8 +17,9 @@ from whystall.tools.recording.store import Recording
 # slice, of 3 ms by default (kernel/sched/fair.c, sysctl_sched_base_slice).
 _THROTTLED_NS = 4_000_000
 _MOSTLY = 0.5
-# Share of the host's CPU time that must be idle to blame the thread's affinity.
-_IDLE_SHARE = 0.2
+# The other CPUs must be idle for this much more of their time to blame the thread's affinity.
+_LESS_BUSY = 0.15
+_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
 def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: Sequence[Row]) -> list[Row]:
@@ -63,7 +64,7 @@ def _who(recording: Recording, world: World, line: Timeline, row: Row) -> str:
         return ""
     own = sum(took for (pid, _), took in row.by.items() if pid in world.target)
     allowed = _allowed(recording, line.tid)
-    if 0 < allowed < recording.manifest.cpus and _idle_share(recording) >= _IDLE_SHARE:
+    if 0 < allowed < recording.manifest.cpus and _others_less_busy(recording):
         return "pinned"
     return "own" if own >= _MOSTLY * known else "others"
 
@@ -86,11 +87,17 @@ def _count(cpus: str) -> int:
     return total
 
 
-def _idle_share(recording: Recording) -> float:
-    """Return the share of the host's CPU time that was idle."""
-    rows = recording.table("proc.host").filter(pl.col("name").str.starts_with("cpu_")).sort("at_ns")
-    grown = rows.group_by("name").agg((pl.col("value").last() - pl.col("value").first()).alias("value"))
-    times = {name: value for name, value in grown.iter_rows() if name.endswith("_ns")}
-    total = sum(times.values())
-    idle = sum(value for name, value in times.items() if name in ("cpu_idle_ns", "cpu_iowait_ns"))
-    return idle / total if total > 0 else 0.0
+def _others_less_busy(recording: Recording) -> bool:
+    """Return whether the CPUs that the target may not use were clearly less busy than those that it may use."""
+    host = recording.table("proc.host").sort("at_ns")
+    growth = pl.col("value").last() - pl.col("value").first()
+    grown: dict[str, float] = dict(host.group_by("name").agg(growth).iter_rows())
+    last: dict[str, float] = dict(host.select("name", "value").iter_rows())
+    cpus, allowed = last.get("cpu_count", 0.0), last.get("target_cpu_count", 0.0)
+    times = [grown.get(f"cpu_{state}_ns", 0.0) for state in _STATES]
+    if not 0 < allowed < cpus or not sum(times):
+        return False
+    each = sum(times) / cpus
+    busy = sum(times) - grown.get("cpu_idle_ns", 0.0) - grown.get("cpu_iowait_ns", 0.0)
+    inside = grown.get("target_cpu_busy_ns", 0.0)
+    return inside / (allowed * each) - (busy - inside) / ((cpus - allowed) * each) >= _LESS_BUSY

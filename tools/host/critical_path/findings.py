@@ -17,6 +17,8 @@ _ROWS = 24
 _LEAST_PCT = 0.5
 _ABNORMAL_PCT = 2.0
 _WAKER_PCT = 3.0
+# Threads of a chain that get a finding of their own.
+_STEPS = 4
 _PAUSES = 4
 _STACK = 8
 # Waits that are a thread's normal state: nothing is asked of it.
@@ -33,7 +35,7 @@ _OPEN = 0.5
 
 
 def path_findings(world: World, line: Timeline, rows: Sequence[Row]) -> list[Finding]:
-    """Return a finding for each row of thread `line`, and for each thread in which its waits end."""
+    """Return a finding for each row of thread `line`, and for each thread on the main chain of its waits."""
     found: list[Finding] = []
     subject = Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm)
     for row in rows[:_ROWS]:
@@ -41,9 +43,7 @@ def path_findings(world: World, line: Timeline, rows: Sequence[Row]) -> list[Fin
         if share < _LEAST_PCT or row.code == ABSENT:
             continue
         found.append(_row_finding(world, subject, row, share))
-        waker = _waker_finding(world, line, row)
-        if waker is not None:
-            found.append(waker)
+        found += _waker_findings(world, line, row)
     return found
 
 
@@ -98,29 +98,34 @@ def _running_is_bad(row: Row, share: float) -> bool:
     return share >= _HOT_PCT and bool(row.place.python) and not row.place.library and not row.place.extension
 
 
-def _waker_finding(world: World, line: Timeline, row: Row) -> Finding | None:
-    """Return what the thread at the end of a row's chain did, if it was observed."""
+def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
+    """Return what the threads on the main chain of a row did, if they were observed; the one at the end comes first."""
     root = row.root()
     if root is None:
-        return None
-    step, took = root
-    share = 100.0 * took / world.window_ns
-    other = world.lines.get(step.tid)
-    if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events"):
-        return None
-    attributes = {"code": step.line, "waiter": f"{line.comm} ({line.tid})", "via": row.line, "detail": step.detail}
-    if step.code == RUNNING:
-        attributes["mode"] = step.mode
-    else:
-        attributes |= {"wait": step.code, "object": world.objects.name(step.object)}
-    return finding(
-        "path.waker",
-        Subject(type="thread", pid=other.pid, tid=other.tid, comm=other.comm),
-        window(world.window_ns),
-        {"window_pct": min(share, 100.0), "total_ms": took / 1e6, "count": row.count},
-        severity(share),
-        {name: text for name, text in attributes.items() if text},
-    )
+        return []
+    steps = [root, *((step, row.passes(step)) for step in row.chain()[:-1][::-1])]
+    found: list[Finding] = []
+    for step, took in steps[:_STEPS]:
+        share = 100.0 * took / world.window_ns
+        other = world.lines.get(step.tid)
+        if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events", "cpu"):
+            continue
+        attributes = {"code": step.line, "waiter": f"{line.comm} ({line.tid})", "via": row.line, "detail": step.detail}
+        if step.code == RUNNING:
+            attributes["mode"] = step.mode
+        else:
+            attributes |= {"wait": step.code, "object": world.objects.name(step.object)}
+        made = finding(
+            "path.waker",
+            Subject(type="thread", pid=other.pid, tid=other.tid, comm=other.comm),
+            window(world.window_ns),
+            {"window_pct": min(share, 100.0), "total_ms": took / 1e6, "count": row.count},
+            severity(share),
+            {name: text for name, text in attributes.items() if text},
+        )
+        if not any(made.subject == one.subject and made.attributes == one.attributes for one in found):
+            found.append(made)
+    return found
 
 
 def pause_findings(line: Timeline, pauses: Sequence[Pause], window_ns: int) -> list[Finding]:

@@ -92,6 +92,10 @@ class Row:
         step = max((step for step in inside if step.code == code), key=lambda step: ends[step])
         return step, total
 
+    def passes(self, step: Step) -> int:
+        """Return the time of the chains on which the thread of `step` does the same."""
+        return sum(took for chain, took in self.chains.items() if any(_group(one) == _group(step) for one in chain))
+
     def chain(self) -> tuple[Step, ...]:
         """Return the chain with most of the time among those that end in the root."""
         found = self.root()

@@ -13,7 +13,7 @@ from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
-from whystall.tools.host.common.timelines import Timeline, timelines
+from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
 from whystall.tools.host.critical_path.choose import Choice, choose_thread
 from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits
 from whystall.tools.host.critical_path.findings import (
@@ -31,7 +31,6 @@ from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-_GENERATIONS = 16
 _DEFAULT_PERIOD_NS = 10_101_010.0
 # Report blind spots from this share of the window on, percent.
 _NOTED_PCT = 2.0
@@ -127,10 +126,16 @@ def _needs(params: Params) -> list[Need]:
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Account for the time of the chosen thread of `recording`."""
     lines = timelines(recording)
+    add_still_threads(recording, lines)
     target = recording.manifest.target
-    pids = _target_pids(recording, lines)
+    children = _children(recording)
     world = World(
-        lines, objects_of(recording), max(recording.manifest.window_ns, 1), pids, lock_words(recording, lines.values())
+        lines,
+        objects_of(recording),
+        max(recording.manifest.window_ns, 1),
+        _target_pids(recording, lines, children),
+        lock_words(recording, lines.values()),
+        children,
     )
     choice = _choice(world, params.tid, target.sole_pid)
     if choice is None:
@@ -161,7 +166,17 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def _target_pids(recording: Recording, lines: dict[int, Timeline]) -> frozenset[int]:
+def _children(recording: Recording) -> dict[int, list[int]]:
+    """Return the child processes of each process, in order of pid."""
+    found: dict[int, list[int]] = {}
+    if recording.has("proc"):
+        rows = recording.table("proc.processes").select("ppid", "pid").unique().sort("pid")
+        for parent, pid in rows.iter_rows():
+            found.setdefault(parent, []).append(pid)
+    return found
+
+
+def _target_pids(recording: Recording, lines: dict[int, Timeline], children: dict[int, list[int]]) -> frozenset[int]:
     """Return the target's processes: those of the manifest, those whose threads were counted, and their children."""
     target = recording.manifest.target
     if target.everything:
@@ -169,12 +184,10 @@ def _target_pids(recording: Recording, lines: dict[int, Timeline]) -> frozenset[
     pids = set(target.pids)
     if recording.has("proc"):
         pids |= set(recording.table("proc.threads")["pid"].unique().to_list())
-        parents = dict(recording.table("proc.processes").select("pid", "ppid").iter_rows())
-        for _ in range(_GENERATIONS):
-            children = {pid for pid, parent in parents.items() if parent in pids}
-            if children <= pids:
-                break
-            pids |= children
+    new = set(pids)
+    while new:
+        new = {child for pid in new for child in children.get(pid, ())} - pids
+        pids |= new
     return frozenset(pids)
 
 

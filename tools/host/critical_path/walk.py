@@ -56,6 +56,8 @@ class World:
     window_ns: int
     target: frozenset[int]
     lock_words: Mapping[int, set[int]] = field(default_factory=dict)
+    children: Mapping[int, list[int]] = field(default_factory=dict)
+    """Child processes by their parent, in order of pid."""
     _kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
     _ends: dict[int, list[Wait]] = field(default_factory=dict)
     _busiest: dict[int, Timeline | None] = field(default_factory=dict)
@@ -164,6 +166,8 @@ class World:
             return self._of_process(pids[0], "", line)
         if code == "file_lock" and (pid := self.objects.lock_holder(line.pid)):
             return self._of_process(pid, "", line)
+        if code == "child" and (pids := self.children.get(line.pid, [])):
+            return self._of_process(pids[-1], "", line)
         if code == "interpreter_lock" and (tid := self._gil_holder(line.pid)) not in (None, line.tid):
             return self.lines.get(tid) if tid is not None else None
         return None
