@@ -29,8 +29,6 @@ from whystall.knowledge_base.causes import load_causes
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = load()
-WITHOUT_CAUSE = {"disk_full", "memory_growth", "swapping"}
-"""What the catalog has no cause for: no answer of ours can be right."""
 IDS = [scenario.id for scenario in SCENARIOS]
 TELLING = re.compile(
     r"(?<!de)fault|inject|scenario|benchmark|baseline|expected|contention|deadlock|starv|throttl|bottleneck|quadratic|hog"
@@ -43,8 +41,7 @@ TELLING = re.compile(
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_a_scenario_refers_to_what_exists(scenario: Scenario) -> None:
     expected = scenario.expected
-    known_causes = set(load_causes()) | WITHOUT_CAUSE
-    assert set(expected.causes) | set(expected.also) | set(expected.tempting) <= known_causes
+    assert set(expected.causes) | set(expected.also) | set(expected.tempting) <= set(load_causes())
     assert bool(expected.causes) != scenario.control
     assert scenario.processes[-1].role == "job" or any(p.role == "job" for p in scenario.processes)
     known = {**readings.LOGGED, **readings.COUNTERS, **readings.LEVELS}
