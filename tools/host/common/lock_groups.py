@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Literal, NamedTuple
 
 from whystall.tools.host.common.instants import Instants
@@ -30,6 +31,8 @@ _CERTAIN: Mapping[str, What] = {
     "file_lock": "file",
 }
 _MOST_GROUPS = 5000
+_MOST_COMPARED = 200_000
+_MOST_SPANS = 2000
 # Consecutive waits of a thread on one word: a wait that a time-out ended goes on within this time.
 _GOES_ON_NS = 2_000_000
 
@@ -54,6 +57,7 @@ class Waiter:
     open_ns: int = 0
     by_place: Counter[str] = field(default_factory=Counter)
     by_call: Counter[str] = field(default_factory=Counter)
+    waits: list[Wait] = field(default_factory=list)
 
     @property
     def code(self) -> str:
@@ -108,6 +112,7 @@ def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: Instants |
                 group = found[key] = Group(*key)
             waiter = group.waiters.setdefault(line.tid, Waiter(line))
             took = wait.awake_ns - wait.start_ns
+            waiter.waits.append(wait)
             waiter.total_ns += took
             waiter.max_ns = max(waiter.max_ns, took)
             waiter.count += 1
@@ -118,10 +123,10 @@ def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: Instants |
             group.kinds[wait_kind(wait, gil)] += took
     for group in found.values():
         for waiter in group.waiters.values():
-            group.ended += _ended(waiter.line, group, objects.gil_words.get(group.pid, set()))
+            group.ended += _ended(waiter)
     for group in found.values():
         if group.word and group.word in objects.gil_words.get(group.pid, ()):
-            group.ended += _by_activity(group, lines, objects.gil_words[group.pid])
+            group.ended += _by_activity(group, lines)
     passing = passing_words(lines.values())
     owned = known.lock_kinds if known is not None else {}
     for group in found.values():
@@ -139,11 +144,12 @@ def _key(line: Timeline, wait: Wait, gil: Collection[int]) -> tuple[int, int, st
     return None
 
 
-def _ended(line: Timeline, group: Group, gil: Collection[int]) -> Iterable[Ended]:
+def _ended(waiter: Waiter) -> Iterable[Ended]:
     """Yield the thread's waits on the object with who ended each. A wait that only timed out, as those for Python's
     interpreter lock do every 5 ms, is ended by whoever ends the one that follows it at once."""
     tid, since = 0, 0
-    for wait in reversed([w for w in line.waits if _key(line, w, gil) == (group.pid, group.word, group.path)]):
+    line = waiter.line
+    for wait in reversed(waiter.waits):
         if wait.waker_tid > 0 and wait.context in ("", "task") and wait.waker_tid != line.tid:
             tid, since = wait.waker_tid, wait.start_ns
         elif tid and since - wait.end_ns > _GOES_ON_NS:
@@ -153,7 +159,7 @@ def _ended(line: Timeline, group: Group, gil: Collection[int]) -> Iterable[Ended
             yield Ended(tid, wait.start_ns, wait.awake_ns, line.tid)
 
 
-def _by_activity(group: Group, lines: Mapping[int, Timeline], gil: Collection[int]) -> list[Ended]:
+def _by_activity(group: Group, lines: Mapping[int, Timeline]) -> list[Ended]:
     """Return the waits for the interpreter lock whose end by the holder was too short to be recorded, with who held it.
 
     A thread waits for 5 ms, then asks the holder to give the lock up, which takes microseconds. Meanwhile the holder is
@@ -162,11 +168,12 @@ def _by_activity(group: Group, lines: Mapping[int, Timeline], gil: Collection[in
     """
     known = {(part.waiter_tid, part.start_ns) for part in group.ended}
     contenders = {tid: lines[tid] for tid in {*group.waiters, *group.enders()} if tid in lines}
-    found = []
+    found, budget = [], _MOST_COMPARED
     for tid, waiter in group.waiters.items():
         others = [line for other, line in contenders.items() if other != tid and line.pid == group.pid]
-        for wait in waiter.line.waits:
-            if _key(waiter.line, wait, gil) != (group.pid, group.word, group.path) or (tid, wait.start_ns) in known:
+        for wait in waiter.waits:
+            budget -= len(others)
+            if (tid, wait.start_ns) in known or budget < 0:
                 continue
             active = [line.tid for line in others if 2 * _active(line, wait) > wait.awake_ns - wait.start_ns]
             if len(active) == 1:
@@ -223,10 +230,11 @@ class Meanwhile(NamedTuple):
 def meanwhile(
     line: Timeline, spans: Iterable[tuple[int, int]], gil: Collection[int], sample_ns: float
 ) -> Meanwhile | None:
-    """Return what a thread did within `spans`; None if nothing of it is known. `sample_ns`: between two samples."""
+    """Return what a thread did within `spans`, of which the longest are examined; None if nothing of it is known.
+    `sample_ns`: between two samples."""
     took: Counter[tuple[str, str]] = Counter()
     whole = waited = 0
-    for start, end in spans:
+    for start, end in nlargest(_MOST_SPANS, spans, key=lambda span: span[1] - span[0]):
         whole += end - start
         for wait in line.waits_within(start, end):
             part = min(end, wait.end_ns) - max(start, wait.start_ns)

@@ -146,7 +146,9 @@ def _owner(group: Group, known: Instants | None) -> int | None:
         return None
     for tid in group.waiters:
         thread = known.threads.get(tid)
-        if thread is not None and thread.owner_tid is not None and thread.lock == group.word:
+        if thread is None or thread.owner_tid is None:
+            continue
+        if thread.lock == group.word or (group.what, thread.kind.code) == ("interpreter", "interpreter_lock"):
             return thread.owner_tid
     return None
 
