@@ -60,7 +60,7 @@ def findings(recording: Recording, found: list[Filesystem]) -> list[Finding]:
             continue
         grade = (Severity.MAJOR if one.open_files else Severity.MINOR) if full else None
         subject = Subject(type="file", path=one.path, pid=manifest.target.sole_pid, comm=manifest.target.comm)
-        names = ("free_bytes", "size_bytes", "free_pct", "free_inodes", "free_inodes_pct")
+        names = ("free_inodes", "free_inodes_pct") if no_names else ("free_bytes", "size_bytes", "free_pct")
         metrics = {name: getattr(one, name) for name in names}
         words = {"filesystem": one.fstype}
         made.append(finding("filesystem.full", subject, window(manifest.window_ns), metrics, grade, words))
