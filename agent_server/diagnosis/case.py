@@ -23,7 +23,7 @@ from whystall.knowledge_base.tokens import concepts
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
-from whystall.tools.contract.result import Status, ToolResult
+from whystall.tools.contract.result import BlindSpot, Status, ToolResult
 
 DIRECT_IO_TOOL = "hybrid_io_advise"
 """Judges trials of direct I/O."""
@@ -34,7 +34,7 @@ class Case:
 
     `results` hold the latest result of each tool; ids of findings are unique within the case. `tried`: all tools that
     were requested, including those that could not be served. `duration`: seconds of a window. A model driver stores its
-    `reasoning`, and in `settled` the conclusion after its claims were checked.
+    `reasoning`, and in `settled` the conclusion after its claims were checked. `target_ended`: before a further window.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Case:
         self.progress = progress or StepProgress()
         self.reasoning: Reasoning | None = None
         self.settled: Conclusion | None = None
+        self.target_ended = False
         self._concepts = concepts(symptom)
         self._options: dict[str, Mapping[str, Any]] = {}
         self._all_findings: dict[str, Finding] = {}
@@ -219,6 +220,8 @@ class Case:
     def conclude(self, preferred: str | None = None) -> Conclusion:
         """Return the verdict on the findings so far; `preferred` as in `verdict.conclude`."""
         blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
+        if self.target_ended:
+            blind.append(BlindSpot(code="target_exited"))
         hangs = "hang" in self._concepts
         found = conclude(self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs=hangs)
         if found.verdict.no_fault and FIRST_TOOL not in self.results:

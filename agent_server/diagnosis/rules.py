@@ -8,6 +8,7 @@ from typing import Any
 from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS
 from whystall.knowledge_base.models import Assessment, Cause, CauseState
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 
 # The first window shows where the victim's time goes; the second, longer one examines that closer.
@@ -33,9 +34,19 @@ async def finish(case: Case) -> None:
     chosen = _chosen(case)
     if chosen or (once and case.observer.live):
         spent = _first_seconds(case) if once else 0.0
-        await case.observe(chosen, case.duration - spent, "separates_causes" if chosen else "for_longer")
-    if case.observer.live and (late := _chosen(case)):
-        await case.observe(late, max(case.duration * _FIRST_SHARE, 1.0), "separates_causes")
+        await _closer(case, chosen, case.duration - spent, "separates_causes" if chosen else "for_longer")
+    if case.observer.live and not case.target_ended and (late := _chosen(case)):
+        await _closer(case, late, max(case.duration * _FIRST_SHARE, 1.0), "separates_causes")
+
+
+async def _closer(case: Case, tools: Sequence[str], seconds: float, why: str) -> None:
+    """Observe once more; if the target has ended since, the case is concluded from what was seen before."""
+    try:
+        await case.observe(tools, seconds, why)
+    except ToolError as error:
+        if error.code is not ErrorCode.NO_SUCH_PROCESS or not case.results:
+            raise
+        case.target_ended = True
 
 
 def _chosen(case: Case) -> list[str]:
