@@ -1,4 +1,5 @@
-"""The result tables of memory_growth. Sizes in bytes at the end of the window, rates in bytes per second."""
+"""The result tables of memory_growth. Sizes in bytes at the end of the window, of groups at their fullest; rates in
+bytes per second."""
 
 from __future__ import annotations
 

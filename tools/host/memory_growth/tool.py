@@ -110,7 +110,8 @@ def _group_rows(groups: pl.DataFrame) -> list[GroupRow]:
     rows = []
     firm = pl.col("used_bytes") - pl.col("reclaimable_bytes").clip(0)
     for (name,), readings in groups.with_columns(firm=firm).group_by("cgroup", maintain_order=True):
-        last = readings.row(-1, named=True)
+        # at its fullest: after a kill for lack of memory it is nearly empty
+        last = readings.sort("firm").row(-1, named=True)
         change = trend(list(readings.select("at_ns", pl.col("firm").cast(pl.Float64)).iter_rows()))
         limit = last["limit_bytes"] if last["limit_bytes"] > 0 else None
         until = None
