@@ -34,7 +34,11 @@ static __noinline __u64 python_place(__u64 hash)
 	if (!frame || bytes > PYTHON_BYTES)
 		return hash;
 	for (int i = 0; i < REUSE_FRAMES && frame; i++) {
-		if (bpf_probe_read_user(buffer->bytes, bytes, (void *)frame))
+		__u32 size = bytes;
+
+		asm volatile("" : "+r"(size));	/* verifiers before 5.16 forget the bound of a spilled number */
+		size &= 2 * PYTHON_BYTES - 1;
+		if (bpf_probe_read_user(buffer->bytes, size, (void *)frame))
 			break;
 		code = word_at(buffer, process->frame_code) & ~7ULL;
 		hash = mixed(hash, frame);
