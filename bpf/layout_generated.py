@@ -80,6 +80,7 @@ RECORD_FOLLOWED = 9
 STACK_KERNEL = 0
 STACK_USER = 1
 STACK_PYTHON = 2
+SAMPLE_COLLECTS = 1
 FILE_TRUNCATED = 1
 FILE_UNLINKED = 2
 FILE_NO_MOUNT = 4
@@ -261,7 +262,7 @@ class StackRecord(ct.Structure):
 
 class SampleRecord(ct.Structure):
     _fields_ = [
-        ("type", _u32), ("cpu", _u32), ("at", _u64), ("kstack", _u64), ("ustack", _u64), ("pystack", _u64),
+        ("type", _u32), ("flags", _u32), ("at", _u64), ("kstack", _u64), ("ustack", _u64), ("pystack", _u64),
         ("tgid", _u32), ("tid", _u32),
     ]
 
@@ -319,13 +320,13 @@ class ThreadName(ct.Structure):
 
 class PythonProcess(ct.Structure):
     _fields_ = [
-        ("interpreters", _u64), ("code_type", _u64), ("flags", _u32), ("pthread_bytes", _u32),
-        ("interpreter_next", _u16), ("interpreter_threads", _u16), ("thread_next", _u16), ("thread_id", _u16),
-        ("thread_frame", _u16), ("cframe_frame", _u16), ("frame_bytes", _u16), ("frame_previous", _u16),
-        ("frame_code", _u16), ("frame_instruction", _u16), ("frame_owner", _u16), ("code_file", _u16),
-        ("code_name", _u16), ("code_line", _u16), ("code_lines", _u16), ("code_first", _u16), ("code_version", _u16),
-        ("text_length", _u16), ("text_state", _u16), ("text_ascii", _u16), ("text_compact", _u16),
-        ("bytes_length", _u16), ("bytes_data", _u16), ("pad", _u16),
+        ("interpreters", _u64), ("code_type", _u64), ("collecting", _u64), ("lock_holder", _u64), ("flags", _u32),
+        ("pthread_bytes", _u32), ("interpreter_next", _u16), ("interpreter_threads", _u16), ("thread_next", _u16),
+        ("thread_id", _u16), ("thread_frame", _u16), ("cframe_frame", _u16), ("frame_bytes", _u16),
+        ("frame_previous", _u16), ("frame_code", _u16), ("frame_instruction", _u16), ("frame_owner", _u16),
+        ("code_file", _u16), ("code_name", _u16), ("code_line", _u16), ("code_lines", _u16), ("code_first", _u16),
+        ("code_version", _u16), ("text_length", _u16), ("text_state", _u16), ("text_ascii", _u16),
+        ("text_compact", _u16), ("bytes_length", _u16), ("bytes_data", _u16), ("pad", _u16),
     ]
 
 class CodeRecord(ct.Structure):

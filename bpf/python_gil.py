@@ -23,7 +23,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from whystall.bpf.python_offsets import UnknownLayout
-from whystall.bpf.python_walk import Reader, Runtime, word
+from whystall.bpf.python_walk import Reader, Runtime, threads, word
 
 _CONDITION_BYTES = 48
 _MUTEX_BYTES = {"x86_64": 40, "aarch64": 48}
@@ -63,6 +63,24 @@ def interpreter_lock(
         if 0 < interval <= _LONGEST_INTERVAL_US and (locked == 0 or (locked == 1 and holder in states)):
             return InterpreterLock(address, _words(address + o.gil_locked), holder if locked else 0)
     raise UnknownLayout(f"CPython 3.{runtime.minor}, with another interpreter lock")
+
+
+def collector_words(memory: Reader, runtime: Runtime) -> tuple[int, int]:
+    """Return two addresses: of an int that is 1 while the garbage collector runs, and of the thread state that holds
+    the interpreter lock or held it last, which is then the one that collects.
+
+    Zeros where there are several interpreters, or the places in this version are unknown. Raises `UnknownLayout` if
+    what is there is something else, ``OSError``.
+    """
+    o = runtime.offsets
+    interpreter = word(memory, runtime.address + o.interpreters_head)
+    if not o.interpreter_collecting or not interpreter or word(memory, interpreter + o.interpreter_next):
+        return 0, 0
+    lock = interpreter_lock(memory, runtime, interpreter, [one.state for one in threads(memory, runtime)])
+    collecting = interpreter + o.interpreter_collecting
+    if lock is None or int.from_bytes(memory.read(collecting, 4), "little") not in (0, 1):
+        return 0, 0
+    return collecting, lock.address + o.gil_holder
 
 
 def _words(locked: int) -> tuple[int, ...]:

@@ -56,6 +56,8 @@ class Offsets:
     gil_holder: int = 8
     """In the lock (``struct _gil_runtime_state``): the thread state that holds it, or held it last."""
     gil_locked: int = 16
+    interpreter_collecting: int = 0
+    """``gc.collecting``: 1 while the garbage collector runs (``struct _gc_runtime_state``); 0: unknown."""
 
 
 _BY_MINOR = {
@@ -80,6 +82,7 @@ _BY_MINOR = {
         text_ascii=48,
         text_compact=72,
         runtime_gil=352,
+        interpreter_collecting=816,
     ),
     11: Offsets(
         flags=lay.PYTHON_CFRAME | lay.PYTHON_IS_ENTRY,
@@ -103,6 +106,7 @@ _BY_MINOR = {
         text_ascii=48,
         text_compact=72,
         runtime_gil=360,
+        interpreter_collecting=848,
     ),
     12: Offsets(
         flags=lay.PYTHON_CFRAME,
@@ -125,6 +129,7 @@ _BY_MINOR = {
         code_first=192,
         code_version=92,
         interpreter_gil=384,
+        interpreter_collecting=312,
     ),
 }
 
@@ -154,6 +159,7 @@ _PUBLISHED: dict[int, tuple[tuple[str, str], ...]] = {
         ("long", "size lv_tag ob_digit"),
         ("bytes", "size ob_size ob_sval"),
         ("unicode", "size state length asciiobject_size"),
+        ("gc", "size collecting"),
     ),
     14: (
         ("runtime", "size finalizing interpreters_head"),
@@ -180,6 +186,7 @@ _PUBLISHED: dict[int, tuple[tuple[str, str], ...]] = {
         ("long", "size lv_tag ob_digit"),
         ("bytes", "size ob_size ob_sval"),
         ("unicode", "size state length asciiobject_size"),
+        ("gc", "size collecting"),
     ),
 }
 PUBLISHED_BYTES = 8 * (3 + max(sum(len(names.split()) for _, names in groups) for groups in _PUBLISHED.values()))
@@ -255,6 +262,7 @@ def published(start: bytes) -> tuple[int, Offsets] | None:
         bytes_length=named["bytes.ob_size"],
         bytes_data=named["bytes.ob_sval"],
         **_lock_offsets(named),
+        **_collector_offsets(named),
     )
     # the BPF programs read a code object up to the address of its line table
     behind = max(found.code_file, found.code_name, found.code_line, found.code_version) > found.code_lines
@@ -275,6 +283,14 @@ def _lock_offsets(named: dict[str, int]) -> dict[str, int]:
     if not (0 < pointer < named["interpreter.size"] and 0 < holder < locked <= 64):
         return {}
     return {"interpreter_gil": pointer, "gil_holder": holder, "gil_locked": locked}
+
+
+def _collector_offsets(named: dict[str, int]) -> dict[str, int]:
+    """Return where the state of the garbage collector is; nothing if the published values are none of it."""
+    start, collecting = named["interpreter.gc"], named["gc.collecting"]
+    if 0 < start < named["interpreter.size"] and 0 < collecting < named["gc.size"] <= _FARTHEST:
+        return {"interpreter_collecting": start + collecting}
+    return {}
 
 
 _USED = {

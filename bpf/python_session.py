@@ -17,6 +17,7 @@ from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import Map
 from whystall.bpf.python_code import PythonResult, decode
 from whystall.bpf.python_find import NotReady, find, tasks_of
+from whystall.bpf.python_gil import collector_words
 from whystall.bpf.python_offsets import UnknownLayout
 from whystall.bpf.python_walk import (
     Memory,
@@ -99,7 +100,7 @@ class PythonProcesses:
             self.result.refused[pid] = "too many Python processes"
             return True
         try:
-            self._maps.processes.update(pid.to_bytes(4, "little"), runtime.for_kernel())
+            self._maps.processes.update(pid.to_bytes(4, "little"), runtime.for_kernel(*_collector_words(pid, runtime)))
         except BpfError as error:
             self.result.refused[pid] = error.message
             return True
@@ -163,6 +164,15 @@ class PythonProcesses:
             return
         self._line_bytes += len(code.lines)
         self.result.codes[key] = code
+
+
+def _collector_words(pid: int, runtime: Runtime) -> tuple[int, int]:
+    """Return the addresses that tell whether the garbage collector runs, and in which thread; zeros if unknown."""
+    try:
+        with Memory(pid) as memory:
+            return collector_words(memory, runtime)
+    except (OSError, UnknownLayout):
+        return 0, 0
 
 
 def _runs(pid: int, tid: int) -> int:

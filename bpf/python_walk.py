@@ -70,14 +70,16 @@ class Runtime:
     pthread_bytes: int = 0
     """Distance from pthread_self to the thread pointer."""
 
-    def for_kernel(self) -> bytes:
-        """Return it as ``struct python_process``."""
+    def for_kernel(self, collecting: int = 0, lock_holder: int = 0) -> bytes:
+        """Return it as ``struct python_process``; see there for the addresses."""
         members = {name for name, *_ in lay.PythonProcess._fields_}
         return bytes(
             lay.PythonProcess(
                 interpreters=self.address + self.offsets.interpreters_head,
                 code_type=self.code_type,
                 pthread_bytes=self.pthread_bytes,
+                collecting=collecting,
+                lock_holder=lock_holder,
                 **{f.name: getattr(self.offsets, f.name) for f in fields(self.offsets) if f.name in members},
             )
         )

@@ -24,6 +24,8 @@ class Place(NamedTuple):
     """Kernel stack; 0: it was in user mode."""
     ustack: int
     pystack: int
+    collects: bool = False
+    """It runs the garbage collector of its Python interpreter."""
 
 
 class Samples(NamedTuple):
@@ -48,10 +50,10 @@ class SampleLog:
 
     def add(self, record: bytes) -> Place | None:
         """Keep one record; return its place if new."""
-        _, _, at, kstack, ustack, pystack, tgid, tid = _SAMPLE.unpack(record)
+        _, flags, at, kstack, ustack, pystack, tgid, tid = _SAMPLE.unpack(record)
         if self._one_in > 1 and self._chance.randrange(self._one_in):
             return None
-        place = Place(tgid, tid, kstack, ustack, pystack)
+        place = Place(tgid, tid, kstack, ustack, pystack, bool(flags & lay.SAMPLE_COLLECTS))
         known = len(self._places)
         number = self._places.setdefault(place, known)
         self._at.append(at)

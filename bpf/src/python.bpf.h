@@ -457,6 +457,19 @@ static __always_inline __u64 python_stack_here(__u32 user)
 	return config.python ? python_stack(user) : 0;
 }
 
+/* Whether the current thread runs the garbage collector: it is active, and the thread holds the interpreter lock. */
+static __always_inline bool python_collects(__u32 tgid, __u32 tid)
+{
+	struct python_process *process = bpf_map_lookup_elem(&python_processes, &tgid);
+	struct python_thread *thread = bpf_map_lookup_elem(&python_threads, &tid);
+	__u32 collecting = 0;
+
+	if (!process || !process->collecting || !thread || !thread->state)
+		return false;
+	bpf_probe_read_user(&collecting, sizeof(collecting), (void *)process->collecting);
+	return collecting == 1 && python_word(process->lock_holder) == thread->state;
+}
+
 /* Returns the id of the Python stack that user space read of a task that has not run since; 0: none. */
 static __always_inline __u64 python_stack_of(struct task_struct *task)
 {

@@ -427,9 +427,12 @@ struct stack_record {
 	__u64 ip[STACK_DEPTH];
 };
 
+/* COLLECTS: the thread runs the garbage collector of its Python interpreter. */
+enum sample_flag { SAMPLE_COLLECTS = 1 };
+
 /* The thread on a CPU at an instant. kstack 0: user mode (or lost); ustack 0: a kernel thread (or lost). */
 struct sample_record {
-	__u32 type, cpu;
+	__u32 type, flags;	/* flags: SAMPLE_COLLECTS */
 	__u64 at;
 	__u64 kstack, ustack, pystack;
 	__u32 tgid, tid;

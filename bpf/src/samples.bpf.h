@@ -57,7 +57,7 @@ int on_tick(__u64 *ctx)
 		return 0;
 	}
 	record->type = RECORD_SAMPLE;
-	record->cpu = bpf_get_smp_processor_id();
+	record->flags = pystack && python_collects(tgid, tid) ? SAMPLE_COLLECTS : 0;
 	record->at = now;
 	record->kstack = kstack;
 	record->ustack = ustack;

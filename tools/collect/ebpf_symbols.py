@@ -12,7 +12,7 @@ from whystall.bpf.python_code import PythonResult
 from whystall.bpf.samples import Place
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
-from whystall.tools.collect.python_merge import merged
+from whystall.tools.collect.python_merge import merged, with_collector
 from whystall.tools.collect.samples_decode import Call
 
 _REFRESH_NS = 1_000_000_000
@@ -74,7 +74,10 @@ class SampleCalls:
 
     def __call__(self, place: Place) -> list[Call]:
         """Return the frames in user mode, then those of the kernel, from the outermost inward."""
-        return self.user(place.tgid, place.ustack, place.pystack) + self._kernel_calls(place.kstack)
+        user = self.user(place.tgid, place.ustack, place.pystack)
+        if place.collects:
+            user = with_collector(user)
+        return user + self._kernel_calls(place.kstack)
 
     def user(self, pid: int, ustack: int, pystack: int) -> list[Call]:
         """Return the frames in user mode, native and Python, from the outermost inward."""

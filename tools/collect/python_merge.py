@@ -23,6 +23,8 @@ _PERF = re.compile(r"^py::([^:]*):(.*)$", re.DOTALL)
 _INTERPRETER = re.compile(r"^(lib)?python3?(\.\d+)?[a-z]*($|[-.])")
 _NOWHERE = re.compile(r"^\[(unknown\]|anonymous|heap|stack)")
 
+COLLECTOR = "[garbage collector]"
+
 Native = tuple[str, str]
 """Name and module of a native frame."""
 
@@ -43,6 +45,13 @@ def merged(native: Sequence[Native], python: Sequence[Frame]) -> list[Call]:
         calls += _native(native[reached:position]) + _python(run)
         reached = position + 1
     return calls + _native(native[reached:])
+
+
+def with_collector(calls: Sequence[Call]) -> list[Call]:
+    """Return frames, from the outermost inward, with one for the garbage collector that the innermost Python frame
+    runs: stripped interpreters have no names of its functions."""
+    at = max((number for number, call in enumerate(calls) if call.kind == "python"), default=-1) + 1
+    return [*calls[:at], Call(COLLECTOR, "", 0, "native"), *calls[at:]]
 
 
 def label(call: Call) -> str:

@@ -63,14 +63,14 @@ _DEVICE_CALLS = (
 _DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/accelerator/")
 # Modules of native frames that are no extension's: the interpreter, and the C library that it calls.
 _INTERPRETER = re.compile(r"(lib)?python3|\[|lib[cm]\.so|ld-|linux-vdso|lib(pthread|m|c)-")
+# Functions of Python's garbage collector (Modules/gcmodule.c, Python/gc.c); compilers append suffixes. Slots named
+# *_traverse are called by nothing else.
 _COLLECTOR_CALLS = (
-    "gc_collect",
-    "_PyGC_Collect",
-    "deduce_unreachable",
-    "visit_decref",
-    "visit_reachable",
-    "PyGC_Collect",
+    *("[garbage collector]", "gc_collect", "_PyGC_Collect", "PyGC_Collect", "collect_main", "deduce_unreachable"),
+    *("visit_decref", "visit_reachable", "visit_move", "subtract_refs", "update_refs", "move_unreachable"),
+    *("untrack_tuples", "untrack_dicts", "move_legacy_finalizer", "delete_garbage", "handle_weakrefs"),
 )
+_TRAVERSES = re.compile(r"^_?[a-z]+(_[a-z]+)*_traverse(\.|$)|^traverse_slots(\.|$)")
 
 
 class Function(NamedTuple):
@@ -150,7 +150,7 @@ class Place:
     @cached_property
     def in_collector(self) -> bool:
         """Whether Python's garbage collector runs."""
-        return any(name.startswith(_COLLECTOR_CALLS) for name in self.native)
+        return any(name.startswith(_COLLECTOR_CALLS) or _TRAVERSES.match(name) for name in self.native)
 
 
 NOWHERE = Place()

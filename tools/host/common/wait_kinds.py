@@ -254,11 +254,17 @@ _FAULTS = frozenset(
 _INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "common_interrupt", "handle_softirqs", "__do_softirq", "irq_exit")
 
 
+def waits_spinning(place: Place) -> str:
+    """Return what a running thread waits for (`path_codes.WAITS`): synchronising calls of accelerators look again and
+    again whether the device is done. Empty: it does not wait."""
+    return "device" if place.in_device_call else ""
+
+
 def running_kind(place: Place, kernel: Sequence[str]) -> Kind:
     """Return how a thread runs in a sample: its mode (`path_codes.MODES`), and the system call it is in."""
     names = kernel_names(kernel)
     entry = next((found["call"] for name in names if (found := _ENTRY.fullmatch(name))), "")
-    if entry == "sched_yield" or place.in_device_call:
+    if entry == "sched_yield":
         return Kind("spin", entry)
     if not entry and any(name in _FAULTS for name in names):
         return Kind("fault")

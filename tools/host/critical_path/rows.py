@@ -10,7 +10,7 @@ from whystall.tools.contract.text import path_pattern
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import NOWHERE, Place
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import running_kind
+from whystall.tools.host.common.wait_kinds import running_kind, waits_spinning
 from whystall.tools.host.critical_path.walk import Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
@@ -198,7 +198,7 @@ def _count(row: Row, wait: Wait, took: int) -> None:
 
 
 def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
-    """Divide the time that the thread ran among the functions in which it was sampled."""
+    """Divide the time that the thread ran among the functions in which it was sampled; spinning is a wait."""
     ran = line.running_ns
     if ran <= 0:
         return
@@ -209,9 +209,12 @@ def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
     for number, sample in enumerate(line.samples, 1):
         took = ran * number // len(line.samples) - given
         given += took
-        kind = running_kind(sample.place, sample.kernel)
-        key = (RUNNING, kind.code, kind.detail, sample.place.function or sample.place.line)
-        row = rows.setdefault(key, Row(RUNNING, kind.code, kind.detail, sample.place))
+        if code := waits_spinning(sample.place):
+            row = rows.setdefault((code, "", sample.place.line, ""), Row(code, place=sample.place))
+        else:
+            kind = running_kind(sample.place, sample.kernel)
+            key = (RUNNING, kind.code, kind.detail, sample.place.function or sample.place.line)
+            row = rows.setdefault(key, Row(RUNNING, kind.code, kind.detail, sample.place))
         row.total_ns += took
         row.count += 1
         row.lines[sample.place.line] += took

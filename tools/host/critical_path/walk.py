@@ -14,7 +14,7 @@ from typing import NamedTuple
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import Kind, running_kind, wait_kind
+from whystall.tools.host.common.wait_kinds import Kind, running_kind, wait_kind, waits_spinning
 
 _DEPTH = 12
 # Parts of time that are followed for one table; beyond it they are counted as not followed.
@@ -234,9 +234,13 @@ class World:
             place = after.place.line if after is not None and after.start_ns - end < _SAME_WAIT_NS else ""
             yield (Step(line.tid, RUNNING, "user", "", place or line.line_near(start), ""),), end - start
             return
-        counts = Counter((running_kind(s.place, s.kernel), s.place.line) for s in samples)
-        for (kind, text), count in counts.items():
-            yield (Step(line.tid, RUNNING, kind.code, kind.detail, text, ""),), (end - start) * count // len(samples)
+        steps: Counter[Step] = Counter()
+        for sample in samples:
+            code, kind = waits_spinning(sample.place), running_kind(sample.place, sample.kernel)
+            mode, detail = ("", "") if code else kind
+            steps[Step(line.tid, code or RUNNING, mode, detail, sample.place.line, "")] += 1
+        for step, count in steps.items():
+            yield (step,), (end - start) * count // len(samples)
 
 
 def _same(one: Wait, other: Wait) -> bool:
