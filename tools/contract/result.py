@@ -132,6 +132,7 @@ BLIND_SPOTS = frozenset(
         "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
         "path_cut",  # part of the critical path was not followed, or what it waits for is unknown; detail: share
         "wakers_not_observed",  # threads that ended waits were not recorded; detail: share of the time
+        "device_calls_unnamed",  # CPU time in the library of an accelerator, in functions without names; detail: share
         "running_line_unknown",  # which line ran is not known: no samples of the thread; detail: share of the time
         "objects_not_read",  # who holds locks, sockets and pipes was not read
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account

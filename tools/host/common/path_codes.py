@@ -53,7 +53,7 @@ MODES = MappingProxyType(
         "system": "in a system call; detail: which",
         "fault": "in page faults",
         "interrupt": "its CPU handled interrupts",
-        "spin": "it spins: sched_yield, busy waiting for a device or for OpenMP threads",
+        "spin": "it spins: sched_yield, busy waiting for OpenMP threads",
         "garbage_collection": "in Python's garbage collector",
     }
 )

@@ -59,6 +59,8 @@ _DEVICE_CALLS = (
     *("hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy"),
     *("aclrtSynchronize", "aclrtMemcpy", "rtStreamSynchronize", "rtDeviceSynchronize"),
 )
+# Libraries that drive a device: CUDA, HIP, CANN. Most of their functions have no names.
+_DRIVERS = re.compile(r"^\[?lib(cuda|cudart|amdhip64|hsa-runtime64|ascendcl|ascend_hal)(-[0-9a-f.]+)?\.so")
 # Functions of PyTorch and its accelerator plug-ins that return when the device is done.
 _DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/accelerator/")
 # Modules of native frames that are no extension's: the interpreter, and the C library that it calls.
@@ -146,6 +148,13 @@ class Place:
         if any(name.startswith(_DEVICE_CALLS) for name in self.native):
             return True
         return any(name.endswith("synchronize") and module.startswith(_DEVICE_MODULES) for name, module in self.library)
+
+    @cached_property
+    def in_driver(self) -> bool:
+        """Whether the library of an accelerator was called by Python, whatever for."""
+        if not self.python:
+            return False
+        return bool(_DRIVERS.match(self.extension)) or any(_DRIVERS.match(name) for name in self.native)
 
     @cached_property
     def in_collector(self) -> bool:

@@ -22,6 +22,15 @@ _QUEUES = frozenset({"msgrcv", "mq_timedreceive"})
 _LOCKS = frozenset({"semop", "semtimedop"})
 _RINGS = frozenset({"io_uring_enter", "io_getevents", "io_pgetevents"})
 
+# Calls that go on as restart_syscall after a signal or a stop, by the function that restarts them.
+_RESTARTS = {
+    "futex_wait_restart": "futex",
+    "do_restart_poll": "poll",
+    "hrtimer_nanosleep_restart": "nanosleep",
+    "posix_cpu_nsleep_restart": "nanosleep",
+    "alarm_timer_nsleep_restart": "nanosleep",
+}
+
 # Functions in the kernel stack of a wait, and what it is for. The first that occurs decides, so that the reason comes
 # before the operation within which it lies: reclaim within a page fault within a read.
 _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -105,6 +114,7 @@ _NATIVE_WAITS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("pthread_join", "__pthread_clockjoin", "__pthread_timedjoin"), "join"),
     (("pthread_mutex_lock", "__lll_lock_wait", "__GI___pthread_mutex_lock", "___pthread_mutex_lock"), "lock"),
     (("pthread_rwlock", "__pthread_rwlock"), "lock"),
+    (("pthread_cond_signal", "pthread_cond_broadcast"), "lock"),  # the condition's own
     (("pthread_cond_", "__pthread_cond_", "___pthread_cond_"), "queue"),
 )
 _RANKS = ("gloo::", "c10d::", "nccl", "ncclGroup", "MPI_", "PMPI_", "ompi_", "hccl")
@@ -131,7 +141,9 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
     if wait.state == "R":
         return Kind("cpu")
     names = kernel_names(wait.kernel)
-    if wait.place.in_device_call:
+    if wait.syscall == "restart_syscall":
+        wait = wait._replace(syscall=next((_RESTARTS[name] for name in names if name in _RESTARTS), wait.syscall))
+    if wait.place.in_device_call or wait.place.in_driver:
         return Kind("device")
     known = [_KIND_OF[name] for name in names if name in _KIND_OF]
     if known:

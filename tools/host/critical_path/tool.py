@@ -220,6 +220,9 @@ def _not_seen(recording: Recording, world: World, line: Timeline, rows: list[Row
         found.append(("wakers_not_observed", f"{100.0 * unseen / window:.0f} %"))
     if 100.0 * nowhere / window >= _NOTED_PCT:
         found.append(("running_line_unknown", f"{100.0 * nowhere / window:.0f} %"))
+    driver = sum(row.total_ns for row in rows if row.code == RUNNING and row.place.in_driver)
+    if 100.0 * driver / window >= _NOTED_PCT:
+        found.append(("device_calls_unnamed", f"{100.0 * driver / window:.0f} %"))
     if not world.objects.recorded:
         found.append(("objects_not_read", ""))
     return found
