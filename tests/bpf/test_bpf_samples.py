@@ -15,7 +15,9 @@ from whystall.bpf.samples import Place, SampleLog
 
 def record(at: int, place: Place) -> bytes:
     kstack, ustack, pystack = place.kstack, place.ustack, place.pystack
-    return lay.unpacker(lay.SampleRecord).pack(lay.RECORD_SAMPLE, place.collects, at, kstack, ustack, pystack, place.tgid, place.tid)
+    return lay.unpacker(lay.SampleRecord).pack(
+        lay.RECORD_SAMPLE, place.collects, at, kstack, ustack, pystack, place.tgid, place.tid
+    )
 
 
 A, B = Place(10, 11, 0, 5, 0), Place(10, 12, (1 << 64) - 1, 0, 7, True)
