@@ -85,7 +85,8 @@ class CallTotal:
     other_ns: int
 
 
-class CallFailures(NamedTuple):
+@dataclass(frozen=True)
+class CallFailures:
     """Calls of one number by one thread that failed with one error. `first`, `last`: when they returned."""
 
     tgid: int

@@ -58,8 +58,8 @@ def oom_kills(records: list[bytes]) -> list[OomKill]:
             continue
         text = record["text"]
         if (kill := _KILL.match(text)) is not None:
-            groups = [clean_path(kill[name]) if kill[name] else "" for name in ("group", "limit")]
-            kills.append(OomKill(int(record["time_us"]), int(kill["pid"]), clean(kill["comm"]), *groups, -1))
+            group, limit = (clean_path(kill[name]) if kill[name] else "" for name in ("group", "limit"))
+            kills.append(OomKill(int(record["time_us"]), int(kill["pid"]), clean(kill["comm"]), group, limit, -1))
         elif (killed := _KILLED.search(text)) is not None:
             for index, one in enumerate(kills):
                 if one.pid == int(killed["pid"]):
