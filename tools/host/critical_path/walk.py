@@ -104,6 +104,8 @@ class World:
         if end.open or end.waker_tid <= 0 or end.waker_tid == line.tid:
             return self._holder(line, end, code)
         other = self.lines.get(end.waker_tid)
+        if code == "socket" and end.context == "task" and not self._may_send(line, end):
+            return self._holder(line, end, code)  # it moves packets for others, such as the owner of a TUN device
         if end.context in ("task", "signal") or (not end.context and code in _BY_THREADS):
             return other or Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
         if end.context in ("network", "interrupt") and code in _ON_SOCKETS:
@@ -116,6 +118,13 @@ class World:
         if not end.context:
             return self._holder(line, end, code)
         return None
+
+    def _may_send(self, line: Timeline, end: Wait) -> bool:
+        """Return whether the waker may have sent what a thread received on a socket."""
+        if end.waker_pid == line.pid or end.waker_syscall not in ("write", "writev"):
+            return True
+        peer = self.objects.peer(end.object)
+        return (peer is not None and peer["pid"] == end.waker_pid) or self.objects.connected(line.pid, end.waker_pid)
 
     def _runs_meanwhile(self, line: Timeline, wait: Wait) -> Timeline | None:
         """Return the thread of the same process that ran most while another waited for the interpreter lock.
