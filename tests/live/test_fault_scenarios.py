@@ -16,7 +16,7 @@ def result_of(name: str) -> Result:
     """Run one case; a void one is repeated once, since other programs may have hidden the fault."""
     scenario = next(one for one in load() if one.id == name)
     for repeat in range(2):
-        (result,) = observe(scenario, repeat, 1, {"rules": shlex.split(RULES)}, "test")
+        (result,) = observe(scenario, repeat, 1, {"rules": [*shlex.split(RULES), "--duration", "6"]}, "test")
         if not result.void:
             break
     assert (result.void, result.failed) == ("", "")
