@@ -169,16 +169,21 @@ def journal() -> Iterator[Journal]:
     Raises OSError on leaving if something could not be undone.
     """
     path = _JOURNALS / f"{_PREFIX}{os.getpid()}-{time.monotonic_ns()}"
-    path.touch(mode=0o600)
+    # Locked before it has its name, so that `reap` of another runner never takes it for an abandoned one.
+    part = path.with_name(f"part-{path.name}")
+    lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    part.rename(path)
     ours, theirs = os.pipe()  # the keeper reads `ours`; this process holds `theirs` open
     keeper = subprocess.Popen(
         [sys.executable, "-m", __name__, str(path), str(ours)],
-        pass_fds=(ours,),
+        pass_fds=(ours, lock),
         start_new_session=True,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).resolve().parents[2],
     )
     os.close(ours)
+    os.close(lock)  # the keeper inherited the lock
     assert keeper.stdout is not None
     keeper.stdout.read(1)
     failed: list[str] = []
@@ -201,14 +206,12 @@ def _keep(path: Path, fd: int) -> None:
     """Wait until the runner ends, then play the journal."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        os.write(1, b".")
-        os.close(1)
-        while os.read(fd, 1):
-            pass
-        for line in Journal(path).play():
-            print(line, file=sys.stderr)
+    os.write(1, b".")
+    os.close(1)
+    while os.read(fd, 1):
+        pass
+    for line in Journal(path).play():
+        print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

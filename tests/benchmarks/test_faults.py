@@ -24,7 +24,7 @@ from benchmarks.faults.run import chosen, run
 from benchmarks.faults.scenario import Scenario, drawn, load
 from benchmarks.faults.score import score, wilson
 from benchmarks.faults.source import Place, install, marks, stripped
-from benchmarks.faults.undo import Journal, journal, start_time
+from benchmarks.faults.undo import Journal, journal, reap, start_time
 from whystall.knowledge_base.causes import load_causes
 
 ROOT = Path(__file__).parents[2]
@@ -203,6 +203,15 @@ def test_what_a_killed_runner_left_is_removed(tmp_path: Path) -> None:
         time.sleep(0.02)
     assert not place.exists()
     assert start_time(child) is None
+
+
+def test_the_journal_of_a_running_case_is_not_played_by_another_runner(tmp_path: Path) -> None:
+    with journal() as undo:
+        (tmp_path / "kept").mkdir()
+        undo.add("remove_tree", str(tmp_path / "kept"))
+        reap()
+        assert (tmp_path / "kept").exists()
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_pid_that_was_given_away_is_not_killed(tmp_path: Path) -> None:
