@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -226,6 +227,8 @@ class Case:
         found = conclude(self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs=hangs)
         if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined
+        if self.target_ended and found.missing and "target_exited" not in found.missing:
+            return replace(found, missing=[*found.missing, "target_exited"])  # why nothing further was examined
         return found
 
     def diagnosis(self, conclusion: Conclusion | None = None) -> Diagnosis:

@@ -367,21 +367,28 @@ def test_a_hasty_model_that_is_wrong_is_told_with_what_decides() -> None:
 # --- looks that fail --------------------------------------------------------------------------------------------------
 
 
-def failing(after: int) -> Watching:
+def failing(after: int, code: ErrorCode = ErrorCode.NO_SUCH_PROCESS) -> Watching:
     async def window(number: int) -> None:
         if number > after:
-            raise ToolError(ErrorCode.NO_SUCH_PROCESS, "pid 4000 has exited", "observe another")
+            raise ToolError(code, "pid 4000 has exited", "observe another")
 
     return Watching(stall(), window=window)
 
 
-def test_a_look_that_fails_is_told_and_what_was_found_stays() -> None:
+@pytest.mark.parametrize(
+    ("code", "stopped", "blind"),
+    [(ErrorCode.NO_PRIVILEGE, "look_failed", set()), (ErrorCode.NO_SUCH_PROCESS, None, {"target_exited"})],
+)
+def test_a_look_that_fails_is_told_and_what_was_found_stays(
+    code: ErrorCode, stopped: str | None, blind: set[str]
+) -> None:
     found = driven(
-        failing(after=2), [say(("fileslower", {}), ("offcputime", {})), say(("biolatency", {})), concluding()]
+        failing(2, code), [say(("fileslower", {}), ("offcputime", {})), say(("biolatency", {})), concluding()]
     )
-    assert data(found.answers[-1])[0]["error"] == "no_such_process"
-    assert found.reasoning.stopped == "look_failed"
+    assert data(found.answers[-1])[0]["error"] == code.value
+    assert found.reasoning.stopped == stopped
     assert found.diagnosis.cause == "sync_checkpoint_write"
+    assert blind <= set(found.diagnosis.missing)
 
 
 def test_where_nothing_can_be_looked_at_there_is_no_diagnosis() -> None:
@@ -389,7 +396,12 @@ def test_where_nothing_can_be_looked_at_there_is_no_diagnosis() -> None:
         driven(failing(after=0), engineer)
     assert failed.value.code is ErrorCode.NO_SUCH_PROCESS
     with pytest.raises(ToolError):
-        driven(failing(after=1), engineer)
+        driven(failing(1, ErrorCode.NO_PRIVILEGE), engineer)
+
+
+def test_a_target_that_ended_after_the_first_look_is_judged_by_it() -> None:
+    found = driven(failing(after=1), engineer)
+    assert "target_exited" in found.diagnosis.missing
 
 
 # --- being cancelled --------------------------------------------------------------------------------------------------
