@@ -15,12 +15,35 @@ from whystall.prompts.reasons import in_words
 
 # Metrics shown for slow files and for normal findings, in this order.
 _FILE = (
-    "window_pct", "episodes", "episode_ms", "episode_max_ms", "episode_bytes", "period_s", "blocked_pct", "sleep_pct",
-    "runnable_pct", "oncpu_pct",
+    "window_pct",
+    "episodes",
+    "episode_ms",
+    "episode_max_ms",
+    "episode_bytes",
+    "period_s",
+    "blocked_pct",
+    "sleep_pct",
+    "runnable_pct",
+    "oncpu_pct",
 )
 _NORMAL = (
-    "window_pct", "count", "max_ms", "p99_ms", "util_pct", "psi_some_pct", "busy_pct", "cpu_pct", "own_ms",
-    "transfer_ms", "peers_ms", "before_ms", "after_ms", "change_pct", "ranks", "steps", "lost_pct",
+    "window_pct",
+    "count",
+    "max_ms",
+    "p99_ms",
+    "util_pct",
+    "psi_some_pct",
+    "busy_pct",
+    "cpu_pct",
+    "own_ms",
+    "transfer_ms",
+    "peers_ms",
+    "before_ms",
+    "after_ms",
+    "change_pct",
+    "ranks",
+    "steps",
+    "lost_pct",
 )
 # Metrics shown even if zero.
 _ALWAYS = ("window_pct", "seq", "before_ms", "after_ms")

@@ -207,8 +207,7 @@ class Deliveries:
             ).rowcount
 
     def unpark(self, sink: str, ticket: str | None = None) -> int:
-        """Retry now all pending deliveries of `sink` (only of `ticket` if given), parked or not; return their number.
-        """
+        """Retry now all pending deliveries of `sink` (only of `ticket`, if given), parked or not; return how many."""
         with self._file.write() as db:
             return db.execute(
                 "UPDATE deliveries SET parked = 0, due = 0, attempts = 0 WHERE sink = ? AND told < wanted"

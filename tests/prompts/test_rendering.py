@@ -291,9 +291,7 @@ def test_every_kind_of_diagnosis_can_be_rendered(changes: dict[str, Any], lang: 
     diagnosis = checkpoint(**changes)
     said = diagnosis_text(diagnosis, load_causes(), lang)
     assert "None" not in said
-    assert (("没有匹配的已知事件" in said) or ("No known incident matches" in said)) is (
-        not diagnosis.verdict.no_fault
-    )
+    assert (("没有匹配的已知事件" in said) or ("No known incident matches" in said)) is (not diagnosis.verdict.no_fault)
     if not diagnosis.verdict.no_fault:
         assert "None" not in ticket_markdown(ticket(diagnosis), lang, load_causes())
     else:

@@ -77,8 +77,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """Places for trials with their operations (read, write), the most important first; at most `most` of them are used.
-    """
+    """Places for trials with their operations (read, write), most important first; at most `most` of them are used."""
 
     places: Sequence[tuple[Place, Sequence[str]]]
     refusals: Sequence[Refusal] = ()

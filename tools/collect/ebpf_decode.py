@@ -292,4 +292,3 @@ def _call(name: CallName, nr: int) -> str:
 def _signed(value: int) -> int:
     """Limit `value`, any 64 bits of user memory, to a signed column."""
     return min(value, (1 << 63) - 1)
-

@@ -47,7 +47,7 @@ class PidStat(NamedTuple):
 def pid_stat(raw: bytes) -> PidStat:
     """Parse a stat file. The name, from the first ``(`` to the last ``)``, may contain anything::
 
-        4711 (python3) S 4700 4711 4700 34816 4711 4194304 2190 0 3 0 12 4 0 0 20 0 1 0 8812345 ...
+    4711 (python3) S 4700 4711 4700 34816 4711 4194304 2190 0 3 0 12 4 0 0 20 0 1 0 8812345 ...
     """
     head, paren, rest = raw.partition(b"(")
     comm, end, tail = rest.rpartition(b")")
@@ -99,7 +99,6 @@ def keyed(raw: bytes) -> dict[str, int]:
     return found
 
 
-
 class CpuTimes(NamedTuple):
     """One cpu line of /proc/stat: ns by state; `user` includes guests, `idle` excludes `iowait`."""
 
@@ -140,8 +139,8 @@ _STAT_COUNTERS = (b"ctxt", b"processes", b"procs_running", b"procs_blocked")
 def host_stat(raw: bytes) -> HostStat:
     """Parse /proc/stat; offline CPUs have no line::
 
-        cpu0 1393280 32966 572056 13343292 6130 0 17875 0 23933 0
-        ctxt 3172381
+    cpu0 1393280 32966 572056 13343292 6130 0 17875 0 23933 0
+    ctxt 3172381
     """
     total: CpuTimes | None = None
     cpus: dict[int, CpuTimes] = {}
@@ -171,7 +170,7 @@ def loadavg(raw: bytes) -> tuple[float, float, float]:
 def pressure(raw: bytes) -> dict[str, int]:
     """Parse the total stall time in microseconds by kind (``some``, ``full``) of a PSI file::
 
-        some avg10=0.00 avg60=0.12 avg300=0.05 total=2812341
+    some avg10=0.00 avg60=0.12 avg300=0.05 total=2812341
     """
     found: dict[str, int] = {}
     for line in raw.splitlines():
@@ -206,7 +205,7 @@ class DiskStat(NamedTuple):
 def diskstats(raw: bytes) -> list[DiskStat]:
     """Parse /proc/diskstats, disks and partitions::
 
-        8       0 sda 1436 21 52114 412 880 312 40120 903 0 610 1315
+    8       0 sda 1436 21 52114 412 880 312 40120 903 0 610 1315
     """
     disks = []
     for line in raw.splitlines():
@@ -247,7 +246,7 @@ class InSyscall(NamedTuple):
 def syscall(raw: bytes) -> InSyscall | None:
     """Parse /proc/PID/syscall; None for a thread on a CPU (``running``)::
 
-        0 0x3 0x7ffc8a10 0x1000 0x0 0x0 0x0 0x7ffc89e8 0x7f1e2a
+    0 0x3 0x7ffc8a10 0x1000 0x0 0x0 0x0 0x7ffc89e8 0x7f1e2a
     """
     words = raw.split()
     if not words or words[0] == b"running":

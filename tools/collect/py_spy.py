@@ -83,7 +83,7 @@ class PySpy:
 def parsed(pid: int, text: str) -> list[FoldedStack]:
     """Parse folded text, and ignore other lines::
 
-        <module> (job.py:4);work (job.py:3) 70
+    <module> (job.py:4);work (job.py:3) 70
     """
     found: list[FoldedStack] = []
     for line in text.splitlines():

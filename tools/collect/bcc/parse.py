@@ -211,13 +211,13 @@ _DELIMITER = "    --"
 class Waits:
     """Parse stanzas of ``offcputime -d``: kernel frames, a delimiter, user frames, the thread, microseconds::
 
-            finish_task_switch
-            schedule
-            pipe_read
-            --
-            read
-            -                python3 (4711)
-                1000412
+    finish_task_switch
+    schedule
+    pipe_read
+    --
+    read
+    -                python3 (4711)
+        1000412
     """
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ _OFTEN = 20
 class Switches:
     """How often each thread of process `pid` left its CPU between two readings of ``/proc/PID/task/TID/status``::
 
-        voluntary_ctxt_switches:	150
-        nonvoluntary_ctxt_switches:	545
+    voluntary_ctxt_switches:	150
+    nonvoluntary_ctxt_switches:	545
     """
 
     def __init__(self, pid: int, root: Path = Path("/proc")) -> None:

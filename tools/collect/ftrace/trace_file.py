@@ -178,9 +178,7 @@ class TraceFile:
                 f"no room left for {shown}; it is whole up to then ({self._size} bytes)",
                 "free space, write elsewhere, or rotate and keep fewer files",
             )
-        return ToolError(
-            ErrorCode.IO_ERROR, f"cannot write {shown}: {error.strerror}", "read the kernel's log (dmesg)"
-        )
+        return ToolError(ErrorCode.IO_ERROR, f"cannot write {shown}: {error.strerror}", "read the kernel's log (dmesg)")
 
     def _cut(self, descriptor: int, room: int) -> None:
         """Free at least `room` bytes by dropping lines at the end, an incomplete one included."""

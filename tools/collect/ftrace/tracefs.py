@@ -85,9 +85,7 @@ def denied(error: OSError, doing: str) -> ToolError:
         return ToolError(ErrorCode.PROBE_FAILED, f"no memory to {doing}", "ask for a smaller buffer")
     if error.errno == errno.EROFS:
         return ToolError(ErrorCode.NO_PRIVILEGE, f"cannot {doing}: tracefs is read-only here", "run on the host")
-    return ToolError(
-        ErrorCode.PROBE_FAILED, f"cannot {doing}: {error.strerror}", "read the kernel's log (dmesg)"
-    )
+    return ToolError(ErrorCode.PROBE_FAILED, f"cannot {doing}: {error.strerror}", "read the kernel's log (dmesg)")
 
 
 def _mounted() -> list[Path]:

@@ -21,9 +21,7 @@ _PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct"
 KINDS: dict[str, KindSpec] = {
     # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.
     "path.running": kind(Mechanism.SWITCHES, "thread", _PATH_METRICS, f"{_PATH} mode", share="window_pct"),
-    "path.wait": kind(
-        Mechanism.SWITCHES, "thread", f"{_PATH_METRICS} requests_in_flight", _PATH, share="window_pct"
-    ),
+    "path.wait": kind(Mechanism.SWITCHES, "thread", f"{_PATH_METRICS} requests_in_flight", _PATH, share="window_pct"),
     # What the thread that another waits for did meanwhile; subject: that thread, `waiter`: the other.
     "path.waker": kind(Mechanism.WAKER, "thread", _PATH_METRICS, f"{_PATH} mode waiter via", share="window_pct"),
     # A part of the program that comes back again and again, for a short time each.
