@@ -96,6 +96,6 @@ def test_spinning_and_blocked_waits_for_a_device_are_waits_with_their_line(tmp_p
         name: 1 + PROGRAM.splitlines().index(text) for text in PROGRAM.splitlines() if (name := text.partition("# ")[2])
     }
     lines = {name: f"step (train.py:{number})" for name, number in at.items()}
-    # without other load, a quarter of the time each; spinning gets less where others want the CPU
-    assert {name for name, line in lines.items() if share.get(line, 0) > 8} == set(lines), data.rows
-    assert all(row.what in ("device", "cpu") for row in data.rows if row.window_pct > 5), data.rows
+    # a quarter of the time each, but spinning gets little of it where others want the CPU, above all where it yields
+    assert {name for name, line in lines.items() if share.get(line, 0) > 1} == set(lines), data.rows
+    assert all(row.what in ("device", "cpu") for row in data.rows if row.window_pct > 3), data.rows
