@@ -17,7 +17,7 @@ from whystall.tools.views.flame_page import Row, flame_page
 from whystall.tools.views.flame_svg import MOST_SVG_NODES, flame_svg
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -82,9 +82,23 @@ def _pages(
     if tree is None or not tree.sums.any():
         return []
     texts: dict[str, str] = words(lang)["flame_page"]
-    title = str(texts[heading])
+    lines = [str(line).strip().removeprefix("- ") for line in headline_of(tool, judged.data, lang)] or [""]
+    return drawn_as(tree, texts, str(texts[heading]), counted, lines, lang, proven)
+
+
+def drawn_as(
+    tree: CallTree,
+    texts: Mapping[str, str],
+    title: str,
+    counted: tuple[str, float],
+    lines: Sequence[str],
+    lang: Lang,
+    proven: NDArray[np.bool_] | None = None,
+) -> list[ArtifactContent]:
+    """Return `tree` as page and picture. `texts`: the words of both; `counted`: unit of the weights, and what a sample
+    stands for; `lines`: the verdict, and notes below it."""
     unit, period = counted
-    verdict, *notes = [str(line).strip().removeprefix("- ") for line in headline_of(tool, judged.data, lang)] or [""]
+    verdict, *notes = lines
     drawn = drawable(tree, proven)
     everything, rest = str(texts["all"]), str(texts["rest"])
     page = flame_page(

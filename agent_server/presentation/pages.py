@@ -72,8 +72,15 @@ def _offcputime(recording: Recording, judged: Judgement[Any], lang: Lang) -> Seq
     return waiting_pages(recording, judged, lang)
 
 
+def _critical_path(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.path_pages import path_pages
+
+    return path_pages(recording, judged, lang)
+
+
 _PAGES: dict[str, Page] = {
     "cpu_profile": _cpu_profile,
+    "critical_path": _critical_path,
     "flame_graph": _flame_graph,
     "flamegraph_diff": _flamegraph_diff,
     "heat_map": _heat_map,

@@ -78,8 +78,8 @@ class Panel:
     arrows: list[Arrow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def data(self) -> dict[str, Any]:
-        """Return JSON types: columns, each text once."""
+    def data(self, looks: Sequence[str] = LOOKS) -> dict[str, Any]:
+        """Return JSON types: columns, each text once. `looks`: all that slices may have."""
         texts: dict[str, int] = {}
 
         def number(text: str) -> int:
@@ -91,7 +91,7 @@ class Panel:
                 "sort": lane.sort,
                 "at": [one.at for one in lane.slices],
                 "length": [one.length for one in lane.slices],
-                "look": [LOOKS.index(one.look) for one in lane.slices],
+                "look": [looks.index(one.look) for one in lane.slices],
                 "text": [number(one.text) for one in lane.slices],
                 "more": [[number(line) for line in one.more] for one in lane.slices],
                 "depth": [one.depth for one in lane.slices],

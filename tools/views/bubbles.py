@@ -28,7 +28,8 @@ WORDS = (
 """The words the caller passes. ``{}`` in them stands for a name or number: in lane_device (two), lane_thread (two),
 lane_cpu, lane_interrupts, merged, lanes_left_out, moments_left_out, on_cpu, queued_on_cpu, left_cpu, from_cpu,
 woken_by, preempted_by, own_time, lost, correlation, matches (two)."""
-_SCRIPT_WORDS = ("matches", "no_match", "fit", "zoom_in", "zoom_out", "at", "lasted", "bubble")
+SCRIPT_WORDS = ("matches", "no_match", "fit", "zoom_in", "zoom_out", "at", "lasted", "bubble")
+"""The words used by ``assets/bubbles.js``."""
 
 
 def bubbles_page(
@@ -50,7 +51,7 @@ def bubbles_page(
     drawn = [(panel(timeline, bubble, texts, MOST_SLICES // len(shown)), bubble) for bubble in shown]
     body = _body(drawn, len(bubbles) - len(shown), texts, heading, notes)
     data = {
-        "words": {key: texts[key] for key in _SCRIPT_WORDS},
+        "words": {key: texts[key] for key in SCRIPT_WORDS},
         "looks": {look: texts[look] for look in LOOKS},
         "panels": [one.data() for one, _ in drawn],
     }
@@ -66,6 +67,16 @@ def _body(
     table = f"""<table><thead><tr><th>#</th>
 <th class="number">{_word(words, "start")}</th><th class="number">{_word(words, "length")}</th>
 <th>{_word(words, "during")}</th></tr></thead><tbody>{rows}</tbody></table>"""
+    return lanes_body(f"{table if drawn else ''}{legend(words)}{panels}", words, heading, lines)
+
+
+def legend(words: Mapping[str, str]) -> str:
+    """Return the place of the legend, which the script fills with the looks that occur."""
+    return f'<section aria-label="{_word(words, "legend")}" id="legend"></section>'
+
+
+def lanes_body(main: str, words: Mapping[str, str], heading: str, lines: Sequence[str]) -> str:
+    """Return the body of a page of lanes: heading, search, `main` (markup) and the list of keys."""
     return f"""<header>
 <h1>{escape(heading)}</h1>
 {"".join(f"<p>{escape(line)}</p>" for line in lines)}
@@ -80,9 +91,7 @@ def _body(
 <button id="help" type="button" aria-haspopup="dialog">{_word(words, "help")}</button>
 </nav>
 <main>
-{table if drawn else ""}
-<section aria-label="{_word(words, "legend")}" id="legend"></section>
-{panels}
+{main}
 </main>
 <div id="tip" role="tooltip" hidden></div>
 <div id="live" class="unseen" aria-live="polite"></div>
@@ -119,17 +128,22 @@ def _bar(bubble: Bubble) -> str:
 
 def _panel(number: int, drawn: Panel, bubble: Bubble, words: Mapping[str, str]) -> str:
     length = (bubble.end_ns - bubble.start_ns) / 1e6
-    notes = "".join(f"<p class='note'>{escape(note)}</p>" for note in drawn.notes)
-    label = escape(f"{number}: {bubble.title}")
+    title = f"""<a href="#b{number}">{number}</a> <span class="number">{length:.3f} ms</span> {escape(bubble.title)}"""
+    return panel_section(number, title, f"{number}: {bubble.title}", drawn.notes, words)
+
+
+def panel_section(number: int, title: str, label: str, lines: Sequence[str], words: Mapping[str, str]) -> str:
+    """Return the place of the panel `number`, which the script draws. `title`: markup; `label` and `lines`: text."""
+    notes = "".join(f"<p class='note'>{escape(line)}</p>" for line in lines)
     buttons = "".join(
         f'<button type="button" data-do="{key}" title="{word}" aria-label="{word}">{sign}</button>'
         for key, sign in (("zoom_in", "+"), ("zoom_out", "−"), ("fit", "↔"))
         for word in [_word(words, key)]
     )
     return f"""<section class="panel" id="b{number}">
-<h2><a href="#b{number}">{number}</a> <span class="number">{length:.3f} ms</span> {escape(bubble.title)}</h2>
+<h2>{title}</h2>
 <div class="tools">{buttons}</div>
-<canvas tabindex="0" role="img" aria-label="{label}"></canvas>{notes}
+<canvas tabindex="0" role="img" aria-label="{escape(label)}"></canvas>{notes}
 </section>"""
 
 

@@ -14,7 +14,8 @@ from whystall.tools.host.common.wait_kinds import running_kind, waits_spinning
 from whystall.tools.host.critical_path.walk import Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
-_INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
+INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
+"""Beginnings of names that say no more than the kind of the wait."""
 # A thread that runs in at least this share of the time in which it runs or lacks a CPU counts as running.
 _RUNS = 0.3
 ABSENT = "absent"
@@ -57,7 +58,7 @@ class Row:
     @property
     def object(self) -> str:
         """What most of its time is spent on: one with a name of its own, if there is any."""
-        named = {name: took for name, took in self.objects.items() if not name.startswith(_INODE_NAMES)}
+        named = {name: took for name, took in self.objects.items() if not name.startswith(INODE_NAMES)}
         found = named or self.objects
         return max(found, key=lambda name: found[name]) if found else ""
 
@@ -149,7 +150,7 @@ def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait
     place = wait.place if code != "cpu" else NOWHERE
     named = path_pattern(wait.path) if wait.path else world.objects.name(wait.object)
     # pipes and sockets have a new name for each child, or each request
-    kept = "" if wait.object.startswith(_INODE_NAMES) else named
+    kept = "" if wait.object.startswith(INODE_NAMES) else named
     key = (code, "" if code == "cpu" else detail, place.line, kept)
     if key not in rows:
         rows[key] = Row(code, "", detail.replace("presumed", ""), place, presumed=detail == "presumed")

@@ -27,6 +27,7 @@ from whystall.tools.host.critical_path.findings import (
 from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
 from whystall.tools.host.critical_path.rows import Row, rows_of
+from whystall.tools.host.critical_path.stacks import path_stacks
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -160,7 +161,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         ),
         seen=sum(len(one.waits) + len(one.samples) for one in lines.values()),
         totals={"rows": len(rows), "pauses": len(pauses)},
-        artifacts=[folded_path(world, line, rows)],
+        artifacts=[folded_path(path_stacks(world, line, rows))],
         not_seen=_not_seen(recording, world, line, rows),
         basis=(world, line, rows),
     )

@@ -9,7 +9,7 @@
   // Patterns of slices in addition to colours, so that states are distinguishable without colours.
   const PATTERNS = {
     runnable: "stripes", uninterruptible: "cross", unknown: "dots", hole: "dots", stopped: "bars", collective: "bars",
-    softirq: "stripes", memset: "stripes",
+    softirq: "stripes", memset: "stripes", lock: "bars", network: "dots",
   };
   const OPEN = new Set(["cpu_idle", "sleeping", "idle", "dead"]); // pale: nothing goes on
   const sign = (text, ...values) => values.reduce((out, value) => out.replace("{}", value), text);
