@@ -71,9 +71,10 @@ def _who(recording: Recording, world: World, line: Timeline, row: Row) -> str:
 
 def _allowed(recording: Recording, tid: int) -> int:
     """Return on how many CPUs thread `tid` may run; 0 if unknown."""
-    if not recording.has("proc"):
+    affinity = recording.find("proc.affinity")
+    if affinity is None:
         return 0
-    rows = recording.table("proc.affinity").filter(pl.col("tid") == tid)["cpus"].to_list()
+    rows = affinity.filter(pl.col("tid") == tid)["cpus"].to_list()
     return _count(rows[-1]) if rows else 0
 
 
