@@ -294,7 +294,7 @@ TOOL = Tool(
         "Where all time of the thread that makes progress went: the lines it ran, and what it waited for (lock, "
         "interpreter lock, queue, pipe, socket, child, timer, file, CPU ...), followed through the threads and "
         "processes that it waited for to what they did meanwhile. Recurring pauses, and the lag of an event loop. "
-        "Folded stacks as an artifact."
+        "Flame graph, lanes in time and folded stacks as artifacts."
     ),
     params=Params,
     data=Data,
