@@ -29,6 +29,8 @@ from whystall.tools.contract.result import BlindSpot, Status, ToolResult
 DIRECT_IO_TOOL = "hybrid_io_advise"
 """Judges trials of direct I/O."""
 
+_LOST_SHARE = 0.001
+
 
 class Case:
     """One investigation of a host, the same for every driver.
@@ -220,7 +222,12 @@ class Case:
 
     def conclude(self, preferred: str | None = None) -> Conclusion:
         """Return the verdict on the findings so far; `preferred` as in `verdict.conclude`."""
-        blind = [spot for r in self.results.values() for spot in r.coverage.not_seen]
+        blind = [
+            spot
+            for result in self.results.values()
+            for spot in result.coverage.not_seen
+            if spot.code != "events_lost" or _lost_much(result)
+        ]
         if self.target_ended:
             blind.append(BlindSpot(code="target_exited"))
         hangs = "hang" in self._concepts
@@ -285,6 +292,11 @@ def _links(findings: Sequence[Finding], victim: Victim | None) -> list[Link]:
             ids = (via, finding.id) if via is not None else (finding.id,)
             found.append(Link(finding.subject.pid or 0, finding.subject.tid or 0, ids, finding.window_pct))
     return found
+
+
+def _lost_much(result: ToolResult[Any]) -> bool:
+    """Return whether a collector lost so many events that its findings may differ: more than one in a thousand."""
+    return any(c.lost > _LOST_SHARE * (c.seen + c.lost) for c in result.coverage.collectors)
 
 
 def _reliable(result: ToolResult[Any]) -> bool:

@@ -345,11 +345,18 @@ def _confirming(evidence: Sequence[Finding]) -> Finding | None:
         if (
             other.polarity is Polarity.ABNORMAL
             and other.spec.mechanism not in (first.spec.mechanism, *_NO_EVIDENCE)
-            and (_ends_wait(first, other) if other.spec.mechanism is Mechanism.WAKER else _agree(first, other))
+            and _supports(first, other)
             and other.interval.overlaps(first.interval)
         ):
             return other
     return None
+
+
+def _supports(first: Finding, other: Finding) -> bool:
+    """Return whether `other` measures what `first` does: the same subject, or the two ends of a wait."""
+    if other.spec.mechanism is Mechanism.WAKER:
+        return _ends_wait(first, other)
+    return _ends_wait(other, first) if first.spec.mechanism is Mechanism.WAKER else _agree(first, other)
 
 
 def _ends_wait(wait: Finding, waker: Finding) -> bool:

@@ -104,8 +104,6 @@ def test_a_slow_write_in_the_background_stalls_nobody(slow_disk: SlowDisk) -> No
         program.until("checkpoint")
         found = diagnose(program, ticket=True)
         program.stop()
-    slow = [f for f in found.findings if f.kind == "file.slow_sync" and f.polarity.value == "abnormal"]
-    assert slow, "the background writes were slow, and should have been seen"
     assert_nothing_of_its_own(found, program)
 
 

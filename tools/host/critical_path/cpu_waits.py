@@ -19,6 +19,8 @@ _THROTTLED_NS = 4_000_000
 _MOSTLY = 0.5
 # The other CPUs must be idle for this much more of their time to blame the thread's affinity.
 _LESS_BUSY = 0.15
+# A thread that runs or lacks a CPU for this share of the window counts as busy.
+_BUSY = 0.15
 _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
@@ -66,7 +68,19 @@ def _who(recording: Recording, world: World, line: Timeline, row: Row) -> str:
     allowed = _allowed(recording, line.tid)
     if 0 < allowed < recording.manifest.cpus and _others_less_busy(recording):
         return "pinned"
-    return "own" if own >= _MOSTLY * known else "others"
+    if own < _MOSTLY * known:
+        return "others"
+    return "own" if _busy_threads(world) > (allowed or recording.manifest.cpus) else ""
+
+
+def _busy_threads(world: World) -> int:
+    """Return how many threads of the target run, or would run, for a noticeable part of the window."""
+    busy = 0
+    for line in world.lines.values():
+        if line.pid in world.target:
+            runnable = sum(wait.end_ns - wait.awake_ns for wait in line.waits)
+            busy += line.running_ns + runnable >= _BUSY * world.window_ns
+    return busy
 
 
 def _allowed(recording: Recording, tid: int) -> int:

@@ -80,7 +80,7 @@ def test_a_sender_on_this_host_is_followed_and_a_distant_peer_is_named() -> None
 
 
 def test_time_without_a_cpu_is_divided_by_who_had_it() -> None:
-    own = Scene().thread(user=50).thread(OTHER, "omp")
+    own = Scene().thread(user=50).thread(OTHER, "omp").thread(THIRD, "omp")  # on two CPUs
     strangers = Scene().thread(user=50)
     for second in range(12):
         own.wait(second, 400, "", state="R", runnable_ns=400_000_000, ran_pid=PID, ran_comm="train")
