@@ -108,7 +108,8 @@ def test_names_that_a_server_is_slow_to_look_up() -> None:
         with Running("trainer.py", "--fault", "stat", "--directory", mount) as program:
             program.until("fault")
             culprit = assert_confirmed(diagnose(program), "remote_file_system")
-            assert culprit.latency_ms == pytest.approx(logged_ms(program), rel=0.1)
+            # it looks the name up, then asks for its attributes
+            assert culprit.latency_ms == pytest.approx(logged_ms(program) / 2, rel=0.1)
     assert culprit.path == str(mount / "sample.bin")
 
 

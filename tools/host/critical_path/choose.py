@@ -62,7 +62,7 @@ def choose_thread(world: World, root: int | None) -> Choice | None:
         # of one program, such as the ranks of a job: the most frequent command among them
         name = Counter(line.comm for line in mains).most_common(1)[0][0]
         peers = [line for line in mains if line.comm == name]
-        return choice(max(peers, key=lambda line: uses[line.tid].running + uses[line.tid].other), "main_of_job")
+        return choice(max(peers, key=lambda line: (uses[line.tid].other, uses[line.tid].running)), "main_of_job")
     if not _parked(ranked[0], uses[ranked[0].tid]):
         return choice(ranked[0], "most_progress")
     return choice(main or ranked[0], "main_thread")

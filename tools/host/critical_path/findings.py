@@ -115,9 +115,10 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
             attributes["mode"] = step.mode
         else:
             attributes |= {"wait": step.code, "object": world.objects.name(step.object)}
+        path = step.object if step.code != RUNNING and step.object.startswith("/") else None
         made = finding(
             "path.waker",
-            Subject(type="thread", pid=other.pid, tid=other.tid, comm=other.comm),
+            Subject(type="thread", pid=other.pid, tid=other.tid, comm=other.comm, path=path),
             window(world.window_ns),
             {"window_pct": min(share, 100.0), "total_ms": took / 1e6, "count": row.count},
             severity(share),

@@ -157,3 +157,15 @@ def test_waits_too_short_to_be_recorded_singly_are_counted() -> None:
     data = told(scene)
     assert sums_to_the_window(data)
     assert row(data, "file").window_pct == pytest.approx(40, abs=1)
+
+
+def test_of_several_processes_of_a_job_the_one_that_loses_most_is_chosen() -> None:
+    scene = Scene().thread()
+    scene.wait(0, 12_000, "wait4", still=True, seeded=True, runnable_ns=0)
+    for pid, ms in ((5001, 5), (5002, 600)):
+        scene.thread(pid, "rank", pid=pid, user=30)
+        for second in range(12):
+            scene.wait(second, ms, "fsync", "/data/c.bin", tid=pid, state="D", user=("save (t.py:1)",), runnable_ns=0)
+    data = told(scene)
+    assert data.thread is not None
+    assert (data.thread.tid, data.chosen_by) == (5002, "main_of_job")
