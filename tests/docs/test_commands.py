@@ -56,6 +56,7 @@ def _faults(shell: str, whole: bool = True) -> list[str]:
     return faults
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "page", [page for page in CHECKED if "```console" in page.read_text(encoding="utf-8")], ids=_name
 )

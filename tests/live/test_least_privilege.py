@@ -121,8 +121,8 @@ def test_each_of_the_five_is_needed(lacking: str, ask: Ask) -> None:
             assert engines(said["fileslower"]) == {"syscalls": "procfs"}
             assert "no_privilege" in sampled["coverage"]["collectors"][0]["why"]
             assert sampled["status"] == "partial"
-            assert said["cpu_profile"]["error"] == "no_privilege"
-            assert {"CAP_BPF", "CAP_PERFMON"} <= set(said["cpu_profile"]["remedy"].replace(",", " ").split())
+            assert engines(said["cpu_profile"]) == {"samples": "procfs"}
+            assert "sampled" in blind(said["cpu_profile"])
         case "CAP_SYS_PTRACE" | "CAP_DAC_READ_SEARCH":
             assert engines(said["fileslower"]) == {"syscalls": "ebpf"}
             assert "not_permitted" in blind(said["host_snapshot"])
@@ -136,14 +136,15 @@ def test_each_of_the_five_is_needed(lacking: str, ask: Ask) -> None:
 def test_who_has_nothing_gets_an_answer_or_one_line(ask: Ask) -> None:
     """Sampled, and said so; or refused with the remedy. Nothing is called healthy for not having been seen."""
     said = ask((), ["fileslower", "offcputime", "cpu_profile", "ftrace_capture"])
-    for name in ("fileslower", "offcputime"):
+    for name in ("fileslower", "offcputime", "cpu_profile"):
         assert set(engines(said[name]).values()) == {"procfs"}
         assert said[name]["result"]["status"] == "partial"
-        assert {"sampled", "not_permitted"} <= blind(said[name])
-    for name in ("cpu_profile", "ftrace_capture"):
-        assert said[name]["error"] == "no_privilege"
-        assert said[name]["remedy"]
-        assert "\n" not in said[name]["message"] + said[name]["remedy"]
+        assert {"sampled", "not_permitted"} & blind(said[name])
+    assert {"sampled", "not_permitted"} <= blind(said["fileslower"]) & blind(said["offcputime"])
+    refused = said["ftrace_capture"]
+    assert refused["error"] == "no_privilege"
+    assert refused["remedy"]
+    assert "\n" not in refused["message"] + refused["remedy"]
 
 
 def test_without_type_information_a_lesser_engine_answers_and_says_why(ask: Ask) -> None:
@@ -152,8 +153,9 @@ def test_without_type_information_a_lesser_engine_answers_and_says_why(ask: Ask)
     assert collector["engine"] in ("bcc", "procfs")
     assert "BTF" in collector["why"]
     assert said["fileslower"]["result"]["status"] in ("ok", "partial")
-    assert "BTF" in said["cpu_profile"]["message"]
-    assert said["cpu_profile"]["remedy"]
+    (samples,) = said["cpu_profile"]["result"]["coverage"]["collectors"]
+    assert samples["engine"] == "procfs"
+    assert "BTF" in samples["why"]
 
 
 @pytest.mark.skipif(not Path("/usr/lib/python3/dist-packages/bcc").exists(), reason="no BCC here")
