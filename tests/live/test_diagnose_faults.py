@@ -99,7 +99,8 @@ def test_a_slow_loader_is_found_behind_the_queue_it_fills() -> None:
     assert found.victim is not None
     assert (found.victim.tid, culprit.path) == (program.pid, str(mount / "data.bin"))
     assert culprit.tid != program.pid
-    assert culprit.latency_ms == pytest.approx(80, rel=0.1)
+    # all of the queue's waiting is the server's
+    assert culprit.window_pct == pytest.approx(found.victim.lost_pct, rel=0.15)
 
 
 def test_names_that_a_server_is_slow_to_look_up() -> None:
