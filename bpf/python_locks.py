@@ -5,70 +5,107 @@ bound method ``lock.__exit__``, whose ``__self__`` is the lock; the lock's memor
 threads wait (CPython 3.11 to 3.13: ``BEFORE_WITH`` in Python/bytecodes.c, ``PyCFunctionObject``, ``lockobject`` and
 ``rlockobject`` in Modules/_threadmodule.c, ``PyThread_allocate_lock`` in Python/thread_pthread.h). A lock that was
 taken by ``acquire`` leaves no trace.
+
+A frame that runs does not keep the top of its stack, and what lies above it is left from before. The exception table of
+its code object states how many values are below the ``with`` or ``try`` around an instruction, so only these are read
+(Objects/exception_handling_notes.txt in CPython). A thread that waits to enter is not yet inside.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from whystall.bpf.python_walk import Reader, Runtime, frame_addresses
+from whystall.bpf.python_walk import Reader, Runtime, running_frames
 
 _MINORS = (11, 12, 13)
-_STACK_TOP = 64  # int stacktop in struct _PyInterpreterFrame, number of the slot; -1: the frame runs
-_LOCALS = 72
+_EXCEPTION_TABLE = 40  # PyBytesObject *co_exceptiontable in PyCodeObject
+_BYTES_SIZE, _BYTES = 16, 32  # ob_size, ob_sval in PyBytesObject
+_MOST_TABLE_BYTES = 1 << 16
+_LOCALS = 72  # localsplus in struct _PyInterpreterFrame
 _MOST_SLOTS = 64
 _METHOD, _SELF = 16, 24  # in PyCFunctionObject: m_ml, m_self
 _SEMAPHORE = 16  # in lockobject and rlockobject: the PyThread_type_lock
 _EXIT = b"__exit__\0"
+_RELEASING = ("Condition.wait", "Condition.wait_for")
+
+_Frame = tuple[int, int, int]
+"""Address, code object, instruction + 1."""
 
 
 def with_lock_owners(
     memory: Reader,
     runtime: Runtime,
     states: Iterable[tuple[int, int]],
-    waiting: Mapping[int, int],
+    words: Collection[int],
+    name_of: Callable[[int], str],
     over: Callable[[], bool],
 ) -> dict[int, int]:
-    """Return the thread inside ``with lock`` by futex word, for those words that are semaphores of such locks.
+    """Return the thread inside ``with lock`` by futex word, for those of `words` that are semaphores of such locks.
 
-    `states`: thread ids with their thread states; `waiting`: the word on which each thread waits. A thread that waits
-    to enter has the method on its stack too; one that has it twice waits for itself. `over`: whether the time is used
-    up.
+    `states`: thread ids with their thread states. `name_of`: returns the qualified name of the code object at an
+    address. `over`: whether the time is used up.
+
+    ``Condition.wait`` releases the lock of the condition, which its caller may hold by ``with lock``: the frame that
+    calls it is left out.
     """
     found: dict[int, int] = {}
-    words = set(waiting.values())
     if runtime.minor not in _MINORS or not words:
         return found
     for tid, state in states:
         if over():
             break
         try:
-            slots = [s for frame in frame_addresses(memory, runtime, state) for s in _slots(memory, runtime, frame)]
+            frames = _holding(list(running_frames(memory, runtime, state)), name_of)
+            slots = [slot for frame in frames for slot in _slots(memory, runtime, *frame)]
         except OSError:
             continue  # it changed while it was read
-        entered = Counter(word for slot in slots if (word := _locked(memory, slot, words)) is not None)
-        found |= {word: tid for word, times in entered.items() if times > (waiting.get(tid) == word)}
+        found |= {word: tid for slot in slots if (word := _locked(memory, slot, words)) is not None}
     return found
 
 
-def _slots(memory: Reader, runtime: Runtime, frame: int) -> Iterator[int]:
-    """Yield the addresses of objects on the value stack of a frame, without its local variables.
-
-    A frame that runs does not keep its top; slots above it may be left from before.
+def protected_depth(table: bytes, instruction: int) -> int:
+    """Return how many values are on the stack below the innermost ``with`` or ``try`` around an instruction; 0: it is
+    in none. `table`: a ``co_exceptiontable``; `instruction`: its number, counted in units of two bytes.
     """
-    o = runtime.offsets
-    head = memory.read(frame, _LOCALS)
-    code = int.from_bytes(head[o.frame_code : o.frame_code + 8], "little") & ~7
-    numbers = memory.read(code + o.code_line - 4, 12)  # co_stacksize, co_firstlineno, co_nlocalsplus
-    size, variables = int.from_bytes(numbers[:4], "little"), int.from_bytes(numbers[8:], "little")
-    top = int.from_bytes(head[_STACK_TOP : _STACK_TOP + 4], "little", signed=True)
-    if size > 1 << 16 or variables > 1 << 16:
+    numbers = iter(table)
+    try:
+        while True:
+            start, length, _, depth = [_number(numbers) for _ in range(4)]
+            if start <= instruction < start + length:
+                return depth >> 1  # the lowest bit: whether the instruction is kept for the handler
+    except StopIteration:
+        return 0
+
+
+def _number(table: Iterator[int]) -> int:
+    """Read a number, of six bits per byte; raises ``StopIteration`` at the end."""
+    byte = next(table)
+    value = byte & 0x3F
+    while byte & 0x40:
+        byte = next(table)
+        value = value << 6 | byte & 0x3F
+    return value
+
+
+def _holding(frames: list[_Frame], name_of: Callable[[int], str]) -> list[_Frame]:
+    """Return the frames without those that wait for a condition, and without their callers."""
+    waits = [name_of(code) in _RELEASING for _, code, _ in frames]
+    return [frame for at, frame in enumerate(frames) if not waits[at] and not (at and waits[at - 1])]
+
+
+def _slots(memory: Reader, runtime: Runtime, frame: int, code: int, instruction: int) -> Iterator[int]:
+    """Yield the addresses of objects on the value stack of a frame that are there for the rest of a block."""
+    table = int.from_bytes(memory.read(code + _EXCEPTION_TABLE, 8), "little")
+    size = int.from_bytes(memory.read(table + _BYTES_SIZE, 8), "little")
+    if not 0 < size <= _MOST_TABLE_BYTES:
         return
-    count = min(size, _MOST_SLOTS) if top < variables else min(top - variables, size, _MOST_SLOTS)
-    if count <= 0:
+    depth = protected_depth(memory.read(table + _BYTES, size), instruction - 1)
+    if not depth:
         return
-    raw = memory.read(frame + _LOCALS + 8 * variables, 8 * count)
+    variables = int.from_bytes(memory.read(code + runtime.offsets.code_line + 4, 4), "little")  # co_nlocalsplus
+    if variables > 1 << 16:
+        return
+    raw = memory.read(frame + _LOCALS + 8 * variables, 8 * min(depth, _MOST_SLOTS))
     for at in range(0, len(raw), 8):
         address = int.from_bytes(raw[at : at + 8], "little")
         if address and not address & 7 and address < 1 << 63:
@@ -79,9 +116,8 @@ def _locked(memory: Reader, address: int, words: Collection[int]) -> int | None:
     """Return the futex word of a lock if there is its bound method ``__exit__`` at `address`; else None."""
     try:
         head = memory.read(address, _SELF + 8)
-        count = int.from_bytes(head[:4], "little")  # references: an object that was freed has the address of the next
         lock = int.from_bytes(head[_SELF : _SELF + 8], "little")
-        if not count or not 0 < lock < 1 << 63 or lock & 7:
+        if not 0 < lock < 1 << 63 or lock & 7:
             return None
         word = int.from_bytes(memory.read(lock + _SEMAPHORE, 8), "little")
         if word not in words:

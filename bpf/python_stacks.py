@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from whystall.bpf import layout as lay
@@ -54,11 +54,12 @@ class PythonThreads:
         except UnknownLayout as why:
             self.unknown_lock = str(why)
 
-    def lock_owners(self, waiting: Mapping[int, int], over: Callable[[], bool]) -> dict[int, int]:
-        """Return the thread inside ``with lock`` by futex word, for those words that belong to Python's locks.
-        `waiting`: the word on which each thread waits; `over`: whether the time is used up."""
+    def lock_owners(self, words: Collection[int], over: Callable[[], bool]) -> dict[int, int]:
+        """Return the thread inside ``with lock`` by futex word, for those of `words` that belong to Python's locks.
+        `over`: whether the time is used up.
+        """
         known = [(tid, state) for tid, states in self._states.items() if tid for state in states]
-        return with_lock_owners(self._memory, self._runtime, known, waiting, over)
+        return with_lock_owners(self._memory, self._runtime, known, words, self._name, over)
 
     def stack(self, tid: int) -> list[Frame]:
         """Return the frames of a thread, innermost first; empty if it has none, or if they could not be read.
@@ -97,14 +98,20 @@ class PythonThreads:
                 if found:
                     found[-1] = found[-1]._replace(entry=True)
                 continue
-            if code not in self._codes:
-                self._codes[code] = _code(self._memory, self._runtime, code)
-            known = self._codes[code]
+            known = self._known(code)
             if known is None:
                 break
             line = known.line(instruction - 1) if instruction > 0 else known.first_line
             found.append(Frame(known.name, known.file, line, entry))
         return found
+
+    def _known(self, code: int) -> Code | None:
+        if code not in self._codes:
+            self._codes[code] = _code(self._memory, self._runtime, code)
+        return self._codes[code]
+
+    def _name(self, code: int) -> str:
+        return (self._known(code) or UNKNOWN).name
 
 
 def _locks(memory: Reader, runtime: Runtime, listed: list[Thread], tids: Mapping[int, int]) -> list[HeldLock]:

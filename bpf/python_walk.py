@@ -163,11 +163,14 @@ def frames(memory: Reader, runtime: Runtime, state: int) -> Iterator[tuple[int, 
         yield code, _instruction(raw, code, o), bool(entry)
 
 
-def frame_addresses(memory: Reader, runtime: Runtime, state: int) -> Iterator[int]:
-    """Yield the addresses of the frames of a thread state that run code, innermost first. Raises ``OSError``."""
+def running_frames(memory: Reader, runtime: Runtime, state: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the frames of a thread state that run code, innermost first: address, code object, and the number of its
+    current instruction + 1. Raises ``OSError``."""
+    o = runtime.offsets
     for frame, raw in _raw_frames(memory, runtime, state):
-        if raw[runtime.offsets.frame_owner] < _OWNED_BY_C:
-            yield frame
+        if raw[o.frame_owner] < _OWNED_BY_C:
+            code = _at(raw, o.frame_code) & ~7
+            yield frame, code, _instruction(raw, code, o)
 
 
 def _raw_frames(memory: Reader, runtime: Runtime, state: int) -> Iterator[tuple[int, bytes]]:

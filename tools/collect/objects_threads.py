@@ -203,7 +203,7 @@ class ThreadReader:
 def _name_owners(python: PythonThreads, threads: list[Waiting], over: Callable[[], bool]) -> None:
     """Fill in the owners of Python's locks, which do not keep them."""
     waiting = [thread for thread in threads if thread.word and thread.lock == NONE]
-    owners = python.lock_owners({thread.tid: thread.word for thread in waiting}, over) if waiting else {}
+    owners = python.lock_owners({thread.word for thread in waiting}, over)
     for thread in waiting:
         if thread.word in owners:
             thread.lock = Lock("python", owners[thread.word])
