@@ -73,7 +73,7 @@ class Case:
         self.reasoning: Reasoning | None = None
         self.settled: Conclusion | None = None
         self.target_ended = False
-        self._concepts = concepts(symptom)
+        self.hangs = "hang" in concepts(symptom)
         self._options: dict[str, Mapping[str, Any]] = {}
         self._all_findings: dict[str, Finding] = {}
         self._count = numbered
@@ -230,8 +230,9 @@ class Case:
         ]
         if self.target_ended:
             blind.append(BlindSpot(code="target_exited"))
-        hangs = "hang" in self._concepts
-        found = conclude(self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs=hangs)
+        found = conclude(
+            self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs=self.hangs
+        )
         if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined
         if self.target_ended and found.missing and "target_exited" not in found.missing:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS, PATH_TOOL
 from whystall.knowledge_base.models import Assessment, Cause, CauseState
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
@@ -19,7 +19,8 @@ async def first_observation(case: Case) -> None:
     """Account for the victim's time, by the tools that need no hooks of calls; do nothing if that was tried already."""
     if FIRST_TOOL not in case.tried:
         tools = [FIRST_TOOL, *(name for name in FIRST_TOOLS if name in case.tools)]
-        await case.observe(tools, _first_seconds(case), "first_look")
+        options = {PATH_TOOL: {"stands_still": True}} if case.hangs else {}
+        await case.observe(tools, _first_seconds(case), "first_look", options)
 
 
 async def finish(case: Case) -> None:

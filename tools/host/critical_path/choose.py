@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.critical_path.walk import World
 
 # Waits for work, for time or for somebody else to finish: a thread that does nothing else makes no progress itself.
@@ -24,25 +24,28 @@ class Choice(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `awaited`: time
-    that other threads of the target waited for this one.
+    """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `stuck`: of
+    `other`, one wait all along; `awaited`: time that other threads of the target waited for this one.
     """
 
     running: int = 0
     idle: int = 0
     ended: int = 0
     other: int = 0
+    stuck: int = 0
     awaited: int = 0
 
 
-def choose_thread(world: World, root: int | None) -> Choice | None:
-    """Return the thread whose time is accounted for; None if no thread of the target was recorded.
+def choose_thread(world: World, root: int | None, *, stands_still: bool = False) -> Choice | None:
+    """Return the thread whose time is accounted for; None if no thread of the target was recorded. `stands_still`: the
+    job is reported to hang.
 
     1. The main thread of the target process `root`, unless it is parked: it hardly runs, waits only for time, for
        children or for other threads, none of which hands it anything, and no thread waits for it.
     2. The main thread of another process of the target that is not parked: the ranks of a launcher. Of several, the one
        that waits most for others.
-    3. The thread with most time that is neither idle nor parked.
+    3. The thread with most time that is neither idle nor parked. One that waits in the same place all along makes no
+       progress: it counts only if the job hangs, or if the main thread does not go on either.
     4. The main thread: it waits for something that does not come.
     """
     lines = [line for line in world.lines.values() if line.pid in world.target and not _is_kernel(line)]
@@ -63,8 +66,10 @@ def choose_thread(world: World, root: int | None) -> Choice | None:
         name = Counter(line.comm for line in mains).most_common(1)[0][0]
         peers = [line for line in mains if line.comm == name]
         return choice(max(peers, key=lambda line: (uses[line.tid].other, uses[line.tid].running)), "main_of_job")
-    if not _parked(ranked[0], uses[ranked[0].tid]):
-        return choice(ranked[0], "most_progress")
+    goes_on = main is not None and not stands_still and not any(_all_along(main, wait) for wait in main.waits)
+    able = [line for line in ranked if not (goes_on and uses[line.tid].stuck)]
+    if able and not _parked(able[0], uses[able[0].tid]):
+        return choice(able[0], "stuck_thread" if uses[able[0].tid].stuck else "most_progress")
     return choice(main or ranked[0], "main_thread")
 
 
@@ -76,7 +81,7 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
     uses: dict[int, _Use] = {}
     awaited: Counter[int] = Counter()
     for line in lines:
-        idle = ended = other = 0
+        idle = ended = other = stuck = 0
         for wait in line.waits:
             took = wait.end_ns - wait.start_ns
             kind = world.kind(line, wait)
@@ -85,12 +90,13 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
                 awaited[by.tid] += took
             if kind.code not in _IDLE:
                 other += took
+                stuck += took if _all_along(line, wait) else 0
                 continue
             idle += took
             if by is not None and by.pid in world.target:
                 ended += took
         other += sum(short.total_ns for short in line.short)
-        uses[line.tid] = _Use(line.running_ns, idle, ended, other)
+        uses[line.tid] = _Use(line.running_ns, idle, ended, other, stuck)
     return {tid: use._replace(awaited=awaited[tid]) for tid, use in uses.items()}
 
 
@@ -98,6 +104,10 @@ def _parked(line: Timeline, use: _Use) -> bool:
     lived = max(line.alive[1] - line.alive[0], 1)
     idle = use.running < _RUNS * lived and use.idle - use.ended > _PARKED * lived
     return idle and use.awaited < _AWAITED * lived
+
+
+def _all_along(line: Timeline, wait: Wait) -> bool:
+    return wait.open and wait.end_ns - wait.start_ns > _PARKED * (line.alive[1] - line.alive[0])
 
 
 def _progress(use: _Use) -> int:

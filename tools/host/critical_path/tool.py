@@ -41,6 +41,9 @@ class Params(LiveParams):
     """Parameters of critical_path."""
 
     tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread to account for; chosen if not given")] = None
+    stands_still: Annotated[
+        bool, Field(description="the job hangs: rather choose a thread that waits all along than one that goes on")
+    ] = False
 
 
 class PathRow(Model):
@@ -138,7 +141,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         lock_words(recording, lines.values()),
         children,
     )
-    choice = _choice(world, params.tid, target.sole_pid)
+    choice = _choice(world, params, target.sole_pid)
     if choice is None:
         return Judgement(findings=[], data=Data(), seen=0)
     line = choice.line
@@ -192,9 +195,10 @@ def _target_pids(recording: Recording, lines: dict[int, Timeline], children: dic
     return frozenset(pids)
 
 
-def _choice(world: World, tid: int | None, root: int | None) -> Choice | None:
+def _choice(world: World, params: Params, root: int | None) -> Choice | None:
+    tid = params.tid
     if tid is None:
-        return choose_thread(world, root)
+        return choose_thread(world, root, stands_still=params.stands_still)
     line = world.lines.get(tid)
     return Choice(line, "requested", None) if line is not None else None
 

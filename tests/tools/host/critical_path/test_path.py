@@ -126,6 +126,18 @@ def test_a_launcher_that_sleeps_is_passed_over_for_the_thread_that_works() -> No
     assert (data.thread.tid, data.chosen_by) == (OTHER, "most_progress")
 
 
+def test_a_thread_that_is_stuck_counts_only_if_the_job_hangs() -> None:
+    scene = Scene().thread().thread(OTHER, "saver")
+    for second in range(12):
+        scene.wait(second, 999, "clock_nanosleep", user=("pace (train.py:8)",), asked_ns=10**9, runnable_ns=0)
+    scene.wait(0, 12_000, "futex", tid=OTHER, lock=64, still=True, seeded=True, user=("save (t.py:3)",), runnable_ns=0)
+    for stands_still, chosen in ((False, (PID, "main_thread", OTHER)), (True, (OTHER, "stuck_thread", PID))):
+        data = told(scene, stands_still=stands_still)
+        assert data.thread is not None
+        assert data.runner_up is not None
+        assert (data.thread.tid, data.chosen_by, data.runner_up.tid) == chosen
+
+
 def test_a_main_thread_that_sleeps_while_others_wait_for_it_is_the_one() -> None:
     scene = Scene().thread().thread(OTHER, "loader")
     for second in range(12):
