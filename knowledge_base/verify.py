@@ -14,8 +14,9 @@ _BLIND = (
     *("events_lost", "cut_short", "target_exited", "target_oom_killed", "not_proven", "sampled", "not_permitted"),
     "no_engine",
 )
-# Kinds that prove that another was measured: these show that the page cache was observed.
+# Kinds that prove that another was measured: the page cache was observed, or all waits of a thread were.
 _PROOF = {
+    "process.io_wait": ("path.running", "path.wait", "offcpu.blocked"),
     "cache.streaming": ("cache.use", "memory.reclaim_stall"),
     "cache.thrash": ("cache.use", "memory.reclaim_stall"),
 }

@@ -109,6 +109,14 @@ def test_a_kind_without_a_share_is_compared_by_latency() -> None:
     assert (check.metric, check.before, check.after, check.improved) == ("p50_ms", 400, 2, True)
 
 
+def test_waiting_for_io_that_is_gone_is_measured_by_the_account_of_the_thread() -> None:
+    waited = finding("process.io_wait", id="w", block_io_s=5, window_pct=60)
+    before = checkpoint(findings=[waited], chain=["w"])
+    computes = finding("path.running", window_pct=100, total_ms=8000)
+    assert compare(before, after([computes])).solved is True
+    assert compare(before, after([finding("disk.saturated", polarity="normal", util_pct=1)])).solved is None
+
+
 def test_a_stream_that_is_gone_counts_only_where_the_page_cache_was_watched() -> None:
     stream = finding("cache.streaming", subject={"tid": None}, rate=3e8, one_pass_pct=100)
     before = checkpoint(cause="cache_pollution", findings=[stream], chain=[stream.id])
