@@ -33,7 +33,7 @@ _NUMBERS = {
 }
 
 
-class PathVoice:
+class PathFormatter:
     """Formats rows of critical paths in one language and format."""
 
     def __init__(
@@ -48,7 +48,7 @@ class PathVoice:
         self._name = name
         self._metric = metric
 
-    def knows(self, kind: str) -> bool:
+    def formats(self, kind: str) -> bool:
         """Return whether findings of `kind` are rows or pauses of a critical path."""
         return kind in _KINDS
 

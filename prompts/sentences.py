@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from whystall.prompts.escape import Safe, placed, short
-from whystall.prompts.path_sentences import PathVoice
+from whystall.prompts.path_sentences import PathFormatter
 from whystall.prompts.quantities import points, quantity
 from whystall.prompts.reasons import in_words
 
@@ -88,11 +88,11 @@ class Voice:
         self._name = name
         self._running = running
         self._limit = limit
-        self.path = PathVoice(words, name, self.metric)
+        self.path = PathFormatter(words, name, self.metric)
 
     def finding(self, finding: Any, most: int | None = None) -> Safe:
         """Return `finding` as a sentence without a full stop, with the first `most` details (None: all)."""
-        if self.path.knows(finding.kind):
+        if self.path.formats(finding.kind):
             return self.path.sentence(finding, self.who(finding.subject), most)
         text = self.lead(finding)
         phrases = self._words["phrases"].get(finding.kind)
@@ -103,7 +103,7 @@ class Voice:
 
     def lead(self, finding: Any) -> Safe:
         """Return the first part of the sentence: who does what, and where."""
-        if self.path.knows(finding.kind):
+        if self.path.formats(finding.kind):
             return self.path.lead(finding, self.who(finding.subject))
         # `allowed_cpus`: it is about these CPUs only
         confined = self._words["confined"].get(finding.kind) if "allowed_cpus" in finding.metrics else None

@@ -12,7 +12,7 @@ from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
 from whystall.agent_server.diagnosis.causes import FIRST_TOOL, NEWER_TOOLS, PATH_TOOL, of_hosts
 from whystall.agent_server.diagnosis.observer import Observer, Options
-from whystall.agent_server.diagnosis.path_needs import NEEDED_PCT, WORTH_PCT, not_called_for
+from whystall.agent_server.diagnosis.path_needs import NEEDED_PCT, WORTH_PCT, unneeded_tools
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
@@ -183,12 +183,12 @@ class Case:
             if any(measured(sign, finding, victim) for sign in cause.signs for finding in findings)
         ]
 
-    def not_called_for(self, least_pct: float = WORTH_PCT) -> set[str]:
+    def unneeded_tools(self, least_pct: float = WORTH_PCT) -> set[str]:
         """Return the tools that would measure too little of the victim's time, if all of it is accounted for."""
         path = self.results.get(PATH_TOOL)
         if not self.observer.live or path is None or path.data.thread is None or not _reliable(path):
             return set()
-        return not_called_for(path.findings, least_pct)
+        return unneeded_tools(path.findings, least_pct)
 
     # --- judging --------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Case:
         """Judge every cause by the findings; the one that explains most comes first."""
         victim = self.victim()
         found = assess(self.causes, self.findings, victim, self.reliable_tools(), _links(self.findings, victim))
-        skipped = self.not_called_for(NEEDED_PCT)
+        skipped = self.unneeded_tools(NEEDED_PCT)
         return [self._ruled_by_path(a, skipped) if a.state is CauseState.NOT_EXAMINED else a for a in found]
 
     def _ruled_by_path(self, assessment: Assessment, skipped: set[str]) -> Assessment:

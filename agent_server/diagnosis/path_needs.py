@@ -24,7 +24,7 @@ _EXAMINES: dict[str, frozenset[str]] = {
 }
 
 
-def not_called_for(findings: Sequence[Finding], least_pct: float) -> set[str]:
+def unneeded_tools(findings: Sequence[Finding], least_pct: float) -> set[str]:
     """Return the tools that would measure less than `least_pct` of the window, by the findings of the critical path."""
     spent: dict[str, float] = {}
     for finding in findings:

@@ -35,12 +35,12 @@ async def finish(case: Case) -> None:
     chosen = _chosen(case)
     if chosen or (once and case.observer.live):
         spent = _first_seconds(case) if once else 0.0
-        await _closer(case, chosen, case.duration - spent, "separates_causes" if chosen else "for_longer")
+        await _observe_longer(case, chosen, case.duration - spent, "separates_causes" if chosen else "for_longer")
     if case.observer.live and not case.target_ended and (late := _chosen(case)):
-        await _closer(case, late, max(case.duration * _FIRST_SHARE, 1.0), "separates_causes")
+        await _observe_longer(case, late, max(case.duration * _FIRST_SHARE, 1.0), "separates_causes")
 
 
-async def _closer(case: Case, tools: Sequence[str], seconds: float, why: str) -> None:
+async def _observe_longer(case: Case, tools: Sequence[str], seconds: float, why: str) -> None:
     """Observe once more; if the target has ended since, the case is concluded from what was seen before."""
     try:
         await case.observe(tools, seconds, why)
@@ -52,7 +52,7 @@ async def _closer(case: Case, tools: Sequence[str], seconds: float, why: str) ->
 
 def _chosen(case: Case) -> list[str]:
     """Return the tools to run next: those that decide, of those that the critical path calls for."""
-    chosen = next_tools(case.causes, case.assess(), case.tools, case.tried | case.not_called_for(), case.signs())
+    chosen = next_tools(case.causes, case.assess(), case.tools, case.tried | case.unneeded_tools(), case.signs())
     return chosen + sorted(case.wanted.intersection(case.tools) - case.tried - {*chosen})
 
 

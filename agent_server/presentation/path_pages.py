@@ -10,7 +10,7 @@ from whystall.prompts.render import words
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.contract.text import clean
 from whystall.tools.host.common.path_codes import RUNNING
-from whystall.tools.host.critical_path.findings import who
+from whystall.tools.host.critical_path.findings import thread_label
 from whystall.tools.host.critical_path.lanes import PathLane, Span, path_lanes
 from whystall.tools.host.critical_path.rows import INODE_NAMES
 from whystall.tools.host.critical_path.stacks import PathFrame, path_stacks
@@ -57,7 +57,7 @@ def path_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list
         clean(recording.manifest.host, 100),
     )
     lanes, left = path_lanes(world, line, rows)
-    heading = str(texts["heading_lanes"]).format(who(world, line.tid))
+    heading = str(texts["heading_lanes"]).format(thread_label(world, line.tid))
     notes = [str(texts["window_lanes"]).format(*known), str(texts["short_waits"])]
     drawn = _panel(world, lanes, left, texts)
     both = {**words(lang)["bubbles_page"], **texts}
@@ -77,7 +77,7 @@ def _flame(
         numbers = [made.frame(_label(frame, texts), kind=_kind(frame)) for frame in frames]
         made.sample(made.stack(numbers), event, float(took))
     tree = call_tree(Part(made.profile("critical_path")))
-    title = str(texts["heading"]).format(who(world, line.tid))
+    title = str(texts["heading"]).format(thread_label(world, line.tid))
     return drawn_as(tree, {**words(lang)["flame_page"], **texts}, title, ("ns", 0.0), ["", note], lang)
 
 
@@ -104,7 +104,7 @@ def _kind(frame: PathFrame) -> str:
 def _panel(world: World, lanes: Sequence[PathLane], left: int, texts: Mapping[str, Any]) -> Panel:
     drawn = [
         Lane(
-            short(who(world, lane.thread.tid)),
+            short(thread_label(world, lane.thread.tid)),
             *("thread", lane.thread.tid),
             [_slice(world, span, texts) for span in lane.spans],
             [],
@@ -128,7 +128,7 @@ def _slice(world: World, span: Span, texts: Mapping[str, Any]) -> Slice:
     if inode:
         more.append(span.object)
     if span.by:
-        more.append(str(texts["ended_by"]).format(who(world, span.by)))
+        more.append(str(texts["ended_by"]).format(thread_label(world, span.by)))
     if span.joined > 1:
         more.append(str(texts["joined"]).format(span.joined))
     look = _LOOKS.get(span.code, "unknown")

@@ -92,8 +92,8 @@ class Seen:
     """The last look at the job."""
 
     def __init__(self, root: int, objects: Objects) -> None:
-        objects.look()
-        objects.look(last=True)
+        objects.take_snapshot()
+        objects.take_snapshot(last=True)
         self.capture = objects.read()
         self.root = root
         tables = self.capture.tables
@@ -202,11 +202,11 @@ def test_a_process_in_other_namespaces() -> None:
             time.sleep(0.3)
             inside = int(children.read_text().split()[0])
             objects = Objects(Target(everything=False, pid=reader.pid, pids=[reader.pid]))
-            objects.look(last=True)
+            objects.take_snapshot(last=True)
             tables = objects.read().tables
             assert {reader.pid, writer.pid, inside} <= set(tables["threads"]["pid"])
             objects = Objects(Target(everything=False, pid=inside, pids=[inside]))
-            objects.look(last=True)
+            objects.take_snapshot(last=True)
             tables = objects.read().tables
             (waits,) = tables["threads"].filter(pid=inside).rows(named=True)
             assert tables["stacks"].filter(stack=waits["pystack"])["frames"].to_list() == [["<module> (<string>:1)"]]
@@ -225,7 +225,7 @@ def test_the_server_of_a_file() -> None:
         with subprocess.Popen(["cat", str(mount / "x")], stdout=subprocess.DEVNULL) as reader:
             time.sleep(0.3)
             objects = Objects(Target(everything=False, pid=reader.pid, pids=[reader.pid]))
-            objects.look(last=True)
+            objects.take_snapshot(last=True)
     tables = objects.read().tables
     (waits,) = tables["threads"].filter(pid=reader.pid).rows(named=True)
     assert waits["object"] == str(mount / "x")

@@ -124,7 +124,9 @@ def test_every_code_that_the_investigation_writes_has_words(lang: str) -> None:
     said = words(lang)
     assert missing <= said["missing"].keys() | said["blind"].keys()
     assert codes(r'_victim\([^)]*"(\w+)"\)', directory + "victim.py") <= said["chosen_by"].keys()
-    looks = codes(r'(?:case\.observe|_closer)\([^"]*"(\w+)"', directory + "rules.py", directory + "model_driver.py")
+    looks = codes(
+        r'(?:case\.observe|_observe_longer)\([^"]*"(\w+)"', directory + "rules.py", directory + "model_driver.py"
+    )
     assert {"first_look", "separates_causes", "model_asked"} <= looks <= said["why"].keys()
 
 

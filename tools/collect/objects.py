@@ -1,7 +1,7 @@
 """The `objects` collector: what threads wait for, and who holds it, at the start and at the end of a window.
 
-Everything is read without stopping a process. The work of a look is bounded by CPU time and by numbers of processes
-and threads; what was left out is reported.
+Everything is read without stopping a process. A snapshot is bounded in CPU time and in numbers of processes and
+threads; what was left out is reported.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.objects_frozen import Freezers
-from whystall.tools.collect.objects_look import Look, Rows, limit
 from whystall.tools.collect.objects_proc import Proc
 from whystall.tools.collect.objects_python import Interpreters
+from whystall.tools.collect.objects_snapshot import Rows, Snapshot, limit
 from whystall.tools.collect.objects_threads import ThreadReader
 from whystall.tools.collect.proc_sampler import syscall_name
 from whystall.tools.collect.python_notes import refusals
@@ -27,8 +27,8 @@ _FIND_NS = 1_000_000_000  # finding interpreters before the window: it reads sym
 
 
 class Objects:
-    """Looks at the processes of `target` and their children: call `look` at the start, `look` with ``last`` at the
-    end, then `read`."""
+    """Take snapshots of the processes of `target` and their children: call `take_snapshot` at the start and, with
+    ``last``, at the end, then `read`."""
 
     def __init__(self, target: Target, root: str = "/proc", clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._target = target
@@ -40,7 +40,7 @@ class Objects:
         self._rows = Rows()
         self._proven = False
 
-    def look(self, *, last: bool = False) -> None:
+    def take_snapshot(self, *, last: bool = False) -> None:
         """Read everything once. `last`: also the processes that hold what threads of the target wait for."""
         own = self._own_pids()
         if not last:
@@ -50,8 +50,8 @@ class Objects:
                 if not over():
                     self._interpreters.runtime(pid, named_only=False)
         self._freezers.forget()
-        look = Look(self._proc, self._interpreters, self._threads, self._rows, self._clock())
-        look.run(own, last=last, everywhere=self._target.everything)
+        snapshot = Snapshot(self._proc, self._interpreters, self._threads, self._rows, self._clock())
+        snapshot.run(own, last=last, everywhere=self._target.everything)
 
     def read(self) -> Capture:
         """Return the capture."""
@@ -73,7 +73,7 @@ class Objects:
         return own + [pid for pid in children_of(own) if pid not in own and pid != os.getpid()] if own else []
 
     def _prove(self) -> bool:
-        """Return whether the calling thread is seen in the read that it is doing."""
+        """Return whether /proc shows the calling thread in the read(2) that it is executing."""
         try:
             call = parse.syscall(self._proc.read(os.getpid(), "syscall", threading.get_native_id()))
         except ValueError:

@@ -25,13 +25,13 @@ _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 
 
 class Lock(NamedTuple):
-    """`owner`: thread id on the host, -1 if unknown. `stranger`: the number of an owner that is no thread of this
+    """`owner`: thread id on the host, -1 if unknown. `foreign_owner`: the number of an owner that is no thread of this
     process, 0: none. With `shared` it may be one of another process that shares the memory; else nobody can release
     the lock: its owner ended, or it was a thread of the parent when this process was forked."""
 
     kind: str = ""
     owner: int = -1
-    stranger: int = 0
+    foreign_owner: int = 0
     shared: bool = False
 
 

@@ -29,7 +29,7 @@ _FEW_THREADS = 500  # of a process with more, kernel stacks are read in state D 
 
 
 @dataclass
-class Waiting:
+class ThreadInfo:
     """A thread; the columns of ``objects.threads``. `objects`: (descriptor, object) of all that it waits for, of an
     epoll set its members; the first is `object`."""
 
@@ -55,7 +55,7 @@ class Waiting:
 class Process:
     """The threads of a process, and its interpreter locks. `left`: threads that were not read."""
 
-    threads: list[Waiting]
+    threads: list[ThreadInfo]
     locks: list[HeldLock]
     left: int = 0
 
@@ -115,7 +115,7 @@ class ThreadReader:
 
     def _thread(
         self, pid: int, tid: int, memory: Memory | None, tasks: Mapping[int, int], python: PythonThreads | None
-    ) -> Waiting | None:
+    ) -> ThreadInfo | None:
         # the call first: a thread that wakes meanwhile then shows as running, not in a call that it left
         denied = self._proc.denied
         text = self._proc.read(pid, "syscall", tid) if pid not in denied.get("syscall", ()) else b""
@@ -126,7 +126,7 @@ class ThreadReader:
             return None  # it ended
         if stat.state in "ZX":
             return None
-        thread = Waiting(pid, tid, stat.comm, stat.state)
+        thread = ThreadInfo(pid, tid, stat.comm, stat.state)
         if python is not None:
             thread.holds_gil = any(held.holder_tid == tid for held in python.locks)
             thread.pystack = self._interpreters.labels(python.stack(tid))
@@ -143,7 +143,7 @@ class ThreadReader:
 
     def _call(
         self,
-        thread: Waiting,
+        thread: ThreadInfo,
         call: parse.InSyscall,
         memory: Memory | None,
         tasks: Mapping[int, int],
@@ -175,11 +175,11 @@ class ThreadReader:
 
         If it is a thread of another process, it was copied by a fork; in another pid namespace the number says nothing.
         """
-        if not lock.stranger:
+        if not lock.foreign_owner:
             return lock
         own_namespace = all(inner == outer for inner, outer in tasks.items())
-        if own_namespace and not self._proc.exists(lock.stranger):
-            return Lock(lock.kind, lock.stranger)
+        if own_namespace and not self._proc.exists(lock.foreign_owner):
+            return Lock(lock.kind, lock.foreign_owner)
         if lock.shared:
             return lock if own_namespace else Lock(lock.kind)
         return Lock(ABANDONED)
@@ -200,7 +200,7 @@ class ThreadReader:
         return [(int(member), name) for member in numbers if (name := self.name(pid, int(member)))]
 
 
-def _name_owners(python: PythonThreads, threads: list[Waiting], over: Callable[[], bool]) -> None:
+def _name_owners(python: PythonThreads, threads: list[ThreadInfo], over: Callable[[], bool]) -> None:
     """Fill in the owners of Python's locks, which do not keep them."""
     waiting = [thread for thread in threads if thread.word and thread.lock == NONE]
     owners = python.lock_owners({thread.word for thread in waiting}, over)

@@ -108,7 +108,7 @@ class ProcfsEngine(Engine):
                 self._proven = self._sampler.prove()
             if "objects" in wanted:
                 self._objects = Objects(target, clock=self._clock)
-                self._objects.look()
+                self._objects.take_snapshot()
             if "proc" in wanted:
                 period = ProcOptions.of(wanted, "proc").period_ns
                 self._reader = ProcReader(target, period, clock=self._clock)
@@ -182,7 +182,7 @@ class ProcfsEngine(Engine):
         captures: dict[str, Capture] = {}
         if self._objects is not None:
             # first: what is waited for at the end must not have ended meanwhile
-            self._objects.look(last=True)
+            self._objects.take_snapshot(last=True)
             captures["objects"] = self._objects.read()
         if self._memory is not None:
             captures["memory_use"] = self._memory.read()

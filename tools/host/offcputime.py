@@ -14,10 +14,10 @@ from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
 from whystall.tools.host.common.findings import any_thread, finding, severity, window
-from whystall.tools.host.common.instants import instants_of
 from whystall.tools.host.common.lock_groups import groups_of
 from whystall.tools.host.common.objects import objects_of
 from whystall.tools.host.common.stack_frames import kernel_path, python_line
+from whystall.tools.host.common.thread_states import thread_states_of
 from whystall.tools.host.common.timelines import timelines
 from whystall.tools.host.common.wait_syscalls import FILE_LOCKS, IDLE_SYSCALLS, LOCK_SYSCALLS, blocked_in_operation
 from whystall.tools.host.common.wakers import contended_ns, wakers_of
@@ -191,7 +191,7 @@ def _contended(recording: Recording) -> tuple[dict[tuple[int, str], int], bool]:
     if not recording.has("objects"):
         return contended_ns(segments), False
     found: dict[tuple[int, str], int] = {}
-    groups = groups_of(timelines(recording), objects_of(recording), instants_of(recording))
+    groups = groups_of(timelines(recording), objects_of(recording), thread_states_of(recording))
     for group in groups:
         if group.what in ("lock", "interpreter"):
             for tid, waiter in group.waiters.items():

@@ -13,7 +13,7 @@ from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.deadlocks import deadlock_findings
 from whystall.tools.host.common.findings import finding, window
-from whystall.tools.host.common.instants import Instant, Instants, instants_of, merged
+from whystall.tools.host.common.thread_states import ThreadState, ThreadStates, merged, thread_states_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -69,7 +69,7 @@ class Data(Model):
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Return the threads at the end of `recording`."""
-    known = instants_of(recording)
+    known = thread_states_of(recording)
     threads = [t for t in known.threads.values() if t.frames or params.native]
     groups = merged(threads)
     rows = [_row(group, known) for group in groups]
@@ -86,7 +86,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def _row(group: Sequence[Instant], known: Instants) -> Row:
+def _row(group: Sequence[ThreadState], known: ThreadStates) -> Row:
     first = group[0]
     return Row(
         threads=len(group),
@@ -106,7 +106,7 @@ def _row(group: Sequence[Instant], known: Instants) -> Row:
     )
 
 
-def _process(pid: int, known: Instants) -> ProcessRow:
+def _process(pid: int, known: ThreadStates) -> ProcessRow:
     threads = known.of_process(pid)
     holder = next((t for t in threads if t.holds_interpreter_lock), None)
     text = "" if holder is None else f"{holder.name} at {holder.place.line}" if holder.place.line else holder.name
@@ -120,9 +120,9 @@ def _process(pid: int, known: Instants) -> ProcessRow:
     )
 
 
-def _stopped(known: Instants, recording: Recording) -> list[Finding]:
+def _stopped(known: ThreadStates, recording: Recording) -> list[Finding]:
     """Return a finding per process whose threads are stopped, traced, or in a frozen cgroup."""
-    groups: dict[tuple[int, str], list[Instant]] = {}
+    groups: dict[tuple[int, str], list[ThreadState]] = {}
     for thread in known.threads.values():
         if thread.kind.code in _STOPPED:
             groups.setdefault((thread.pid, thread.kind.code), []).append(thread)
@@ -135,7 +135,7 @@ def _stopped(known: Instants, recording: Recording) -> list[Finding]:
     return found[:20]
 
 
-def _dump(known: Instants, pids: Sequence[int]) -> Iterator[str]:
+def _dump(known: ThreadStates, pids: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a dump: processes, and their threads with stacks, innermost frame first; equal ones once."""
     lines = 0
     for pid in pids:
@@ -153,7 +153,7 @@ def _dump(known: Instants, pids: Sequence[int]) -> Iterator[str]:
         yield ""
 
 
-def _group(group: Sequence[Instant], known: Instants) -> Iterator[str]:
+def _group(group: Sequence[ThreadState], known: ThreadStates) -> Iterator[str]:
     first = group[0]
     numbers = ", ".join(str(t.tid) for t in group[:_LISTED]) + (", ..." if len(group) > _LISTED else "")
     count = f"{len(group)} threads ({numbers})" if len(group) > 1 else f"Thread {numbers}"

@@ -13,10 +13,10 @@ from whystall.tools.collect.objects import Objects
 from whystall.tools.collect.objects_file_locks import concerning, file_locks, same_lock
 from whystall.tools.collect.objects_frozen import Freezers
 from whystall.tools.collect.objects_fuse import FuseMounts, served_connection, waits_for_server
-from whystall.tools.collect.objects_look import shared_file, shared_files
 from whystall.tools.collect.objects_proc import Proc, waited_descriptors, waited_path
 from whystall.tools.collect.objects_python import Interpreters
-from whystall.tools.collect.objects_threads import ThreadReader, Waiting
+from whystall.tools.collect.objects_snapshot import shared_file, shared_files
+from whystall.tools.collect.objects_threads import ThreadInfo, ThreadReader
 from whystall.tools.collect.proc_parse import InSyscall
 from whystall.tools.collect.tables import OBJECTS
 from whystall.tools.recording.target import Target
@@ -60,7 +60,7 @@ class Pretended:
         (self.root / str(self.pid) / "fd" / str(fd)).symlink_to(link)
         (self.root / str(self.pid) / "fdinfo" / str(fd)).write_text(fdinfo)
 
-    def read(self, most: int = 100) -> list[Waiting]:
+    def read(self, most: int = 100) -> list[ThreadInfo]:
         proc = Proc(str(self.root))
         reader = ThreadReader(proc, Interpreters(str(self.root)), Freezers(str(self.root)))
         return reader.read(self.pid, most, lambda: False).threads
@@ -116,8 +116,8 @@ def test_threads_that_ended_and_too_many(proc: Pretended) -> None:
 
 def test_a_target_that_has_exited_leaves_empty_tables() -> None:
     objects = Objects(Target(everything=False, pid=GONE, pids=[GONE]))
-    objects.look()
-    objects.look(last=True)
+    objects.take_snapshot()
+    objects.take_snapshot(last=True)
     capture = objects.read()
     assert {name: frame.schema for name, frame in capture.tables.items()} == OBJECTS
     assert capture.tables["threads"].is_empty()
@@ -229,5 +229,5 @@ def test_the_path_of_a_call() -> None:
 
 def test_our_own_process_is_not_among_the_children_of_the_target() -> None:
     objects = Objects(Target(everything=False, pid=os.getppid(), pids=[os.getppid()]))
-    objects.look(last=True)
+    objects.take_snapshot(last=True)
     assert os.getpid() not in objects.read().tables["threads"]["pid"].to_list()

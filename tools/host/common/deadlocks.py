@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.host.common.findings import finding, window
-from whystall.tools.host.common.instants import Cycle, Instant, Instants
+from whystall.tools.host.common.thread_states import Cycle, ThreadState, ThreadStates
 from whystall.tools.recording.store import Recording
 
 _MOST = 10
 _NAMED = 6
 
 
-def deadlock_findings(known: Instants, recording: Recording) -> list[Finding]:
+def deadlock_findings(known: ThreadStates, recording: Recording) -> list[Finding]:
     """Return a finding per cycle of the wait-for graph, per lock whose owner is gone, and per process whose threads all
     wait for locks that keep no owner."""
     cycles = known.cycles()
@@ -23,7 +23,7 @@ def deadlock_findings(known: Instants, recording: Recording) -> list[Finding]:
     return found[:_MOST]
 
 
-def stuck_without_owner(known: Instants, pid: int) -> list[Instant]:
+def stuck_without_owner(known: ThreadStates, pid: int) -> list[ThreadState]:
     """Return the Python threads of a process that wait for locks without an owner, if nobody else can release these.
 
     That is: at least two threads have waited for different locks all the time, and all other threads that run Python
@@ -47,12 +47,14 @@ def _cycle(cycle: Cycle, recording: Recording) -> Finding:
     return _finding(first, len(cycle.threads), attributes, Severity.CRITICAL, recording)
 
 
-def _without_owner(stuck: list[Instant], recording: Recording) -> Finding:
+def _without_owner(stuck: list[ThreadState], recording: Recording) -> Finding:
     lines = ", ".join(_step(t) for t in stuck[:_NAMED])
     return _finding(stuck[0], len(stuck), {"proof": "no_owner_kept", "cycle": lines}, Severity.MAJOR, recording)
 
 
-def _finding(first: Instant, threads: int, attributes: dict[str, str], bad: Severity, recording: Recording) -> Finding:
+def _finding(
+    first: ThreadState, threads: int, attributes: dict[str, str], bad: Severity, recording: Recording
+) -> Finding:
     subject = Subject(type="thread", pid=first.pid, tid=first.tid, comm=first.comm)
     interval = window(recording.manifest.window_ns)
     metrics = {"threads": threads, "window_pct": 100.0}
@@ -61,11 +63,11 @@ def _finding(first: Instant, threads: int, attributes: dict[str, str], bad: Seve
     return finding("lock.deadlock", subject, interval, metrics, bad, attributes)
 
 
-def _chain(threads: tuple[Instant, ...]) -> str:
+def _chain(threads: tuple[ThreadState, ...]) -> str:
     names = [_step(t) for t in threads[:_NAMED]]
     more = [f"{len(threads) - _NAMED} more"] if len(threads) > _NAMED else []
     return " -> ".join([*names, *more, threads[0].name])
 
 
-def _step(thread: Instant) -> str:
+def _step(thread: ThreadState) -> str:
     return f"{thread.name} at {thread.place.line}" if thread.place.line else thread.name

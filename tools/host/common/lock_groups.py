@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Literal, NamedTuple
 
-from whystall.tools.host.common.instants import Instants
 from whystall.tools.host.common.objects import OWNED, Objects, passing_words
 from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.thread_states import ThreadStates
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import Kind, wait_kind
 
@@ -34,10 +34,10 @@ _MOST_GROUPS = 5000
 _MOST_COMPARED = 200_000
 _MOST_SPANS = 2000
 # Consecutive waits of a thread on one word: a wait that a time-out ended goes on within this time.
-_GOES_ON_NS = 2_000_000
+_SAME_WAIT_NS = 2_000_000
 
 
-class Ended(NamedTuple):
+class EndedWait(NamedTuple):
     """Part of the waiting that one thread ended."""
 
     tid: int
@@ -76,7 +76,7 @@ class Group:
     evidence: Evidence = "none"
     waiters: dict[int, Waiter] = field(default_factory=dict)
     kinds: Counter[Kind] = field(default_factory=Counter)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedWait] = field(default_factory=list)
 
     @property
     def total_ns(self) -> int:
@@ -88,7 +88,7 @@ class Group:
         """The thread that waits most."""
         return max(self.waiters.values(), key=lambda w: w.total_ns)
 
-    def enders(self) -> Counter[int]:
+    def ended_by(self) -> Counter[int]:
         """Return the waiting that each thread ended, ns by tid."""
         found: Counter[int] = Counter()
         for part in self.ended:
@@ -96,7 +96,7 @@ class Group:
         return found
 
 
-def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: Instants | None) -> list[Group]:
+def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: ThreadStates | None) -> list[Group]:
     """Return the waits on futex words and file locks, longest first."""
     found: dict[tuple[int, int, str], Group] = {}
     for line in lines.values():
@@ -130,7 +130,7 @@ def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: Instants |
     passing = passing_words(lines.values())
     owned = known.lock_kinds if known is not None else {}
     for group in found.values():
-        group.what, group.evidence = _what(group, objects, owned, passing.get(group.pid, set()))
+        group.what, group.evidence = _object_kind(group, objects, owned, passing.get(group.pid, set()))
     return sorted(found.values(), key=lambda g: -g.total_ns)
 
 
@@ -144,7 +144,7 @@ def _key(line: Timeline, wait: Wait, gil: Collection[int]) -> tuple[int, int, st
     return None
 
 
-def _ended(waiter: Waiter) -> Iterable[Ended]:
+def _ended(waiter: Waiter) -> Iterable[EndedWait]:
     """Yield the thread's waits on the object with who ended each. A wait that only timed out, as those for Python's
     interpreter lock do every 5 ms, is ended by whoever ends the one that follows it at once."""
     tid, since = 0, 0
@@ -152,22 +152,21 @@ def _ended(waiter: Waiter) -> Iterable[Ended]:
     for wait in reversed(waiter.waits):
         if wait.waker_tid > 0 and wait.context in ("", "task") and wait.waker_tid != line.tid:
             tid, since = wait.waker_tid, wait.start_ns
-        elif tid and since - wait.end_ns > _GOES_ON_NS:
+        elif tid and since - wait.end_ns > _SAME_WAIT_NS:
             tid = 0
         if tid:
             since = wait.start_ns
-            yield Ended(tid, wait.start_ns, wait.awake_ns, line.tid)
+            yield EndedWait(tid, wait.start_ns, wait.awake_ns, line.tid)
 
 
-def _by_activity(group: Group, lines: Mapping[int, Timeline]) -> list[Ended]:
+def _by_activity(group: Group, lines: Mapping[int, Timeline]) -> list[EndedWait]:
     """Return the waits for the interpreter lock whose end by the holder was too short to be recorded, with who held it.
 
-    A thread waits for 5 ms, then asks the holder to give the lock up, which takes microseconds. Meanwhile the holder is
-    the one of the threads that contend for it that neither waits for it nor for anything else; a wait in which two were
-    active is left out.
+    A thread waits for 5 ms, then requests the lock from the holder, which takes microseconds. The holder is the one
+    contending thread that was active for most of the wait; a wait during which two were active is left out.
     """
     known = {(part.waiter_tid, part.start_ns) for part in group.ended}
-    contenders = {tid: lines[tid] for tid in {*group.waiters, *group.enders()} if tid in lines}
+    contenders = {tid: lines[tid] for tid in {*group.waiters, *group.ended_by()} if tid in lines}
     found, budget = [], _MOST_COMPARED
     for tid, waiter in group.waiters.items():
         others = [line for other, line in contenders.items() if other != tid and line.pid == group.pid]
@@ -177,7 +176,7 @@ def _by_activity(group: Group, lines: Mapping[int, Timeline]) -> list[Ended]:
                 continue
             active = [line.tid for line in others if 2 * _active(line, wait) > wait.awake_ns - wait.start_ns]
             if len(active) == 1:
-                found.append(Ended(active[0], wait.start_ns, wait.awake_ns, tid))
+                found.append(EndedWait(active[0], wait.start_ns, wait.awake_ns, tid))
     return found
 
 
@@ -190,7 +189,7 @@ def _active(line: Timeline, during: Wait) -> int:
     return during.awake_ns - during.start_ns - blocked
 
 
-def _what(
+def _object_kind(
     group: Group, objects: Objects, owned: Mapping[tuple[int, int], str], passing: set[int]
 ) -> tuple[What, Evidence]:
     """Return what a group of waits is on, and by which evidence.
@@ -220,16 +219,16 @@ def _what(
     return "unknown", "none"
 
 
-class Meanwhile(NamedTuple):
+class Activity(NamedTuple):
     """What a thread did in most of the time in question: `doing` is a wait's code or ``running``."""
 
     doing: str
     code: str
 
 
-def meanwhile(
+def main_activity(
     line: Timeline, spans: Iterable[tuple[int, int]], gil: Collection[int], sample_ns: float
-) -> Meanwhile | None:
+) -> Activity | None:
     """Return what a thread did within `spans`, of which the longest are examined; None if nothing of it is known.
     `sample_ns`: between two samples."""
     took: Counter[tuple[str, str]] = Counter()
@@ -252,4 +251,4 @@ def meanwhile(
     most = by_doing.most_common(1)[0][0]
     # a thread that waits for a CPU has no stack: it is where it was when it ran
     code = max(took, key=lambda did: (bool(did[1]), did[0] == most, took[did]))[1]
-    return Meanwhile(most, code)
+    return Activity(most, code)

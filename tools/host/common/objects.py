@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from whystall.tools.host.common.looks import last_look
+from whystall.tools.host.common.snapshots import last_snapshot
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.recording.store import Recording
 
@@ -121,7 +121,7 @@ def objects_of(recording: Recording) -> Objects:
         if row["lock_kind"] == "gil" and row["lock"]:
             words.setdefault(row["pid"], set()).add(row["lock"])
     ends: dict[str, list[dict[str, Any]]] = {}
-    for row in last_look(recording, "ends").iter_rows(named=True):
+    for row in last_snapshot(recording, "ends").iter_rows(named=True):
         ends.setdefault(row["object"], []).append(row)
     return Objects(
         recorded=True,
@@ -129,7 +129,7 @@ def objects_of(recording: Recording) -> Objects:
         gil_words=words,
         sockets={row["inode"]: row for row in _rows(recording, "sockets")},
         ends=ends,
-        file_locks=list(last_look(recording, "file_locks").iter_rows(named=True)),
+        file_locks=list(last_snapshot(recording, "file_locks").iter_rows(named=True)),
     )
 
 

@@ -266,7 +266,7 @@ _FAULTS = frozenset(
 _INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "common_interrupt", "handle_softirqs", "__do_softirq", "irq_exit")
 
 
-def waits_spinning(place: Place) -> str:
+def spinning_wait(place: Place) -> str:
     """Return what a running thread waits for (`path_codes.WAITS`): synchronising calls of accelerators look again and
     again whether the device is done. Empty: it does not wait."""
     return "device" if place.in_device_call else ""

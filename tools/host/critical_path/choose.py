@@ -16,10 +16,10 @@ _AWAITED = 0.1
 
 
 class Choice(NamedTuple):
-    """The chosen thread, and the second best. `why`: a code of ``chosen_by`` in ``prompts/words``."""
+    """The chosen thread, and the second best. `reason`: a code of ``chosen_by`` in ``prompts/words``."""
 
     line: Timeline
-    why: str
+    reason: str
     runner_up: Timeline | None
 
 
@@ -55,8 +55,8 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
     main = next((line for line in lines if line.tid == root), None)
     ranked = sorted(lines, key=lambda line: -_progress(uses[line.tid]))
 
-    def choice(line: Timeline, why: str) -> Choice:
-        return Choice(line, why, next((other for other in ranked if other.tid != line.tid), None))
+    def choice(line: Timeline, reason: str) -> Choice:
+        return Choice(line, reason, next((other for other in ranked if other.tid != line.tid), None))
 
     if main is not None and not _parked(main, uses[main.tid]):
         return choice(main, "main_thread")

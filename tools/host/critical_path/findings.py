@@ -57,7 +57,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         "role": row.place.role,
         "object": world.objects.name(row.object) if row.object.startswith("socket:[") else row.object,
         "detail": row.detail,
-        "by": most_by(row),
+        "by": main_actor(row),
     }
     if running:
         attributes["mode"] = row.mode
@@ -76,7 +76,11 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
     root = row.root()
     if root is not None:
         step, took = root
-        attributes |= {"chain": chain_text(world, row), "root_by": who(world, step.tid), "root_code": step.line}
+        attributes |= {
+            "chain": chain_text(world, row),
+            "root_by": thread_label(world, step.tid),
+            "root_code": step.line,
+        }
         attributes |= {"root_wait": step.code, "root_object": world.objects.name(step.object)}
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
     if row.object.startswith("/"):
@@ -191,7 +195,7 @@ def lag_finding(line: Timeline, lag: Lag, window_ns: int) -> Finding:
     )
 
 
-def who(world: World, tid: int) -> str:
+def thread_label(world: World, tid: int) -> str:
     """Return a thread as text: ``python3 (812)``; of another process with its pid, ``worker (813 of 812)``."""
     line = world.lines.get(tid)
     if line is None:
@@ -199,7 +203,7 @@ def who(world: World, tid: int) -> str:
     return f"{line.comm} ({tid})" if line.pid == tid else f"{line.comm} ({tid} of {line.pid})"
 
 
-def most_by(row: Row) -> str:
+def main_actor(row: Row) -> str:
     """Return who ended most of a row's waits, or had the CPU for most of them."""
     if not row.by:
         return ""
@@ -228,7 +232,7 @@ def _step_text(world: World, step: Step) -> str:
     if step.code == NOT_FOLLOWED:
         return "..."
     does = step.mode if step.code == RUNNING and step.mode != "user" else step.code
-    parts = [who(world, step.tid), does, step.detail, step.line and f"at {step.line}"]
+    parts = [thread_label(world, step.tid), does, step.detail, step.line and f"at {step.line}"]
     if step.object and step.code != RUNNING:
         parts.append(f"of {world.objects.name(step.object)}")
     return " ".join(part for part in parts if part)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import Function, Place
 from whystall.tools.host.common.timelines import Timeline
-from whystall.tools.host.common.wait_kinds import running_kind, waits_spinning
+from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
 from whystall.tools.host.critical_path.walk import World
 
 _LEAST_NS = 20_000_000
@@ -101,7 +101,7 @@ def _moments(world: World, line: Timeline, sample_ns: float) -> list[_Moment]:
     half = int(sample_ns / 2)
     for sample in line.samples:
         if sample.place.python:
-            code, mode = waits_spinning(sample.place), ""
+            code, mode = spinning_wait(sample.place), ""
             if not code:
                 kind = running_kind(sample.place, sample.kernel)
                 code, mode = RUNNING, f"{kind.code} {kind.detail}".strip()

@@ -10,7 +10,7 @@ from whystall.tools.contract.text import path_pattern
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import NOWHERE, Place
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import running_kind, waits_spinning
+from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
 from whystall.tools.host.critical_path.walk import Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
@@ -163,7 +163,7 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
     kind = world.kind(line, wait)
     blocked, runnable = wait.awake_ns - wait.start_ns, wait.end_ns - wait.awake_ns
     code = kind.code
-    if code == "events" and world.asks_server(line, wait):
+    if code == "events" and world.awaits_server(line, wait):
         code = "socket"
     if code in ("queue", "lock", "events") and wait.asked_ns > 0:
         end = world.end_of(line, wait)
@@ -210,7 +210,7 @@ def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
     for number, sample in enumerate(line.samples, 1):
         took = ran * number // len(line.samples) - given
         given += took
-        if code := waits_spinning(sample.place):
+        if code := spinning_wait(sample.place):
             row = rows.setdefault((code, "", sample.place.line, ""), Row(code, place=sample.place))
         else:
             kind = running_kind(sample.place, sample.kernel)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import text
 from whystall.tools.host.common.timelines import Timeline
-from whystall.tools.host.critical_path.findings import who
+from whystall.tools.host.critical_path.findings import thread_label
 from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import World
 
@@ -29,13 +29,17 @@ def path_stacks(world: World, line: Timeline, rows: Sequence[Row]) -> Counter[tu
     weights: Counter[tuple[PathFrame, ...]] = Counter()
     for row in rows:
         places = [PathFrame("line", text(frame)) for frame in reversed(row.place.python)]
-        frames = [PathFrame("thread", who(world, line.tid)), *places, _does(row.code, row.mode, row.detail, row.object)]
+        frames = [
+            PathFrame("thread", thread_label(world, line.tid)),
+            *places,
+            _does(row.code, row.mode, row.detail, row.object),
+        ]
         followed = 0
         for chain, took in row.chains.items():
             steps = [
                 part
                 for step in chain
-                for part in _frames(who(world, step.tid), step.line, _does(step.code, step.mode, "", ""))
+                for part in _frames(thread_label(world, step.tid), step.line, _does(step.code, step.mode, "", ""))
             ]
             weights[tuple(frames + list(_without_repeats(steps)))] += took
             followed += took

@@ -19,10 +19,10 @@ from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits
 from whystall.tools.host.critical_path.findings import (
     chain_text,
     lag_finding,
-    most_by,
+    main_actor,
     path_findings,
     pause_findings,
-    who,
+    thread_label,
 )
 from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
@@ -155,7 +155,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         findings=findings,
         data=Data(
             thread=_thread(line),
-            chosen_by=choice.why,
+            chosen_by=choice.reason,
             runner_up=_thread(choice.runner_up) if choice.runner_up is not None else None,
             rows=[_path_row(world, row) for row in rows[: max(params.top, 10)]],
             pauses=[_pause_row(pause, world.window_ns) for pause in pauses[: params.top]],
@@ -252,9 +252,9 @@ def _path_row(world: World, row: Row) -> PathRow:
         count=row.count,
         p50_ms=row.typical_ns / 1e6 if row.took else None,
         max_ms=row.longest_ns / 1e6 if row.took else None,
-        by=most_by(row),
+        by=main_actor(row),
         chain=chain_text(world, row),
-        root=who(world, root[0].tid) if root else "",
+        root=thread_label(world, root[0].tid) if root else "",
         root_what=root[0].code if root else "",
         root_line=root[0].line if root else "",
         root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,

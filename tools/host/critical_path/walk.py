@@ -14,7 +14,7 @@ from typing import NamedTuple
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import Kind, running_kind, wait_kind, waits_spinning
+from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
 
 _DEPTH = 12
 # Parts of time that are followed for one table; beyond it they are counted as not followed.
@@ -151,7 +151,7 @@ class World:
                 best, most = other, ran
         return best
 
-    def asks_server(self, line: Timeline, wait: Wait) -> bool:
+    def awaits_server(self, line: Timeline, wait: Wait) -> bool:
         """Return whether a wait for events was ended by the answer of a server, of which the process is a client."""
         end = self.end_of(line, wait)
         if end.context != "network" and not (end.context == "task" and end.waker_syscall in _SENDS):
@@ -245,7 +245,7 @@ class World:
             return
         steps: Counter[Step] = Counter()
         for sample in samples:
-            code, kind = waits_spinning(sample.place), running_kind(sample.place, sample.kernel)
+            code, kind = spinning_wait(sample.place), running_kind(sample.place, sample.kernel)
             mode, detail = ("", "") if code else kind
             steps[Step(line.tid, code or RUNNING, mode, detail, sample.place.line, "")] += 1
         for step, count in steps.items():

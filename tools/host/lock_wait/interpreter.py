@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from whystall.tools.host.common.lock_groups import Group, Meanwhile, meanwhile
+from whystall.tools.host.common.lock_groups import Activity, Group, main_activity
 from whystall.tools.host.common.timelines import Timeline
 
 
@@ -37,7 +37,7 @@ def shares(group: Group, lines: Mapping[int, Timeline], window_ns: int, sample_n
         line = lines.get(tid)
         if line is None or line.pid != group.pid:
             continue
-        did = meanwhile(line, held.get(tid, ()), {group.word}, sample_ns)
+        did = main_activity(line, held.get(tid, ()), {group.word}, sample_ns)
         waiter = group.waiters.get(tid)
         found.append(
             Share(
@@ -65,7 +65,7 @@ def _sampled(group: Group, lines: Mapping[int, Timeline], waited: Iterable[tuple
     return found
 
 
-def _code(did: Meanwhile | None, otherwise: str) -> str:
+def _code(did: Activity | None, otherwise: str) -> str:
     return did.code if did is not None and did.code else otherwise
 
 

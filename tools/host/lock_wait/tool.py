@@ -12,9 +12,9 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.deadlocks import deadlock_findings
-from whystall.tools.host.common.instants import Instants, instants_of
-from whystall.tools.host.common.lock_groups import Evidence, Group, What, groups_of, meanwhile
+from whystall.tools.host.common.lock_groups import Evidence, Group, What, groups_of, main_activity
 from whystall.tools.host.common.objects import objects_of
+from whystall.tools.host.common.thread_states import ThreadStates, thread_states_of
 from whystall.tools.host.common.timelines import Timeline, timelines
 from whystall.tools.host.lock_wait.findings import Held, findings_of
 from whystall.tools.host.lock_wait.interpreter import Share, shares
@@ -94,7 +94,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Judge the waits for locks in `recording`."""
     window_ns = max(recording.manifest.window_ns, 1)
     lines, objects = timelines(recording), objects_of(recording)
-    known = instants_of(recording) if recording.has("objects") else None
+    known = thread_states_of(recording) if recording.has("objects") else None
     groups = groups_of(lines, objects, known)
     sample_ns = _sample_ns(recording)
     held = {id(g): _held(g, lines, known, sample_ns) for g in groups}
@@ -120,18 +120,18 @@ def _sample_ns(recording: Recording) -> float:
     return period if period > 0 else SAMPLE_NS
 
 
-def _held(group: Group, lines: Mapping[int, Timeline], known: Instants | None, sample_ns: float) -> Held:
+def _held(group: Group, lines: Mapping[int, Timeline], known: ThreadStates | None, sample_ns: float) -> Held:
     """Return who held a lock: the owner that memory names if a thread still waits, else who ended most waiting."""
-    enders = group.enders()
+    ended_by = group.ended_by()
     owner = _owner(group, known)
-    tid = owner if owner is not None else enders.most_common(1)[0][0] if enders else None
+    tid = owner if owner is not None else ended_by.most_common(1)[0][0] if ended_by else None
     if tid is None:
         return _file_holder(group, known) if group.what == "file" and known is not None else Held()
-    pct = 100 * enders[tid] / max(group.total_ns, 1) if enders[tid] else None
+    pct = 100 * ended_by[tid] / max(group.total_ns, 1) if ended_by[tid] else None
     line = lines.get(tid)
-    if line is not None and enders[tid]:
+    if line is not None and ended_by[tid]:
         spans = [(p.start_ns, p.end_ns) for p in group.ended if p.tid == tid]
-        did = meanwhile(line, spans, {group.word}, sample_ns)
+        did = main_activity(line, spans, {group.word}, sample_ns)
         doing, code = (did.doing, did.code) if did is not None else ("", "")
         return Held(tid, f"{line.comm} ({tid})", doing, code, pct, owner)
     thread = known.threads.get(tid) if known is not None else None
@@ -140,7 +140,7 @@ def _held(group: Group, lines: Mapping[int, Timeline], known: Instants | None, s
     return Held(tid, thread.name, thread.kind.code, thread.place.line, pct, owner)
 
 
-def _owner(group: Group, known: Instants | None) -> int | None:
+def _owner(group: Group, known: ThreadStates | None) -> int | None:
     """Return the thread that has the lock for which a thread of the group waits at the end."""
     if known is None or group.what in ("queue", "barrier"):
         return None
@@ -153,7 +153,7 @@ def _owner(group: Group, known: Instants | None) -> int | None:
     return None
 
 
-def _file_holder(group: Group, known: Instants) -> Held:
+def _file_holder(group: Group, known: ThreadStates) -> Held:
     for waiter in group.waiters.values():
         pid = known.objects.lock_holder(waiter.line.pid)
         if pid is not None and pid > 0:

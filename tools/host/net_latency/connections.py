@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whystall.tools.host.common.looks import first_look, last_look
+from whystall.tools.host.common.snapshots import first_snapshot, last_snapshot
 from whystall.tools.recording.store import Recording
 
 Socket = Mapping[str, Any]
@@ -106,10 +106,10 @@ def port_of(endpoint: str) -> int | None:
 def connections(recording: Recording, pids: Collection[int] | None) -> list[Connection]:
     """Return the connections of the processes `pids` (None: of all), by process and inode."""
     before: dict[int, Socket] = {
-        row["inode"]: row for row in _distinct(first_look(recording, "sockets").iter_rows(named=True), pids)
+        row["inode"]: row for row in _distinct(first_snapshot(recording, "sockets").iter_rows(named=True), pids)
     }
-    rows = list(last_look(recording, "sockets").iter_rows(named=True))
-    every = rows + list(first_look(recording, "sockets").iter_rows(named=True))
+    rows = list(last_snapshot(recording, "sockets").iter_rows(named=True))
+    every = rows + list(first_snapshot(recording, "sockets").iter_rows(named=True))
     holders: dict[int, Socket] = {}
     for held in every:
         if held["pid"] >= 0:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
 from whystall.tools.host.common.findings import finding, severity, window
-from whystall.tools.host.common.instants import Instants
+from whystall.tools.host.common.thread_states import ThreadStates
 from whystall.tools.host.net_latency.connections import Connection
 from whystall.tools.host.net_latency.waits import NetWait
 
@@ -44,7 +44,7 @@ _MOST = 10
 
 
 def judged(
-    found: Sequence[Connection], waited: Sequence[NetWait], known: Instants, window_ns: int, *, complete: bool
+    found: Sequence[Connection], waited: Sequence[NetWait], known: ThreadStates, window_ns: int, *, complete: bool
 ) -> list[Finding]:
     """Return findings about connections and waits, worst first; with `complete` also that connections are in order."""
     results: list[tuple[int, Finding]] = []
@@ -73,7 +73,7 @@ def _subject(connection: Connection) -> Subject:
     return Subject(type="process", pid=connection.pid, comm=connection.comm)
 
 
-def _place(connection: Connection, own: Sequence[NetWait], known: Instants) -> dict[str, str]:
+def _place(connection: Connection, own: Sequence[NetWait], known: ThreadStates) -> dict[str, str]:
     """Return both ends, the line that waits longest for the connection, and where a local peer is."""
     found = {"peer": connection.peer, "local": connection.local}
     if own:

@@ -10,8 +10,8 @@ from whystall.tools.collect.options import SwitchOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.common.instants import Instants, instants_of
-from whystall.tools.host.common.looks import target_pids
+from whystall.tools.host.common.snapshots import target_pids
+from whystall.tools.host.common.thread_states import ThreadStates, thread_states_of
 from whystall.tools.host.net_latency.connections import Connection, connections
 from whystall.tools.host.net_latency.findings import judged
 from whystall.tools.host.net_latency.waits import NetWait, What, waits
@@ -108,7 +108,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     window_ns = max(recording.manifest.window_ns, 1)
     found = connections(recording, target_pids(recording))
     waited = waits(recording, found)
-    known = instants_of(recording)
+    known = thread_states_of(recording)
     rows = sorted((_row(c, waited, known) for c in found), key=lambda r: (-r.waited_ms, -_moved(r), r.pid, r.fd))
     peers = _peers(rows)
     by_inode = {c.inode: c for c in found}
@@ -123,7 +123,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
-def _row(connection: Connection, waited: Sequence[NetWait], known: Instants) -> Row:
+def _row(connection: Connection, waited: Sequence[NetWait], known: ThreadStates) -> Row:
     own = [w for w in waited if w.inode == connection.inode]
     return Row(
         pid=connection.pid,

@@ -12,7 +12,7 @@ import pytest
 from whystall.tools.host.common.path_codes import WAITS
 from whystall.tools.host.common.places import Place, place_of_calls, place_of_texts
 from whystall.tools.host.common.timelines import Wait
-from whystall.tools.host.common.wait_kinds import Kind, running_kind, wait_kind, waits_spinning
+from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
 
 FUTEX = "futex_do_wait __futex_wait futex_wait do_futex __x64_sys_futex"
 FUTEX_5_10 = "futex_wait_queue_me futex_wait do_futex __x64_sys_futex"
@@ -126,8 +126,8 @@ def sampled(*native: tuple[str, str]) -> Place:
 def test_running_in_a_synchronising_call_is_a_wait_for_the_device_and_other_calls_of_a_driver_are_not() -> None:
     waits = sampled(("[libcuda.so.1+0x10]", "/usr/lib/libcuda.so.1"), ("cudaStreamSynchronize", "/x/libcudart.so.12"))
     unnamed = sampled(("[libcuda.so.1+0x10]", "/usr/lib/libcuda.so.1"))
-    assert (waits_spinning(waits), waits.line) == ("device", LINE)
-    assert waits_spinning(unnamed) == ""
+    assert (spinning_wait(waits), waits.line) == ("device", LINE)
+    assert spinning_wait(unnamed) == ""
     assert unnamed.in_driver
     assert not sampled(("dgemm_kernel", "/x/libopenblas.so")).in_driver
 

@@ -1,4 +1,4 @@
-"""The two readings of the collector ``objects``: at the start and at the end of the window."""
+"""The two snapshots of the collector ``objects``: at the start and at the end of the window."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import polars as pl
 from whystall.tools.recording.store import Recording
 
 
-def first_look(recording: Recording, table: str) -> pl.DataFrame:
+def first_snapshot(recording: Recording, table: str) -> pl.DataFrame:
     """Return the rows of ``objects.<table>`` as read at the start of the window."""
     return recording.table(f"objects.{table}").filter(pl.col("at_ns") < recording.manifest.window_ns / 2)
 
 
-def last_look(recording: Recording, table: str) -> pl.DataFrame:
+def last_snapshot(recording: Recording, table: str) -> pl.DataFrame:
     """Return the rows of ``objects.<table>`` as read at the end of the window."""
     return recording.table(f"objects.{table}").filter(pl.col("at_ns") >= recording.manifest.window_ns / 2)
 
@@ -23,7 +23,7 @@ def target_pids(recording: Recording) -> frozenset[int] | None:
     target = recording.manifest.target
     if target.everything:
         return None
-    pids = {*target.pids, *first_look(recording, "threads")["pid"].to_list()}
+    pids = {*target.pids, *first_snapshot(recording, "threads")["pid"].to_list()}
     if recording.has("proc"):
         parents = dict(recording.table("proc.processes").select("pid", "ppid").unique().iter_rows())
         for pid in parents:

@@ -1,4 +1,4 @@
-"""One look at what threads wait for, and who holds it."""
+"""One snapshot of what threads wait for, and who holds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whystall.tools.collect.objects_fuse import FuseMounts, waits_for_server
 from whystall.tools.collect.objects_proc import Proc
 from whystall.tools.collect.objects_python import Interpreters
 from whystall.tools.collect.objects_sockets import Sockets, name_of
-from whystall.tools.collect.objects_threads import ThreadReader, Waiting
+from whystall.tools.collect.objects_threads import ThreadInfo, ThreadReader
 from whystall.tools.collect.tables import OBJECTS
 from whystall.tools.contract.text import clean, clean_path
 
@@ -24,7 +24,7 @@ _MOST_SOCKETS = 4096
 _MOST_LOCKS = 1024
 _SHARED = ("pipe:[", "anon_inode:[eventfd")
 _ROUNDS = 4  # how far holders are followed: holders of what holders wait for ...
-# CPU time of one look, by part
+# CPU time of one snapshot, by part
 _OWN_NS = 150_000_000
 _OTHERS_NS = 40_000_000
 _SCAN_NS = 60_000_000
@@ -36,8 +36,8 @@ Row = tuple[object, ...]
 
 @dataclass
 class Rows:
-    """The rows of all looks by table, and what was left out by kind; of two looks the one that left out more counts.
-    `failed`: sockets that could not be read, with the reason."""
+    """The rows of both snapshots by table, and the larger number of what either left out, by kind. `failed`:
+    sockets that could not be read, with the reason."""
 
     tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in OBJECTS})
     left: dict[str, int] = field(default_factory=dict)
@@ -59,12 +59,12 @@ class Rows:
         return key
 
     def cut(self, what: str, count: int) -> None:
-        """Count what a look left out."""
+        """Record that a snapshot left out `count`."""
         self.left[what] = max(self.left.get(what, 0), count)
 
 
-class Look:
-    """Reads the processes `own`; at the end (`last`) also those that hold what their threads wait for. `everywhere`:
+class Snapshot:
+    """Read the processes `own`; at the end (`last`) also those that hold what their threads wait for. `everywhere`:
     there is no target, and the sockets of all processes are read."""
 
     def __init__(self, proc: Proc, interpreters: Interpreters, threads: ThreadReader, rows: Rows, at_ns: int) -> None:
@@ -78,11 +78,11 @@ class Look:
         self._mounts = FuseMounts(proc)
         self._locks: list[FileLock] = []
         self._seen: dict[int, None] = {}
-        self._waiting: list[Waiting] = []
+        self._waiting: list[ThreadInfo] = []
         self._own = 0
 
     def run(self, own: list[int], *, last: bool, everywhere: bool) -> None:
-        """Add the rows of this look."""
+        """Add the rows of this snapshot."""
         self._rows.cut("processes", len(own) - _MOST_PROCESSES)
         own = own[:_MOST_PROCESSES]
         self._own = len(own)
@@ -143,14 +143,14 @@ class Look:
         peers = (self._sockets.peers.get(inode, 0) for inode in held)
         return any(peer and not self._holders.of(name_of(peer)) for peer in peers)
 
-    def _servers(self, thread: Waiting) -> list[Holder]:
+    def _servers(self, thread: ThreadInfo) -> list[Holder]:
         """Return the servers of the FUSE file system that a thread waits for."""
         if not thread.object.startswith("/") or not waits_for_server(thread.wchan, thread.kstack):
             return []
         connection = self._mounts.connection(thread.pid, thread.object)
         return self._holders.of(connection) if connection else []
 
-    def _others(self, waiting: list[Waiting]) -> list[int]:
+    def _others(self, waiting: list[ThreadInfo]) -> list[int]:
         """Return the processes, not read yet, that hold what `waiting` threads wait for, at most as many as allowed."""
         found: dict[int, None] = {}
         own = {thread.pid for thread in waiting}
@@ -159,7 +159,7 @@ class Look:
                 for other in (name, self._peer(name)):
                     found |= dict.fromkeys(holder.pid for holder in self._holders.of(other))
             found |= dict.fromkeys(holder.pid for holder in self._servers(thread))
-            if thread.lock.stranger and (pid := self._stranger(thread)):
+            if thread.lock.foreign_owner and (pid := self._foreign_process(thread)):
                 found[pid] = None
         found |= dict.fromkeys(lock.holder_pid for lock in self._locks if lock.waits and lock.pid in own)
         pids = [pid for pid in found if pid > 0 and pid not in self._seen and pid != os.getpid()]
@@ -175,9 +175,9 @@ class Look:
         peer = self._sockets.peers.get(int(number), 0) if number.isdigit() else 0
         return name_of(peer) if peer else ""
 
-    def _stranger(self, thread: Waiting) -> int:
+    def _foreign_process(self, thread: ThreadInfo) -> int:
         """Return the process of a lock's owner outside of the waiting process, if both share the word's memory."""
-        owner = thread.lock.stranger
+        owner = thread.lock.foreign_owner
         status = self._proc.read(owner, "status")
         at = status.find(b"\nTgid:")
         fields = status[at + 6 : status.find(b"\n", at + 1)].split() if at >= 0 else []
@@ -185,7 +185,7 @@ class Look:
         file = shared_file(self._proc.read(thread.pid, "maps", most=_MAPS_BYTES), thread.word)
         if not pid or file is None or file not in shared_files(self._proc.read(pid, "maps", most=_MAPS_BYTES)):
             return 0
-        thread.lock = thread.lock._replace(owner=owner, stranger=0)
+        thread.lock = thread.lock._replace(owner=owner, foreign_owner=0)
         return pid
 
     def _file_locks(self) -> list[FileLock]:

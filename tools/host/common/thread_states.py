@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from whystall.tools.host.common.looks import first_look, last_look
 from whystall.tools.host.common.objects import OWNED, Objects, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import Place, place_of_texts
+from whystall.tools.host.common.snapshots import first_snapshot, last_snapshot
 from whystall.tools.host.common.timelines import Wait
 from whystall.tools.host.common.wait_kinds import Kind, wait_kind
 from whystall.tools.recording.store import Recording
@@ -20,7 +20,7 @@ _OPEN_NS = 100_000_000
 
 
 @dataclass(frozen=True)
-class Instant:
+class ThreadState:
     """One thread at the end of the window. `kind.code`: a wait (`path_codes.WAITS`) or ``running``. `owner_tid`: of the
     thread that holds what it waits for, as the lock itself or the interpreter says; `peers`: processes that hold the
     other end of its pipe or socket, or the file lock. `lasting`: it waited for the same before."""
@@ -51,15 +51,15 @@ class Cycle:
     """Threads that cannot go on: each waits for a lock that the next one holds. `ownerless`: one thread, the owner of
     whose lock has ended or was left behind by a fork."""
 
-    threads: tuple[Instant, ...]
+    threads: tuple[ThreadState, ...]
     ownerless: bool = False
 
 
 @dataclass
-class Instants:
+class ThreadStates:
     """All threads of the last reading, by tid, and the holders of interpreter locks by pid."""
 
-    threads: dict[int, Instant] = field(default_factory=dict)
+    threads: dict[int, ThreadState] = field(default_factory=dict)
     holders: dict[int, int] = field(default_factory=dict)
     versions: dict[int, str] = field(default_factory=dict)
     comms: dict[int, str] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class Instants:
     complete: bool = True
     """No thread was left out."""
 
-    def of_process(self, pid: int) -> list[Instant]:
+    def of_process(self, pid: int) -> list[ThreadState]:
         """Return the threads of a process, its main thread first."""
         return sorted((t for t in self.threads.values() if t.pid == pid), key=lambda t: (t.tid != t.pid, t.tid))
 
-    def whom(self, thread: Instant) -> str:
+    def whom(self, thread: ThreadState) -> str:
         """Return for whom a thread waits, with the line where that one is: ``worker (812) at decode (data.py:17)``."""
         if thread.owner_tid is not None:
             owner = self.threads.get(thread.owner_tid)
@@ -116,7 +116,7 @@ class Instants:
         return found
 
 
-def instants_of(recording: Recording) -> Instants:
+def thread_states_of(recording: Recording) -> ThreadStates:
     """Return what the threads of `recording` did at its end."""
     objects = objects_of(recording)
     stacks: dict[int, tuple[str, ...]] = {
@@ -124,20 +124,20 @@ def instants_of(recording: Recording) -> Instants:
         for number, frames in recording.table("objects.stacks").select("stack", "frames").iter_rows()
     }
     left_out = {spot.code for spot in recording.manifest.collectors["objects"].not_seen}
-    found = Instants(objects=objects, complete="objects_cut" not in left_out)
+    found = ThreadStates(objects=objects, complete="objects_cut" not in left_out)
     for table in ("ends", "sockets", "threads"):
-        known = last_look(recording, table).filter(pl.col("pid") > 0)
+        known = last_snapshot(recording, table).filter(pl.col("pid") > 0)
         if table == "threads":
             known = known.filter(pl.col("pid") == pl.col("tid"))
         found.comms |= dict(known.select("pid", "comm").iter_rows())
-    for row in last_look(recording, "interpreters").iter_rows(named=True):
+    for row in last_snapshot(recording, "interpreters").iter_rows(named=True):
         found.versions[row["pid"]] = row["version"]
         if row["holder_tid"] > 0:
             found.holders[row["pid"]] = row["holder_tid"]
     every = recording.table("objects.threads").filter((pl.col("lock") > 0) & (pl.col("lock_kind") != ""))
     found.lock_kinds = {(pid, lock): kind for pid, lock, kind in every.select("pid", "lock", "lock_kind").iter_rows()}
     lasting = _lasting(recording)
-    rows = list(last_look(recording, "threads").iter_rows(named=True))
+    rows = list(last_snapshot(recording, "threads").iter_rows(named=True))
     waiting = {row["pid"] for row in rows if row["lock_kind"] == "gil"}
     for row in rows:
         found.threads[row["tid"]] = _instant(row, stacks, found, lasting, waiting)
@@ -147,10 +147,10 @@ def instants_of(recording: Recording) -> Instants:
 def _instant(
     row: Mapping[str, Any],
     stacks: Mapping[int, tuple[str, ...]],
-    known: Instants,
+    known: ThreadStates,
     lasting: frozenset[tuple[int, int, str]],
     contended: Iterable[int],
-) -> Instant:
+) -> ThreadState:
     frames, kernel = stacks.get(row["pystack"], ()), stacks.get(row["kstack"], ())
     place = place_of_texts(frames)
     kind = _kind(row, kernel, place, known.objects)
@@ -158,7 +158,7 @@ def _instant(
     owner = row["owner_tid"] if row["owner_tid"] > 0 else None
     if kind.code == "interpreter_lock":
         owner = holder if holder != row["tid"] else None
-    return Instant(
+    return ThreadState(
         pid=row["pid"],
         tid=row["tid"],
         comm=row["comm"],
@@ -234,7 +234,7 @@ def _peers(row: Mapping[str, Any], kind: Kind, objects: Objects) -> tuple[int, .
 
 def _lasting(recording: Recording) -> frozenset[tuple[int, int, str]]:
     """Return (tid, lock, system call) of waits that were there at both readings, or that `switches` saw last long."""
-    before = first_look(recording, "threads").select("tid", "lock", "syscall").iter_rows()
+    before = first_snapshot(recording, "threads").select("tid", "lock", "syscall").iter_rows()
     found = {(tid, lock, call) for tid, lock, call in before}
     if recording.has("switches"):
         segments = recording.table("switches.segments")
@@ -243,9 +243,9 @@ def _lasting(recording: Recording) -> frozenset[tuple[int, int, str]]:
     return frozenset(found)
 
 
-def merged(threads: Sequence[Instant]) -> list[list[Instant]]:
+def merged(threads: Sequence[ThreadState]) -> list[list[ThreadState]]:
     """Return threads in groups that do the same at the same place, largest first; running ones before waiting ones."""
-    groups: dict[tuple[object, ...], list[Instant]] = {}
+    groups: dict[tuple[object, ...], list[ThreadState]] = {}
     for t in threads:
         key = (t.comm, t.kind, t.frames or t.kernel, t.lock_kind, t.holds_interpreter_lock, t.owner_tid)
         groups.setdefault(key, []).append(t)
