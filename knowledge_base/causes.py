@@ -50,16 +50,20 @@ def read_causes(directory: Path) -> dict[str, Cause]:
 
 
 def considered_for(causes: Mapping[str, Cause], symptom: str, *, any_symptom: bool = False) -> dict[str, Cause]:
-    """Return those of `causes` worth examining for `symptom` (any words, either language).
+    """Return those of `causes` worth examining for `symptom` (any words, either language), with the primary patterns
+    that count for it.
 
     `any_symptom`: also those of other symptoms. Without a symptom, ordinary causes are left out in any case.
     """
     named, reported = concepts(symptom), bool(symptom.strip())
+
+    def fits(symptoms: list[list[str]]) -> bool:
+        return not symptoms or any(named.issuperset(words) for words in symptoms)
+
     return {
-        id: cause
+        id: cause.model_copy(update={"primary": [pattern for pattern in cause.primary if fits(pattern.symptoms)]})
         for id, cause in causes.items()
-        if (reported or not cause.ordinary)
-        and (any_symptom or not cause.symptoms or any(named.issuperset(words) for words in cause.symptoms))
+        if (reported or not cause.ordinary) and (any_symptom or fits(cause.symptoms))
     }
 
 
@@ -134,9 +138,11 @@ def _check_patterns(cause: Cause, file: Path) -> None:
             for name in (*pattern.attributes, *pattern.unless):
                 if name not in spec.attributes:
                     raise data_fault(file, f"{where}.attributes: {pattern.kind} has no attribute {name!r}")
-    for index, words in enumerate(cause.symptoms):
-        if unknown := sorted(set(words) - known_concepts()):
-            raise data_fault(file, f"symptoms.{index}: the glossary has no concept {unknown[0]!r}")
+    named = [(f"primary.{index}.", pattern.symptoms) for index, pattern in enumerate(cause.primary)]
+    for where, symptoms in (("", cause.symptoms), *named):
+        for index, words in enumerate(symptoms):
+            if unknown := sorted(set(words) - known_concepts()):
+                raise data_fault(file, f"{where}symptoms.{index}: the glossary has no concept {unknown[0]!r}")
     if not any(KINDS[pattern.kind].share for pattern in cause.primary):
         raise data_fault(
             file, "primary: no kind here carries a share of the window, so the cause could explain nothing"

@@ -35,8 +35,8 @@ class Pattern(Model):
     `victim`: the finding's subject must be the victim (same thread; for process, host, device and cgroup subjects: same
     process, or no thread given). `min` / `max`: inclusive bounds of metrics in the units of `KINDS`, or of a ratio of
     two (``count/episodes``); a missing metric fails. `attributes`: allowed values per attribute, as shell patterns
-    (``pwrite*``); a missing attribute is the empty text. `unless`: the same for values that no attribute may have. See
-    `causes.matches`.
+    (``pwrite*``); a missing attribute is the empty text. `unless`: the same for values that no attribute may have.
+    `symptoms`: it counts only if the symptom names every concept of one of these lists. See `causes.matches`.
     """
 
     kind: str
@@ -46,6 +46,7 @@ class Pattern(Model):
     max: dict[str, float] = Field(default_factory=dict)
     attributes: dict[str, list[str]] = Field(default_factory=dict)
     unless: dict[str, list[str]] = Field(default_factory=dict)
+    symptoms: list[list[str]] = Field(default_factory=list)
 
 
 class Remedy(Model):

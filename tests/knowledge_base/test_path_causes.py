@@ -40,6 +40,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("lock", root_wait="running"), "lock_held_computing"),
         (wait("lock", root_wait="file"), "lock_held_blocked"),
         (wait("lock", root_wait="sleep"), "lock_held_blocked"),
+        (wait("lock", root_wait="sleep", chain="web (7) pipe_full at log (w.py:3) < tee (9) sleep"), "blocked_log_pipe"),
+        (wait("lock", root_wait="file", chain="web (7) file read at f (w.py:3) of /pipe_full "), "lock_held_blocked"),
         (hung("lock"), "deadlock"),
         (hung("queue", root_wait="lock"), "deadlock"),
         (wait("queue", role="data_loader", root_wait="running"), "data_loader_slow"),
@@ -141,3 +143,12 @@ def test_an_io_limit_needs_a_fast_disk_and_long_waits() -> None:
     assert leader(wait("file", detail="read ext4"), fast) == "io_limit"
     assert leader(wait("file", detail="read ext4"), slow) == "slow_file_read"
     assert leader(wait("file", detail="read ext4", p50_ms=0.4), fast) == "slow_file_read"
+
+
+def test_growing_memory_is_the_answer_only_to_a_question_about_memory() -> None:
+    grows = finding("memory.growth", id="m", window_pct=100, rate=6e7, until_limit_s=900)
+    calls = finding("syscall.cpu_time", id="c", window_pct=16, oncpu_s=1.6, count=300)
+    assert leader(grows, calls, symptom="the job is killed after a few hours") == "memory_growth"
+    assert leader(grows, calls, symptom="作业内存一直涨") == "memory_growth"
+    assert leader(grows, calls, symptom="training is slow") == "kernel_cpu_in_syscall"
+    assert leader(grows, symptom="training is slow") is None

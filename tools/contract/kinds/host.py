@@ -24,8 +24,15 @@ KINDS: dict[str, KindSpec] = {
     "memory.reclaim": kind(_COUNTERS, "host", "direct_scan_rate kswapd_scan_rate steal_rate psi_some_pct refault_pct"),
     "memory.cgroup_limit": kind(_COUNTERS, "cgroup", "usage_bytes limit_bytes limit_hits limit_hit_rate refault_pct"),
     "memory.swap": kind(_COUNTERS, "host", "swap_in_rate swap_out_rate"),
-    # `rate`: of anonymous, shared and swapped-out memory; `limit_of`: the cgroup whose limit comes first, or host
-    "memory.growth": kind(_COUNTERS, "process", "rate:bytes/s grown_bytes rss_bytes until_limit_s p_value", "limit_of"),
+    # `rate`: of anonymous, shared and swapped-out memory; `limit_of`: the cgroup whose limit comes first, or host;
+    # `window_pct`: all of the window, over which it grows; none of it if it does not
+    "memory.growth": kind(
+        _COUNTERS,
+        "process",
+        "rate:bytes/s grown_bytes rss_bytes until_limit_s p_value window_pct",
+        "limit_of",
+        share="window_pct",
+    ),
     # `rate`: of what the kernel cannot free by itself, so without page cache
     "memory.group_growth": kind(
         _COUNTERS,

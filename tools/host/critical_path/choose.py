@@ -10,6 +10,8 @@ from whystall.tools.host.critical_path.walk import World
 
 # Waits for work, for time or for somebody else to finish: a thread that does nothing else makes no progress itself.
 _IDLE = frozenset({"events", "queue", "join", "child", "sleep", "signal", "terminal", "other", "unknown"})
+# They lengthen whatever a thread does, so they do not count as its own time.
+_DELAYS = frozenset({"interpreter_lock", "cpu"})
 _PARKED = 0.95
 _RUNS = 0.02
 _AWAITED = 0.1
@@ -24,14 +26,15 @@ class Choice(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `stuck`: of
-    `other`, one wait all along; `awaited`: time that other threads of the target waited for this one.
+    """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `delayed`:
+    waits for a CPU or the interpreter lock; `stuck`: of `other`, one wait all along; `awaited`: time that other threads of the target waited for this one.
     """
 
     running: int = 0
     idle: int = 0
     ended: int = 0
     other: int = 0
+    delayed: int = 0
     stuck: int = 0
     awaited: int = 0
 
@@ -81,7 +84,7 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
     uses: dict[int, _Use] = {}
     awaited: Counter[int] = Counter()
     for line in lines:
-        idle = ended = other = stuck = 0
+        idle = ended = other = delayed = stuck = 0
         for wait in line.waits:
             took = wait.end_ns - wait.start_ns
             kind = world.kind(line, wait)
@@ -90,19 +93,20 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
                 awaited[by.tid] += took
             if kind.code not in _IDLE:
                 other += took
+                delayed += took if kind.code in _DELAYS else 0
                 stuck += took if _all_along(line, wait) else 0
                 continue
             idle += took
             if by is not None and by.pid in world.target:
                 ended += took
         other += sum(short.total_ns for short in line.short)
-        uses[line.tid] = _Use(line.running_ns, idle, ended, other, stuck)
+        uses[line.tid] = _Use(line.running_ns, idle, ended, other, delayed, stuck)
     return {tid: use._replace(awaited=awaited[tid]) for tid, use in uses.items()}
 
 
 def _parked(line: Timeline, use: _Use) -> bool:
     lived = max(line.alive[1] - line.alive[0], 1)
-    idle = use.running < _RUNS * lived and use.idle - use.ended > _PARKED * lived
+    idle = use.running < _RUNS * lived and use.idle - use.ended > _PARKED * (lived - use.delayed)
     return idle and use.awaited < _AWAITED * lived
 
 

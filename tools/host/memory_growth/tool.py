@@ -176,6 +176,7 @@ def _process_findings(
             "rss_bytes": row.rss_bytes,
             "until_limit_s": row.until_limit_s,
             "p_value": change.p_value,
+            "window_pct": 100.0 if grade is not None else 0.0,
         }
         subject = Subject(type="process", pid=row.pid, comm=row.comm, cgroup=row.cgroup or None)
         limit = {"limit_of": row.limit_of} if row.limit_of else {}

@@ -138,6 +138,18 @@ def test_a_thread_that_is_stuck_counts_only_if_the_job_hangs() -> None:
         assert (data.thread.tid, data.chosen_by, data.runner_up.tid) == chosen
 
 
+def test_a_timer_thread_that_waits_for_the_interpreter_lock_is_passed_over() -> None:
+    scene = Scene().thread().thread(OTHER, "handler", user=60)
+    for second in range(12):
+        scene.wait(second, 940, "clock_nanosleep", user=("reload (serve.py:9)",), asked_ns=940_000_000, runnable_ns=0)
+        scene.wait(second + 0.94, 59, "futex", lock=128, context="timer", asked_ns=5_000_000, runnable_ns=0)
+        scene.wait(second, 400, "read", "/data/a.bin", tid=OTHER, state="D", user=("load (serve.py:2)",), runnable_ns=0)
+    scene.seen("interpreters", pid=PID, word=128)
+    data = told(scene)
+    assert data.thread is not None
+    assert data.thread.tid == OTHER
+
+
 def test_a_main_thread_that_sleeps_while_others_wait_for_it_is_the_one() -> None:
     scene = Scene().thread().thread(OTHER, "loader")
     for second in range(12):
