@@ -40,7 +40,7 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("lock", root_wait="running"), "lock_held_computing"),
         (wait("lock", root_wait="file"), "lock_held_blocked"),
         (wait("lock", root_wait="sleep"), "lock_held_blocked"),
-        (wait("lock", root_wait="sleep", chain="web (7) pipe_full at log (w.py:3) < tee (9) sleep"), "blocked_log_pipe"),
+        (wait("lock", root_wait="sleep", chain="w (7) pipe_full at log (w.py:3) < tee (9) sleep"), "blocked_log_pipe"),
         (wait("lock", root_wait="file", chain="web (7) file read at f (w.py:3) of /pipe_full "), "lock_held_blocked"),
         (hung("lock"), "deadlock"),
         (hung("queue", root_wait="lock"), "deadlock"),

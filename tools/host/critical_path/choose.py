@@ -27,7 +27,8 @@ class Choice(NamedTuple):
 
 class _Use(NamedTuple):
     """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `delayed`:
-    waits for a CPU or the interpreter lock; `stuck`: of `other`, one wait all along; `awaited`: time that other threads of the target waited for this one.
+    waits for a CPU or the interpreter lock; `stuck`: of `other`, one wait all along; `awaited`: time that other threads
+    of the target waited for this one.
     """
 
     running: int = 0
