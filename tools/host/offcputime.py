@@ -185,8 +185,8 @@ def _findings(
 
 
 def _contended(recording: Recording) -> tuple[dict[tuple[int, str], int], bool]:
-    """Return the time per (thread, system call) spent waiting on contended locks, and whether other waits may be for
-    locks too: those from a program's own line, which may call a lock or a queue."""
+    """Return the time per (thread, system call) spent waiting for contended locks, and whether other waits may be for
+    locks too: those called from a line of the program, which may use a lock or a queue."""
     segments = recording.table("switches.segments")
     if not recording.has("objects"):
         return contended_ns(segments), False

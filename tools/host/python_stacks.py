@@ -1,4 +1,4 @@
-"""python_stacks: what all Python threads of a target do at one instant, and for whom they wait."""
+"""python_stacks: list what all Python threads of a target do at one instant, and for whom they wait."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Params(LiveParams):
 
 
 class Row(Model):
-    """Threads that do the same at the same place. `doing`: ``running``, or what they wait for. `whom`: who holds what
-    they wait for, with its line. `lasting`: they waited for the same at the reading before. `stack`: outermost last."""
+    """Threads that do the same at the same place. `doing`: ``running``, or what they wait for. `whom`: the holder of
+    what they wait for, with its line. `lasting`: they waited for the same at the snapshot before. `stack`: outermost
+    last."""
 
     threads: int
     processes: int
@@ -61,7 +62,7 @@ class ProcessRow(Model):
 
 
 class Data(Model):
-    """Threads that run first, then by number."""
+    """Running threads first, then by number of threads."""
 
     rows: list[Row] = Field(default_factory=list)
     processes: list[ProcessRow] = Field(default_factory=list)
@@ -136,7 +137,7 @@ def _stopped(known: ThreadStates, recording: Recording) -> list[Finding]:
 
 
 def _dump(known: ThreadStates, pids: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a dump: processes, and their threads with stacks, innermost frame first; equal ones once."""
+    """Yield the lines of a dump: processes, and their threads with stacks, innermost frame first, equal ones merged."""
     lines = 0
     for pid in pids:
         row = _process(pid, known)

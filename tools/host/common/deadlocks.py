@@ -12,8 +12,8 @@ _NAMED = 6
 
 
 def deadlock_findings(known: ThreadStates, recording: Recording) -> list[Finding]:
-    """Return a finding per cycle of the wait-for graph, per lock whose owner is gone, and per process whose threads all
-    wait for locks that keep no owner."""
+    """Return a finding per cycle of the wait-for graph, per lock whose owner is gone, and per process in which all
+    threads wait for locks that store no owner."""
     cycles = known.cycles()
     found = [_cycle(cycle, recording) for cycle in cycles]
     named = {t.pid for cycle in cycles for t in cycle.threads}
@@ -24,7 +24,7 @@ def deadlock_findings(known: ThreadStates, recording: Recording) -> list[Finding
 
 
 def stuck_without_owner(known: ThreadStates, pid: int) -> list[ThreadState]:
-    """Return the Python threads of a process that wait for locks without an owner, if nobody else can release these.
+    """Return the Python threads of a process that wait for locks without an owner, if no other thread can release them.
 
     That is: at least two threads have waited for different locks all the time, and all other threads that run Python
     wait for a thread to end, without limit.

@@ -1,4 +1,4 @@
-"""Judge system calls that fail: which errors mean that something is full, broken, or does not answer."""
+"""Report failing system calls whose errors mean that a resource is exhausted, broken or unreachable."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from whystall.tools.contract.result import Model
 from whystall.tools.host.common.findings import any_thread, finding, window
 from whystall.tools.recording.store import Recording
 
-# One is enough: storage is full, broken or read-only, or no file can be opened any more.
+# A single failure is reported: storage is full, broken or read-only, or no more files can be opened.
 _ALWAYS = frozenset({"ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", "EMFILE", "ENFILE"})
-# Programs try huge pages and go on without them, and connections end or are refused now and then: from three on it is
-# a retry loop.
+# Reported from three failures on (a retry loop): programs fall back from huge pages, and single refused or closed
+# connections are normal.
 _REPEATED = frozenset({"ENOMEM", "ETIMEDOUT", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "EPIPE"})
 _REPEATS = 3
 _FINDINGS = 8
@@ -33,7 +33,7 @@ class FailureRow(Model):
 
 
 def failed_calls(recording: Recording) -> list[FailureRow]:
-    """Return the failing calls, those that mean trouble first, then the most frequent."""
+    """Return the failing calls, by severity, then by count."""
     table = recording.find("syscalls.failures")
     if table is None:
         return []
@@ -52,7 +52,7 @@ def failed_calls(recording: Recording) -> list[FailureRow]:
 
 
 def failure_findings(recording: Recording, rows: list[FailureRow]) -> list[Finding]:
-    """Return the calls whose errors mean trouble; a normal finding if all calls were seen and none does."""
+    """Return a finding per failing call above INFO; a normal finding if all calls were recorded and none is."""
     manifest = recording.manifest
     span_s = max(manifest.window_ns / 1e9, 1e-3)
     found = []

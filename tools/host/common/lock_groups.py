@@ -1,5 +1,5 @@
-"""Waits of all threads by the word or the file they wait on, what kind of object it is by the evidence, and who ended
-the waits. Pure."""
+"""Group the waits of all threads by futex word or file: the kind of object, its evidence, and who ended each wait.
+Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Evidence = Literal["memory", "function", "passes", "program_line", "call", "none
 
 _FUTEX = frozenset({"futex", "futex_wait", "futex_waitv"})
 _FILE_CALLS = frozenset({"flock", "fcntl"})
-# Kinds of waits on a futex that are certain, as kinds of objects.
+# Kinds of objects by kinds of futex waits that are known with certainty.
 _CERTAIN: Mapping[str, What] = {
     "interpreter_lock": "interpreter",
     "lock": "lock",
@@ -33,12 +33,12 @@ _CERTAIN: Mapping[str, What] = {
 _MOST_GROUPS = 5000
 _MOST_COMPARED = 200_000
 _MOST_SPANS = 2000
-# Consecutive waits of a thread on one word: a wait that a time-out ended goes on within this time.
+# A thread that waits on the same word again this soon after a time-out is in the same wait.
 _SAME_WAIT_NS = 2_000_000
 
 
 class EndedWait(NamedTuple):
-    """Part of the waiting that one thread ended."""
+    """A wait, or a part of it, and the thread `tid` that ended it."""
 
     tid: int
     start_ns: int
@@ -67,7 +67,7 @@ class Waiter:
 
 @dataclass
 class Group:
-    """Waits on one futex word of a process (`word`), or for the lock of a file (`path`)."""
+    """Waits on one futex word of a process (`word`), or for a file lock (`path`)."""
 
     pid: int
     word: int
@@ -80,7 +80,7 @@ class Group:
 
     @property
     def total_ns(self) -> int:
-        """Waiting of all threads together."""
+        """The time that all threads waited."""
         return sum(w.total_ns for w in self.waiters.values())
 
     @property
@@ -89,7 +89,7 @@ class Group:
         return max(self.waiters.values(), key=lambda w: w.total_ns)
 
     def ended_by(self) -> Counter[int]:
-        """Return the waiting that each thread ended, ns by tid."""
+        """Return the waiting time that each thread ended, ns by tid."""
         found: Counter[int] = Counter()
         for part in self.ended:
             found[part.tid] += part.end_ns - part.start_ns
@@ -135,8 +135,8 @@ def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: ThreadStat
 
 
 def _key(line: Timeline, wait: Wait, gil: Collection[int]) -> tuple[int, int, str] | None:
-    """Return process and word, or the path, of what a wait is on; None if it is neither. The interpreter lock's words
-    count as one."""
+    """Return (process, word, path) of what a wait is on; None if it is neither a futex nor a file lock. The interpreter
+    lock's words count as one."""
     if wait.syscall in _FUTEX and wait.lock > 0:
         return line.pid, min(gil) if wait.lock in gil else wait.lock, ""
     if wait.syscall in _FILE_CALLS and (wait.path or wait.state != "D"):
@@ -146,7 +146,7 @@ def _key(line: Timeline, wait: Wait, gil: Collection[int]) -> tuple[int, int, st
 
 def _ended(waiter: Waiter) -> Iterable[EndedWait]:
     """Yield the thread's waits on the object with who ended each. A wait that only timed out, as those for Python's
-    interpreter lock do every 5 ms, is ended by whoever ends the one that follows it at once."""
+    interpreter lock do every 5 ms, is attributed to the thread that ends the wait directly after it."""
     tid, since = 0, 0
     line = waiter.line
     for wait in reversed(waiter.waits):
@@ -160,7 +160,7 @@ def _ended(waiter: Waiter) -> Iterable[EndedWait]:
 
 
 def _by_activity(group: Group, lines: Mapping[int, Timeline]) -> list[EndedWait]:
-    """Return the waits for the interpreter lock whose end by the holder was too short to be recorded, with who held it.
+    """Return the waits for the interpreter lock without a recorded waker, with the thread that held it.
 
     A thread waits for 5 ms, then requests the lock from the holder, which takes microseconds. The holder is the one
     contending thread that was active for most of the wait; a wait during which two were active is left out.
@@ -192,11 +192,11 @@ def _active(line: Timeline, during: Wait) -> int:
 def _object_kind(
     group: Group, objects: Objects, owned: Mapping[tuple[int, int], str], passing: set[int]
 ) -> tuple[What, Evidence]:
-    """Return what a group of waits is on, and by which evidence.
+    """Return the kind of object that a group of waits is on, and the evidence for it.
 
-    The first that is known: the word itself (interpreter lock, owner in memory); the function that waits; that the
-    threads that wait there also end each other's waits, as a lock is passed on and a queue is not. A C method called by
-    the program's own line may be a lock's or a queue's: unknown.
+    In this order: the word itself (interpreter lock, owner in memory); the function that waits; waiters that end each
+    other's waits, which happens with locks and not with queues. A C method called from a line of the program may belong
+    to a lock or a queue: unknown.
     """
     if group.path or not group.word:
         return "file", "call"
@@ -220,7 +220,7 @@ def _object_kind(
 
 
 class Activity(NamedTuple):
-    """What a thread did in most of the time in question: `doing` is a wait's code or ``running``."""
+    """What a thread did most of the time: `doing` is the code of a wait or ``running``."""
 
     doing: str
     code: str
@@ -229,8 +229,8 @@ class Activity(NamedTuple):
 def main_activity(
     line: Timeline, spans: Iterable[tuple[int, int]], gil: Collection[int], sample_ns: float
 ) -> Activity | None:
-    """Return what a thread did within `spans`, of which the longest are examined; None if nothing of it is known.
-    `sample_ns`: between two samples."""
+    """Return what a thread did in most of the longest `spans`; None if nothing is known. `sample_ns`: sampling
+    period."""
     took: Counter[tuple[str, str]] = Counter()
     whole = waited = 0
     for start, end in nlargest(_MOST_SPANS, spans, key=lambda span: span[1] - span[0]):
@@ -249,6 +249,6 @@ def main_activity(
     for (doing, _), part in took.items():
         by_doing[doing] += part
     most = by_doing.most_common(1)[0][0]
-    # a thread that waits for a CPU has no stack: it is where it was when it ran
+    # a thread that waits for a CPU has no stack: use the line where it ran
     code = max(took, key=lambda did: (bool(did[1]), did[0] == most, took[did]))[1]
     return Activity(most, code)

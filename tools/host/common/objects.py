@@ -15,7 +15,7 @@ _SOCKET, _PIPE = "socket:[", "pipe:["
 
 @dataclass
 class Objects:
-    """The collector ``objects`` at its last look, or nothing of it where it was not recorded."""
+    """The last snapshot of the collector ``objects``; empty if it was not recorded."""
 
     recorded: bool = False
     threads: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Objects:
     sockets: dict[int, dict[str, Any]] = field(default_factory=dict)
     """The last row of each socket, by inode."""
     ends: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Who has a pipe or the like open, by object."""
+    """The processes that have a pipe, FIFO or eventfd open, by object."""
     file_locks: list[dict[str, Any]] = field(default_factory=list)
 
     def socket(self, name: str) -> dict[str, Any] | None:
@@ -41,7 +41,8 @@ class Objects:
         return other if other is not None and other["pid"] > 0 else None
 
     def name(self, object: str) -> str:
-        """Return how an object is shown: a socket by its remote address, or its local process."""
+        """Return the display name of an object: of a socket its remote address, or the local process at its other
+        end."""
         other = self.peer(object)
         if other is not None:
             return f"{other['comm']} ({other['pid']})"
@@ -81,11 +82,11 @@ class Objects:
         return int(self.sockets[inode]["pid"]) if inode in self.sockets else -1
 
     def writers(self, object: str, but: int) -> list[int]:
-        """Return the processes besides `but` that may write to a pipe."""
+        """Return the processes other than `but` that may write to a pipe."""
         return [row["pid"] for row in self.ends.get(object, ()) if row["writes"] and row["pid"] != but]
 
     def readers(self, object: str, but: int) -> list[int]:
-        """Return the processes besides `but` that may read from a pipe."""
+        """Return the processes other than `but` that may read from a pipe."""
         return [row["pid"] for row in self.ends.get(object, ()) if row["reads"] and row["pid"] != but]
 
     def lock_holder(self, pid: int) -> int | None:
@@ -93,9 +94,8 @@ class Objects:
         return next((r["holder_pid"] for r in self.file_locks if r["waits"] and r["pid"] == pid), None)
 
     def requests_in_flight(self, pid: int) -> int | None:
-        """Return how many connections to servers of process `pid` received something and answered nothing since.
-
-        None if its sockets are unknown. By tcp_info's times since data was last received and sent.
+        """Return how many connections of the server process `pid` received data and have sent nothing since; None if
+        its sockets are unknown. Compares tcp_info's times since data was last received and sent.
         """
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
@@ -110,7 +110,7 @@ def _port(address: str) -> str:
 
 
 def objects_of(recording: Recording) -> Objects:
-    """Return what `recording` knows of the objects that threads wait for."""
+    """Return the objects that threads of `recording` wait for."""
     if not recording.has("objects"):
         return Objects()
     threads = {row["tid"]: row for row in _rows(recording, "threads")}
@@ -134,17 +134,17 @@ def objects_of(recording: Recording) -> Objects:
 
 
 def _rows(recording: Recording, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, the latest of each thing last."""
+    """Yield the rows of a table in order of time."""
     yield from recording.table(f"objects.{table}").sort("at_ns").iter_rows(named=True)
 
 
 OWNED = frozenset({"mutex", "rwlock", "stdio", "python", "abandoned"})
-"""Values of ``objects.threads.lock_kind`` of locks that keep their owner, or whose owner was found."""
+"""Values of ``objects.threads.lock_kind`` of locks with a stored or derived owner."""
 
 
 def lock_words(recording: Recording, lines: Iterable[Timeline]) -> dict[int, set[int]]:
-    """Return, by process, the futex words that are known to be locks: by memory at a reading, or since they pass from
-    thread to thread."""
+    """Return, by process, the futex words that are known to be locks: from memory in a snapshot, or because they pass
+    from thread to thread."""
     found = passing_words(lines)
     if recording.has("objects"):
         rows = recording.table("objects.threads").select("pid", "lock", "lock_kind").unique()
@@ -157,7 +157,7 @@ def lock_words(recording: Recording, lines: Iterable[Timeline]) -> dict[int, set
 def passing_words(lines: Iterable[Timeline]) -> dict[int, set[int]]:
     """Return, by process, the futex words that pass to and fro between threads that wait for them, as a lock does.
 
-    A queue's consumer is woken by a producer, which does not wait there.
+    The producer that wakes a consumer of a queue does not wait on its word.
     """
     pairs: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""Processes that the kernel killed for lack of memory: from ``memory_use``, else from the counters in ``proc``."""
+"""Read out-of-memory kills from ``memory_use``, else from the counters in ``proc``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from whystall.tools.recording.oom_kills import counted_in
 from whystall.tools.recording.store import Recording
 
 HOST = "host"
-"""Stands for the host's memory where a cgroup is named."""
-# A cgroup whose limit was reached is nearly full at the last reading before.
+"""Name of the host's memory in fields for cgroups."""
+# Least share of its limit that a cgroup used at its fullest reading, if it ran out of memory.
 _FULL = 0.8
 _MOST = 8
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill. `pid` None: unknown which process. `limit_of`: the cgroup whose limit was reached, `HOST`, or empty."""
+    """An out-of-memory kill. `pid` None: unknown. `limit_of`: the cgroup whose limit was reached, `HOST`, or empty."""
 
     at_ns: int
     pid: int | None
@@ -68,10 +68,9 @@ def kills(recording: Recording) -> list[Kill]:
 
 
 def findings(recording: Recording, found: list[Kill]) -> list[Finding]:
-    """Return a finding per killed process, and one per cgroup of which the killed processes are unknown.
+    """Return a finding per killed process, and one per cgroup whose killed processes are unknown.
 
-    The share of the window is what is left of it after the kill; all of it if the target ended by it, since nothing of
-    the job runs any more.
+    The share of the window is the time after the kill; the whole window if the target was killed.
     """
     manifest = recording.manifest
     whole = manifest.window_ns
@@ -109,9 +108,9 @@ def _peaks(recording: Recording) -> dict[str, tuple[int, int | None]]:
 
 
 def _fullest(cgroup: str, sizes: dict[str, tuple[int, int | None]]) -> str:
-    """Return which of `cgroup`, those above it and the host was nearest to its limit; empty if none was near."""
+    """Return the one of `cgroup`, its ancestors and the host that was nearest to its limit; empty if none was near."""
     within = [name for name in sizes if name == HOST or f"{cgroup}/".startswith(f"{name.rstrip('/')}/")]
     shares = {name: sizes[name][0] / (sizes[name][1] or 1) for name in within}
-    # of version 1 a group shows the limit of the one above it: the outermost of equal ones counts
+    # cgroup v1 reports the limit of an ancestor: of equal ones use the outermost
     best = max(shares, key=lambda name: (shares[name], -len(name)), default="")
     return best if best and shares[best] >= _FULL else ""

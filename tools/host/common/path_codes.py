@@ -6,9 +6,9 @@ from types import MappingProxyType
 
 WAITS = MappingProxyType(
     {
-        "sleep": "for a time that it asked for: nanosleep, or a poll or select without descriptors",
-        "timeout": "for something that did not come before a time-out of its own",
-        "poll": "again and again for a short time, to look whether something has happened (a polling loop)",
+        "sleep": "for a requested time: nanosleep, or a poll or select without descriptors",
+        "timeout": "for something, until its own time-out expired",
+        "poll": "repeatedly for a short time between checks (a polling loop)",
         "lock": "for a lock that another thread holds",
         "interpreter_lock": "for the lock of the Python interpreter (GIL)",
         "queue": "for another thread to hand over work or a result (queue, condition, event, future)",

@@ -1,4 +1,4 @@
-"""Code places: which line of the program a stack is in, by way of which library."""
+"""Find the line of the program that a stack is in, and the library code called from it."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ _DEVICE_CALLS = (
 _DRIVERS = re.compile(r"^\[?lib(cuda|cudart|amdhip64|hsa-runtime64|ascendcl|ascend_hal)(-[0-9a-f.]+)?\.so")
 # Functions of PyTorch and its accelerator plug-ins that return when the device is done.
 _DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/accelerator/")
-# Modules of native frames that are no extension's: the interpreter, and the C library that it calls.
+# Modules of native frames that do not belong to an extension: the interpreter and the C library.
 _INTERPRETER = re.compile(r"(lib)?python3|\[|lib[cm]\.so|ld-|linux-vdso|lib(pthread|m|c)-")
-# Functions of Python's garbage collector (Modules/gcmodule.c, Python/gc.c); compilers append suffixes. Slots named
-# *_traverse are called by nothing else.
+# Functions of Python's garbage collector (Modules/gcmodule.c, Python/gc.c); compilers append suffixes. Functions named
+# *_traverse are called by the collector only.
 _COLLECTOR_CALLS = (
     *("[garbage collector]", "gc_collect", "_PyGC_Collect", "PyGC_Collect", "collect_main", "deduce_unreachable"),
     *("visit_decref", "visit_reachable", "visit_move", "subtract_refs", "update_refs", "move_unreachable"),
@@ -94,7 +94,7 @@ class Place:
 
     @cached_property
     def own(self) -> tuple[str, str, int] | None:
-        """The innermost frame of the program, else of a package that is not the standard library; None without one."""
+        """The innermost frame of the program, else of a package outside the standard library; None without one."""
         for skip in (is_library, is_standard):
             for frame in self.python:
                 if not skip(frame[1]):
@@ -151,7 +151,7 @@ class Place:
 
     @cached_property
     def in_driver(self) -> bool:
-        """Whether the library of an accelerator was called by Python, whatever for."""
+        """Whether Python called any function of an accelerator's library."""
         if not self.python:
             return False
         return bool(_DRIVERS.match(self.extension)) or any(_DRIVERS.match(name) for name in self.native)

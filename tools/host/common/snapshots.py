@@ -19,7 +19,7 @@ def last_snapshot(recording: Recording, table: str) -> pl.DataFrame:
 
 def target_pids(recording: Recording) -> frozenset[int] | None:
     """Return the processes of the target and their children; None for the whole host. Children that started within the
-    window are known where ``proc`` was recorded."""
+    window are included if ``proc`` was recorded."""
     target = recording.manifest.target
     if target.everything:
         return None

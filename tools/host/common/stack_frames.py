@@ -24,7 +24,7 @@ _PLUMBING = (
 _FRAMES = 6
 # A Python frame as the engines write it: ``save (train.py:212)``.
 _PYTHON = re.compile(r".+ \([^()]+:[0-9]{1,9}\)")
-# The same of a library: ``get (python3.11/queue.py:180)``, ``_bootstrap (<frozen importlib._bootstrap>:241)``.
+# The same in a library: ``get (python3.11/queue.py:180)``, ``_bootstrap (<frozen importlib._bootstrap>:241)``.
 _LIBRARY = re.compile(r" \((?:[^()]*/[^()]*|<frozen [^()]*):[0-9]{1,9}\)$")
 
 

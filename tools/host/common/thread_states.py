@@ -1,4 +1,5 @@
-"""What every thread did at the end of a window, and for whom it waited: from the last reading of ``objects``. Pure."""
+"""Return what every thread did at the end of a window, and for whom it waited, from the last snapshot of ``objects``.
+Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _OPEN_NS = 100_000_000
 @dataclass(frozen=True)
 class ThreadState:
     """One thread at the end of the window. `kind.code`: a wait (`path_codes.WAITS`) or ``running``. `owner_tid`: of the
-    thread that holds what it waits for, as the lock itself or the interpreter says; `peers`: processes that hold the
-    other end of its pipe or socket, or the file lock. `lasting`: it waited for the same before."""
+    thread that holds what it waits for, read from the lock or the interpreter; `peers`: processes that hold the other
+    end of its pipe or socket, or the file lock. `lasting`: it waited for the same at the snapshot before."""
 
     pid: int
     tid: int
@@ -48,8 +49,8 @@ class ThreadState:
 
 @dataclass(frozen=True)
 class Cycle:
-    """Threads that cannot go on: each waits for a lock that the next one holds. `ownerless`: one thread, the owner of
-    whose lock has ended or was left behind by a fork."""
+    """Threads that cannot go on: each waits for a lock that the next one holds. `ownerless`: one thread, whose lock is
+    owned by a thread that has ended, or that exists only in the parent of a fork."""
 
     threads: tuple[ThreadState, ...]
     ownerless: bool = False
@@ -57,14 +58,14 @@ class Cycle:
 
 @dataclass
 class ThreadStates:
-    """All threads of the last reading, by tid, and the holders of interpreter locks by pid."""
+    """All threads of the last snapshot, by tid, and the holders of interpreter locks by pid."""
 
     threads: dict[int, ThreadState] = field(default_factory=dict)
     holders: dict[int, int] = field(default_factory=dict)
     versions: dict[int, str] = field(default_factory=dict)
     comms: dict[int, str] = field(default_factory=dict)
     lock_kinds: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Kinds of locks, by process and futex word, as seen in memory at either reading."""
+    """Kinds of locks, by process and futex word, as read from memory in either snapshot."""
     objects: Objects = field(default_factory=Objects)
     complete: bool = True
     """No thread was left out."""
@@ -74,7 +75,8 @@ class ThreadStates:
         return sorted((t for t in self.threads.values() if t.pid == pid), key=lambda t: (t.tid != t.pid, t.tid))
 
     def whom(self, thread: ThreadState) -> str:
-        """Return for whom a thread waits, with the line where that one is: ``worker (812) at decode (data.py:17)``."""
+        """Return for whom a thread waits, with the line where that thread or process is: ``worker (812) at decode
+        (data.py:17)``."""
         if thread.owner_tid is not None:
             owner = self.threads.get(thread.owner_tid)
             if owner is None:
@@ -83,18 +85,19 @@ class ThreadStates:
         return ", ".join(self._process(pid) for pid in thread.peers[:3])
 
     def _process(self, pid: int) -> str:
-        """Return a process as text, with the line of its only thread that has one."""
+        """Return a process as text, with its line if only one thread has one."""
         name = f"{self.comms.get(pid, '')} ({pid})".strip()
         line = self.sole_line(pid)
         return f"{name} at {line}" if line else name
 
     def sole_line(self, pid: int) -> str:
-        """Return the line where the only thread of a process that has one is; empty if there are several."""
+        """Return the line of the program where a process is, if exactly one of its threads has one; else empty."""
         lines = [t.place.line for t in self.of_process(pid) if t.place.line]
         return lines[0] if len(lines) == 1 else ""
 
     def cycles(self) -> list[Cycle]:
-        """Return the cycles of threads that wait for each other's locks, and threads whose lock's owner is gone.
+        """Return the cycles of threads that wait for each other's locks, and threads whose lock's owner no longer
+        exists.
 
         Owners are read one after the other: only waits that have lasted count.
         """
@@ -233,7 +236,7 @@ def _peers(row: Mapping[str, Any], kind: Kind, objects: Objects) -> tuple[int, .
 
 
 def _lasting(recording: Recording) -> frozenset[tuple[int, int, str]]:
-    """Return (tid, lock, system call) of waits that were there at both readings, or that `switches` saw last long."""
+    """Return (tid, lock, system call) of waits in both snapshots, or of at least 0.1 s in `switches`."""
     before = first_snapshot(recording, "threads").select("tid", "lock", "syscall").iter_rows()
     found = {(tid, lock, call) for tid, lock, call in before}
     if recording.has("switches"):
@@ -244,7 +247,7 @@ def _lasting(recording: Recording) -> frozenset[tuple[int, int, str]]:
 
 
 def merged(threads: Sequence[ThreadState]) -> list[list[ThreadState]]:
-    """Return threads in groups that do the same at the same place, largest first; running ones before waiting ones."""
+    """Group threads that do the same at the same place, running ones first, then by size."""
     groups: dict[tuple[object, ...], list[ThreadState]] = {}
     for t in threads:
         key = (t.comm, t.kind, t.frames or t.kernel, t.lock_kind, t.holds_interpreter_lock, t.owner_tid)

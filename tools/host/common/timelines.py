@@ -1,4 +1,4 @@
-"""What every thread did over a recording: its waits in order, short waits as sums, and samples of its running time."""
+"""Build the timeline of every thread of a recording: its waits in order, totals of short waits, and CPU samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import NO_STACK, NO_TIME
 
 _MOST_WAITS = 200_000
-# A thread without a CPU is still where it was sampled this long ago, or near.
+# A thread without a CPU is taken to be at the line of a sample no older than this.
 _NEAR_NS = 100_000_000
 
 
@@ -46,7 +46,7 @@ class Wait(NamedTuple):
 
 
 class ShortWaits(NamedTuple):
-    """Waits of one place that were too short to be recorded one by one."""
+    """Waits at one place that were too short to be recorded individually."""
 
     wait: Wait
     number: int
@@ -141,7 +141,7 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
         wait = reader.wait(row)
         line = found.setdefault(row["tid"], Timeline(row["pid"], row["tid"], row["comm"]))
         if line.waits and wait.start_ns < line.waits[-1].end_ns:
-            continue  # a thread cannot wait twice at a time
+            continue  # waits of a thread cannot overlap
         line.waits.append(wait)
         known = kept.setdefault(_key(row), [0, 0])
         known[0] += 1
@@ -162,9 +162,10 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
 
 
 def add_still_threads(recording: Recording, found: dict[int, Timeline]) -> None:
-    """Add threads without recorded switches that waited in the same place at both looks of the collector ``objects``.
+    """Add threads without recorded switches that waited in the same place in both snapshots of the collector
+    ``objects``.
 
-    They are the holders of what recorded threads wait for, and did not run, as far as the looks can tell.
+    They hold what recorded threads wait for, and did not run between the snapshots as far as these show.
     """
     if not recording.has("objects"):
         return
@@ -212,7 +213,7 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class _Reader:
-    """Makes waits of rows; each stack is resolved once."""
+    """Converts rows to waits; resolves each stack once."""
 
     def __init__(self, stacks: Mapping[int, tuple[str, ...]], files: Mapping[int, tuple[str, str]]) -> None:
         self._stacks = stacks
@@ -227,7 +228,7 @@ class _Reader:
         path, fstype = self._files.get(row["file"], ("", ""))
         start, end = row.get("start_ns", 0), row.get("end_ns", 0)
         runnable = row.get("runnable_ns", 0)
-        if runnable < 0:  # not recorded: known where the waker was recorded, or the thread was preempted
+        if runnable < 0:  # not recorded: derive it if the waker was recorded or the thread was preempted
             woken = row["woken_ns"]
             runnable = end - start if row["state"] == "R" else end - woken if 0 < woken <= end else 0
         return Wait(
@@ -296,7 +297,7 @@ class _SampledStacks:
 
 
 def _set_alive(recording: Recording, found: Mapping[int, Timeline]) -> None:
-    """Set from when to when each thread lived: it began with the window if it waited or was counted before it."""
+    """Set when each thread existed; it existed before the window if it was waiting or counted at its start."""
     window = recording.manifest.window_ns
     first: dict[int, int] = {}
     last: dict[int, int] = {}

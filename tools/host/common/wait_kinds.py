@@ -1,4 +1,4 @@
-"""Say what a thread waits for, or how it runs, from its system call, kernel stack and Python frames. Pure."""
+"""Classify what a thread waits for, or how it runs, by its system call, kernel stack and Python frames. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUEUES = frozenset({"msgrcv", "mq_timedreceive"})
 _LOCKS = frozenset({"semop", "semtimedop"})
 _RINGS = frozenset({"io_uring_enter", "io_getevents", "io_pgetevents"})
 
-# Calls that go on as restart_syscall after a signal or a stop, by the function that restarts them.
+# System calls that are resumed as restart_syscall after a signal or a stop, by the function that resumes them.
 _RESTARTS = {
     "futex_wait_restart": "futex",
     "do_restart_poll": "poll",
@@ -31,8 +31,8 @@ _RESTARTS = {
     "alarm_timer_nsleep_restart": "nanosleep",
 }
 
-# Functions in the kernel stack of a wait, and what it is for. The first that occurs decides, so that the reason comes
-# before the operation within which it lies: reclaim within a page fault within a read.
+# Kinds of waits by functions in the kernel stack. The first entry that occurs decides, so the cause precedes the
+# operation that contains it: reclaim within a page fault within a read.
 _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("stopped", ("do_signal_stop", "do_jobctl_trap")),
     ("traced", ("ptrace_stop",)),
@@ -91,7 +91,7 @@ _REMOTE = {
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/hisi_hdc", "/dev/accel")
 _SUFFIX = re.compile(r"\.(isra|constprop|part|cold)\.?\d*$|\+0x.*$")
 
-# Functions of Python's library in which a thread waits on a futex; by the innermost that matches.
+# Functions of Python's library in which a thread waits on a futex; the innermost match counts.
 _PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
     ("threading.py", "_wait_for_tstate_lock", "join"),
     ("threading.py", "join", "join"),
@@ -136,7 +136,7 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
     """Return what the blocked part of `wait` is for.
 
     `gil_words`: futex words of the interpreter lock of the thread's process; `lock_words`: words known to be locks,
-    because their owner was read, or since they pass from thread to thread.
+    because their owner was read or they pass from thread to thread.
     """
     if wait.state == "R":
         return Kind("cpu")
@@ -233,7 +233,7 @@ def _futex(wait: Wait, gil_words: Collection[int], lock_words: Collection[int]) 
     if wait.lock and wait.lock in lock_words:
         return Kind("lock")
     if place.python and not place.library:
-        # a lock's C method, called by the program's own line: `with lock`, lock.acquire()
+        # a lock's C method, called from a line of the program: `with lock`, lock.acquire()
         return Kind("lock", "presumed")
     return Kind("queue", "presumed")
 
@@ -267,8 +267,8 @@ _INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "common_interrupt", "handl
 
 
 def spinning_wait(place: Place) -> str:
-    """Return what a running thread waits for (`path_codes.WAITS`): synchronising calls of accelerators look again and
-    again whether the device is done. Empty: it does not wait."""
+    """Return what a running thread waits for (`path_codes.WAITS`): synchronising calls of accelerators poll the device
+    in a loop. Empty: it does not wait."""
     return "device" if place.in_device_call else ""
 
 

@@ -1,1 +1,1 @@
-"""critical_path: where the time of the thread that makes progress goes, through the threads that it waits for."""
+"""critical_path: account for the time of the thread that makes progress, through the threads that it waits for."""

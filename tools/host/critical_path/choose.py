@@ -1,4 +1,4 @@
-"""Choose the thread whose progress is the job's, by what it does and who waits for whom. Pure."""
+"""Choose the thread whose progress is the progress of the job, by what it does and who waits for whom. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.critical_path.walk import World
 
-# Waits for work, for time or for somebody else to finish: a thread that does nothing else makes no progress itself.
+# Waits for work, time or the end of another thread. A thread with no other time makes no progress itself.
 _IDLE = frozenset({"events", "queue", "join", "child", "sleep", "signal", "terminal", "other", "unknown"})
 # They lengthen whatever a thread does, so they do not count as its own time.
 _DELAYS = frozenset({"interpreter_lock", "cpu"})
@@ -44,13 +44,13 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
     """Return the thread whose time is accounted for; None if no thread of the target was recorded. `stands_still`: the
     job is reported to hang.
 
-    1. The main thread of the target process `root`, unless it is parked: it hardly runs, waits only for time, for
-       children or for other threads, none of which hands it anything, and no thread waits for it.
-    2. The main thread of another process of the target that is not parked: the ranks of a launcher. Of several, the one
-       that waits most for others.
-    3. The thread with most time that is neither idle nor parked. One that waits in the same place all along makes no
-       progress: it counts only if the job hangs, or if the main thread does not go on either.
-    4. The main thread: it waits for something that does not come.
+    1. The main thread of the target process `root`, unless it is parked: it hardly runs, waits only for time, children
+       or threads that hand it nothing, and no thread waits for it.
+    2. The main thread of another process of the target that is not parked (ranks below a launcher): among those with
+       the most frequent command, the one that waits most.
+    3. The thread with most time that is neither idle nor parked. A stuck thread, which is in one wait all the time, is
+       eligible only if `stands_still`, or if the main thread is stuck too.
+    4. The main thread, if that thread is parked.
     """
     lines = [line for line in world.lines.values() if line.pid in world.target and not _is_kernel(line)]
     if not lines:
@@ -66,7 +66,7 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
         return choice(main, "main_thread")
     mains = [line for line in lines if line.tid == line.pid and not _parked(line, uses[line.tid])]
     if mains:
-        # of one program, such as the ranks of a job: the most frequent command among them
+        # ranks of a job run the same command; helpers run others
         name = Counter(line.comm for line in mains).most_common(1)[0][0]
         peers = [line for line in mains if line.comm == name]
         return choice(max(peers, key=lambda line: (uses[line.tid].other, uses[line.tid].running)), "main_of_job")

@@ -1,4 +1,4 @@
-"""Say why a runnable thread had no CPU: its quota, its own job's threads, its affinity, or others. Pure."""
+"""Explain why a runnable thread had no CPU: its quota, threads of its own job, its affinity, or others. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: 
         quota: list[int] = []
         while long and throttled > 0 and sum(quota) + long[0] <= 1.1 * throttled:
             quota.append(long.pop(0))
-        if sum(quota) > _MOSTLY * row.total_ns:  # who has the CPU meanwhile does not matter
+        if sum(quota) > _MOSTLY * row.total_ns:  # of a throttled thread, who has the CPU is irrelevant
             held = replace(row, code="quota", took=quota, total_ns=sum(quota), count=len(quota), by=Counter())
             found.append(held)
             rest = row.total_ns - held.total_ns
@@ -50,7 +50,7 @@ def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: 
 
 
 def throttled_ns(recording: Recording) -> int:
-    """Return for how long the target's cgroups were throttled, the most of any; 0 if unknown."""
+    """Return the longest throttled time of any cgroup of the target, ns; 0 if unknown."""
     if not recording.has("proc"):
         return 0
     readings = recording.table("proc.cgroups").filter(pl.col("throttled_ns") >= 0).sort("at_ns")

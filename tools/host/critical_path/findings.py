@@ -1,4 +1,4 @@
-"""The findings of a thread's critical path."""
+"""Build the findings of a thread's critical path."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _WAKER_PCT = 3.0
 _STEPS = 4
 _PAUSES = 4
 _STACK = 8
-# Waits that are a thread's normal state: nothing is asked of it.
+# Waits that are a thread's normal state: it has no work.
 _NORMAL = frozenset({"events", ABSENT})
-# How much of the window in a mode of running is more than normal work needs, percent.
+# Modes of running that are abnormal from this share of the window on, percent.
 _MODES = {"system": 10.0, "fault": 5.0, "interrupt": 5.0, "spin": 10.0, "garbage_collection": 5.0}
 # A thread that spends more than this in the bytecode of one function of the program has a function that is too slow;
 # training and inference spend their time in native code, or in many functions.
 _HOT_PCT = 60.0
 _SLACK_PCT = 0.5
 _LAG_PCT = 2.0
-# A wait that has not ended counts as such if it is this share of all waits of its kind: another is only cut off.
+# A row is reported as not ended if open waits are this share of it; less is a wait that the window cut off.
 _OPEN = 0.5
 
 

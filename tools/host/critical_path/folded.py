@@ -1,4 +1,4 @@
-"""The critical path as folded stacks, for a flame graph."""
+"""Write the critical path as folded stacks, for a flame graph."""
 
 from __future__ import annotations
 

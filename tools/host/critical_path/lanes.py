@@ -1,4 +1,4 @@
-"""The critical path in time: what the thread, and each thread on its chains of waits, did one after the other. Pure."""
+"""Lay out the critical path in time: what the thread, and each thread on its chains of waits, did in order. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from whystall.tools.host.critical_path.walk import World
 
 MOST_LANES = 12
 MOST_SPANS = 5000
-"""Spans of a lane with more than that many: short ones are joined."""
+"""In a lane with more spans, short ones are joined."""
 _CPU = "cpu"
 
 
 class Span(NamedTuple):
     """What a thread did from `start_ns` to `end_ns`: `code` is a wait's, `RUNNING` or `ABSENT`. `line`: of the program;
-    `inner`: the innermost line of Python. `by`: the thread that ended the wait, 0 if none or not known. `joined`: how
-    many short spans it stands for; it is the longest of them."""
+    `inner`: the innermost line of Python. `by`: the thread that ended the wait, 0 if none or not known. `joined`:
+    number of short spans that were merged into it; its values are those of the longest."""
 
     start_ns: int
     end_ns: int

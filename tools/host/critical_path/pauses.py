@@ -1,4 +1,5 @@
-"""Functions of the program that a thread is in again and again for a short time; lag of its event loop. Pure."""
+"""Find functions of the program that a thread enters repeatedly for a short time, and the lag of its event loop.
+Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from whystall.tools.host.critical_path.walk import World
 
 _LEAST_NS = 20_000_000
 _LEAST_COUNT = 2
-# A pause is the smaller part of the thread's time: what takes more is its work.
+# Largest share of the window for a pause; a function with more is the thread's work.
 _MOST_SHARE = 0.5
 _MOST_EPISODES = 1000
-# An event loop is late if it is away from its poll for this long, and much longer than usual. All that time is added to
-# the latency of every other request; asyncio's debug mode warns from 100 ms on (loop.slow_callback_duration).
+# An event loop is late if the time between two polls is at least this, and much longer than usual: it adds to the
+# latency of every other request; asyncio's debug mode warns from 100 ms on (loop.slow_callback_duration).
 _LATE_NS, _LATE_MEDIANS = 25_000_000, 10
 
 
 class _Moment(NamedTuple):
-    """A wait, or the time that a sample stands for."""
+    """A wait, or a sample with its period."""
 
     start_ns: int
     end_ns: int
@@ -130,7 +131,7 @@ def _callers(moments: list[_Moment]) -> dict[Function, set[Function]]:
 
 
 def _same_episodes(inner: Pause, outer: Pause) -> bool:
-    """Return whether `outer` has as many episodes, give or take a fifth, of which `inner` is a part."""
+    """Return whether the numbers of episodes of two functions differ by at most a fifth."""
     if outer.function == inner.function:
         return False
     return abs(len(outer.episodes) - len(inner.episodes)) <= max(1, len(outer.episodes) // 5)
@@ -139,7 +140,7 @@ def _same_episodes(inner: Pause, outer: Pause) -> bool:
 @dataclass
 class Lag:
     """Times between two waits of an event loop for events. `longest`: when the longest was; `line`, `code`: what took
-    most of the time in those that are late."""
+    most of the time in the late ones."""
 
     lengths: list[int]
     longest: tuple[int, int]
@@ -148,12 +149,12 @@ class Lag:
 
     @property
     def late_from_ns(self) -> float:
-        """The length from which on one is late."""
+        """The length from which on a stretch is late."""
         return max(_LATE_NS, _LATE_MEDIANS * median(self.lengths))
 
     @property
     def late_ns(self) -> int:
-        """Time in those that are late."""
+        """Total time of the late stretches."""
         return sum(length for length in self.lengths if length >= self.late_from_ns)
 
 
@@ -180,7 +181,7 @@ def loop_lag(world: World, line: Timeline) -> Lag | None:
             code = world.kind(line, wait).code
             took = min(wait.end_ns, end) - max(wait.start_ns, start)
             waited += took
-            codes[RUNNING if code == "cpu" else code] += took  # it would run
+            codes[RUNNING if code == "cpu" else code] += took  # without a CPU, it would run
             lines[wait.place.line or line.line_near(wait.awake_ns)] += took
         samples = line.samples_within(start, end)
         for sample in samples:

@@ -1,4 +1,4 @@
-"""The table of one thread: every part of its time as a row; the rows sum to the window. Pure."""
+"""Build the table of one thread: every part of its time in a row; the rows sum to the window. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from whystall.tools.host.critical_path.walk import Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
 INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
-"""Beginnings of names that say no more than the kind of the wait."""
-# A thread that runs in at least this share of the time in which it runs or lacks a CPU counts as running.
+"""Prefixes of names that add nothing to the kind of the wait."""
+# A thread that runs for at least this share of the time that it runs or lacks a CPU counts as running.
 _RUNS = 0.3
 ABSENT = "absent"
 """`code` of the row for the time in which the thread did not exist."""
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def object(self) -> str:
-        """What most of its time is spent on: one with a name of its own, if there is any."""
+        """The object with most of the time, preferably one with a distinctive name."""
         named = {name: took for name, took in self.objects.items() if not name.startswith(INODE_NAMES)}
         found = named or self.objects
         return max(found, key=lambda name: found[name]) if found else ""
@@ -73,14 +73,14 @@ class Row:
         return median(self.took) if self.took else 0.0
 
     def root(self) -> tuple[Step, int] | None:
-        """Return the last step that most of the time ends in, without regard to the way, and that time."""
+        """Return the last step with most of the time, over all chains that end in it, and that time."""
         ends: Counter[Step] = Counter()
         for chain, took in self.chains.items():
             if chain:
                 ends[chain[-1]] += took
         if not ends:
             return None
-        # of one thread and kind, lines add up, and a thread that lacks a CPU would run
+        # add up lines of one thread and kind; a thread without a CPU counts as running
         groups: Counter[tuple[int, str, str]] = Counter()
         for step, took in ends.items():
             groups[_group(step)] += took
@@ -94,7 +94,7 @@ class Row:
         return step, total
 
     def passes(self, step: Step) -> int:
-        """Return the time of the chains on which the thread of `step` does the same."""
+        """Return the time of the chains that contain `step`, at any line."""
         return sum(took for chain, took in self.chains.items() if any(_group(one) == _group(step) for one in chain))
 
     def chain(self) -> tuple[Step, ...]:
@@ -149,7 +149,7 @@ def _futex_codes(world: World, line: Timeline) -> dict[Place, str]:
 def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait, world: World) -> Row:
     place = wait.place if code != "cpu" else NOWHERE
     named = path_pattern(wait.path) if wait.path else world.objects.name(wait.object)
-    # pipes and sockets have a new name for each child, or each request
+    # the names of pipes and sockets change with each child or request
     kept = "" if wait.object.startswith(INODE_NAMES) else named
     key = (code, "" if code == "cpu" else detail, place.line, kept)
     if key not in rows:
@@ -223,7 +223,7 @@ def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
 
 
 def _recognise_polling(row: Row, window_ns: int) -> None:
-    """Short sleeps one after the other are a polling loop."""
+    """Reclassify frequent short sleeps as a polling loop."""
     often = row.count >= _POLLS_PER_S * window_ns / 1e9
     if row.code in ("sleep", "timeout") and often and row.typical_ns <= _POLL_NS:
         row.code = "poll"

@@ -1,4 +1,4 @@
-"""The critical path as stacks: a thread's frames, its wait, the threads it waits for. Pure."""
+"""Convert the critical path to stacks: the frames of a thread, its wait, the threads that it waits for. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _frames(thread: str, line: str, does: PathFrame) -> Iterator[PathFrame]:
 
 
 def _without_repeats(frames: Sequence[PathFrame]) -> Iterator[PathFrame]:
-    """Yield frames; of a thread that waits and then runs, the thread's own is not repeated."""
+    """Yield frames; the frame of a thread that waits and then runs is not repeated."""
     last: PathFrame | None = None
     for frame in frames:
         if frame != last:

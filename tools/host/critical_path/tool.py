@@ -1,4 +1,4 @@
-"""critical_path: where every part of a thread's time went, followed through the threads that it waited for."""
+"""critical_path: account for a thread's time, followed through the threads that it waited for."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Params(LiveParams):
 class PathRow(Model):
     """A part of the thread's time. `what`: a wait (`path_codes.WAITS`), ``running``, or ``absent``; `mode`, `detail` as
     described there. `line`: in the program; `inner`: the innermost line of Python. `by`: who ended the waits, or had
-    the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this time. `open_s`: for how long it
-    has waited at the end of the window."""
+    the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this time. `open_s`: how long a wait
+    that has not ended has lasted, at the end of the window."""
 
     what: str
     mode: str = ""
@@ -74,7 +74,7 @@ class PathRow(Model):
 
 
 class PauseRow(Model):
-    """A function of the program that the thread is in again and again, for a short time each."""
+    """A function of the program that the thread enters repeatedly, for a short time each."""
 
     function: str
     line: str
@@ -98,7 +98,7 @@ class LoopRow(Model):
 
 
 class ThreadRow(Model):
-    """The thread accounted for, or the one that was nearly chosen."""
+    """The thread accounted for, or the next best choice."""
 
     pid: int
     tid: int

@@ -17,9 +17,9 @@ from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
 
 _DEPTH = 12
-# Parts of time that are followed for one table; beyond it they are counted as not followed.
+# Most waits that are followed for one table; further ones count as not followed.
 _BUDGET = 400_000
-# A thread that waits again this soon, in the same place, after a time-out of its own, has gone on waiting.
+# A thread that waits again in the same place this soon after a time-out is in the same wait.
 _SAME_WAIT_NS = 2_000_000
 # A thread that runs for less than this share of the window holds the interpreter lock for no noticeable time.
 _RUNS_SHARE = 0.005
@@ -78,8 +78,8 @@ class World:
         return self._kinds[known]
 
     def ends(self, line: Timeline) -> list[Wait]:
-        """Return, for each wait of a thread, the wait whose end ended it: a later one if it only timed out and the
-        thread went on waiting in the same place."""
+        """Return, for each wait of a thread, the last wait of the same series: waits in the same place that follow
+        time-outs."""
         if line.tid not in self._ends:
             ends = list(line.waits)
             for at in range(len(ends) - 2, -1, -1):
@@ -91,7 +91,7 @@ class World:
         return self._ends[line.tid]
 
     def end_of(self, line: Timeline, wait: Wait) -> Wait:
-        """Return the wait whose end ended `wait`; see `ends`."""
+        """Return the last wait of the series of `wait`; see `ends`."""
         ends = self.ends(line)
         number = line.number_of(wait)
         return ends[number] if number is not None else wait
@@ -105,7 +105,7 @@ class World:
             return self._holder(line, end, code)
         other = self.lines.get(end.waker_tid)
         if code == "socket" and end.context == "task" and not self._may_send(line, end):
-            return self._holder(line, end, code)  # it moves packets for others, such as the owner of a TUN device
+            return self._holder(line, end, code)  # it only forwards packets, such as the owner of a TUN device
         if end.context in ("task", "signal") or (not end.context and code in _BY_THREADS):
             return other or Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
         if end.context in ("network", "interrupt") and code in _ON_SOCKETS:
@@ -129,8 +129,8 @@ class World:
     def _runs_meanwhile(self, line: Timeline, wait: Wait) -> Timeline | None:
         """Return the thread of the same process that ran most while another waited for the interpreter lock.
 
-        CPython's waiter times out, asks the holder to release the lock, and seldom is woken by it (ceval_gil.c,
-        take_gil), so that the wake-up does not show who held it.
+        A waiter of CPython times out, sets a request to release the lock, and is seldom woken by the holder
+        (ceval_gil.c, take_gil), so the wake-up does not show who held it.
         """
         if line.pid not in self._running:
             least = _RUNS_SHARE * self.window_ns
@@ -152,7 +152,7 @@ class World:
         return best
 
     def awaits_server(self, line: Timeline, wait: Wait) -> bool:
-        """Return whether a wait for events was ended by the answer of a server, of which the process is a client."""
+        """Return whether a wait for events was ended by the response of a server to which the process is a client."""
         end = self.end_of(line, wait)
         if end.context != "network" and not (end.context == "task" and end.waker_syscall in _SENDS):
             return False
@@ -186,7 +186,7 @@ class World:
         return next(holders, None)
 
     def _of_process(self, pid: int, comm: str, but: Timeline) -> Timeline | None:
-        """Return the thread of another process that most likely answers: the one that is least idle."""
+        """Return the least idle thread of another process, as the one that most likely responds."""
         if pid not in self._busiest:
             threads = [line for line in self.lines.values() if line.pid == pid and line.tid != but.tid]
             self._busiest[pid] = max(threads, key=self._activity, default=None)
@@ -234,7 +234,7 @@ class World:
     def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
         """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits, or
         the nearest sample."""
-        if line.tid not in self.lines:  # it was not observed
+        if line.tid not in self.lines:  # its time was not recorded
             yield (Step(line.tid, "unknown", "", "", "", ""),), end - start
             return
         samples = line.samples_within(start, end)

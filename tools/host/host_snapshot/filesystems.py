@@ -1,4 +1,4 @@
-"""Judge how full the file systems are that the target sees."""
+"""Judge how full the file systems of the target are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whystall.tools.host.common.findings import finding, window
 from whystall.tools.host.host_snapshot.data import Filesystem
 from whystall.tools.recording.store import Recording
 
-# A share alone makes a large file system with room for days look full, an amount alone a small one always.
+# Both must hold: by share alone a large file system with much room, by amount alone every small one would be full.
 _FULL_PCT = 1.0
 _FULL_BYTES = 1 << 30
 _FULL_INODES = 1000
@@ -48,7 +48,7 @@ def _free_pct(one: Filesystem) -> float:
 def findings(recording: Recording, found: list[Filesystem]) -> list[Finding]:
     """Return the full file systems, and those with room to which the target has files open for writing.
 
-    A full one to which the target has no file open is a hint only: it may open one later.
+    A full one without files of the target open for writing is minor: the target may open one later.
     """
     manifest = recording.manifest
     made = []

@@ -109,9 +109,8 @@ def measure(recording: Recording, top: int) -> Measures | None:
 
 
 def _allowed_cpus(affinity: pl.DataFrame | None) -> str:
-    """Return the CPUs that the target's threads may use at last, as ``0-3,8``; empty if unknown.
-
-    Old recordings have no such table.
+    """Return the CPUs that the target's threads may use at the end, as ``0-3,8``; empty if unknown. Older recordings do
+    not have the table.
     """
     if affinity is None:
         return ""

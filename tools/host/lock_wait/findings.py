@@ -11,7 +11,7 @@ from whystall.tools.host.common.lock_groups import Group, Waiter
 from whystall.tools.host.lock_wait.interpreter import Share
 from whystall.tools.recording.store import Recording
 
-# A lock matters from this share of a thread's time on (as in offcputime).
+# Waits for a lock are abnormal from this share of a thread's time on (as in offcputime).
 _LOCK_PCT = 5.0
 _MOST = 20
 _ABNORMAL = ("lock", "interpreter", "file")
@@ -19,8 +19,8 @@ _KIND = {"lock": "lock.wait", "interpreter": "lock.interpreter", "file": "lock.f
 
 
 class Held(NamedTuple):
-    """Who held a lock: thread or process, as text too; what it did meanwhile, where; in how much of the waiting,
-    percent. `owner`: as memory or the kernel named it at the end of the window."""
+    """The holder of a lock (thread or process, as id and text), what it did while others waited, at which line, and for
+    what share of their waiting, percent. `owner`: as read from memory or the kernel at the end of the window."""
 
     tid: int | None = None
     name: str = ""
@@ -36,7 +36,7 @@ def findings_of(
     held: Mapping[int, Held],
     parts: Mapping[int, Sequence[Share]],
 ) -> list[Finding]:
-    """Return a finding per lock that a thread waits long for, and normal ones if no thread does."""
+    """Return a finding per lock that a thread waits for longer than the threshold; normal findings if none does."""
     window_ns = max(recording.manifest.window_ns, 1)
     found = []
     for group in groups:
@@ -81,7 +81,7 @@ def _finding(group: Group, held: Held, parts: Sequence[Share], window_ns: int) -
 
 
 def _owned(group: Group, held: Held, window_ns: int) -> Finding | None:
-    """Return the finding that memory or the kernel itself names the holder at the end of the window."""
+    """Return the finding about the holder that memory or the kernel names at the end of the window."""
     if held.owner is None or not any(w.open_ns for w in group.waiters.values()):
         return None
     most = group.longest
@@ -95,7 +95,8 @@ def _owned(group: Group, held: Held, window_ns: int) -> Finding | None:
 def _normal(
     recording: Recording, found: Sequence[Finding], groups: Sequence[Group], *, undecided: bool
 ) -> list[Finding]:
-    """Return normal findings for the kinds of locks that no thread waits long for; none if some waits could be such."""
+    """Return normal findings for kinds of locks that no thread waits long for; none if unknown waits may be for
+    them."""
     target = recording.manifest.target
     if target.everything or undecided or not recording.manifest.saw_everything("switches"):
         return []

@@ -1,4 +1,4 @@
-"""Who holds the interpreter lock of a process, for how long, and who waits for it. Pure."""
+"""Compute who holds the interpreter lock of a process, for how long, and who waits for it. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from whystall.tools.host.common.timelines import Timeline
 
 @dataclass(frozen=True)
 class Share:
-    """One thread's part of the interpreter lock, in percent of the window. `held_pct`: while others waited, by who
-    ended their waits; `samples_pct`: by samples of who ran Python meanwhile; None: nothing was sampled."""
+    """One thread's share of the interpreter lock, in percent of the window. `held_pct`: while others waited, by the
+    wakers of these waits; `samples_pct`: the same by CPU samples of running Python code; None: no samples."""
 
     line: Timeline
     held_pct: float
@@ -23,7 +23,7 @@ class Share:
 
 
 def shares(group: Group, lines: Mapping[int, Timeline], window_ns: int, sample_ns: float) -> list[Share]:
-    """Return the part of each thread that held or awaited the interpreter lock of `group`, largest first."""
+    """Return the share of each thread that held or awaited the interpreter lock of `group`, largest first."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for part in group.ended:
         spans.setdefault(part.tid, []).append((part.start_ns, part.end_ns))
@@ -70,7 +70,7 @@ def _code(did: Activity | None, otherwise: str) -> str:
 
 
 def union(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans in order, those that overlap as one."""
+    """Return the spans in order, with overlapping ones merged."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:

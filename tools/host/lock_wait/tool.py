@@ -31,7 +31,7 @@ class Params(LiveParams):
 
 
 class WaiterRow(Model):
-    """The waits of one thread. `open_ms`: it still waits, for so long."""
+    """The waits of one thread. `open_ms`: duration of a wait that has not ended."""
 
     tid: int
     comm: str
@@ -44,9 +44,10 @@ class WaiterRow(Model):
 
 class Row(Model):
     """Waits on one object. `kind`: lock, queue (a thread hands over work), barrier, join, interpreter, file, or
-    unknown; `evidence`: memory (it names an owner), function (that waits), passes (waiters end each other's waits),
-    program_line, call, none. `holder`: the thread that ended most of the waiting, or that has the lock, and did
-    `holder_doing` at `holder_code` meanwhile; it explains `holder_pct` of the waiting."""
+    unknown; `evidence`: memory (the owner was read), function (that waits), passes (waiters end each other's waits),
+    program_line, call, none. `holder`: the thread that ended most of the waiting, or that has the lock; `holder_doing`,
+    `holder_code`: what it did while others waited, and where; `holder_pct`: share of the waiting that it accounts
+    for."""
 
     kind: What
     evidence: Evidence
@@ -65,7 +66,7 @@ class Row(Model):
 
 
 class InterpreterRow(Model):
-    """A thread's part of a process's interpreter lock, in percent of the window. `held_pct`: while others waited for
+    """A thread's share of a process's interpreter lock, in percent of the window. `held_pct`: while others waited for
     it; `samples_pct`: the same by CPU samples."""
 
     pid: int
@@ -121,7 +122,7 @@ def _sample_ns(recording: Recording) -> float:
 
 
 def _held(group: Group, lines: Mapping[int, Timeline], known: ThreadStates | None, sample_ns: float) -> Held:
-    """Return who held a lock: the owner that memory names if a thread still waits, else who ended most waiting."""
+    """Return the holder of a lock: the owner read from memory if a thread still waits, else who ended most waiting."""
     ended_by = group.ended_by()
     owner = _owner(group, known)
     tid = owner if owner is not None else ended_by.most_common(1)[0][0] if ended_by else None

@@ -1,1 +1,1 @@
-"""memory_growth: which processes and cgroups grow, how fast, and until when."""
+"""memory_growth: which processes and cgroups grow, how fast, and when they reach a limit."""

@@ -1,9 +1,9 @@
-"""Find memory that is copied after a fork.
+"""Estimate how much memory was copied after a fork.
 
-A page that a process and its children share is copied when one of them writes to it; in Python a write to an object's
-reference count is enough. RSS does not show this: it counts a shared page in each process, before and after. The
+A page that a process and its children share is copied when one of them writes to it; in Python, updating an object's
+reference count is a write. RSS does not change: it counts a shared page in each process, before and after. The
 proportional set size (PSS) counts each page once over all that share it, so the sum of the PSS of a process and its
-descendants grows by each copy. What it grows beyond the sum of their RSS was copied.
+descendants grows by each copy. Growth of that sum beyond the growth of the sum of RSS was copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import polars as pl
 
 
 class Copies(NamedTuple):
-    """Copies within a family; see `CopyRow`. `grown_bytes`: by how much its memory grew in all."""
+    """Copies within a family (a process and its descendants); see `CopyRow`. `grown_bytes`: total growth of its
+    memory."""
 
     pid: int
     comm: str
@@ -27,9 +28,8 @@ class Copies(NamedTuple):
 
 
 def copies(processes: pl.DataFrame) -> list[Copies]:
-    """Return the families of `processes` (``memory_use.processes``) in which memory was copied, most first.
-
-    A family of which a process ended is left out: its share of the pages fell to the others, which looks like a copy.
+    """Return the families of `processes` (``memory_use.processes``) in which memory was copied, most first. A family in
+    which a process ended is left out: the PSS of the others grows then, as it does with a copy.
     """
     frame = processes.sort("at_ns", maintain_order=True)
     rolled = frame.filter(pl.col("pss_bytes") >= 0).group_by("pid", "start_ticks", maintain_order=True)

@@ -1,4 +1,4 @@
-"""The result tables of memory_growth. Sizes in bytes at the end of the window, of groups at their fullest; rates in
+"""The result tables of memory_growth. Sizes in bytes at the end of the window, of groups at their largest; rates in
 bytes per second."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from whystall.tools.contract.result import Model
 
 class ProcessRow(Model):
     """A process. `bytes_rate`: of its anonymous, shared and swapped-out memory, by Sen's slope; None: too few readings.
-    `until_limit_s`: seconds until `limit_of` (a cgroup, or ``host``) is reached by its growth alone."""
+    `until_limit_s`: seconds until `limit_of` (a cgroup, or ``host``) is reached by its own growth alone."""
 
     pid: int
     comm: str
@@ -47,8 +47,8 @@ class GroupRow(Model):
 
 
 class CopyRow(Model):
-    """A process and its descendants. `copied_bytes`: memory that they shared and now have apart, because one of them
-    wrote to it; `remaining_bytes`: what the descendants still share and could copy."""
+    """A process and its descendants. `copied_bytes`: memory that they shared before and no longer share, because one of
+    them wrote to it; `remaining_bytes`: what the descendants still share and could copy."""
 
     pid: int
     comm: str

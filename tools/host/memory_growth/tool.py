@@ -1,4 +1,4 @@
-"""memory_growth: how fast the memory of processes and cgroups grows, until when, and who was killed for it."""
+"""memory_growth: how fast the memory of processes and cgroups grows, when it reaches a limit, and who was killed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from whystall.tools.host.memory_growth.trend import LEAST_READINGS, Trend, trend
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
-# Readings per window: twice as many as the test for a trend needs, and some are lost with a process that starts late.
+# Readings per window: twice as many as the test for a trend needs, since a process that starts late has fewer.
 _READINGS = 12
-# Four hours is when the alert rules of Prometheus' node mixin call a resource that runs full critical
+# Four hours is when the alert rules of Prometheus' node mixin call a resource that fills up critical
 # (NodeFilesystemSpaceFillingUp: predict_linear by 4 h); an operator acts within the hour, not within minutes.
 _WITHIN_MIN = 240.0
 _MAJOR_S, _CRITICAL_S = 3600.0, 600.0
 # The sum of PSS moves by some hundred KiB when programs load libraries.
 _COPIED_BYTES = 8 << 20
 _FINDINGS = 8
-# A process that begins later than after this share of the window is not judged: every program grows while it starts.
+# A process that starts after this share of the window is not judged: every program grows while it starts.
 _BORN = 0.2
 
 
@@ -110,7 +110,7 @@ def _group_rows(groups: pl.DataFrame) -> list[GroupRow]:
     rows = []
     firm = pl.col("used_bytes") - pl.col("reclaimable_bytes").clip(0)
     for (name,), readings in groups.with_columns(firm=firm).group_by("cgroup", maintain_order=True):
-        # at its fullest: after a kill for lack of memory it is nearly empty
+        # the largest reading: after an out-of-memory kill little is left
         last = readings.sort("firm").row(-1, named=True)
         change = trend(list(readings.select("at_ns", pl.col("firm").cast(pl.Float64)).iter_rows()))
         limit = last["limit_bytes"] if last["limit_bytes"] > 0 else None
@@ -134,14 +134,15 @@ def _group_rows(groups: pl.DataFrame) -> list[GroupRow]:
 
 
 def _rate(readings: pl.DataFrame, name: str) -> float | None:
-    """Return the growth per second from the first to the last reading; None if it is not counted."""
+    """Return the growth per second from the first to the last reading; None if it was not measured."""
     span_ns = readings["at_ns"][-1] - readings["at_ns"][0]
     first, last = readings[name][0], readings[name][-1]
     return None if first < 0 or last < 0 else (last - first) / max(span_ns / 1e9, 1e-3)
 
 
 def _until(cgroup: str, change: Trend | None, groups: list[GroupRow]) -> tuple[float | None, str]:
-    """Return when the first limit above a process is reached by its growth alone, in seconds, and whose limit."""
+    """Return the seconds until the first limit above a process is reached by its own growth alone, and whose limit it
+    is."""
     if change is None or not change.steady or change.rate <= 0:
         return None, ""
     room = [
@@ -163,7 +164,7 @@ def _grade(until_s: float | None, bound_s: float) -> Severity | None:
 def _process_findings(
     recording: Recording, rows: list[ProcessRow], trends: dict[int, Trend | None], bound_s: float
 ) -> list[Finding]:
-    """Return the processes that grow towards a limit, and those of the target that were measured and do not."""
+    """Return findings about processes that grow towards a limit, and normal ones about the target's others."""
     manifest = recording.manifest
     found = []
     for row in rows:
@@ -185,7 +186,8 @@ def _process_findings(
 
 
 def _group_findings(recording: Recording, groups: list[GroupRow], bound_s: float) -> list[Finding]:
-    """Return the limited cgroups, and the host, whose firm memory was followed: growing towards the limit or not."""
+    """Return findings about limited cgroups and the host: whether memory that the kernel cannot free grows to the
+    limit."""
     found = []
     for row in groups:
         if row.limit_bytes is None or row.bytes_rate is None:
@@ -205,7 +207,7 @@ def _group_findings(recording: Recording, groups: list[GroupRow], bound_s: float
 
 
 def _copy_findings(recording: Recording, found: list[Copies], groups: list[GroupRow]) -> list[Finding]:
-    """Return the families that copy: major if what is left to copy does not fit below the next limit."""
+    """Return findings about families that copy memory: major if what remains to be copied exceeds the next limit."""
     made = []
     for one in found:
         if one.copied_bytes < _COPIED_BYTES or one.copied_bytes < one.grown_bytes / 2:

@@ -3,8 +3,8 @@
 Method: the Mann-Kendall test for a trend (H. B. Mann, Econometrica 13, 1945) and Sen's slope (P. K. Sen, J. Am. Stat.
 Assoc. 63, 1968), which S. Garg et al. use to find leaks ("A methodology for detection and estimation of software
 aging", ISSRE 1998). Both depend on the order of readings, not on a distribution. Two conditions are added, since sizes
-of memory are not independent from reading to reading: a single allocation must not be most of the growth, and it must
-not have ended.
+of memory are not independent from reading to reading: a single allocation must not be most of the growth, and the
+growth must not have ended.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 LEAST_READINGS = 5
-"""With 4 readings even an unbroken rise has a probability of 1/24 by chance; with 5 it is 1/120."""
+"""With 4 random readings the probability of an unbroken rise is 1/24; with 5 it is 1/120."""
 _CHANCE = 0.01
 _ONE_STEP = 0.5
 """Largest share of the growth that a single step may have."""
 _LATE = 0.25
-"""Least share of the growth in the second half of the time; of an even growth it is half."""
+"""Least share of the growth in the second half of the time; 0.5 if it grows evenly."""
 _MOST_READINGS = 60
 _CLOSE = 0.01
 """Pairs of readings closer than this share of the time give no slope: their difference is mostly noise."""
 
 
 class Trend(NamedTuple):
-    """`rate`: bytes per second; `grown_bytes`: from the first to the last reading; `p_value`: of so many rises by
-    chance."""
+    """`rate`: bytes per second; `grown_bytes`: from the first to the last reading; `p_value`: the probability of as
+    many rises in random order."""
 
     rate: float
     grown_bytes: float

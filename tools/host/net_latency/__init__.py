@@ -1,1 +1,1 @@
-"""net_latency: connections of a target: round trips, losses, what limits them, and what threads wait for on them."""
+"""net_latency: measure connections of a target: round trips, losses, limits, and what threads wait for on them."""

@@ -1,4 +1,4 @@
-"""Connections of a target as differences of two readings of its sockets."""
+"""Compute the connections of a target from two snapshots of its sockets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Connection:
 
     `peer`: a process on this host as ``comm (pid)``, else the remote address, with its port unless that is temporary;
     `peer_pid`: of a local one. `serves`: the peer connected to a port on which this host listens. `new`: it did not
-    exist at the first reading, so that its differences begin with it. `ended`: it no longer existed at the last one, so
-    that nothing is known but its addresses.
+    exist at the first snapshot; its differences are since its start. `ended`: it did not exist at the last snapshot;
+    only its addresses are known.
     """
 
     pid: int
@@ -54,14 +54,14 @@ class Connection:
     recv_queue: int
     send_queue: int
     silent_ms: float | None
-    """Since data last arrived; None if none ever did or it is unknown."""
+    """Time since data last arrived; None if none did or it is unknown."""
     sent_ago_ms: float | None
-    """Since data was last sent."""
+    """Time since data was last sent."""
     delivery_rate: int | None
 
     @property
     def loss_pct(self) -> float | None:
-        """Share of the sent segments that were sent again."""
+        """Share of the sent segments that were retransmitted."""
         if self.retransmits is None or not self.segments:
             return None
         return min(100.0, 100 * self.retransmits / self.segments)
@@ -81,7 +81,7 @@ class Connection:
 
     @property
     def is_private(self) -> bool:
-        """Whether the peer's address belongs to a site of its own (RFC 1918, RFC 4193)."""
+        """Whether the peer's address is private (RFC 1918, RFC 4193)."""
         address = address_of(self.remote)
         return address is not None and any(address in network for network in _SITE)
 
@@ -128,7 +128,7 @@ def connections(recording: Recording, pids: Collection[int] | None) -> list[Conn
 
 
 def _distinct(rows: Iterable[Socket], pids: Collection[int] | None) -> list[Socket]:
-    """Return one row per socket: several processes may share one after a fork."""
+    """Return one row per socket, which several processes may share after a fork."""
     found: dict[int, Socket] = {}
     for row in rows:
         if row["pid"] >= 0 and (pids is None or row["pid"] in pids):

@@ -1,4 +1,4 @@
-"""Judge connections and waits for the network. Every threshold stands here, with its source."""
+"""Judge connections and waits for the network. Contains all thresholds, with their sources."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from whystall.tools.host.net_latency.waits import NetWait
 # retransmissions are usual.
 _LOSS_PCT = 1.0
 _LEAST_RETRANSMITS = 3
-# A transfer that uses up a link's bandwidth fills the queue before it, and loses what does not fit: round trips are
+# A transfer that uses up a link's bandwidth fills the queue before it, and drops what does not fit: round trips are
 # then at least twice the shortest, and TCP keeps the losses small (RFC 5681, section 3.1: each one halves its window).
 _QUEUE_LOSS_PCT = 10.0
-# A standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms is the
-# interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
+# Evidence of a standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms
+# is the interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
 _QUEUE_MS = 100.0
-# Light in fibre takes 1 ms to go 100 km and back: 5,000 km are too many within a site (addresses of RFC 1918 and RFC
+# Light in fibre takes 1 ms to go 100 km and back: 5,000 km is too far within a site (addresses of RFC 1918 and RFC
 # 4193), 30,000 km around the globe.
 _SITE_RTT_MS = 50.0
 _GLOBAL_RTT_MS = 300.0
@@ -31,13 +31,13 @@ _GLOBAL_RTT_MS = 300.0
 _LIMITED_PCT = 10.0
 _BULK_PCT = 50.0
 # Of a bulk transfer, this much of the busy time limited by the network alone, with a deviation of the round trip below
-# half of it (RTTVAR after the first measurement, RFC 6298, section 2.2): the bandwidth is used up.
+# half of it (RTTVAR after the first measurement, RFC 6298, section 2.2): the bandwidth is exhausted.
 _NETWORK_SHARE = 0.8
 _STABLE = 0.5
 # RFC 6298, section 2.1: until a round trip is measured, the time-out is 1 s. A connection that takes longer lost a
-# segment, or its peer's queue of connections is full; after it, a lost request would have been sent again.
+# segment, or its peer's queue of connections is full; a lost request would have been retransmitted by then.
 _RTO_MS = 1000.0
-# What users notice of a thread.
+# Share of a thread's time that users notice.
 _WAIT_PCT = 5.0
 _OPEN = ("established", "syn_sent")
 _MOST = 10
@@ -46,7 +46,8 @@ _MOST = 10
 def judged(
     found: Sequence[Connection], waited: Sequence[NetWait], known: ThreadStates, window_ns: int, *, complete: bool
 ) -> list[Finding]:
-    """Return findings about connections and waits, worst first; with `complete` also that connections are in order."""
+    """Return findings about connections and waits, worst first; with `complete` also a normal one if all are in
+    order."""
     results: list[tuple[int, Finding]] = []
     for connection in found:
         own = [w for w in waited if w.inode == connection.inode]
@@ -84,8 +85,8 @@ def _place(connection: Connection, own: Sequence[NetWait], known: ThreadStates) 
 
 
 def _no_answer(connection: Connection, own: Sequence[NetWait], place: dict[str, str], window_ns: int) -> Finding | None:
-    """Nothing in flight and nothing received since the last thing sent: the peer has not answered. Data in flight that
-    is sent again and never acknowledged: the peer is not reachable."""
+    """Return a finding if the peer is silent or unreachable. Silent: nothing is in flight, and nothing was received
+    since data was last sent. Unreachable: data in flight is retransmitted and never acknowledged."""
     if connection.serves or connection.unacked is None or connection.ended or connection.received_bytes:
         return None
     silent, sent = connection.silent_ms, connection.sent_ago_ms
@@ -125,7 +126,7 @@ def _loss(connection: Connection, place: dict[str, str], window_ns: int) -> Find
 
 
 def _overflows(connection: Connection) -> bool:
-    """Return whether the lost segments are those that a bulk transfer pushes out of a full queue on the way."""
+    """Return whether the losses are explained by a bulk transfer that overflows a queue on the path."""
     rtt, least, loss = connection.rtt_ms, connection.min_rtt_ms, connection.loss_pct
     if rtt is None or least is None or loss is None or (connection.busy_pct or 0.0) < _BULK_PCT:
         return False
@@ -133,7 +134,7 @@ def _overflows(connection: Connection) -> bool:
 
 
 def _receiver(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
-    """The peer does not take what is sent: its window is closed."""
+    """Return the finding that the peer's receive window limits the sender."""
     limited = connection.rwnd_limited_pct
     if limited is None or limited < _LIMITED_PCT:
         return None
@@ -148,7 +149,7 @@ def _receiver(connection: Connection, place: dict[str, str], window_ns: int) -> 
 
 
 def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
-    """The sender has data most of the time, and only the network, or its own send buffer, holds it back."""
+    """Return the finding that the network, or the own send buffer, limits a sender that has data most of the time."""
     busy, network = connection.busy_pct, connection.network_limited_pct
     if busy is None or network is None or busy < _BULK_PCT or connection.is_local:
         return None
@@ -189,7 +190,7 @@ def _rtt(connection: Connection, place: dict[str, str], window_ns: int) -> Findi
 
 
 def _in_order(tcp: Sequence[Connection], window_ns: int) -> Finding:
-    """The normal finding: no connection loses segments or takes long."""
+    """Return the normal finding: no connection loses segments or has long round trips."""
     metrics = {
         "loss_pct": max((c.loss_pct or 0.0 for c in tcp), default=0.0),
         "rtt_ms": max(c.rtt_ms or 0.0 for c in tcp),

@@ -1,4 +1,4 @@
-"""net_latency: connections of a target: round trips, losses, what limits them, and what threads wait for on them."""
+"""net_latency: measure connections of a target: round trips, losses, limits, and what threads wait for on them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Params(LiveParams):
 class Row(Model):
     """One connection over the window. `peer`: a process of this host, or the remote address. `busy_pct`: with data
     unacknowledged; of it limited by the receiver's window, the send buffer, the network. `silent_ms`: since data last
-    arrived. `waited_ms`: threads waited for its data, longest at `code`; `peer_code`: where a local peer is at the end,
-    if only one thread of it has a Python stack. None: unknown, or no TCP."""
+    arrived. `waited_ms`: threads waited for its data, longest at `code`; `peer_code`: line of a local peer at the end,
+    if exactly one of its threads has a Python stack. None: unknown, or not TCP."""
 
     pid: int
     comm: str

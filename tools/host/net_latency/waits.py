@@ -1,4 +1,4 @@
-"""What threads of a target wait for on the network: connections being made, name servers, data."""
+"""Find what threads of a target wait for on the network: connecting, name servers, data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RECEIVES = ("read", "readv", "recvfrom", "recvmsg", "recvmmsg", "poll", "ppoll"
 _SENDS = ("write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice")
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _SOCKET = re.compile(r"socket:\[(\d{1,19})\]")
-# glibc's and musl's resolver; Python's functions below which it runs.
+# The resolvers of glibc and musl, and the functions of Python that call them.
 _RESOLVER = re.compile(
     r"^(__)?(res_|libc_res_|getaddrinfo|gethostbyname|gaih_)|^__res_|^send_dg|^getaddrinfo \(|"
     r"^(gethostbyname|gethostbyname_ex|gethostbyaddr|getfqdn|getnameinfo) \("
 )
-# Python's own function that connects with a time-out: a call that returns at once, then poll.
+# Python's function that connects with a time-out: connect(2) returns at once, then poll(2) waits.
 _CONNECTS = re.compile(r"^create_connection \((?:[^()]*/)?socket\.py:")
 _DNS_PORTS = frozenset({53, 5353})
 
@@ -49,8 +49,8 @@ class NetWait:
 
 
 def waits(recording: Recording, found: Sequence[Connection]) -> list[NetWait]:
-    """Return what the threads of the recorded processes waited for on the network, longest first; without `switches`
-    nothing."""
+    """Return what the threads of the recorded processes waited for on the network, longest first; empty without
+    `switches`."""
     if not recording.has("switches"):
         return []
     stacks = dict(recording.table("switches.stacks").select("stack", "frames").iter_rows())
@@ -81,7 +81,7 @@ def waits(recording: Recording, found: Sequence[Connection]) -> list[NetWait]:
 
 
 def _what(syscall: str, inode: int, frames: Sequence[str], by_inode: Mapping[int, Connection]) -> What | None:
-    """Return what a call waits for; None if it is not known to be the network."""
+    """Return what a call waits for; None unless it is known to be the network."""
     if syscall == "connect":
         return "connect"
     if any(_RESOLVER.search(frame) for frame in frames):
