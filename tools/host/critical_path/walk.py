@@ -72,8 +72,11 @@ class World:
             gil, locks = self.objects.gil_words.get(line.pid, set()), self.lock_words.get(line.pid, set())
             kind = wait_kind(wait, gil, locks)
             socket = self.objects.socket(wait.object)
-            if kind.code == "socket" and socket is not None and socket["remote"].endswith(":53"):
-                kind = Kind("dns", kind.detail)
+            if kind.code == "socket" and socket is not None:
+                if socket["state"] == "listen":
+                    kind = Kind("events")  # nobody connects
+                elif socket["remote"].endswith(":53"):
+                    kind = Kind("dns", kind.detail)
             self._kinds[known] = kind
         return self._kinds[known]
 

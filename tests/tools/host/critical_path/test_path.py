@@ -116,6 +116,18 @@ def test_many_idle_threads_cost_little_and_hide_nothing(threads: int) -> None:
     assert sums_to_the_window(data)
 
 
+def test_a_poll_for_connections_is_idle_and_the_thread_that_answers_is_chosen() -> None:
+    scene = Scene().thread().thread(OTHER, "handler", user=10)
+    scene.seen("sockets", pid=PID, inode=7, state="listen", local="127.0.0.1:80")
+    for second in range(24):
+        idle = {"object": "socket:[7]", "asked_ns": 500_000_000, "context": "timer", "runnable_ns": 0}
+        scene.wait(second / 2, 499, "poll", user=("serve_forever (serve.py:3)",), **idle)
+        scene.wait(second / 2, 300, "futex", tid=OTHER, lock=64, user=("borrow (serve.py:9)",), runnable_ns=0)
+    data = told(scene)
+    assert data.thread is not None
+    assert (data.thread.tid, [row.what for row in data.rows][0]) == (OTHER, "lock")
+
+
 def test_a_launcher_that_sleeps_is_passed_over_for_the_thread_that_works() -> None:
     scene = Scene().thread().thread(OTHER, "trainer", user=60)
     for second in range(12):
