@@ -125,7 +125,7 @@ def test_a_poll_for_connections_is_idle_and_the_thread_that_answers_is_chosen() 
         scene.wait(second / 2, 300, "futex", tid=OTHER, lock=64, user=("borrow (serve.py:9)",), runnable_ns=0)
     data = told(scene)
     assert data.thread is not None
-    assert (data.thread.tid, [row.what for row in data.rows][0]) == (OTHER, "lock")
+    assert (data.thread.tid, data.rows[0].what) == (OTHER, "lock")
 
 
 def test_a_launcher_that_sleeps_is_passed_over_for_the_thread_that_works() -> None:
