@@ -30,7 +30,7 @@ _FRAMES, _USER_FRAMES = 64, 128
 
 
 def _has_content(file: File) -> bool:
-    if file.fs in (b"anon_inodefs", b"pidfs"):  # a regular file by its mode on some kernels
+    if file.fs in (b"anon_inodefs", b"pidfs"):  # on some kernels these have the mode of a regular file
         return False
     return stat.S_ISREG(file.mode) or stat.S_ISDIR(file.mode) or stat.S_ISBLK(file.mode)
 
@@ -66,8 +66,9 @@ class Files:
         return self._add(key, path, f"{major}:{minor}", key.ino, fstype, complete, deleted)
 
     def object(self, key: FileKey | None) -> str:
-        """Return the name of what is no file with content, as /proc/PID/fd shows it: ``pipe:[123]``, ``socket:[456]``,
-        ``anon_inode:[eventpoll]``, the path of a FIFO or a terminal. Empty for files and for none."""
+        """Return the name of an object other than a file with content, as /proc/PID/fd shows it: ``pipe:[123]``,
+        ``socket:[456]``, ``anon_inode:[eventpoll]``, the path of a FIFO or a terminal. Empty for files and if there is
+        none."""
         known = self._capture.files.get(key) if key is not None else None
         if known is None or _has_content(known):
             return ""

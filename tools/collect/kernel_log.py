@@ -1,4 +1,4 @@
-"""Read which processes the kernel killed for lack of memory from its log, /dev/kmsg.
+"""Read from the kernel log, /dev/kmsg, which processes the kernel killed for lack of memory.
 
 Format of records: Documentation/ABI/testing/dev-kmsg of the kernel. The two lines of a kill (mm/oom_kill.c)::
 
@@ -7,8 +7,8 @@ Format of records: Documentation/ABI/testing/dev-kmsg of the kernel. The two lin
     3,2033,25320993947,-;Memory cgroup out of memory: Killed process 19763 (python3) total-vm:221368kB,
         anon-rss:32512kB, file-rss:6632kB, shmem-rss:0kB, UID:0 pgtables:124kB oom_score_adj:0
 
-The first one exists since Linux 5.0. Records of user space have a facility other than 0, so that no process can forge
-one without writing as the kernel.
+The first one exists since Linux 5.0. Records from user space have a facility other than 0, so processes cannot forge
+these.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _KILL = re.compile(
 )
 _KILLED = re.compile(rb"Killed process (?P<pid>\d+) \(.*\) total-vm:\d+kB, anon-rss:(?P<anon>\d+)kB")
 _KERNEL = 8
-"""Priorities below are of facility 0, the kernel's."""
+"""Lower priorities are of facility 0, the kernel's."""
 
 
 class OomKill(NamedTuple):
     """A killed process. `cgroup`: its own, `limit_cgroup`: the one whose limit was reached, empty for the host's
-    memory. `anon_bytes` -1: unknown. `time_us`: of the log's clock, which may differ from CLOCK_MONOTONIC by seconds.
+    memory. `anon_bytes` -1: unknown. `time_us`: by the log's clock, which may differ from CLOCK_MONOTONIC by seconds.
     """
 
     time_us: int
@@ -68,7 +68,7 @@ def oom_kills(records: list[bytes]) -> list[OomKill]:
 
 
 class KernelLog:
-    """Reads the records that are written after it was opened. `denied`: it may not be read, or is not there."""
+    """Reads the records written after it was opened. `denied`: it may not be read, or does not exist."""
 
     def __init__(self, path: Path = Path("/dev/kmsg")) -> None:
         self._descriptor = -1

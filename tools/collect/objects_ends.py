@@ -22,9 +22,8 @@ class Holder(NamedTuple):
 
 
 class Holders:
-    """Who holds what, of the processes scanned so far, by the object's name as in ``objects.threads``.
-
-    `paths`: FIFOs, which have the name of a file, are only noticed if they are among these.
+    """The holders of objects among the processes scanned so far, by the name in ``objects.threads``. `paths`: the FIFOs
+    to look for, since they are named like files.
     """
 
     def __init__(self, proc: Proc, threads: ThreadReader) -> None:
@@ -41,7 +40,7 @@ class Holders:
         return self._held.get(name, [])
 
     def scan(self, pids: Iterable[int], over: Callable[[], bool]) -> None:
-        """Read the descriptors of processes that were not read yet, until the time is used up."""
+        """Read the descriptors of processes not scanned yet, until the time is used up."""
         for pid in pids:
             if pid in self._scanned:
                 continue

@@ -1,4 +1,4 @@
-"""Parse /proc/locks (proc_locks(5)): file locks, and who waits for them."""
+"""Parse /proc/locks (proc_locks(5)): file locks, and the processes that wait for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _LINE = re.compile(
 
 
 class FileLock(NamedTuple):
-    """A lock or a request for one; the columns of ``objects.file_locks``. `pid` -1: of an open file, not a process."""
+    """A lock or a request for one; the columns of ``objects.file_locks``. `pid` -1: held by an open file description,
+    not by a process."""
 
     kind: str
     exclusive: bool
@@ -63,8 +64,8 @@ def file_locks(raw: bytes) -> list[FileLock]:
 
 
 def concerning(locks: Iterable[FileLock], pids: Container[int] | None) -> list[FileLock]:
-    """Return the locks that `pids` hold or wait for, and the other locks and requests on these files if any waits;
-    those of awaited files come first. None: all that are waited for."""
+    """Return the locks that `pids` hold or wait for, and, of files with a request among these, all locks and requests;
+    files with requests come first. None: all files with requests."""
     locks = list(locks)
     awaited = {(lock.dev, lock.ino) for lock in locks if lock.waits}
     ours = {(lock.dev, lock.ino) for lock in locks if pids is None or lock.pid in pids}

@@ -1,4 +1,4 @@
-"""Whether a process is frozen by a freezer cgroup (version 1: freezer.state; version 2: cgroup.events)."""
+"""Read whether a process is frozen by a freezer cgroup (version 1: freezer.state; version 2: cgroup.events)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whystall.tools.node.mounts import Mount, below
 
 
 class Freezers:
-    """The cgroups that can be frozen. What was read is kept until `forget`."""
+    """The cgroups that can be frozen. States are cached until `forget`."""
 
     def __init__(self, root: str = "/proc") -> None:
         self._view = CgroupView(Path(root))
@@ -19,7 +19,7 @@ class Freezers:
         self._known: dict[bytes, bool] = {}
 
     def forget(self) -> None:
-        """Read the cgroups again."""
+        """Clear the cache."""
         self._known.clear()
 
     def frozen(self, membership: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Find the FUSE connection that serves a path: its server may be what a thread waits for."""
+"""Find the FUSE connection that serves a path, since a thread may wait for its server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LINE = b"\nfuse_connection:"
 
 
 def connection_name(number: int) -> str:
-    """Return the name of a FUSE connection, by which its server is found."""
+    """Return the name under which the server of a FUSE connection is recorded."""
     return f"fuse:[{number}]"
 
 
 def served_connection(fdinfo: bytes) -> str:
-    """Return the connection that a descriptor of /dev/fuse serves; empty if the kernel does not tell.
+    """Return the connection that a descriptor of /dev/fuse serves; empty if the kernel does not report it.
 
     Such a /proc/PID/fdinfo/N has a line ``fuse_connection:\\t41``, the minor number of the mount's device.
     """
@@ -27,8 +27,8 @@ def served_connection(fdinfo: bytes) -> str:
 
 
 def waits_for_server(wchan: str, kernel_stack: tuple[str, ...]) -> bool:
-    """Return whether a thread waits for a FUSE server, by the functions of the kernel it is in; fuse_dev_* are those
-    in which the server itself is."""
+    """Return whether a thread waits for a FUSE server, by the kernel functions it is in; fuse_dev_* are functions of
+    the server itself."""
     asks = (f.startswith(("fuse_", "__fuse_")) and not f.startswith("fuse_dev_") for f in kernel_stack)
     return wchan == "request_wait_answer" or any(asks)
 
@@ -45,7 +45,7 @@ class FuseMounts:
         namespace = self._proc.link(pid, "ns/mnt") or b"%d" % pid
         if namespace not in self._known:
             self._known[namespace] = mountinfo(self._proc.read(pid, "mountinfo", most=_MOUNTS_BYTES))
-        # the innermost mount, and of several on one point the last
+        # the innermost mount; of several at one mount point, the last
         found: Mount | None = None
         for mount in self._known[namespace]:
             inside = below(path.encode(), clean_path(mount.point).encode()) is not None

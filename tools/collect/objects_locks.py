@@ -1,8 +1,8 @@
-"""Derive the kind and the owner of a lock from the memory around its futex word, for locks that keep their owner.
+"""Derive the kind and the owner of a lock from the memory around its futex word, for locks that store their owner.
 
 Layouts of glibc (nptl: struct __pthread_mutex_s, struct __pthread_rwlock_arch_t, _IO_lock_t; the same on x86_64 and
-aarch64), and of futex(2) for priority inheritance and robust locks. No owner is kept by semaphores, conditions,
-barriers, nor by Python's ``threading.Lock``. A number counts as an owner only if it is a thread of the process.
+aarch64), and of futex(2) for priority inheritance and robust locks. Semaphores, conditions, barriers and Python's
+``threading.Lock`` store no owner. A number counts as an owner only if it is the id of a thread of the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COMMAND, _PRIVATE = 0x7F, 0x80
 _WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 _LOCKS = (6, 13)  # FUTEX_LOCK_PI, FUTEX_LOCK_PI2
 _TID, _WAITERS = 0x3FFFFFFF, 0x80000000
-_CONTENDED = 2  # of a mutex: locked, and somebody waits
+_CONTENDED = 2  # of a mutex: locked, with waiters
 _RW_HELD = 3  # PTHREAD_RWLOCK_FUTEX_USED | 1: a writer holds it
 _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 """Offset of the thread id in struct pthread."""
@@ -26,8 +26,8 @@ _PTHREAD_TID = {"x86_64": 720, "aarch64": 208}
 
 class Lock(NamedTuple):
     """`owner`: thread id on the host, -1 if unknown. `foreign_owner`: the number of an owner that is no thread of this
-    process, 0: none. With `shared` it may be one of another process that shares the memory; else nobody can release
-    the lock: its owner ended, or it was a thread of the parent when this process was forked."""
+    process, 0: none. With `shared` it may belong to another process that shares the memory; else no thread can release
+    the lock: its owner ended, or was a thread of the parent when this process was forked."""
 
     kind: str = ""
     owner: int = -1
@@ -51,7 +51,7 @@ def lock_at(memory: Reader, address: int, operation: int, expected: int, tasks: 
     if command in _LOCKS:
         return _owned("mutex", value & _TID, tasks, private)
     if value != expected & 0xFFFFFFFF:
-        return NONE  # it was released, and the thread is about to wake
+        return NONE  # already released, the thread is about to wake
     if not private and value > _RW_HELD and value in tasks:
         return Lock("join", tasks[value])  # the kernel clears the word when the thread ends
     if value & _WAITERS:  # robust mutexes keep their owner in the word
@@ -77,7 +77,8 @@ def _mutex_or_stream(memory: Reader, raw: bytes, tasks: Mapping[int, int], priva
 
 
 def _is_mutex(raw: bytes) -> bool:
-    """Return whether `raw` can be a held mutex, and not a lock without an owner: its number of users and its type."""
+    """Return whether `raw` can be a held mutex, and not a lock without an owner, by its number of users and its
+    type."""
     count, users, kind = (_word(raw, offset) for offset in (4, 12, 16))
     recursive = kind & 3 == 1
     return len(raw) >= 20 and 0 < users < 1 << 16 and kind < 1 << 10 and bool(count) == recursive

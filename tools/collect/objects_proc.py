@@ -1,4 +1,4 @@
-"""Read the files of processes in /proc, and count what may not be read."""
+"""Read the files of processes in /proc, and record which may not be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Descriptor(NamedTuple):
 
 
 class Proc:
-    """Files below `root`. `denied`: processes by the name of the file that may not be read."""
+    """Reads files below `root`. `denied`: processes by the name of the file that may not be read."""
 
     def __init__(self, root: str = "/proc") -> None:
         self.root = root
@@ -51,7 +51,7 @@ class Proc:
         return b""
 
     def deny(self, what: str, pid: int) -> None:
-        """Count a file that may not be read."""
+        """Record a file that may not be read."""
         self.denied.setdefault(what, set()).add(pid)
 
     def tids(self, pid: int) -> list[int]:
@@ -136,12 +136,12 @@ def waited_descriptors(call: parse.InSyscall, name: str, memory: Reader | None) 
 
 
 def waited_path(call: parse.InSyscall, name: str, memory: Reader | None) -> bytes:
-    """Return the absolute path that a system call is about; empty if it is about none, or about a relative one."""
+    """Return the absolute path among the arguments of a system call; empty without one."""
     position = syscalls.row(name)["path"]
     if memory is None or position == layout.NO_ARG or position >= len(call.args):
         return b""
     address = call.args[position]
-    for size in (_PATH_BYTES, -address % _PATH_BYTES):  # it may end where the memory ends
+    for size in (_PATH_BYTES, -address % _PATH_BYTES):  # the path may end with the mapped memory
         try:
             path, end, _ = memory.read(address, size).partition(b"\0")
         except (OSError, OverflowError):

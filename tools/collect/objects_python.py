@@ -28,10 +28,10 @@ class Interpreters:
         self._labels: dict[tuple[str, str, int], str] = {}
 
     def runtime(self, pid: int, *, named_only: bool = True) -> Runtime | None:
-        """Return the interpreter of a process; None if it has none that can be read. `named_only`: not in executables
-        that are not named like Python and may be large, unless it was found there before."""
+        """Return the interpreter of a process; None if it has none that can be read. `named_only`: search only
+        executables named like Python (others may be large), and those where it was found before."""
         try:
-            identity = Path(f"{self._root}/{pid}/auxv").read_bytes()  # has addresses that change with each exec
+            identity = Path(f"{self._root}/{pid}/auxv").read_bytes()  # these addresses change with each exec
         except OSError:
             return None
         known = self._known.get(pid)
@@ -51,7 +51,7 @@ class Interpreters:
             self.refused[pid] = str(why)
             return None, True
         except PermissionError:
-            return None, True  # its memory, which is reported
+            return None, True  # no permission to read no permission to read its memory, which is reported
         except (NotReady, OSError):
             return None, False
 

@@ -23,7 +23,7 @@ _MOST_THREADS = 4096
 _MOST_SOCKETS = 4096
 _MOST_LOCKS = 1024
 _SHARED = ("pipe:[", "anon_inode:[eventfd")
-_ROUNDS = 4  # how far holders are followed: holders of what holders wait for ...
+_ROUNDS = 4  # depth to which holders of what holders wait for are followed
 # CPU time of one snapshot, by part
 _OWN_NS = 150_000_000
 _OTHERS_NS = 40_000_000
@@ -176,7 +176,7 @@ class Snapshot:
         return name_of(peer) if peer else ""
 
     def _foreign_process(self, thread: ThreadInfo) -> int:
-        """Return the process of a lock's owner outside of the waiting process, if both share the word's memory."""
+        """Return the process of a lock's owner, other than the waiting process, if both share the word's memory."""
         owner = thread.lock.foreign_owner
         status = self._proc.read(owner, "status")
         at = status.find(b"\nTgid:")
@@ -250,7 +250,7 @@ class Snapshot:
 
 
 def shared_file(maps: bytes, address: int) -> tuple[bytes, bytes] | None:
-    """Return device and inode of the shared mapping at `address`; None if it is not shared, or of no file."""
+    """Return device and inode of the shared file mapping at `address`; None if it is not one."""
     for line in maps.splitlines():
         fields = line.split(None, 5)
         if len(fields) < 5:

@@ -1,4 +1,4 @@
-"""The sockets of processes and their other ends, as rows of ``objects.sockets``."""
+"""Read the sockets of processes and their other ends, as rows of ``objects.sockets``."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _EVENTFD_ID = re.compile(rb"^eventfd-id:\s*(\d+)", re.MULTILINE)
 # tfd:        5 events:       19 data:  5  pos:0 ino:3a4 sdev:9
 _EPOLL_MEMBER = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
 _MOST_MEMBERS = 256
-_FEW_THREADS = 500  # of a process with more, kernel stacks are read in state D only: one takes 20 us
+_FEW_THREADS = 500  # with more threads, kernel stacks are read in state D only: one takes 20 us
 
 
 @dataclass
@@ -116,7 +116,7 @@ class ThreadReader:
     def _thread(
         self, pid: int, tid: int, memory: Memory | None, tasks: Mapping[int, int], python: PythonThreads | None
     ) -> ThreadInfo | None:
-        # the call first: a thread that wakes meanwhile then shows as running, not in a call that it left
+        # the call before the state: a thread that wakes in between is then running, and not in a call that it left
         denied = self._proc.denied
         text = self._proc.read(pid, "syscall", tid) if pid not in denied.get("syscall", ()) else b""
         try:
@@ -173,7 +173,8 @@ class ThreadReader:
     def _verified(self, lock: Lock, tasks: Mapping[int, int]) -> Lock:
         """Return a lock whose owner is no thread of the process with its number if that thread has ended.
 
-        If it is a thread of another process, it was copied by a fork; in another pid namespace the number says nothing.
+        If it is a thread of another process, the lock was copied by a fork; in another pid namespace the number is
+        unknown.
         """
         if not lock.foreign_owner:
             return lock
@@ -185,7 +186,7 @@ class ThreadReader:
         return Lock(ABANDONED)
 
     def name(self, pid: int, number: int) -> str:
-        """Return what a descriptor leads to, as /proc/PID/fd has it; an eventfd with its number."""
+        """Return the target of a descriptor as in /proc/PID/fd; an eventfd with its number."""
         link = self._proc.link(pid, f"fd/{number}")
         return self.eventfd(pid, number) if link == EVENTFD else clean_path(link)
 
@@ -195,13 +196,13 @@ class ThreadReader:
         return f"anon_inode:[eventfd:{int(found[1])}]" if found else EVENTFD.decode()
 
     def _members(self, pid: int, number: int) -> list[tuple[int, str]]:
-        """Return the descriptors that an epoll set watches."""
+        """Return the descriptors in an epoll set."""
         numbers = _EPOLL_MEMBER.findall(self._proc.read(pid, f"fdinfo/{number}"))[:_MOST_MEMBERS]
         return [(int(member), name) for member in numbers if (name := self.name(pid, int(member)))]
 
 
 def _name_owners(python: PythonThreads, threads: list[ThreadInfo], over: Callable[[], bool]) -> None:
-    """Fill in the owners of Python's locks, which do not keep them."""
+    """Fill in the owners of Python's locks, which do not store them."""
     waiting = [thread for thread in threads if thread.word and thread.lock == NONE]
     owners = python.lock_owners({thread.word for thread in waiting}, over)
     for thread in waiting:

@@ -14,7 +14,7 @@ SAMPLE_NS = 10_101_010
 """99 Hz: sampling at 100 Hz would always hit the same point of a program that works in cycles of 10 ms."""
 
 PATH_WAIT_NS = 50_000
-"""Shorter waits are only counted in sums: who ended them is not followed."""
+"""Shorter waits are aggregated; their wakers are not recorded."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a blocked system call waits for, and for how long, from its arguments and the caller's memory.
+"""Decode what a blocked system call waits for, and for how long, from its arguments and the caller's memory.
 
 Layouts: poll(2), select(2), nanosleep(2), clock_nanosleep(2), futex(2), epoll_wait(2), recvmmsg(2), sigwaitinfo(2),
 semop(2) of 64-bit Linux. The memory is untrusted: invalid values are unknown (-1).
@@ -53,7 +53,7 @@ def descriptor(name: str, args: Sequence[int], memory: Reader | None) -> int:
     at = syscalls.row(name)["fd"]
     if at >= len(args):
         return UNKNOWN
-    number = args[at] & 0xFFFFFFFF  # the upper half of the register means nothing
+    number = args[at] & 0xFFFFFFFF  # the upper half of the register is undefined
     return number if number < 1 << 31 else UNKNOWN
 
 
@@ -74,9 +74,9 @@ def _selected(memory: Reader, count: int, sets: Sequence[int]) -> int:
 
 
 def asked_ns(name: str, args: Sequence[int], memory: Reader | None, clock: Clock = time.clock_gettime_ns) -> int:
-    """Return the time-out or sleep for which the call `name` asked; -1: none, or unknown.
+    """Return the time-out or sleep that the call `name` requested, ns; -1: none, or unknown.
 
-    Of a call with a deadline: the time left until it. `clock` reads a clock by its number.
+    Of a call with a deadline: the time left until it. `clock`: returns the time of a clock by its number.
     """
     if name in _MILLISECONDS:
         value = args[_MILLISECONDS[name]] & 0xFFFFFFFF if len(args) > _MILLISECONDS[name] else UNKNOWN
@@ -96,7 +96,7 @@ def asked_ns(name: str, args: Sequence[int], memory: Reader | None, clock: Clock
         if name == "futex_wait":
             return _left(memory, args[4], args[5], clock)
     except OSError:
-        pass  # the thread has gone on, or its memory is not readable
+        pass  # the thread has left the call, or its memory is not readable
     return UNKNOWN
 
 

@@ -1,14 +1,14 @@
 """Derive system calls and waits of a thread from its samples.
 
-If a thread was given a CPU equally often at two samples (third field of schedstat), it did not run in between: it is
-the same wait in the same call. If it ran, the same call with the same arguments may be the next iteration of a loop; a
-call on data counts as the same only if the kernel's counts of finished reads and writes (/proc/TID/io) did not change
-and the thread spent no time in user mode. A call lasts from its first sample to its last, which is too short by at
-most two sample periods.
+If schedstat's count of CPU assignments (third field) is the same at two samples, the thread did not run in between: it
+is the same wait in the same call. If it ran, the same call with the same arguments may be the next iteration of a loop;
+a call on data counts as the same only if the kernel's counts of finished reads and writes (/proc/TID/io) did not change
+and the thread spent no time in user mode. A call lasts from its first sample to its last, which is too short by at most
+two sample periods.
 
 In the account of a thread's time a sample stands for the time until the next one: sums of many are right on average,
-also for waits shorter than a period (point sampling). A runnable thread has a CPU for the share of that time that
-schedstat's first two fields tell.
+also for waits shorter than a period (point sampling). The time that a runnable thread had a CPU is computed from
+schedstat's first two fields.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Sample(NamedTuple):
 @dataclass
 class Span:
     """Consecutive samples of one call or wait. `until_ns`: the sample after them, 0: none. The caller fills in `file`,
-    `fd`, `offset`, `direct`, and of a wait `object`, `asked_ns`, `ustack` (`placed`: they were read; `skipped`: for its
-    stack there was no time yet)."""
+    `fd`, `offset`, `direct`, and for a wait `object`, `asked_ns`, `ustack` (`placed`: they were read; `skipped`: the
+    stack was not read for lack of time)."""
 
     first: Sample
     last: Sample
@@ -211,7 +211,7 @@ def _on_cpu(before: Sample, now: Sample) -> float:
     run, wait = max(0, now.run_ns - before.run_ns), max(0, now.wait_ns - before.wait_ns)
     if run or wait:
         return run / (run + wait)
-    return 0.0 if now.at_ns - before.at_ns > _TICK_NS else 1.0  # it still waits, unless no tick has come
+    return 0.0 if now.at_ns - before.at_ns > _TICK_NS else 1.0  # in the same wait, unless no tick has occurred
 
 
 def _same_call(span: Span, now: Sample) -> bool:

@@ -62,8 +62,8 @@ class Files:
         return OpenFile(key, info.position, bool(info.flags & os.O_DIRECT))
 
     def named(self, pid: int, fd: int) -> tuple[str, int]:
-        """Return what descriptor `fd` of `pid` is, as its link in /proc names it (``pipe:[123]``, a path), and the row
-        of the file if it is a regular one (-1: none); empty if unknown."""
+        """Return the target of descriptor `fd` of `pid` as its link in /proc states it (``pipe:[123]``, a path), and
+        the row of the file if it is a regular one (-1: none); empty if unknown."""
         try:
             link = os.readlink(os.fsencode(f"{self._root}/{pid}/fd/{fd}"))
         except OSError:

@@ -1,6 +1,6 @@
 """Read how full the local file systems of processes are, and which of them have files open for writing.
 
-Network file systems and FUSE are left out, since statfs(2) may wait for their server; so is what is mounted below them.
+Network file systems, FUSE, and mounts below them are left out, since statfs(2) may wait for their server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ Row = tuple[str, str, str, int, int, int, int, int]
 def filesystems(proc: str, pids: Sequence[int]) -> list[Row]:
     """Return (path, dev, type, size, free, inodes, free inodes, files open for writing) of each file system, once.
 
-    `free`: in bytes, what a process of its owner may use: root may use the reserved part. Sizes in bytes; inodes 0: not
-    limited.
+    `free`: bytes that the process may use; only root may use the reserved part. Sizes in bytes; inodes 0: not limited.
     """
     opened = _open_files(proc, pids)
     found: dict[str, Row] = {}

@@ -117,7 +117,7 @@ def _version_2(base: bytes, stat: dict[str, int]) -> GroupMemory:
 
     limit = read_number(base + b"/memory.max")
     if limit < 0:
-        limit = read_number(base + b"/memory.high")  # above it allocations are slowed down
+        limit = read_number(base + b"/memory.high")  # above memory.high allocations are throttled
     events = read_keyed(base + b"/memory.events.local") or read_keyed(base + b"/memory.events")  # local: since 5.2
     kernel = [of(name) for name in ("slab_reclaimable", "slab_unreclaimable") if name in stat]
     return GroupMemory(

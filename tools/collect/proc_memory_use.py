@@ -1,7 +1,7 @@
-"""The collector `memory_use`: memory of processes and cgroups several times in a window, and kills for lack of memory.
+"""The collector `memory_use`: memory of processes and cgroups, read periodically, and out-of-memory kills.
 
 Cost: 40 us per process and reading. smaps_rollup walks the page tables of a process while its mappings are locked
-(about 5 ms per GiB), so it is read at the start and at the end only, within `_ROLLUP_NS` in all and never for a process
+(about 5 ms per GiB), so it is read at the start and at the end only, within `_ROLLUP_NS` in total and not for processes
 above `_ROLLUP_BYTES`.
 """
 
@@ -114,7 +114,7 @@ class MemoryUse:
         self._log.close()
 
     def _read_everything(self) -> None:
-        """Read every process, with its private and shared parts, all groups and the log."""
+        """Read every process with its private and shared memory, all cgroups and the log."""
         if self._target.pids:
             self._find_descendants()
         pids = self._pids if self._target.pids else all_pids()
@@ -154,7 +154,7 @@ class MemoryUse:
             self._rows["processes"].append((at_ns, *process, *rollup, group))
 
     def _rollups(self, processes: list[ProcessMemory]) -> dict[int, Rollup]:
-        """Read what processes share, the largest first; at the end those that were read at the start first."""
+        """Read the shared memory of processes, the largest first; at the end, first those read at the start."""
         first = set(self._rolled)
         order = sorted(processes, key=lambda p: (p.pid not in first, -p.rss_bytes))
         found: dict[int, Rollup] = {}
@@ -171,7 +171,7 @@ class MemoryUse:
         return found
 
     def _find_group(self, process: ProcessMemory) -> None:
-        """Find the memory cgroup of a process, and remember it with those above it."""
+        """Find the memory cgroup of a process, and store it with its ancestors."""
         key = (process.pid, process.start_ticks)
         if key in self._group_of:
             return
@@ -198,12 +198,12 @@ class MemoryUse:
     def _read_log(self) -> None:
         now = self._clock()
         for kill in self._log.read():
-            # the clock of the log may be off, but not by more than the time since it was read
+            # bound the time of the record, since the clock of the log may differ by seconds
             self._kills.append((min(max(kill.time_us * 1000, self._polled_ns), now), kill))
         self._polled_ns = now
 
     def _oom_kills(self) -> list[Row]:
-        """Return the kills of the log, and those that only counters show, without those of other processes."""
+        """Return the kills from the log, and those shown by counters only, without those of unrelated processes."""
         now = self._clock()
         groups = {*self._group_of.values(), *self._places}
         own = [

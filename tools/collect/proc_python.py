@@ -1,8 +1,8 @@
 """Read the Python stacks of threads from the memory of their processes, without stopping them.
 
-The stack of a waiting thread is right if the thread did not run meanwhile, which the caller checks (schedstat). That of
-a running thread is read twice: kept are the outer frames that both readings agree on, which are the whole stack or that
-of a caller.
+The stack of a waiting thread is consistent if the thread did not run in between, which the caller checks (schedstat).
+The stack of a running thread is read twice: the outer frames that are equal in both readings are kept, which are the
+whole stack or that of a caller.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from whystall.bpf.python_walk import (
 
 _PAGE = 4096
 _RECHECK_NS = 1_000_000_000
-"""Between two looks for new threads of an interpreter, and for an exec of its process."""
+"""Time between two checks for new threads of an interpreter, and for an exec of its process."""
 _SCAN_NS = 10_000_000
-"""CPU time for reading stacks per scan; the waits left out are read in the next scan."""
+"""CPU time for reading stacks per scan; the rest is read in the next scan."""
 _FIRST_NS = 1_000_000_000
 """The same for examining processes, and for the first scan, before the window."""
 _MOST_PROCESSES = 4096
@@ -46,7 +46,7 @@ Stack = tuple[Frame, ...]
 
 
 class _Pages:
-    """Memory read in pages, each once: the frames of a thread lie close together."""
+    """Memory read in pages, each once, since the frames of a thread are close together."""
 
     def __init__(self, memory: Reader) -> None:
         self._memory = memory
@@ -75,15 +75,15 @@ class _Process:
     """Thread states by thread id, the newest first."""
     listed_ns: int = 0
     codes: dict[int, tuple[bytes, int]] = field(default_factory=dict)
-    """Code objects by address: their head, which changes when the address is used again, and their id."""
+    """Code objects by address: their head, which changes when the address is reused, and their id."""
 
 
 class PythonStacks:
     """Reads stacks of the processes given to `update`, and of others on first use.
 
-    `named_only`: look only into files named like Python. `refused`: per process, why its frames cannot be walked.
-    `walks`, `torn`, `skipped`: stacks read, those not usable, those left out to limit the cost (those of waits are
-    counted by the caller, which may try again).
+    `named_only`: search only files named like Python. `refused`: per process, why its frames cannot be walked. `walks`,
+    `torn`, `skipped`: stacks read, those not usable, those left out to limit the cost (for waits the caller counts
+    these, since it may try again).
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class PythonStacks:
         if known is not None and now - known.checked_ns < _RECHECK_NS:
             return known
         try:
-            identity = Path(f"/proc/{pid}/auxv").read_bytes()  # has addresses that change with each exec
+            identity = Path(f"/proc/{pid}/auxv").read_bytes()  # these addresses change with each exec
         except OSError:
             identity = b""
         if known is not None and known.settled and known.identity == identity:

@@ -23,7 +23,7 @@ from whystall.tools.contract.text import clean
 _MAX_ROWS = 100_000
 _ARG_LIMIT = 1 << 62
 _ESTIMATED = 2
-"""Sightings up to which the length of a wait is an estimate: it may be off by as much as itself."""
+"""Up to this number of sightings the length of a wait is an estimate, with an error of up to 100 %."""
 Row = tuple[object, ...]
 Totals = dict[tuple[object, ...], list[int]]
 
@@ -140,7 +140,8 @@ class ThreadSampler:
         return filled(SYSCALLS_WITHOUT_FAILURES, calls=self._calls, totals=totals, files=files, stacks=stacks)
 
     def switch_tables(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of `switches`; a count is unknown (-1) where short waits were seen: others were missed."""
+        """Return the tables of `switches`; a count is unknown (-1) if short waits were seen, since others were
+        missed."""
         totals = [
             (*key, -1 if key in self._estimated else count, total, longest or -1)
             for key, (count, total, longest) in self._wait_totals.items()

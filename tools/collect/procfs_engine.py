@@ -34,8 +34,8 @@ _BLOCK_PERIOD_NS = 100_000_000
 _CHILDREN_PERIOD_NS = 1_000_000_000
 # Limit of sampling, as a share of one CPU; with many threads it samples less often, and reports how often.
 _CPU_SHARE = 0.05
-# Scans come earlier and later in turn, by the golden ratio: else they would always hit the same point of a program that
-# works in cycles of their period.
+# Scans are shifted by multiples of the golden ratio, so that they do not always sample the same point of a program with
+# the same period.
 _JITTER, _GOLDEN = 0.5, 0.618033988749895
 _SAMPLED = frozenset({"syscalls", "switches", "samples"})
 _PER_PROCESS = frozenset({"proc", "syscalls", "switches", "samples", "run_queue", "objects"})
@@ -136,7 +136,7 @@ class ProcfsEngine(Engine):
         )
 
     def start(self) -> int:
-        """Read the sizes of memory, which grow from here on."""
+        """Take the first readings of memory sizes."""
         begun = self._clock()
         if self._memory is not None:
             self._memory.start()
@@ -171,7 +171,7 @@ class ProcfsEngine(Engine):
             self._next_children = now + _CHILDREN_PERIOD_NS
         began = time.thread_time_ns()
         sampler.scan(self._pids or _other_pids())
-        # the first scan reads everything anew, before the window
+        # the first scan, which reads everything, is before the window
         cost = time.thread_time_ns() - began if self._scans else 0
         self._scans += 1
         period = sampler.period_ns * (1 + _JITTER * (self._scans * _GOLDEN % 1 - 0.5))
@@ -181,7 +181,7 @@ class ProcfsEngine(Engine):
         """Take the last samples; return all captures."""
         captures: dict[str, Capture] = {}
         if self._objects is not None:
-            # first: what is waited for at the end must not have ended meanwhile
+            # first, so that waits open at the end are still open when they are read
             self._objects.take_snapshot(last=True)
             captures["objects"] = self._objects.read()
         if self._memory is not None:

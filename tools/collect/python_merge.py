@@ -48,8 +48,8 @@ def merged(native: Sequence[Native], python: Sequence[Frame]) -> list[Call]:
 
 
 def with_collector(calls: Sequence[Call]) -> list[Call]:
-    """Return frames, from the outermost inward, with one for the garbage collector that the innermost Python frame
-    runs: stripped interpreters have no names of its functions."""
+    """Return `frames` (outermost first) with one added for the garbage collector, called by the innermost Python frame:
+    stripped interpreters have no names for its functions."""
     at = max((number for number, call in enumerate(calls) if call.kind == "python"), default=-1) + 1
     return [*calls[:at], Call(COLLECTOR, "", 0, "native"), *calls[at:]]
 

@@ -1,7 +1,7 @@
 """Read the sockets of a network namespace from the kernel (sock_diag(7)), as ss(8) does.
 
 Formats: linux/netlink.h, linux/inet_diag.h, linux/unix_diag.h, and ``struct tcp_info`` of linux/tcp.h, to which kernels
-append members. A reply may come from a namespace full of sockets, so the number of messages is bounded.
+append members. A namespace may have very many sockets, so the number of messages is bounded.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class End(NamedTuple):
 
 
 class InetSocket:
-    """A TCP or UDP socket: a reply of the kernel, decoded where it is asked for."""
+    """A TCP or UDP socket: a reply of the kernel, decoded on access."""
 
     __slots__ = ("_body", "inode", "local", "protocol", "remote", "state")
 
@@ -106,13 +106,13 @@ class InetSocket:
 
     @property
     def queues(self) -> tuple[int, int]:
-        """Return the bytes received and not read, and sent and not acknowledged. Of a listening socket: connections
-        not accepted yet, and most of them."""
+        """Return the bytes received and not read, and sent and not acknowledged. Of a listening socket: connections not
+        accepted yet, and their maximum."""
         received, sent = struct.unpack_from("=II", self._body, 56)
         return received, sent
 
     def tcp_info(self) -> dict[str, int]:
-        """Return the members of `_TCP_INFO` that this kernel reports; empty for others than TCP."""
+        """Return the members of `_TCP_INFO` that this kernel reports; empty unless TCP."""
         info = _attributes(self._body[_INET_BYTES:]).get(_INFO, b"")
         found = {}
         for name, (offset, size) in _TCP_INFO.items():
@@ -136,7 +136,7 @@ class UnixSocket(NamedTuple):
 
 
 class Channels:
-    """Netlink sockets in a network namespace: one per kind of socket, since a dump that is cut blocks its own.
+    """Netlink sockets in a network namespace: one per kind of socket, since an aborted dump blocks its channel.
 
     `cut`: whether there were more than `most` sockets of a kind.
     """
@@ -263,7 +263,7 @@ def _open() -> socket.socket:
 
 
 def _open_in(namespace: str, count: int) -> list[socket.socket]:
-    """Open channels in another network namespace, by a thread that enters it and ends there. Raises ``OSError``."""
+    """Open channels in another network namespace, in a thread that enters it and then ends. Raises ``OSError``."""
     descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     opened: list[socket.socket] = []
     failed: list[OSError] = []

@@ -125,8 +125,8 @@ _LINE = re.compile(r":\d+\)$")
 
 
 def _of_path(words: dict[str, str]) -> list[str]:
-    """Return what distinguishes rows of a critical path: the wait, and the function without its line, which the next
-    edit of the program changes.
+    """Return what identifies a row of a critical path: the wait, and the function without its line, which changes with
+    edits of the program.
     """
     function = _LINE.sub(")", words.get("function") or words.get("code", ""))
     return [words.get("wait") or words.get("mode", ""), function]
