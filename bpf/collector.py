@@ -47,7 +47,7 @@ class Collector:
     shared_maps: ClassVar[tuple[str, ...]] = ()
     """Maps that programs of other collectors refer to, too; without a collector that needs them they get one entry."""
     hints: ClassVar[tuple[str, ...]] = ()
-    """Programs that only add detail: it is no loss if one did not run because it was already running."""
+    """Programs that only add detail: runs skipped because of recursion do not count as losses."""
     start_iterators: ClassVar[tuple[str, ...]] = ()
     """Programs that walk all threads when counting starts."""
     stop_iterators: ClassVar[tuple[str, ...]] = ()
@@ -87,7 +87,8 @@ class Collector:
         return [program.attach()]
 
     def followed(self, found: Sequence[Followed]) -> None:
-        """Called when processes are followed because they wake traced threads, before their threads are walked."""
+        """Handle processes that are newly followed because they wake traced threads, before their threads are
+        listed."""
 
     def poll(self) -> None:
         """Do periodic work while the window runs."""

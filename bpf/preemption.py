@@ -1,4 +1,4 @@
-"""Where the running kernel keeps a CPU's preemption count, which tells interrupts from tasks."""
+"""Find where the running kernel stores a CPU's preemption count, which distinguishes interrupts from tasks."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def interpreter_lock(
 ) -> InterpreterLock | None:
     """Return the lock of `interpreter`; None if this version's place of it is unknown. `states`: all thread states.
 
-    Raises `UnknownLayout` if what is there is no lock, ``OSError``.
+    Raises `UnknownLayout` if there is no lock, ``OSError``.
     """
     o = runtime.offsets
     if o.runtime_gil:
@@ -54,7 +54,7 @@ def interpreter_lock(
         address = word(memory, interpreter + o.interpreter_gil)
     else:
         return None
-    for _ in range(_ATTEMPTS):  # it may be passed on while we read
+    for _ in range(_ATTEMPTS):  # the lock may change hands between reads
         raw = memory.read(address, o.gil_locked + 4)
         interval = int.from_bytes(raw[:8], "little")
         holder = int.from_bytes(raw[o.gil_holder : o.gil_holder + 8], "little")

@@ -1,13 +1,13 @@
 """Find the threads that are inside a ``with`` statement of a Python lock, in the memory of their process.
 
-``threading.Lock`` keeps no owner. But while a thread is inside ``with lock``, the value stack of its frame has the
+``threading.Lock`` stores no owner. But while a thread is inside ``with lock``, the value stack of its frame has the
 bound method ``lock.__exit__``, whose ``__self__`` is the lock; the lock's memory points to the semaphore on which other
 threads wait (CPython 3.11 to 3.13: ``BEFORE_WITH`` in Python/bytecodes.c, ``PyCFunctionObject``, ``lockobject`` and
 ``rlockobject`` in Modules/_threadmodule.c, ``PyThread_allocate_lock`` in Python/thread_pthread.h). A lock that was
 taken by ``acquire`` leaves no trace.
 
-A frame that runs does not keep the top of its stack, and what lies above it is left from before. The exception table of
-its code object states how many values are below the ``with`` or ``try`` around an instruction, so only these are read
+A running frame does not store the top of its stack, and slots above it contain stale values. The exception table of its
+code object states how many values are below the ``with`` or ``try`` around an instruction, so only these are read
 (Objects/exception_handling_notes.txt in CPython). A thread that waits to enter is not yet inside.
 """
 

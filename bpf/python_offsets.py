@@ -272,7 +272,7 @@ def published(start: bytes) -> tuple[int, Offsets] | None:
 
 
 def _lock_offsets(named: dict[str, int]) -> dict[str, int]:
-    """Return where the interpreter lock is; nothing if the published values are not those of a lock.
+    """Return where the interpreter lock is; empty if the published values are not those of a lock.
 
     Its members are published as offsets in the interpreter, which contains a lock of its own.
     """
@@ -286,7 +286,7 @@ def _lock_offsets(named: dict[str, int]) -> dict[str, int]:
 
 
 def _collector_offsets(named: dict[str, int]) -> dict[str, int]:
-    """Return where the state of the garbage collector is; nothing if the published values are none of it."""
+    """Return where the state of the garbage collector is; empty if the published values are not plausible."""
     start, collecting = named["interpreter.gc"], named["gc.collecting"]
     if 0 < start < named["interpreter.size"] and 0 < collecting < named["gc.size"] <= _FARTHEST:
         return {"interpreter_collecting": start + collecting}

@@ -167,7 +167,7 @@ class PythonProcesses:
 
 
 def _collector_words(pid: int, runtime: Runtime) -> tuple[int, int]:
-    """Return the addresses that tell whether the garbage collector runs, and in which thread; zeros if unknown."""
+    """Return the addresses of the state of the garbage collector and of its thread; zeros if unknown."""
     try:
         with Memory(pid) as memory:
             return collector_words(memory, runtime)

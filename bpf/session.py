@@ -264,7 +264,7 @@ class Session(AttachedObject):
         return number
 
     def _admit_followed(self) -> None:
-        """Find the threads of newly followed processes that are off the CPU: no switch has reported them."""
+        """Find the threads of newly followed processes that are off the CPU: no switch event has reported them."""
         new, self._followed = self._followed, []
         for collector in self.collectors:
             collector.followed(new)

@@ -97,7 +97,7 @@ def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
 def about(finding: Finding, victim: Victim) -> bool:
     """Return whether `finding` is about `victim`'s rank, thread or process, or names none.
 
-    One about a thread that another one waits for (``waiter``: ``comm (tid)``) is about the one that waits.
+    A finding about a thread that another one waits for (``waiter``: ``comm (tid)``) is about the waiter.
     """
     subject = finding.subject
     if waiter := finding.attributes.get("waiter"):

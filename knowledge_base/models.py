@@ -74,13 +74,13 @@ class Cause(Model):
     `same_file`: if not empty, a primary finding with a file counts only if one of these is about that file (its
     series), if any was found: reads are slow because of evictions only if that file's pages were evicted. `culprits`:
     if not empty, at least one must match too; it names the actor if that is another process or file than the victim's.
-    `signs`: if not empty, the cause is examined closer only if one of these was found, of any polarity. `estimates`:
-    primary findings that count only until something in `measured` was found: time in the kernel may be reclaim until
-    reclaim itself was timed. `rivals`: causes that stay open beside this one, although less specific and supported by
-    the same evidence.
+    `signs`: if not empty, further tools are run for the cause only if one of these was found, of any polarity.
+    `estimates`: primary findings that count only until something in `measured` was found: time in the kernel may be
+    reclaim until reclaim itself was timed. `rivals`: causes that stay open beside this one, although less specific and
+    supported by the same evidence.
 
-    `ordinary`: healthy programs show it too (they compute, sleep, wait for a device), so it is considered only if a
-    symptom was reported, explains a share of the window instead of the lost time, and leads only where no other cause
+    `ordinary`: healthy programs show it too (they compute, sleep, wait for a device). It is considered only if a
+    symptom was reported, explains a share of the window instead of the lost time, and does not lead if another cause
     does. `stall_pct`: least share of the window for which the cause is named; less than the usual 5 only where the
     symptom itself is a short pause.
     """
@@ -206,7 +206,7 @@ class Match(Model):
 
 class Verdict(str, Enum):
     """`CONFIRMED`: two mechanisms agree, rivals ruled out. `LIKELY`: one of these is missing. `HEALTHY`: examined,
-    nothing abnormal. `IDLE`: nothing is asked of the process: it waits at its poll with no request in flight.
+    nothing abnormal. `IDLE`: the process waits at its poll with no request in flight.
     """
 
     CONFIRMED = "confirmed"

@@ -14,7 +14,7 @@ _BLIND = (
     *("events_lost", "cut_short", "target_exited", "target_oom_killed", "not_proven", "sampled", "not_permitted"),
     "no_engine",
 )
-# Kinds that prove that another was measured: the page cache was observed, or all waits of a thread were.
+# Kinds whose presence proves that the key was measured: the page cache, or all waits of a thread, were observed.
 _PROOF = {
     "process.io_wait": ("path.running", "path.wait", "offcpu.blocked"),
     "cache.streaming": ("cache.use", "memory.reclaim_stall"),

@@ -1,4 +1,4 @@
-"""Rows of a thread's critical path as sentences: what it ran or waited for, where, and what others did meanwhile.
+"""Format rows of a thread's critical path as sentences: what it ran or waited for, where, and why.
 
 Attributes are those of the finding kinds ``path.*``, codes those of `whystall.tools.host.common.path_codes`, which is
 not imported.
@@ -81,8 +81,8 @@ class PathFormatter:
         return Safe(f"{who} {self._does(RUNNING if running else words.get('wait', 'unknown'), words, share)}")
 
     def row(self, what: str, words: Mapping[str, str], root_pct: float = 0.0) -> Safe:
-        """Return what a thread did, where, and what who it waited for did. `what`: a code of waits, ``running``, or
-        ``rest``.
+        """Return what a thread did, where, and what the thread that it waited for did. `what`: a code of waits,
+        ``running``, or ``rest``.
         """
         if what == REST:
             return Safe(self._texts["rest"])
@@ -90,7 +90,7 @@ class PathFormatter:
         return Safe(f"{self._does(what, words)}{self._meanwhile(words, root_pct)}{self._flag(words)}")
 
     def pauses(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
-        """Return what recurs: how often, for how long, and where."""
+        """Return that a pause recurs: its period, length and place."""
         known = metrics.get("period_s") and metrics.get("p50_ms")
         text = self._texts["pauses" if known else "pauses_at_times"].format(
             period=quantity(metrics.get("period_s", 0.0), "s"), each=quantity(metrics.get("p50_ms", 0.0), "ms")
@@ -151,7 +151,7 @@ class PathFormatter:
         return Safe(text)
 
     def _by(self, what: str, words: Mapping[str, str]) -> Safe:
-        """Return who ended the wait or had the CPU, unless it is the one whose doing is told."""
+        """Return who ended the wait or had the CPU, unless `_meanwhile` names the same thread."""
         by = words.get("by", "")
         if not by or (_number(by) == _number(words.get("root_by", "")) and what != _CPU):
             return Safe("")
@@ -191,7 +191,7 @@ class PathFormatter:
         return Safe(text)
 
     def _mostly(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
-        """Return what most of a pause was spent on: `main` is the mode of running, and in it what is run."""
+        """Return what most of a pause was spent on: `main` is the mode of running and its detail."""
         main, what, pct = words.get("main", ""), words.get("main_wait", ""), metrics.get("main_pct", 0.0)
         if not pct and not main and not what:
             return Safe("")
@@ -217,7 +217,7 @@ class PathFormatter:
         return Safe(self._texts["mostly_unmeasured"].format(does=text))
 
     def _remarks(self, words: Mapping[str, str]) -> Safe:
-        """Return what library code a finding is about, by way of what it is known, and whether it ended."""
+        """Return the role of library code, the line by way of which a waker was reached, and whether the wait ended."""
         parts = []
         if role := words.get("role"):
             known = self._texts["roles"].get(role) or self._name(short(role, _LONG))
@@ -228,7 +228,7 @@ class PathFormatter:
         return Safe("".join(f"{comma}{part}" for part in parts) + self._flag(words))
 
     def _flag(self, words: Mapping[str, str]) -> Safe:
-        """Return that the wait did not end, unless it is one of many that end by themselves."""
+        """Return the note that the wait did not end, unless its kind is usually open."""
         open_ = words.get("open") == "yes" and words.get("wait") not in _USUAL
         flag = self._words["flags"]["open"] if open_ else ""
         return Safe(f"{self._words['marks']['comma']}{flag}" if flag else "")
@@ -241,7 +241,7 @@ def _number(thread: str) -> str:
 
 
 def _line_of_pause(words: Mapping[str, str]) -> str:
-    """Return the line of the function that recurs: that of most of its time, unless that is another function's."""
+    """Return the line of the recurring function with most of its time, or the function if that line is elsewhere."""
     line, function = words.get("code", ""), words.get("function", "")
     one, other = _FUNCTION.fullmatch(line), _FUNCTION.fullmatch(function)
     return line if not function or (one and other and one[1] == other[1]) else function

@@ -11,7 +11,7 @@ from whystall.tools.contract.findings import Finding
 MAX_ROWS = 12
 REST = "rest"
 _RUNNING, _WAIT = "path.running", "path.wait"
-# Shares below this are differences of rounding, percent.
+# Shares below this are rounding errors, percent.
 _NOTHING_PCT = 0.05
 _TEXTS = (
     *("mode", "detail", "code", "function", "object", "by", "chain"),
@@ -40,7 +40,7 @@ def account(findings: Sequence[Finding], victim: Victim | None) -> list[AccountR
 
 def _row(finding: Finding) -> AccountRow:
     metrics, words = finding.metrics, finding.attributes
-    # of a part that it ran, the count is one of samples
+    # the count of a running row is a number of samples
     count = metrics.get("count") if finding.kind == _WAIT else None
     return AccountRow(
         finding=finding.id,

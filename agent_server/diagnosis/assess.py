@@ -110,7 +110,7 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
 
 
 def _explained_pct(cause: Cause, share: float, reach: _Reach) -> float:
-    """Return the share of the lost time that a cause explains; of the window, for one that healthy programs show."""
+    """Return the share of the lost time that a cause explains; of an ordinary cause, the share of the window."""
     if cause.ordinary:
         return share
     return min(100.0, 100.0 * share / reach.lost_pct) if reach.lost_pct > 0 else 0.0
@@ -136,8 +136,8 @@ def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -
 def combined_share(primary: Sequence[Finding]) -> float:
     """Return the share of the window that findings about one thread account for, in percent.
 
-    Findings of one account add up; those of another measure the same time again, so the largest sum counts. A mechanism
-    is one account, but the rows of the critical path are one apart, and each recurring part of the program another.
+    Findings of one account add up; different accounts measure the same time, so the largest sum counts. Each mechanism
+    is an account; the rows of the critical path are a separate one, and so is each recurring pause.
     """
     by_account: dict[tuple[Mechanism, str], float] = {}
     handlers: dict[tuple[str, int | None, str], float] = {}

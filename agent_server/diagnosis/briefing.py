@@ -69,7 +69,7 @@ def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") ->
 
 
 def _found_for(assessment: Assessment, cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
-    """Return how many findings speak for a cause; infinite for one that is supported."""
+    """Return how many findings support a cause; infinite for a supported cause."""
     if assessment.state is CauseState.SUPPORTED:
         return math.inf
     patterns = (*cause.primary, *cause.required, *cause.supporting)

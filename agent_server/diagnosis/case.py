@@ -158,8 +158,8 @@ class Case:
         return same[0].id if same else None
 
     def victim(self) -> Victim | None:
-        """Return the thread that suffers, if known: the one that an accelerator waits for, else the one whose critical
-        path was observed, else the one that loses most by the kernel's counters."""
+        """Return the victim, if known: the thread that an accelerator waits for, else the one whose critical path was
+        observed, else the one that loses most time by the kernel's counters."""
         victim = choose_victim(self.findings)
         path = self.results.get(PATH_TOOL)
         if path is not None and path.data.thread is not None and not (victim and victim.chosen_by == FEEDS):
@@ -184,7 +184,8 @@ class Case:
         ]
 
     def unneeded_tools(self, least_pct: float = WORTH_PCT) -> set[str]:
-        """Return the tools that would measure too little of the victim's time, if all of it is accounted for."""
+        """Return the tools that measure less than `least_pct` of the victim's time, by the account of its critical
+        path."""
         path = self.results.get(PATH_TOOL)
         if not self.observer.live or path is None or path.data.thread is None or not _reliable(path):
             return set()
@@ -212,7 +213,8 @@ class Case:
         return [name for name, result in self.results.items() if _reliable(result)]
 
     def _decidable(self) -> list[Assessment]:
-        """Return the assessments without causes that an older recording cannot decide: their tools came later."""
+        """Return the assessments without causes that an older recording cannot decide, because their tools are
+        newer."""
         unserved = NEWER_TOOLS - self.results.keys() if PATH_TOOL not in self.results else frozenset()
         return [
             a
@@ -236,7 +238,7 @@ class Case:
         if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined
         if self.target_ended and found.missing and "target_exited" not in found.missing:
-            return replace(found, missing=[*found.missing, "target_exited"])  # why nothing further was examined
+            return replace(found, missing=[*found.missing, "target_exited"])  # why no more was examined
         return found
 
     def diagnosis(self, conclusion: Conclusion | None = None) -> Diagnosis:
@@ -282,7 +284,8 @@ def step_of(results: Sequence[ToolResult[Any]], why: str) -> Step:
 
 
 def _links(findings: Sequence[Finding], victim: Victim | None) -> list[Link]:
-    """Return the threads that the victim waits for while they wait, at the ends of the chains of its critical path."""
+    """Return the threads at the ends of the chains of the critical path, for which the victim waits, with their
+    shares."""
     if victim is None:
         return []
     rows = {f.attributes.get("function", ""): f.id for f in findings if f.kind == "path.wait" and about(f, victim)}

@@ -13,7 +13,7 @@ RANKS_TOOL = "slow_node_check"
 FIRST_TOOL = "host_snapshot"
 """The cheapest tool: runs first in every case of a host."""
 PATH_TOOL = "critical_path"
-"""Accounts for the victim's time."""
+"""The tool that accounts for the victim's time."""
 FIRST_TOOLS = (PATH_TOOL, "lock_wait", "net_latency")
 """Run with the first tool: they share their collectors, none of which hooks system calls."""
 NEWER_TOOLS = frozenset({*FIRST_TOOLS, "memory_growth", "python_stacks"})

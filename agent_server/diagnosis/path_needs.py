@@ -1,4 +1,4 @@
-"""Which tools with hooks of their own the critical path calls for. Pure.
+"""Select the tools that are not worth their hooks, by the critical path. Pure.
 
 Hooks of system calls, pages and interrupts slow the job down; they are attached only if the victim spends time in what
 they measure.
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from whystall.tools.contract.findings import Finding
 
-# Share of the window from which on a tool is worth its hooks, and from which on a cause needs it to be judged.
+# Least share of the window for which a tool is worth its hooks, and for which a cause needs it to be judged.
 WORTH_PCT, NEEDED_PCT = 2.0, 5.0
 _FILES = frozenset({"file", "page_fault", "swap", "memory", "io_uring", "file_lock"})
-# By tool: waits of the victim, or of a thread that it waits for, and modes of running, that it examines.
+# By tool: the waits and modes of running that it examines, of the victim or a thread that it waits for.
 _EXAMINES: dict[str, frozenset[str]] = {
     "fileslower": _FILES | {"system"},
     "syscall_time": _FILES | {"system", "sleep", "timeout", "poll", "connect", "dns", "socket"},

@@ -11,12 +11,12 @@ from whystall.knowledge_base.models import Assessment, Cause, CauseState
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 
-# The first window shows where the victim's time goes; the second, longer one examines that closer.
+# The first window accounts for the victim's time; the second, longer one runs the tools that decide the causes.
 _FIRST_SHARE, _FIRST_WINDOW_S = 1 / 3, 5.0
 
 
 async def first_observation(case: Case) -> None:
-    """Account for the victim's time, by the tools that need no hooks of calls; do nothing if that was tried already."""
+    """Account for the victim's time, by tools that hook no system calls; do nothing if this was done before."""
     if FIRST_TOOL not in case.tried:
         tools = [FIRST_TOOL, *(name for name in FIRST_TOOLS if name in case.tools)]
         options = {PATH_TOOL: {"stands_still": True}} if case.hangs else {}
@@ -26,9 +26,9 @@ async def first_observation(case: Case) -> None:
 async def finish(case: Case) -> None:
     """Observe until the causes of `case` are decided or no tool is left that could decide one. Idempotent.
 
-    1. In a short window, where the victim's time goes.
-    2. In one longer window, the same, with the tools that separate the causes still open, and those in `case.wanted`.
-    3. Once more, if only the longer window showed that further tools are called for.
+    1. In a short window, account for the victim's time.
+    2. In one longer window, do the same, and run the tools that decide the open causes, and those in `case.wanted`.
+    3. Observe once more if the longer window showed that further tools are needed.
     """
     await first_observation(case)
     once = len(case.steps) <= 1
@@ -41,7 +41,8 @@ async def finish(case: Case) -> None:
 
 
 async def _observe_longer(case: Case, tools: Sequence[str], seconds: float, why: str) -> None:
-    """Observe once more; if the target has ended since, the case is concluded from what was seen before."""
+    """Observe once more; if the target has ended, set `target_ended`, so that the case is concluded from earlier
+    windows."""
     try:
         await case.observe(tools, seconds, why)
     except ToolError as error:
@@ -51,7 +52,7 @@ async def _observe_longer(case: Case, tools: Sequence[str], seconds: float, why:
 
 
 def _chosen(case: Case) -> list[str]:
-    """Return the tools to run next: those that decide, of those that the critical path calls for."""
+    """Return the tools to run next: those that can decide a cause and are worth their hooks, then those in `wanted`."""
     chosen = next_tools(case.causes, case.assess(), case.tools, case.tried | case.unneeded_tools(), case.signs())
     return chosen + sorted(case.wanted.intersection(case.tools) - case.tried - {*chosen})
 

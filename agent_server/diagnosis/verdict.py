@@ -20,7 +20,7 @@ _CONFIRMED_PCT = 50.0
 _LIKELY_PCT = 25.0
 # A cause that explains this share of what the leading cause explains is a rival.
 _RIVAL = 0.5
-# A cause that healthy programs show as well gives way to any other one that takes this share of the window.
+# An ordinary cause does not lead if another cause takes this share of the window.
 _OTHER_PCT = 10.0
 # Kinds of waiting for a CPU. A runnable thread is neither blocked nor running: causes of this part of the lost time are
 # no rivals of causes of the rest.
@@ -36,12 +36,12 @@ _IDLE_PCT = 50.0
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 # Waiting this long for other threads of the job is not healthy: they may be the slow ones.
 _WAITS_PCT = 25.0
-# A process that waits at its poll for more than this share of the time is asked for nothing.
+# A process that waits at its poll for more than this share of the window is idle.
 _NOTHING_ASKED_PCT = 85.0
-# One that runs for more than this share answers something.
+# A process that runs for more than this share of the window handles requests.
 _SERVES_PCT = 3.0
 _MAX_ACTORS = 3
-# Share of a wait for which the thread at the end of its chain must account to confirm it.
+# Least share of a wait that the thread at the end of its chain must account for to confirm it.
 _MOSTLY = 0.6
 # Samples show where time went, trials what could be done: neither confirms a cause.
 _NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
@@ -71,7 +71,7 @@ def conclude(
     *,
     hangs: bool = False,
 ) -> Conclusion:
-    """Return the verdict on `assessments`, which are in the order of `assess`. `hangs`: the symptom says so.
+    """Return the verdict on `assessments`, which are in the order of `assess`. `hangs`: the reported symptom is a hang.
 
     The leading cause is ``confirmed`` if nothing is missing: a second mechanism, half of the lost time explained, a
     victim, no rival, and no blind spot that matters. `preferred`: name this cause instead if it is a rival of the
@@ -87,7 +87,7 @@ def conclude(
             found = _by_path(victim, findings, weak, exited)
         else:
             found = _without_cause(victim, findings, weak, bool(unexamined), exited)
-        if hangs and found.verdict is Verdict.HEALTHY:  # what was reported did not happen while it was observed
+        if hangs and found.verdict is Verdict.HEALTHY:  # the reported hang did not occur in the window
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["symptom_not_observed"])
         return found
     rivals = _rivals(causes, leader, assessments, by_id)
@@ -206,7 +206,7 @@ def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], near
     stalls = [a for a in assessments if a.state is CauseState.SUPPORTED and a.window_pct >= causes[a.cause].stall_pct]
     if not stalls:
         return None
-    # One that was asked for by its symptom counts however small.
+    # A cause that the symptom selected counts at any size.
     faults = [a for a in stalls if not causes[a.cause].ordinary]
     if any(a.window_pct >= _OTHER_PCT or causes[a.cause].symptoms for a in faults):
         stalls = faults

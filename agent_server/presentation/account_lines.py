@@ -22,7 +22,7 @@ _PAUSES = 5
 _PATH = ("path.running", "path.wait", "path.pause")
 _WIDTH = 6  # of a share
 _ROWS = 12
-_NOTHING_PCT = 0.05  # differences of rounding
+_NOTHING_PCT = 0.05  # rounding errors
 _LONG = 200
 
 
@@ -67,7 +67,7 @@ def _share(pct: float, suffix: str, lang: Lang, text: Safe) -> Safe:
 
 
 def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
-    """Return the first lines of the tool `critical_path`: whose time it is, why, and the rows, which sum to 100 %."""
+    """Return the first lines of the tool `critical_path`: the thread, why it was chosen, and rows that sum to 100 %."""
     thread = data.thread
     if thread is None:
         return []

@@ -137,7 +137,7 @@ def _slice(world: World, span: Span, texts: Mapping[str, Any]) -> Slice:
 
 
 def _arrows(lanes: Sequence[PathLane]) -> Iterator[Arrow]:
-    """Yield arrows from who ended a wait to who waited, the first lane's and the longest waits first."""
+    """Yield arrows from the thread that ended a wait to the waiter, those of the first lane and longest waits first."""
     places = {lane.thread.tid: place for place, lane in enumerate(lanes)}
     for place, lane in enumerate(lanes):
         for span in sorted(lane.spans, key=lambda span: span.start_ns - span.end_ns):

@@ -60,7 +60,7 @@ class Syscalls(Collector):
         window.seen["calls"] = sum(one.count for one in totals) + sum(window.lost.get("call_totals_full", ()))
         calls = [_with_open_paths(call, window.records) for call in window.records.calls]
         return SyscallRows(
-            # the first of each kind of failure is recorded however short it was
+            # the first failure of each kind is recorded regardless of its length
             [call for call in calls if call.end - call.start >= self._min_ns or call.returned >= 0],
             totals,
             cap.file_slots(window.made.map("file_slots").items()),

@@ -108,7 +108,7 @@ BLIND_SPOTS = frozenset(
         "cache_untracked",  # pages whose touches were not followed, only counted; detail: how many of how many
         "less_told",  # an optional collector is not in the recording; detail: which
         "shares_unread",  # processes whose private and shared memory was not read, to limit the cost; detail: how many
-        "failures_unseen",  # which system calls fail was not observed
+        "failures_unseen",  # failing system calls were not observed
         "few_readings",  # too few readings to tell growth from a single allocation; detail: how many
         "residency_cut",  # open files that were not asked for their cached pages; detail: how many
         "samples_outside",  # samples far from all others in time, left out; detail: how many
@@ -130,13 +130,13 @@ BLIND_SPOTS = frozenset(
         "blocked_before",
         "first_second",  # of a stock tool's second that the window began in, its part was left out; detail: how long
         "histogram_full",  # of a stock tool: what did not fit was dropped; detail: which tool
-        "path_cut",  # part of the critical path was not followed, or what it waits for is unknown; detail: share
+        "path_cut",  # part of the critical path was not followed, or is a wait of unknown kind; detail: share
         "wakers_not_observed",  # threads that ended waits were not recorded; detail: share of the time
         "device_calls_unnamed",  # CPU time in the library of an accelerator, in functions without names; detail: share
-        "running_line_unknown",  # which line ran is not known: no samples of the thread; detail: share of the time
-        "objects_not_read",  # who holds locks, sockets and pipes was not read
+        "running_line_unknown",  # no CPU samples of the thread, so running lines are unknown; detail: share of the time
+        "objects_not_read",  # holders of locks, sockets and pipes were not read
         "no_single_waits",  # of waits for a CPU only their sum, per thread, by the scheduler's own account
-        # connections that began and ended between two readings of the sockets, and single retransmissions
+        # connections that started and ended between the two snapshots, and individual retransmissions
         "short_connections",
         "objects_cut",  # processes, threads, sockets that were not examined for what they wait for; detail: how many
         "interpreter_lock",  # Python processes whose interpreter lock could not be read; detail: why, and which

@@ -1,4 +1,4 @@
-"""Leave out what a recording has of processes that are not of its target."""
+"""Remove the processes outside of the target from a recording."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAMPLES, _SAMPLED_THREADS = "samples.samples", "samples.threads"
 
 def of_target(recording: Recording) -> Recording:
     """Return `recording` without the switches and samples of processes that were followed because they wake threads of
-    the target: a tool that did not ask for them (``follow_wakers``) judges the target alone."""
+    the target: tools that did not request them (``follow_wakers``) judge the target alone."""
     tables = recording.tables()
     if _FOLLOWED not in tables or tables[_FOLLOWED].is_empty():
         return recording

@@ -1,4 +1,4 @@
-"""Tell the code of a program from that of the libraries it uses, by the paths of source files."""
+"""Distinguish code of a program from code of libraries, by the paths of source files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STANDARD_SHORT = re.compile(r"python3(?:\.\d+)?t?/")
 
 
 def short_path(file: str) -> str:
-    """Return how the path of a source file is shown.
+    """Return the short form of the path of a source file.
 
     Of a library, from its package on (``torch/utils/data/dataloader.py``); of the standard library, from the
     interpreter's directory on (``python3.11/queue.py``); of the program, the file name alone (``train.py``).

@@ -38,7 +38,7 @@ _OF_KIND = {
     "offcpu.lock_wait": "futex futexes",
     "offcpu.preempted": "preempt",
 }
-# Names that people use for codes of rows of critical paths.
+# Common names of the codes of rows of critical paths.
 _OF_CODE = {
     "interpreter_lock": "GIL",
     "garbage_collection": "GC gc",

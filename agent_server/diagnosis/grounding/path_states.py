@@ -1,4 +1,4 @@
-"""Check what a sentence says a thread does or waits for against the rows of critical paths that it cites. Pure."""
+"""Check claims about what a thread does or waits for against the cited rows of critical paths. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whystall.agent_server.diagnosis.grounding.clauses import CLAUSES, DENIED
 from whystall.knowledge_base.components import path_codes_of
 from whystall.tools.contract.findings import Finding
 
-# Words for a state, and the codes of rows of which one must be cited.
+# Patterns of words for a state, and the codes of rows of which one must be cited.
 _STATES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = tuple(
     (re.compile(words, re.I), frozenset(codes.split()))
     for words, codes in (
@@ -46,7 +46,8 @@ _STATES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = tuple(
 
 
 def contradiction(prose: str, findings: Sequence[Finding]) -> str | None:
-    """Return the first words in `prose` for a state that no cited row has; None if other findings are cited too."""
+    """Return the first words in `prose` that claim a state that no cited row has; None if other findings are cited
+    too."""
     if not findings or any(not f.kind.startswith("path.") for f in findings):
         return None
     known = set().union(*map(path_codes_of, findings))

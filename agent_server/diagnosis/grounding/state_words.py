@@ -116,7 +116,7 @@ def _level(prose: str, findings: Sequence[Finding]) -> str | None:
 
 
 def _all_cpus(prose: str, findings: Sequence[Finding]) -> str | None:
-    """Check "all CPUs" if what is cited is about the CPUs that the job may use, which are not all."""
+    """Check claims about all CPUs if the cited finding is about the allowed CPUs only."""
     confined = [f for f in findings if f.kind == "cpu.saturated" and "allowed_cpus" in f.metrics]
     match = _ALL_CPUS.search(prose)
     return match.group(0) if confined and match and not _ALLOWED.search(prose) else None

@@ -33,16 +33,17 @@ KINDS: dict[str, KindSpec] = {
         "limit_of",
         share="window_pct",
     ),
-    # `rate`: of what the kernel cannot free by itself, so without page cache
+    # `rate`: of memory that the kernel cannot free by itself: without page cache
     "memory.group_growth": kind(
         _COUNTERS,
         "cgroup",
         "rate:bytes/s used_bytes limit_bytes until_limit_s anon_rate:bytes/s shmem_rate:bytes/s file_rate:bytes/s"
         " slab_rate:bytes/s",
     ),
-    # memory shared after a fork that a process and its descendants now have apart
+    # memory that a process and its descendants shared after a fork, copied since
     "memory.copies": kind(_COUNTERS, "process", "processes copied_bytes rate:bytes/s remaining_bytes"),
-    # killed by the kernel for lack of memory; `window_pct`: what is left of the window, all if the target ended by it
+    # killed by the kernel for lack of memory; `window_pct`: from the kill to the end of the window; 100 if it killed
+    # the target
     "memory.oom_kill": kind(_COUNTERS, "process", "window_pct anon_bytes limit_bytes", "limit_of", share="window_pct"),
     # the same where only the cgroup is known
     "memory.oom_kills": kind(_COUNTERS, "cgroup", "count limit_bytes", "limit_of"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
 
-# `peer`: a process on this host as ``comm (pid)``, or an address; `peer_code`: where a local one is; `local`: the own
-# end's address; `code`: the line that waits longest for the connection.
+# `peer`: a process on this host as ``comm (pid)``, or an address; `peer_code`: the line of a local one; `local`: the
+# target's address; `code`: the line that waits longest for the connection.
 _PLACE = "peer local code peer_code"
 _MADE = "window_pct total_ms max_ms count asked_ms"
 
@@ -26,7 +26,7 @@ KINDS: dict[str, KindSpec] = {
     ),
     # `limit`: queue (longer than the shortest round trip), distance
     "net.rtt": kind(Mechanism.OBJECTS, "process", "rtt_ms min_rtt_ms rtt_var_ms", f"{_PLACE} limit"),
-    # waits of a thread for connections to be made, and for the answers of name servers
+    # waits of a thread for connect(2), and for responses of name servers
     "net.connect": kind(Mechanism.SWITCHES, "thread", _MADE, "syscall code open", share="window_pct"),
     "net.dns": kind(Mechanism.SWITCHES, "thread", _MADE, "syscall code open", share="window_pct"),
 }

@@ -19,8 +19,8 @@ class Mechanism(str, Enum):
     WORK = "work"  # what each rank did between them: its operators, kernels and gaps
     SAMPLES = "samples"  # what was on a CPU, or on a device, at regular instants
     PAGES = "pages"  # the page cache: pages added, touched and evicted, and threads that wait for that
-    WAKER = "waker"  # what the thread that ended a wait did meanwhile
-    OBJECTS = "objects"  # who holds what is waited for, and connections: /proc, sock_diag, memory of processes
+    WAKER = "waker"  # what the thread that ended a wait did during it
+    OBJECTS = "objects"  # holders of awaited objects, and connections: /proc, sock_diag, memory of processes
     TRIAL = "trial"  # a trial run by whystall on the same file system
     DEVICE = "device"  # what the accelerator did by its own clock, as its profiler recorded it
 

@@ -22,9 +22,9 @@ KINDS: dict[str, KindSpec] = {
     # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.
     "path.running": kind(Mechanism.SWITCHES, "thread", _PATH_METRICS, f"{_PATH} mode", share="window_pct"),
     "path.wait": kind(Mechanism.SWITCHES, "thread", f"{_PATH_METRICS} requests_in_flight", _PATH, share="window_pct"),
-    # What the thread that another waits for did meanwhile; subject: that thread, `waiter`: the other.
+    # What a thread did while another one waited for it; subject: that thread; `waiter`: the waiting one.
     "path.waker": kind(Mechanism.WAKER, "thread", _PATH_METRICS, f"{_PATH} mode waiter via", share="window_pct"),
-    # A part of the program that comes back again and again, for a short time each.
+    # A function that recurs, for a short time each.
     "path.pause": kind(
         Mechanism.SWITCHES,
         "thread",
@@ -36,17 +36,18 @@ KINDS: dict[str, KindSpec] = {
     "path.loop_lag": kind(
         Mechanism.SWITCHES, "thread", "window_pct max_ms p50_ms p99_ms count", "code main_wait", share="window_pct"
     ),
-    # Waits of a thread for a lock; `holder`: who ended them, or has it, and did `holder_doing` meanwhile. `evidence`:
-    # memory, function, passes (see lock_wait).
+    # Waits of a thread for a lock; `holder`: who ended most of them, or has the lock; `holder_doing`: what it did.
+    # `evidence`: memory, function, passes (see lock_wait).
     "lock.wait": kind(Mechanism.SWITCHES, "thread", _LOCK, f"{_HOLDER} code open evidence", share="window_pct"),
     # the interpreter lock of Python; held_pct: of the window, by the thread that holds it most
     "lock.interpreter": kind(
         Mechanism.SWITCHES, "thread", f"{_LOCK} held_pct", f"{_HOLDER} code open", share="window_pct"
     ),
     "lock.file": kind(Mechanism.SWITCHES, "thread", _LOCK, f"{_HOLDER} code open evidence", share="window_pct"),
-    # the lock's own memory, or /proc/locks, names who has it at the end of the window
+    # the holder at the end of the window, as read from the lock's memory or /proc/locks
     "lock.held": kind(Mechanism.OBJECTS, "thread", "window_pct", _HOLDER, share="window_pct"),
-    # `proof`: cycle (of owners in memory), dead_owner, no_owner_kept (all threads wait for locks that keep no owner)
+    # `proof`: cycle (of owners in memory), dead_owner, no_owner_kept (all threads wait for locks without a stored
+    # owner)
     "lock.deadlock": kind(Mechanism.OBJECTS, "thread", "window_pct threads", "proof cycle code", share="window_pct"),
     # `wait`: stopped, traced, frozen
     "process.stopped": kind(Mechanism.OBJECTS, "process", "threads", "wait"),
