@@ -1,7 +1,6 @@
-"""Measure how much a program slows down while it is observed, by kind of program and by what is observed.
-
-The same process works all the time, without and with an observer in another process. Counted is its CPU time per step,
-which holds the hooks that run in it; the observer's own CPU time is a row of its own.
+"""Measure how much a program slows down while it is observed, by kind of program and of observation. The same process
+works with and without an observer in another process. Its CPU time per step is measured, which includes the hooks that
+run in it; the CPU time of the observer is a separate row.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from whystall.tools.recording.target import resolve
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.recording.window import observe
 from whystall.tools.toolbox import ENGINES, registry
-pid, told, needs = int(sys.argv[2]), [], []
+pid, announced, needs = int(sys.argv[2]), [], []
 tools = {tool.name: tool for tool in registry().all()}
 for name in sys.argv[1].split(","):
     needs += tools[name].needs(tools[name].params()) if name in tools else [Need(name)]
 def stop():
-    if not told:
-        told.append(1)
+    if not announced:
+        announced.append(1)
         print("ready", flush=True)
     return bool(select.select([sys.stdin], [], [], 0)[0])
 anyio.run(lambda: observe(needs, resolve(TargetParams(pid=pid)), 600, ENGINES, stop=stop))
@@ -122,7 +121,7 @@ def _measure(workload: Workload, jobs: Sequence[Job], tracers: Sequence[int]) ->
 
 
 def _by_program(workload: Workload, job: Job, condition: Condition) -> str:
-    """Return ns per step in each of our BPF programs, by the kernel's count."""
+    """Return ns per step in each of our BPF programs, from run_time_ns of the kernel."""
     with kernel.run_statistics(), condition() as tracers:
         programs = kernel.programs_of(tracers[0])
         before = kernel.runs(programs)

@@ -1,4 +1,4 @@
-"""What a diagnoser answers, and how it is asked: a command that gets ``--pid`` and ``--symptom`` and prints JSON."""
+"""Run a diagnoser and parse its answer: a command that takes ``--pid`` and ``--symptom`` and prints JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.faults.scenario import Dimension, Verdict
 
 
 class Row(BaseModel):
-    """A share of the window: percent of it that a line of code ran or waited."""
+    """A row of the account: percent of the window for which a line of code ran or waited."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -26,8 +26,8 @@ class Row(BaseModel):
 
 
 class Answer(BaseModel):
-    """An answer. `causes`: ids of docs/benchmark.md, best first; `scope`: facts stated with the answer as strings, by
-    dimension; `code` as ``function (file.py:41)``. `rows`: the account of the window, if there is one.
+    """The answer of a diagnoser. `causes`: ids of docs/benchmark.md, best first; `scope`: facts of the answer by
+    dimension, `code` as ``function (file.py:41)``. `rows`: the account of the window, if any.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -44,10 +44,10 @@ class AnswerError(RuntimeError):
     """The diagnoser failed or printed something else."""
 
 
-def ask(
+def run_diagnoser(
     command: Sequence[str], pid: int, symptom: str, limit_s: float, cwd: Path | None = None
 ) -> tuple[Answer, float]:
-    """Run a diagnoser; return its answer and how many seconds it took. Raises AnswerError."""
+    """Run a diagnoser; return its answer and its duration in seconds. Raises AnswerError."""
     start = time.monotonic()
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""One case: its programs in directories of their own, started, told to change, and removed."""
+"""Set up one case: start its programs in directories of their own, change their settings, and remove them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENVIRONMENT = {
 
 
 class CaseError(RuntimeError):
-    """The case cannot be set up here; one line."""
+    """The case cannot be set up on this host."""
 
 
 class Case:
@@ -49,9 +49,9 @@ class Case:
 
     def __init__(self, scenario: Scenario, seed: int, journal: Journal) -> None:
         self.scenario = scenario
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.journal = journal
-        self.name = f"job-{uuid.UUID(int=self.chance.getrandbits(128)).hex[:8]}"
+        self.name = f"job-{uuid.UUID(int=self.rng.getrandbits(128)).hex[:8]}"
         self.directory = Path("/tmp") / self.name
         self.facts: dict[str, Any] = {"directory": str(self.directory / "data")}
         self.wrappers: dict[str, list[str]] = {}
@@ -74,7 +74,7 @@ class Case:
 
     def draw(self, value: Any) -> Any:
         """Return a value of the scenario with random parts drawn, and facts and ports filled in."""
-        return self._filled(drawn(value, self.chance))
+        return self._filled(drawn(value, self.rng))
 
     def _filled(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -138,7 +138,7 @@ class Case:
         return process.pid
 
     def wait_ready(self, role: str) -> None:
-        """Wait until the log says that the process of a role is ready; raise CaseError if it ended or is late."""
+        """Wait until the log has the event ``ready`` of a process; raise CaseError if it ended or is late."""
         process = self._processes[role]
         deadline = time.monotonic() + _START_S
         while not any(line["event"] == "ready" and line["pid"] == process.pid for line in self.log.lines()):
@@ -177,18 +177,18 @@ class Case:
         return self._processes[role].poll() is None
 
     def note_threads(self) -> None:
-        """Remember which process each thread of the case belongs to: answers may name either."""
+        """Record the process of each thread of the case, since answers may name either."""
         for pid in self.pids.values():
             with contextlib.suppress(FileNotFoundError):
                 self.threads |= {int(task.name): pid for task in Path(f"/proc/{pid}/task").iterdir()}
 
     def output(self, role: str = "job") -> str:
-        """Return the end of what a process printed."""
+        """Return the end of the output of a process."""
         return (self.directory / f"{role}.out").read_text(errors="replace")[-2000:]
 
-    def keep(self, thing: socket.socket) -> None:
+    def keep_open(self, sock: socket.socket) -> None:
         """Keep a socket open until the case ends."""
-        self._open.callback(thing.close)
+        self._open.callback(sock.close)
 
     def close_later(self, fd: int) -> None:
         """Close a descriptor when the case ends."""
@@ -204,7 +204,7 @@ class Case:
         return place / name
 
     def reap(self) -> None:
-        """Collect the processes that the journal killed."""
+        """Wait for the processes that the journal killed, so that no zombies remain."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()

@@ -1,4 +1,4 @@
-"""The log of a case: lines of all its programs, by time."""
+"""Read the log of a case: the lines of all its programs, by time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of CLOCK_MONOTONIC, in seconds."""
+    """An interval of CLOCK_MONOTONIC, in seconds."""
 
     start: float
     end: float
@@ -41,7 +41,7 @@ class Log:
         return [line for line in self.lines() if line["event"] == event and span.start <= line["at"] <= span.end]
 
     def durations(self, event: str, span: Span) -> list[float]:
-        """Return how long each of these took, in seconds."""
+        """Return the durations of the events that `of` returns, in seconds."""
         return [line["s"] for line in self.of(event, span)]
 
     def share_pct(self, event: str, span: Span) -> float:
@@ -53,7 +53,7 @@ class Log:
         return 100 * inside / span.length
 
     def silent_s(self, event: str, span: Span) -> float:
-        """Return how long before the end of the span the last event was, in seconds."""
+        """Return the time from the last event to the end of the span, in seconds."""
         ends = [line["at"] for line in self.lines() if line["event"] == event and line["at"] <= span.end]
         return span.end - max(ends, default=span.start)
 

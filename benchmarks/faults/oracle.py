@@ -1,4 +1,4 @@
-"""Does the workload suffer, and did the mechanism move? Otherwise the case is void."""
+"""Prove that the workload is affected and that the mechanism is active. Otherwise the case is void."""
 
 from __future__ import annotations
 

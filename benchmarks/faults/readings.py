@@ -1,4 +1,5 @@
-"""Readings that prove a fault: from the workload's own log, or from counters of the kernel that no diagnoser sets.
+"""Readings that prove a fault: from the workload's own log, or from counters of the kernel, which diagnosers do not
+influence.
 
 A reading of the log is a function of (case, span); a counter is a function of (case) whose increase per second over
 the span counts; a level is a function of (case) at the end of the span. All take the arguments of the check too.
@@ -223,7 +224,7 @@ def sample(case: Case) -> Sample:
         if reader := COUNTERS.get(check.reading):
             try:
                 found[number] = reader(case, **check.of)
-            except (KeyError, FileNotFoundError):  # not yet there: a process that the injector starts
+            except (KeyError, FileNotFoundError):  # a process that the injector has not started yet
                 found[number] = 0.0
     return Sample(time.monotonic(), found)
 

@@ -1,4 +1,4 @@
-"""The report: one line per case, and a page of tables."""
+"""Write the report: one line per case, and a page of tables."""
 
 from __future__ import annotations
 

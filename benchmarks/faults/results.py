@@ -1,4 +1,4 @@
-"""Results of cases, appended to a file as JSON lines, so that a stopped run resumes."""
+"""Store the results of cases in a file of JSON lines, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from benchmarks.faults.score import Score
 
 
 class Result(BaseModel):
-    """One diagnoser on one case. `void`: why the case does not count; `failed`: why there is no answer.
+    """The result of one diagnoser on one case. `void`: why the case does not count; `failed`: why there is no answer.
 
-    `slowdown`: how much longer the job's unit took during the diagnosis than before and after it (0.05: 5 %); None if
-    it logged too little. `others_cpu_pct`: CPU time of processes outside the case meanwhile, percent of one CPU.
+    `slowdown`: relative increase of the duration of the job's unit during the diagnosis (0.05: 5 %); None with too few
+    events. `others_cpu_pct`: CPU time of processes outside the case meanwhile, percent of one CPU.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -50,13 +50,13 @@ class Results:
             path.unlink(missing_ok=True)
         self._all: list[Result] = []
         if path.exists():
-            # A run that was killed may have left half a line.
+            # A killed run may have left an incomplete line.
             lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
             self._all = [Result.model_validate_json(line) for line in lines]
             path.write_text("".join(lines))
 
     def has(self, scenario: str, repeat: int, diagnoser: str, commit: str) -> bool:
-        """Return whether this case was done at this commit."""
+        """Return whether there is a result of this case at this commit."""
         key = (scenario, repeat, diagnoser, commit)
         return any((r.scenario, r.repeat, r.diagnoser, r.commit) == key for r in self._all)
 

@@ -17,7 +17,7 @@ from benchmarks.faults import report
 from benchmarks.faults.results import Result, Results
 from benchmarks.faults.runner import observe
 from benchmarks.faults.scenario import HERE, Scenario, load
-from benchmarks.faults.undo import reap
+from benchmarks.faults.undo import undo_abandoned
 
 ROOT = HERE.parents[1]
 RULES = f"{sys.executable} -m benchmarks.faults.adapters.whystall_rules"
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
         print("faults: run as root: faults need cgroups, mounts and signals", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as after Ctrl-C
-    for line in reap():
+    for line in undo_abandoned():
         print(f"faults: left behind by an earlier run: {line}", file=sys.stderr)
     diagnosers = dict(one.split("=", 1) for one in options.diagnoser) or {"rules": RULES}
     results = Results(options.results, options.fresh)

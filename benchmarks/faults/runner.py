@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from benchmarks.faults.answer import AnswerError, ask
+from benchmarks.faults.answer import AnswerError, run_diagnoser
 from benchmarks.faults.case import Case, CaseError
 from benchmarks.faults.injectors import injectors
 from benchmarks.faults.log import Span
@@ -29,7 +29,7 @@ _LEAST_EVENTS = 3
 
 
 class Void(Exception):
-    """The case does not count: why."""
+    """The case does not count; the message is the reason."""
 
 
 def observe(
@@ -65,7 +65,7 @@ def observe(
                 if results[name].score is None and not results[name].failed:
                     yield results[name].model_copy(update={"void": f"{type(error).__name__}: {error}"[:2000]})
         finally:
-            failed = undo.play()
+            failed = undo.undo_all()
             case.reap()
     if failed:
         raise OSError("; ".join(failed))
@@ -108,11 +108,11 @@ def _diagnose(
     baseline: tuple[Sample, Sample],
     before: tuple[Sample, Sample],
 ) -> tuple[Sample, Sample]:
-    """Ask one diagnoser and fill in its result; return the samples around the time after it."""
-    symptom = case.chance.choice([case.scenario.symptom.en, case.scenario.symptom.zh])
+    """Run one diagnoser and fill in its result; return the samples around the time after it."""
+    symptom = case.rng.choice([case.scenario.symptom.en, case.scenario.symptom.zh])
     first = sample(case)
     try:
-        answer, result.seconds = ask(command, case.pids["job"], symptom, _LIMIT_S, HERE.parents[1])
+        answer, result.seconds = run_diagnoser(command, case.pids["job"], symptom, _LIMIT_S, HERE.parents[1])
     except AnswerError as error:
         answer = None
         result.failed = str(error)
@@ -136,7 +136,7 @@ def _diagnose(
 
 
 def _slowdown(case: Case, *spans: tuple[Sample, Sample]) -> float | None:
-    """Return by what part the job's unit took longer, on average, in the middle span than in the other two."""
+    """Return the relative increase of the mean duration of the job's unit, in the middle span over the other two."""
     units = [case.log.durations(case.scenario.unit, Span(first.at, last.at)) for first, last in spans]
     if min(len(values) for values in units) < _LEAST_EVENTS:
         return None

@@ -61,12 +61,12 @@ class Check(Model):
 
 
 class Expected(Model):
-    """What a right answer says.
+    """The accepted answers.
 
     `causes`: ids accepted as the root cause, best first; empty for a control. `scope`: per dimension the accepted
     facts, of which one must be in the answer: `code` as ``FILE#MARK``, `pid` as a role, `wait` as a code, others as
-    names of facts that the injectors state. `tempting`: wrong causes that the evidence suggests. `verdicts`: accepted.
-    `also`: causes that may be named without being counted as wrong: they are true beside the root cause.
+    names of facts that the injectors set. `tempting`: wrong causes that the evidence suggests. `verdicts`: accepted.
+    `also`: causes that are true beside the root cause, and not counted as wrong.
     """
 
     causes: list[str] = Field(default_factory=list)
@@ -100,17 +100,17 @@ class Scenario(Model):
     needs: list[str] = Field(default_factory=list)
 
 
-def drawn(value: Any, chance: random.Random) -> Any:
+def drawn(value: Any, rng: random.Random) -> Any:
     """Return settings with every ``{between: [a, b]}`` and ``{one_of: [...]}`` replaced by a random value."""
     if isinstance(value, Mapping):
         if set(value) == {"between"}:
             low, high = value["between"]
-            return chance.randint(low, high) if isinstance(low, int) else round(chance.uniform(low, high), 4)
+            return rng.randint(low, high) if isinstance(low, int) else round(rng.uniform(low, high), 4)
         if set(value) == {"one_of"}:
-            return chance.choice(value["one_of"])
-        return {key: drawn(item, chance) for key, item in value.items()}
+            return rng.choice(value["one_of"])
+        return {key: drawn(item, rng) for key, item in value.items()}
     if isinstance(value, list):
-        return [drawn(item, chance) for item in value]
+        return [drawn(item, rng) for item in value]
     return value
 
 

@@ -1,4 +1,4 @@
-"""Compare an answer with what is known about the case."""
+"""Compare an answer with the known cause of the case."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _ACCOUNT_POINTS = 5.0
 class Score(BaseModel):
     """The score of one answer. `top1`, `top3`: a right cause is first, or among three; None for controls.
 
-    `outcome` of a fault: `right` (right cause first, and confirmed or likely), `weak` (right cause first, not
-    asserted; or a cause asserted that is true beside the root cause), `wrong` (another cause asserted),
-    `false_healthy` (said to be healthy or idle), else `abstained`. Of a control: `quiet` or `false_alarm`. `scope`: by
-    dimension whether an accepted fact is in the answer. `tempted`: a cause that the scenario expects to mislead is
-    asserted. `account`: largest difference between the shares of the log's phases and those of the answer, points of
-    the window.
+    `outcome` of a fault: `right` (right cause first, and confirmed or likely), `weak` (right cause first, not asserted;
+    or a cause of `also` asserted), `wrong` (another cause asserted), `false_healthy` (verdict healthy or idle), else
+    `abstained`. Of a control: `quiet` or `false_alarm`. `scope`: by dimension whether an accepted fact is in the
+    answer. `tempted`: a cause of `tempting` is asserted. `account`: largest difference between the shares of the log's
+    phases and those of the answer, points of the window.
     """
 
     outcome: Outcome

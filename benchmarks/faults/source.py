@@ -1,4 +1,4 @@
-"""Install programs for a case: without comments and docstrings, which would explain them, at the same line numbers.
+"""Install programs for a case without comments and docstrings, which would reveal the cause, at the same lines.
 
 A comment ``# mark: NAME`` in a source names the line, so that a scenario can expect it: ``callbacks.py#NAME``.
 """

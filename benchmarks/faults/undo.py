@@ -1,8 +1,8 @@
-"""Undo what a case makes on the host, also if the runner is killed.
+"""Undo the changes of a case to the host, also if the runner is killed.
 
-Every action that outlives a process is written to a journal before it happens. A *keeper* process holds one end of a
-pipe; when the runner ends, however it ends, the keeper reads end-of-file and undoes what the journal still lists,
-newest first. If the keeper was killed too, the next start does it (`reap`).
+Every action that outlives a process is written to a journal before it happens. A *cleanup process* reads from a pipe
+whose other end the runner holds. When the runner ends, for any reason, it reads end-of-file and undoes the remaining
+actions of the journal, newest first. If it was killed too, the next start of the runner does this (`undo_abandoned`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def start_time(pid: int) -> int | None:
 
 
 def _kill_group(pid: int, started: int | None) -> None:
-    """Kill the process group that `pid` founded, unless the number now belongs to another process."""
+    """Kill the process group of leader `pid`, unless the pid was reused."""
     now = start_time(pid)
     if now is not None and now != started:
         return
@@ -61,15 +61,15 @@ def _remove_cgroup(path: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{path}: processes {pids} do not end")
         time.sleep(0.02)
-    _again(place.rmdir)
+    _retry(place.rmdir)
 
 
 def _unmount(path: str) -> None:
-    _again(lambda: _call("umount", path, absent=("not mounted", "no mount point", "not found")))
+    _retry(lambda: _call("umount", path, absent=("not mounted", "no mount point", "not found")))
 
 
 def _abort_fuse(connection: str) -> None:
-    """End the calls that wait for a FUSE server which no longer answers."""
+    """Abort the calls that wait for a FUSE server that no longer responds."""
     with contextlib.suppress(FileNotFoundError):
         Path(f"/sys/fs/fuse/connections/{connection}/abort").write_text("1")
 
@@ -96,8 +96,8 @@ def _call(*argv: str, absent: tuple[str, ...] = ()) -> None:
         raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
-def _again(action: Callable[[], object]) -> None:
-    """Repeat an action that fails while processes are still ending."""
+def _retry(action: Callable[[], object]) -> None:
+    """Retry an action that fails while processes are still ending."""
     deadline = time.monotonic() + _GONE_S
     while True:
         try:
@@ -129,14 +129,14 @@ class Journal:
         self.path = path
 
     def add(self, action: str, *arguments: Any) -> None:
-        """Note an action before what it undoes is made."""
+        """Append an undo action, before the change is made."""
         if action not in _ACTIONS:
             raise ValueError(f"unknown action {action!r}")
         with self.path.open("a") as file:
             file.write(json.dumps([action, *arguments]) + "\n")
 
-    def play(self) -> list[str]:
-        """Undo everything, newest first; return what failed. Playing a journal twice does no harm."""
+    def undo_all(self) -> list[str]:
+        """Run all actions, newest first; return those that failed. Idempotent."""
         try:
             lines = self.path.read_text().splitlines()
         except FileNotFoundError:
@@ -152,67 +152,67 @@ class Journal:
         return failed
 
 
-def reap() -> list[str]:
-    """Play the journals whose runner and keeper have both ended; return what failed."""
+def undo_abandoned() -> list[str]:
+    """Run the journals whose runner and cleanup process have both ended; return the actions that failed."""
     failed = []
     for path in _JOURNALS.glob(f"{_PREFIX}*"):
         with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living keeper holds it
-            failed += Journal(path).play()
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by the cleanup process while it lives
+            failed += Journal(path).undo_all()
     return failed
 
 
 @contextmanager
 def journal() -> Iterator[Journal]:
-    """Yield a journal that is played on leaving, or by the keeper if this process is killed.
+    """Yield a journal that is run on leaving, or by the cleanup process if this process is killed.
 
     Raises OSError on leaving if something could not be undone.
     """
     path = _JOURNALS / f"{_PREFIX}{os.getpid()}-{time.monotonic_ns()}"
-    # Locked before it has its name, so that `reap` of another runner never takes it for an abandoned one.
+    # Locked before it gets its name, so that another runner never considers it abandoned.
     part = path.with_name(f"part-{path.name}")
     lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     part.rename(path)
-    ours, theirs = os.pipe()  # the keeper reads `ours`; this process holds `theirs` open
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(path), str(ours)],
-        pass_fds=(ours, lock),
+    read_end, write_end = os.pipe()  # the cleanup process reads; end-of-file means that this process ended
+    cleaner = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(path), str(read_end)],
+        pass_fds=(read_end, lock),
         start_new_session=True,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).resolve().parents[2],
     )
-    os.close(ours)
-    os.close(lock)  # the keeper inherited the lock
-    assert keeper.stdout is not None
-    keeper.stdout.read(1)
+    os.close(read_end)
+    os.close(lock)  # inherited by the cleanup process
+    assert cleaner.stdout is not None
+    cleaner.stdout.read(1)
     failed: list[str] = []
     try:
         yield Journal(path)
     finally:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
-            failed = Journal(path).play()
-            os.close(theirs)
-            keeper.wait()
-            keeper.stdout.close()
+            failed = Journal(path).undo_all()
+            os.close(write_end)
+            cleaner.wait()
+            cleaner.stdout.close()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if failed:
         raise OSError("; ".join(failed))
 
 
-def _keep(path: Path, fd: int) -> None:
-    """Wait until the runner ends, then play the journal."""
+def _clean_up_after(path: Path, fd: int) -> None:
+    """Wait until the runner ends, then run the journal."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.write(1, b".")
     os.close(1)
     while os.read(fd, 1):
         pass
-    for line in Journal(path).play():
+    for line in Journal(path).undo_all():
         print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":
-    _keep(Path(sys.argv[1]), int(sys.argv[2]))
+    _clean_up_after(Path(sys.argv[1]), int(sys.argv[2]))

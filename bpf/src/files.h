@@ -34,8 +34,8 @@ static __always_inline void inode_key(struct inode *inode, struct file_key *key)
 	key->gen = READ(inode, i_generation);
 }
 
-/* Files of an anonymous inode (eventfd, epoll ...) share it: their names tell them apart. They count as no regular files,
- * which is what their inode says since 6.16. */
+/* Files of an anonymous inode (eventfd, epoll ...) share it, so their names distinguish them. They do not count as regular
+ * files, although their inode has that mode since 6.16. */
 static __always_inline bool is_anonymous(struct file_key *key)
 {
 	return ANONYMOUS_DEV && key->dev == ANONYMOUS_DEV;

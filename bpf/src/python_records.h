@@ -22,7 +22,7 @@ enum python_flag {
 struct python_process {
 	__u64 interpreters;	/* address of the pointer to the first */
 	__u64 code_type;	/* address of the type of code objects; 0: not known */
-	__u64 collecting;	/* address of what tells that the collector runs (int); 0: not known */
+	__u64 collecting;	/* address of an int that is 1 while the collector runs; 0: not known */
 	__u64 lock_holder;	/* address of the thread state that holds the interpreter lock, or held it last */
 	__u32 flags;
 	__u32 pthread_bytes;	/* the thread pointer less pthread_self */

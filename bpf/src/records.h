@@ -88,7 +88,7 @@ struct config {
 	__u8 pages_reported;	/* variant: the kernel reports the pages of a read */
 	__u8 maps_folios;	/* variant: a fault maps all of a large folio, whatever range it reports */
 	__u8 follow_wakers;	/* also record processes that wake threads of traced ones */
-	__u8 wake_contexts;	/* variant: all hooks are there that tell the context of a wake-up */
+	__u8 wake_contexts;	/* variant: all hooks that determine the context of a wake-up are attached */
 	__u8 pad[6];
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Threads that wait many thousand times per second wait in few places. Stacks cost more than all else at a switch: they are
- * kept for later waits of the thread that begin shortly after in the same place, as far as its registers, the top of
- * its stack and its innermost Python frames show. Only for interruptible sleep: what makes a call wait in D is found in
- * the kernel stack alone.
+ * Threads that wait many thousand times per second wait in few places. Reading stacks is most of the cost of a switch, so
+ * stacks are reused for later waits of the thread that start shortly after in the same place, by its registers, the top
+ * of its stack and its innermost Python frames. Only for interruptible sleep: the reason of a wait in D is in the kernel
+ * stack alone.
  */
 #ifndef WHYSTALL_STACK_REUSE_H
 #define WHYSTALL_STACK_REUSE_H
@@ -45,7 +45,7 @@ static __noinline __u64 python_place(__u64 hash)
 		hash = mixed(hash, code);
 		hash = mixed(hash, word_at(buffer, process->frame_instruction));
 		frame = word_at(buffer, process->frame_previous);
-		if (!i)	/* code made for one call may have the address of earlier code */
+		if (!i)	/* temporary code may have the address of earlier code */
 			hash = mixed(hash, python_code_id(process, buffer, code, tgid));
 	}
 	return hash | PLACE_PYTHON;
@@ -78,7 +78,7 @@ static __noinline __u64 place_of_wait(struct task_struct *task, struct thread_st
 	return hash | PLACE_KNOWN;
 }
 
-/* Takes the stacks that the thread had at this place shortly before; returns whether it had any. */
+/* Reuses the stacks that the thread had at this place shortly before; returns false without any. */
 static __always_inline bool reuse_stacks(struct thread_state *state, __u64 place, __u64 now)
 {
 	struct place_stacks *stacks;
@@ -100,7 +100,7 @@ static __always_inline bool reuse_stacks(struct thread_state *state, __u64 place
 	return false;
 }
 
-/* Keeps the stacks just read, unless the Python stack is missing, as when the limit of their cost was reached. */
+/* Stores the stacks just read, unless the Python stack is missing, for instance because of the cost limit. */
 static __always_inline void keep_stacks(struct thread_state *state, __u64 place, __u64 now)
 {
 	struct place_stacks *stacks;

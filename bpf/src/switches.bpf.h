@@ -18,13 +18,13 @@
 /* The clock's offset is measured this often; it drifts by less than 500 ppm (adjtimex). */
 #define CLOCK_AGE_NS 100000000
 
-/* Most by which an instant of the scheduler's clock may be early. */
+/* Most by which a time of the scheduler's clock may be early. */
 #define CLOCK_SLACK_NS 1000000
 
 /* A fault waits for its page right after its report; a later wait has another reason, such as swap. */
 #define FAULT_TO_WAIT_NS 2000000
 
-/* A thread that waits longer for a CPU records who had it. */
+/* For longer waits for a CPU, the predecessor on the CPU is recorded. */
 #define SHORT_WAIT_NS 50000
 
 /* Returns the completed waits for a CPU since the switch away, ns. */

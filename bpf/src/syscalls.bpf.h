@@ -128,7 +128,7 @@ static __always_inline bool add_call_failure(__s32 nr, __u32 tgid, __u32 tid, __
 	return true;
 }
 
-/* Time-outs of futex calls are how waiting with a time-out ends: no failures. */
+/* A time-out of a futex call is not a failure: a timed wait ends with it. */
 static __noinline int add_to_failures(struct thread_state *state, __u32 tgid, __u32 tid, __s64 returned, __u64 now)
 {
 	const volatile struct syscall_row *row;

@@ -18,8 +18,8 @@
 #define FUTEX_CLOCK_REALTIME 0x100
 #define FUTEX_COMMAND 0x7f
 #define NS_PER_SECOND 1000000000LL
-#define MOST_SECONDS (1LL << 33)	/* more is no time, and would overflow in nanoseconds */
-#define MOST_POLLED 16			/* of more descriptors, the first says nothing */
+#define MOST_SECONDS (1LL << 33)	/* more is invalid, and would overflow in nanoseconds */
+#define MOST_POLLED 16			/* of more descriptors, the first is not informative */
 
 struct user_time { __s64 seconds, part; };	/* struct timespec or timeval of 64-bit programs */
 
@@ -91,7 +91,7 @@ static __always_inline __s64 asked_time(struct pt_regs *regs, const volatile str
 }
 
 /*
- * Completes find_waiting_call with what it leaves out. `here`: the task is the current one, so that its memory can be
+ * Completes the result of find_waiting_call. `here`: the task is the current one, so that its memory can be
  * read; else only its registers.
  */
 static __noinline int find_request(struct task_struct *task, struct thread_state *state, bool here, __u64 now)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What ends a wait: the waker, and the context in which the wake-up runs. The preemption count tells interrupts and
- * softirqs from tasks; which interrupt or softirq it is, hooks at their start note per CPU. Where the count is unknown,
- * the notes tell both; interrupts without a note (calls between CPUs) hardly ever wake a thread.
+ * What ends a wait: the waker, and the context in which the wake-up runs. The preemption count distinguishes
+ * interrupts and softirqs from tasks. Hooks at the start of an interrupt or softirq note per CPU which one it is. If the
+ * count is unknown, the notes provide both; interrupts without a note (calls between CPUs) hardly ever wake a thread.
  */
 #ifndef WHYSTALL_WAKERS_H
 #define WHYSTALL_WAKERS_H
@@ -10,7 +10,7 @@
 #include "preemption.bpf.h"
 #include "switches.bpf.h"
 
-/* Wake-ups by a request's completion follow it at once: it reports itself first, then wakes the threads that wait. */
+/* The completion event of a request directly precedes the wake-ups of the threads that wait for it. */
 #define BLOCK_TO_WAKE_NS 1000000
 
 /* include/linux/interrupt.h */

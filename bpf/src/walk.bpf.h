@@ -10,7 +10,7 @@
 #include "syscalls.bpf.h"
 
 /*
- * Returns since when a thread off the CPU has been so, by the scheduler's accounting: when it last updated the thread's
+ * Returns since when a thread has been off the CPU, by the scheduler's accounting: when it last updated the thread's
  * run time, at the switch away. The CPU's time of tasks (without interrupts) is behind its clock by a known amount.
  */
 static __always_inline __u64 left_at(struct task_struct *task, __u64 now)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults import readings, report
-from benchmarks.faults.answer import Answer, AnswerError, ask
+from benchmarks.faults.answer import Answer, AnswerError, run_diagnoser
 from benchmarks.faults.case import PARTS, WORKLOADS, Case
 from benchmarks.faults.injectors import injectors
 from benchmarks.faults.log import Log, Span
@@ -24,7 +24,7 @@ from benchmarks.faults.run import chosen, run
 from benchmarks.faults.scenario import Scenario, drawn, load
 from benchmarks.faults.score import score, wilson
 from benchmarks.faults.source import Place, install, marks, stripped
-from benchmarks.faults.undo import Journal, journal, reap, start_time
+from benchmarks.faults.undo import Journal, journal, start_time, undo_abandoned
 from whystall.knowledge_base.causes import load_causes
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def case(request: pytest.FixtureRequest) -> object:
         try:
             yield made
         finally:
-            undo.play()
+            undo.undo_all()
             made.reap()
 
 
@@ -209,7 +209,7 @@ def test_the_journal_of_a_running_case_is_not_played_by_another_runner(tmp_path:
     with journal() as undo:
         (tmp_path / "kept").mkdir()
         undo.add("remove_tree", str(tmp_path / "kept"))
-        reap()
+        undo_abandoned()
         assert (tmp_path / "kept").exists()
     assert not (tmp_path / "kept").exists()
 
@@ -218,7 +218,7 @@ def test_a_pid_that_was_given_away_is_not_killed(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
     undo = Journal(tmp_path / "journal")
     undo.add("kill_group", other.pid, 1)
-    assert undo.play() == []
+    assert undo.undo_all() == []
     assert other.poll() is None
     other.kill()
     other.wait()
@@ -256,9 +256,9 @@ def test_a_page_counts_void_cases_apart() -> None:
 
 def test_a_diagnoser_that_fails_says_why() -> None:
     with pytest.raises(AnswerError, match="exit status 3"):
-        ask(["sh", "-c", "exit 3"], 1, "slow", 5)
+        run_diagnoser(["sh", "-c", "exit 3"], 1, "slow", 5)
     with pytest.raises(AnswerError, match="not an answer"):
-        ask(["echo"], 1, "slow", 5)
+        run_diagnoser(["echo"], 1, "slow", 5)
 
 
 def test_install_writes_what_it_marks(tmp_path: Path) -> None:

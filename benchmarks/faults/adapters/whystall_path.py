@@ -1,4 +1,4 @@
-"""Ask ``whystall run critical_path`` alone: the account of the window without a verdict."""
+"""Run ``whystall run critical_path`` alone: the account of the window without a verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.faults.adapters.whystall_rules import MAIN, scope
 
 _DURATION_S = 6
-_LEAST_PCT = 5.0  # facts of smaller rows do not count as stated
+_LEAST_PCT = 5.0  # facts of smaller rows are not part of the answer
 
 
 def answer(result: dict[str, Any]) -> dict[str, Any]:

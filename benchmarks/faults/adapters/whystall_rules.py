@@ -1,4 +1,4 @@
-"""Ask ``whystall diagnose`` and print its answer as docs/benchmark.md describes it."""
+"""Run ``whystall diagnose`` and print its answer in the format of docs/benchmark.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OBJECT_KEYS = ("object", "root_object", "detail", "by", "root_by", "chain")
 
 
 def scope(diagnosis: dict[str, Any]) -> dict[str, list[str]]:
-    """Return what the answer names: its culprit, and the findings that it rests on."""
+    """Return the facts of the answer: its culprit, and its evidence."""
     named: dict[str, list[str]] = {key: [] for key in ("code", "pid", "file", "device", "cgroup", "peer", "wait")}
 
     def add(dimension: str, *values: Any) -> None:
@@ -113,7 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     command = [sys.executable, "-c", MAIN, "diagnose", "--json", "--pid", options.pid]
     command += ["--symptom", options.symptom, "--duration", str(options.duration)]
-    # A home of its own: what was found in an earlier case must not be known in this one.
+    # A separate home, so that results of earlier cases are not used.
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "WHYSTALL_HOME": home}
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)

@@ -1,7 +1,7 @@
 """Injectors: generator functions of (case, **arguments).
 
-What stands before the ``yield`` prepares the host before the job starts; what follows it injects the fault. A module
-here needs no registration: every public generator function that it defines is an injector by its name.
+The part before ``yield`` runs before the job starts, and prepares the host; the part after it injects the fault. Every
+public generator function of a module here is an injector with its name; there is no registration.
 """
 
 from __future__ import annotations

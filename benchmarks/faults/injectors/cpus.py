@@ -1,4 +1,4 @@
-"""Who may run on which CPU."""
+"""CPU affinity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.faults.case import Case
 
 
 def pin(case: Case, role: str = "job", cpus: tuple[int, ...] = (0,)) -> Generator[None, None, None]:
-    """Let all threads of a process run on some CPUs only."""
+    """Restrict all threads of a process to some CPUs."""
     yield
     for task in Path(f"/proc/{case.pids[role]}/task").iterdir():
         os.sched_setaffinity(int(task.name), cpus)

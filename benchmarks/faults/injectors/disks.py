@@ -59,7 +59,7 @@ def loop_disk(
 
 
 def small_disk(case: Case, mib: int, keep_kib: int = 512) -> Generator[None, None, None]:
-    """Put the case's data on a small tmpfs, and fill it but for `keep_kib`."""
+    """Put the case's data on a small tmpfs, and fill it up to the last `keep_kib`."""
     place = _mount_point(case)
     case.journal.add("unmount", str(place))
     call("mount", "-t", "tmpfs", "-o", f"size={mib}m", "scratch", str(place))

@@ -1,4 +1,4 @@
-"""Who holds a program: a debugger, or real-time programs on its CPUs."""
+"""Stop or starve a program: a debugger, or real-time programs on its CPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def real_time_neighbour(case: Case, program: str = "spinner.py", role: str = "ot
     """Start a computing program with real-time priority on every CPU."""
     yield
     path = case.install_program(PARTS / program, "worker.py")
-    # A cgroup below the root has no real-time budget of its own.
+    # Cgroups below the root have no real-time budget by default.
     prefix = enter(Path("/sys/fs/cgroup/cpu")) if Path("/sys/fs/cgroup/cpu/cgroup.procs").exists() else []
     for number, cpu in enumerate(sorted(os.sched_getaffinity(case.pids["job"]))):
         name = role if number == 0 else f"{role}{number + 1}"

@@ -1,4 +1,4 @@
-"""Memory: swap, limits, and neighbours that use it."""
+"""Memory: swap, limits, and other programs that use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOWER_S = 20.0
 
 
 def compressed_swap(case: Case, mib: int, limit_mib: int, later_mib: int) -> Generator[None, None, None]:
-    """Add swap in compressed memory, and let the limit of the job's memory sink below what it uses."""
+    """Add swap in compressed memory, and lower the limit of the job's memory below its use."""
     if Path("/proc/swaps").read_text().count("\n") > 1:
         raise CaseError("the host has swap already")
     place = group(case, "memory")

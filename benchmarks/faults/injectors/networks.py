@@ -1,4 +1,4 @@
-"""Servers that do not accept, and name servers that do not answer."""
+"""Servers that do not accept, and name servers that do not respond."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.faults.case import PARTS, Case
 
 
 def full_backlog(case: Case, role: str = "peer") -> Generator[None, None, None]:
-    """Serve the port `web`; then let the server accept no more, with its queue filled: connects time out."""
+    """Serve the port `web`; then stop accepting, with a full backlog, so that connects time out."""
     path = case.install_program(PARTS / "collector.py", "collector.py")
     theirs, ours = os.pipe()
     case.outputs[role] = ours
@@ -28,14 +28,14 @@ def full_backlog(case: Case, role: str = "peer") -> Generator[None, None, None]:
         waiting = socket.socket()
         waiting.setblocking(False)
         waiting.connect_ex(("127.0.0.1", case.port("web")))
-        case.keep(waiting)
+        case.keep_open(waiting)
 
 
 def silent_name_server(case: Case, role: str = "job") -> Generator[None, None, None]:
-    """Give a process a name server that receives queries and never answers."""
+    """Configure a name server for a process that receives queries and never responds."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.77.0.53", 53))
-    case.keep(server)
+    case.keep_open(server)
     resolver = case.directory / "resolv.conf"
     resolver.write_text("nameserver 127.77.0.53\n")
     script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'

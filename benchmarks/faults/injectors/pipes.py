@@ -1,4 +1,4 @@
-"""What a program's standard streams are connected to."""
+"""Connections of a program's standard streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slow_reader(case: Case, rate: int, role: str = "job", reader: str = "reader"
 
 
 def person(case: Case, role: str = "job") -> Generator[None, None, None]:
-    """Connect a program to a terminal at which somebody types answers, and then goes away."""
+    """Connect a program to a terminal at which answers are typed, and then no more."""
     screen, terminal = os.openpty()
     case.inputs[role] = case.outputs[role] = terminal
     case.inputs["person"] = case.outputs["person"] = screen

@@ -12,7 +12,7 @@ from benchmarks.faults.case import PARTS, Case
 
 
 def change(case: Case, role: str = "job", **settings: Any) -> Generator[None, None, None]:
-    """Let a program follow its changed settings: its part then does something else."""
+    """Make a program load its changed settings, which change what its part does."""
     yield
     case.change(role, case.draw(settings))
 
@@ -30,7 +30,7 @@ def end(case: Case, role: str) -> Generator[None, None, None]:
 
 
 def neighbour(case: Case, program: str, count: int = 1, role: str = "other") -> Generator[None, None, None]:
-    """Start programs of `parts/` that belong to somebody else; arguments: the case's data directory."""
+    """Start programs of `parts/` that are not part of the job; their argument is the case's data directory."""
     yield
     for number in range(count):
         path = case.install_program(PARTS / program, "worker.py")

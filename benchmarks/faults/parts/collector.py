@@ -1,4 +1,4 @@
-"""Accept connections of jobs and close them; pause when told to."""
+"""Accept connections of jobs and close them; stop accepting on SIGHUP."""
 
 import os
 import signal
