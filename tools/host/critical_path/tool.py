@@ -42,7 +42,8 @@ class Params(LiveParams):
 
     tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread to account for; chosen if not given")] = None
     stands_still: Annotated[
-        bool, Field(description="the job hangs: rather choose a thread that waits all along than one that goes on")
+        bool,
+        Field(description="a job that hangs: also consider threads that stay in one wait while others make progress"),
     ] = False
 
 

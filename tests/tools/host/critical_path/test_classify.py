@@ -1,6 +1,7 @@
 """What a wait is for, from its system call, kernel stack, object and Python frames.
 
-Stacks of kernel 6.18 are from live recordings on x86-64; those marked 5.10 have the names of that version.
+The kernel stacks are written by hand, with function names of Linux 6.18 on x86-64; those marked 5.10 have the names of
+that version.
 """
 
 from __future__ import annotations
@@ -105,16 +106,16 @@ CASES: list[tuple[str, Wait]] = [
     ("other", made("restart_syscall", "schedule_timeout strange_wait")),
     ("unknown", made("", "")._replace(kernel=())),
 ]
-# Decided from more than one wait, or from what its socket or cgroup is known for.
+# Decided from more than one wait, or from its socket or cgroup.
 ELSEWHERE = {"timeout", "poll", "dns", "quota"}
 
 
 @pytest.mark.parametrize(("code", "wait"), CASES, ids=[f"{n}-{code}" for n, (code, _) in enumerate(CASES)])
-def test_a_wait_is_told_by_its_call_stack_and_object(code: str, wait: Wait) -> None:
+def test_a_wait_is_classified_by_its_call_stack_and_object(code: str, wait: Wait) -> None:
     assert wait_kind(wait, gil_words={64}).code == code
 
 
-def test_every_wait_of_the_vocabulary_has_a_case() -> None:
+def test_every_kind_of_wait_has_a_case() -> None:
     assert {code for code, _ in CASES} == set(WAITS) - ELSEWHERE
 
 
@@ -143,7 +144,7 @@ def test_running_in_a_synchronising_call_is_a_wait_for_the_device_and_other_call
         ("traverse_tree", "user"),
     ],
 )
-def test_the_collector_is_told_by_its_functions(name: str, mode: str) -> None:
+def test_garbage_collection_is_recognised_by_its_functions(name: str, mode: str) -> None:
     assert running_kind(sampled((name, "/usr/bin/python3.11")), ()) == Kind(mode)
 
 
