@@ -124,6 +124,18 @@ def test_offcputime_tells_who_waits_in_what(look: Look, working: Load, matrix: M
     assert any(f.subject.tid == writer and f.subject.path == path for f in of(result, "offcpu.blocked"))
 
 
+def test_critical_path_accounts_for_all_of_a_threads_time(look: Look, working: Load, matrix: Matrix) -> None:
+    window_ms = look.recording.manifest.window_ns / 1e6
+    for role, event, wait in (("napper", "nap", "sleep"), ("writer", "fsync", "file")):
+        result = judged(look, matrix, "critical_path", tid=working.pids[role])
+        assert sum(row.window_pct for row in result.data.rows) == pytest.approx(100, abs=0.1)
+        waited = sum(row.total_ms for row in result.data.rows if row.what == wait)
+        within, touching = working.acts(event, look), working.touching(event, look)
+        least = {"nap": NAP_S, "fsync": 0.8 * FSYNC_S}[event]
+        assert least * 1e3 * len(within) <= waited + 0.01 * window_ms
+        assert waited <= sum(line["latency_s"] for line in touching) * 1e3
+
+
 def test_biolatency_counts_the_requests_of_a_disk(look: Look, working: Load, matrix: Matrix) -> None:
     result = judged(look, matrix, "biolatency")
     rows = [r for r in result.data.rows if r.device == working.device]
