@@ -26,6 +26,9 @@ _STEP_S = 0.5
 _AFTER_S = 2.0
 _LIMIT_S = 120.0
 _LEAST_EVENTS = 3
+# Above this CPU use of processes outside the case, in percent of one CPU, competition for the CPUs is a fault of its
+# own. A diagnoser itself uses 30 to 50 %.
+_BUSY_PCT = 100.0
 
 
 class Void(Exception):
@@ -122,6 +125,8 @@ def _diagnose(
     result.others_cpu_pct = round(others_cpu_pct(first, last), 1)
     if not all(proof.holds for proof in proofs):
         raise Void(f"did not last: {[asdict(p) for p in proofs if not p.holds]}; {case.output()}")
+    if result.others_cpu_pct > _BUSY_PCT:
+        raise Void(f"other programs used {result.others_cpu_pct:.0f} % of a CPU")
     span = Span(first.at, last.at)
     events = {line["event"] for line in case.log.lines() if "s" in line}
     result.shares = {event: round(case.log.share_pct(event, span), 2) for event in sorted(events)}
