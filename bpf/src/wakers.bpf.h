@@ -26,6 +26,14 @@ struct wake_marks {
 
 CPU_VALUE(wake_marks, struct wake_marks);
 
+/* Returns the marks of this CPU; NULL outside of the window. */
+static __always_inline struct wake_marks *marks_in_window(void)
+{
+	if (!window_open())
+		return 0;
+	return wake_marks_here();
+}
+
 /* (timer, now) */
 SEC("tp_btf/hrtimer_expire_entry")
 int on_timer_entry(__u64 *ctx)
@@ -45,11 +53,8 @@ int on_timer_entry(__u64 *ctx)
 SEC("tp_btf/hrtimer_expire_exit")
 int on_timer_exit(__u64 *ctx)
 {
-	struct wake_marks *marks;
+	struct wake_marks *marks = marks_in_window();
 
-	if (!window_open())
-		return 0;
-	marks = wake_marks_here();
 	if (marks)
 		marks->hrtimer = 0;
 	return 0;
@@ -59,11 +64,8 @@ int on_timer_exit(__u64 *ctx)
 SEC("tp_btf/softirq_entry")
 int on_serving(__u64 *ctx)
 {
-	struct wake_marks *marks;
+	struct wake_marks *marks = marks_in_window();
 
-	if (!window_open())
-		return 0;
-	marks = wake_marks_here();
 	if (marks)
 		marks->softirq = (__u32)ctx[0] + 1;
 	return 0;
@@ -72,11 +74,8 @@ int on_serving(__u64 *ctx)
 SEC("tp_btf/softirq_exit")
 int on_served(__u64 *ctx)
 {
-	struct wake_marks *marks;
+	struct wake_marks *marks = marks_in_window();
 
-	if (!window_open())
-		return 0;
-	marks = wake_marks_here();
 	if (marks)
 		marks->softirq = 0;
 	return 0;
@@ -86,11 +85,8 @@ int on_served(__u64 *ctx)
 SEC("tp_btf/irq_handler_entry")
 int on_device_entry(__u64 *ctx)
 {
-	struct wake_marks *marks;
+	struct wake_marks *marks = marks_in_window();
 
-	if (!window_open())
-		return 0;
-	marks = wake_marks_here();
 	if (marks)
 		marks->hardirq = 1;
 	return 0;
@@ -100,11 +96,8 @@ int on_device_entry(__u64 *ctx)
 SEC("tp_btf/irq_handler_exit")
 int on_device_exit(__u64 *ctx)
 {
-	struct wake_marks *marks;
+	struct wake_marks *marks = marks_in_window();
 
-	if (!window_open())
-		return 0;
-	marks = wake_marks_here();
 	if (marks)
 		marks->hardirq = 0;
 	return 0;
@@ -126,11 +119,8 @@ static __always_inline __u32 interrupts_here(struct wake_marks *marks)
 SEC("tp_btf/block_rq_complete")
 int on_completion(__u64 *ctx)
 {
-	struct wake_marks *marks;
+	struct wake_marks *marks = marks_in_window();
 
-	if (!window_open())
-		return 0;
-	marks = wake_marks_here();
 	if (!marks)
 		return 0;
 	marks->block_bits = interrupts_here(marks);

@@ -10,6 +10,7 @@ median for all files of a cgroup of version 1), so it is read once per period.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from whystall.tools.collect import proc_parse as parse
@@ -42,17 +43,24 @@ class Memory(NamedTuple):
 
 def read_memory(place: Place) -> Memory | None:
     """Read the memory controller's files of `place`; None if it has none, or was removed."""
-    if place.memory is None:
-        return None
-    stat = read_keyed(place.memory + b"/memory.stat")
-    if not stat:
+    stat = memory_stat(place)
+    if place.memory is None or not stat:
         return None
     return _version_1(place.memory, stat) if place.version == 1 else _version_2(place.memory, stat)
 
 
+def memory_stat(place: Place) -> dict[str, int]:
+    """Return memory.stat of the memory cgroup of `place`; empty if it has none, or was removed."""
+    return read_keyed(place.memory + b"/memory.stat") if place.memory is not None else {}
+
+
+def total_of(stat: Mapping[str, int], name: str) -> int:
+    """Return a value of memory.stat of version 1, with the cgroups below; -1 if unknown."""
+    return stat.get(f"total_{name}", stat.get(name, _UNKNOWN))
+
+
 def _version_1(base: bytes, stat: Mapping[str, int]) -> Memory:
-    def total(name: str) -> int:
-        return stat.get(f"total_{name}", stat.get(name, _UNKNOWN))
+    total = partial(total_of, stat)
 
     limit = stat.get("hierarchical_memory_limit", _UNKNOWN)
     return Memory(

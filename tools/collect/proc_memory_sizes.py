@@ -6,10 +6,12 @@ cgroup-v2.rst of the kernel.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.proc_cgroup import NO_LIMIT_V1, Place, read_file, read_keyed, read_number
+from whystall.tools.collect.proc_memory import memory_stat, total_of
 
 _UNKNOWN = parse.UNKNOWN
 
@@ -81,20 +83,15 @@ def read_rollup(proc: str, pid: int) -> Rollup:
 
 def read_group(place: Place) -> GroupMemory | None:
     """Read a memory cgroup; None if it was removed, or has no memory controller."""
-    if place.memory is None:
-        return None
-    stat = read_keyed(place.memory + b"/memory.stat")
-    if not stat:
+    stat = memory_stat(place)
+    if place.memory is None or not stat:
         return None
     return _version_1(place.memory, stat) if place.version == 1 else _version_2(place.memory, stat)
 
 
 def _version_1(base: bytes, stat: dict[str, int]) -> GroupMemory:
     """Read version 1; `total_*` include the groups below. Its kernel memory is not split: slab and stacks together."""
-
-    def total(name: str) -> int:
-        return stat.get(f"total_{name}", stat.get(name, _UNKNOWN))
-
+    total = partial(total_of, stat)
     limit = read_number(base + b"/memory.limit_in_bytes")
     cache, shmem = total("cache"), total("shmem")
     return GroupMemory(

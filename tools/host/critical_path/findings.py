@@ -69,7 +69,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         "count": row.count,
         "max_ms": row.longest_ns / 1e6 if row.took else None,
         "p50_ms": row.typical_ns / 1e6 if row.took else None,
-        "asked_ms": sorted(row.asked)[len(row.asked) // 2] / 1e6 if row.asked else None,
+        "asked_ms": row.requested_ns / 1e6 if row.requested_ns is not None else None,
     }
     if row.code == "events":
         metrics["requests_in_flight"] = world.objects.requests_in_flight(subject.pid or 0)
@@ -151,7 +151,7 @@ def pause_findings(line: Timeline, pauses: Sequence[Pause], window_ns: int) -> l
                     "window_pct": share,
                     "total_ms": pause.total_ns / 1e6,
                     "count": len(pause.episodes),
-                    "p50_ms": sorted(pause.lengths)[len(pause.lengths) // 2] / 1e6,
+                    "p50_ms": pause.typical_ns / 1e6,
                     "max_ms": max(pause.lengths) / 1e6,
                     "period_s": pause.period_ns / 1e9,
                     "running_pct": 100.0 * running / parts,
@@ -163,7 +163,7 @@ def pause_findings(line: Timeline, pauses: Sequence[Pause], window_ns: int) -> l
                     name: value
                     for name, value in {
                         "code": text,
-                        "function": f"{pause.function.name} ({pause.function.file})",
+                        "function": pause.name,
                         "main": mode if code == RUNNING else "",
                         "main_wait": code if code != RUNNING else "",
                     }.items()
@@ -186,7 +186,7 @@ def lag_finding(line: Timeline, lag: Lag, window_ns: int) -> Finding:
         {
             "window_pct": late,
             "max_ms": lengths[-1] / 1e6,
-            "p50_ms": lengths[len(lengths) // 2] / 1e6,
+            "p50_ms": lag.typical_ns / 1e6,
             "p99_ms": lengths[min(len(lengths) - 1, int(len(lengths) * 0.99))] / 1e6,
             "count": len(lengths),
         },

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_high
 from typing import NamedTuple
 
 from whystall.tools.host.common.path_codes import RUNNING
@@ -44,9 +44,19 @@ class Pause:
     parts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     @property
+    def name(self) -> str:
+        """The function as text: ``save (train.py)``."""
+        return f"{self.function.name} ({self.function.file})"
+
+    @property
     def lengths(self) -> list[int]:
         """How long each episode took, ns."""
         return [end - start for start, end in self.episodes]
+
+    @property
+    def typical_ns(self) -> int:
+        """The upper median of the lengths."""
+        return median_high(self.lengths)
 
     @property
     def total_ns(self) -> int:
@@ -146,6 +156,11 @@ class Lag:
     longest: tuple[int, int]
     line: str
     code: str
+
+    @property
+    def typical_ns(self) -> int:
+        """The upper median of the lengths."""
+        return median_high(self.lengths)
 
     @property
     def late_from_ns(self) -> float:

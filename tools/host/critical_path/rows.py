@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_high
 
 from whystall.tools.contract.text import path_pattern
 from whystall.tools.host.common.path_codes import RUNNING
@@ -71,6 +71,11 @@ class Row:
     def typical_ns(self) -> float:
         """The median of its waits."""
         return median(self.took) if self.took else 0.0
+
+    @property
+    def requested_ns(self) -> int | None:
+        """The upper median of the times that its waits requested; None without any."""
+        return median_high(self.asked) if self.asked else None
 
     def root(self) -> tuple[Step, int] | None:
         """Return the last step with most of the time, over all chains that end in it, and that time."""

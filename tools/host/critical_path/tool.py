@@ -266,10 +266,10 @@ def _path_row(world: World, row: Row) -> PathRow:
 def _pause_row(pause: Pause, window_ns: int) -> PauseRow:
     total = pause.parts.total() or 1
     return PauseRow(
-        function=f"{pause.function.name} ({pause.function.file})",
+        function=pause.name,
         line=pause.parts.most_common(1)[0][0][2],
         count=len(pause.episodes),
-        p50_ms=sorted(pause.lengths)[len(pause.lengths) // 2] / 1e6,
+        p50_ms=pause.typical_ns / 1e6,
         max_ms=max(pause.lengths) / 1e6,
         period_s=pause.period_ns / 1e9,
         window_pct=100.0 * pause.total_ns / window_ns,
@@ -281,11 +281,10 @@ def _pause_row(pause: Pause, window_ns: int) -> PauseRow:
 
 
 def _loop_row(world: World, line: Timeline, lag: Lag) -> LoopRow:
-    lengths = sorted(lag.lengths)
     return LoopRow(
-        count=len(lengths),
-        p50_ms=lengths[len(lengths) // 2] / 1e6,
-        max_ms=lengths[-1] / 1e6,
+        count=len(lag.lengths),
+        p50_ms=lag.typical_ns / 1e6,
+        max_ms=max(lag.lengths) / 1e6,
         line=lag.line,
         mostly=lag.code,
         requests_in_flight=world.objects.requests_in_flight(line.pid),
