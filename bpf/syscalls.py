@@ -14,6 +14,7 @@ from whystall.bpf import layout as lay
 # file: a file operation (observed even without targets), meta: on names and attributes, bytes: returns bytes,
 # pos: uses the file's own position, vec: size counts iovecs and the argument before points to them.
 # reads, writes: the content of `fd`.
+# locks: takes locks of files.
 # poll: an array of struct pollfd and its length, list: of struct futex_waitv, sends: may send to a socket.
 # Arguments that state how long to wait at most (see `_TIMES`): ms, spec, val, sleep, futex_time, absolute.
 # The offset of msync is an address; user space finds the mapped file.
@@ -48,11 +49,13 @@ symlink | file meta path=1
 symlinkat | file meta dir=1 path=2
 truncate | file meta path=0 size=1
 ftruncate | file meta fd=0 size=1
-fstat fstatfs fchmod fchown flock | file meta fd=0
+fstat fstatfs fchmod fchown | file meta fd=0
+flock | file meta locks fd=0
 getdents getdents64 | file meta bytes fd=0 size=2
 execve | path=0
 execveat | dir=0 path=1
-lseek fcntl ioctl fadvise64 | fd=0
+lseek ioctl fadvise64 | fd=0
+fcntl | locks fd=0
 recvfrom | bytes fd=0 size=2
 sendto | bytes sends fd=0 size=2
 recvmsg | bytes fd=0
@@ -92,6 +95,7 @@ _FLAGS = {
     "poll": lay.ROW_POLL,
     "list": lay.ROW_FUTEX_LIST,
     "sends": lay.ROW_SENDS,
+    "locks": lay.ROW_FILE_LOCK,
 }
 _TIMES = {
     "ms": lay.TIME_MS,

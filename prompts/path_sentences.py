@@ -18,6 +18,7 @@ _KINDS = ("path.running", "path.wait", "path.waker", "path.pause", "path.loop_la
 _USER, _CPU = "user", "cpu"
 _USUAL = ("sleep", "timeout", "poll", "events", "cpu")
 _LONG = 200
+_RETRY = "retry"
 _NOTHING = Safe("")
 # train (812), train (813 of 812), train (812) +3
 _THREAD = re.compile(r"(.*?) ?\((\d+)(?: of (\d+))?\)(?: \+(\d+))?")
@@ -137,10 +138,18 @@ class PathFormatter:
     def _about(self, what: str, words: Mapping[str, str]) -> Safe:
         """Return detail and object of a row in parentheses."""
         detail = words.get("detail", "")
-        known = self._texts["cpu_details"].get(detail) if what == _CPU else None
+        known = self._texts["cpu_details"].get(detail) if what == _CPU else self._retry(detail)
         parts = [known or self._name(short(detail, _LONG))] if detail else []
         parts += [self._name(short(words["object"], _LONG))] if words.get("object") else []
         return Safe(self._texts["about"].format(self._words["marks"]["comma"].join(parts)) if parts else "")
+
+    def _retry(self, detail: str) -> Safe | None:
+        """Return which call fails, and is tried again, if `detail` states one."""
+        words = detail.split(" ")
+        if len(words) != 3 or words[0] != _RETRY:
+            return None
+        call, error = (self._name(short(word, _LONG)) for word in words[1:])
+        return Safe(self._texts["retry"].format(call=call, error=error))
 
     def _at(self, words: Mapping[str, str]) -> Safe:
         """Return the line of code, and the program's line that called it."""
@@ -155,6 +164,8 @@ class PathFormatter:
         by = words.get("by", "")
         if not by or (_number(by) == _number(words.get("root_by", "")) and what != _CPU):
             return Safe("")
+        if words.get("detail", "").startswith(_RETRY):
+            return Safe(self._texts["held_by"].format(self.thread(by)))
         texts = {_CPU: self._texts["had_cpu"], RUNNING: self._texts["because_of"]}
         return Safe(texts.get(what, self._texts["ended_by"]).format(self.thread(by)))
 

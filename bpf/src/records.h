@@ -33,6 +33,7 @@ enum row_flag {
 	ROW_POLL = 1 << 10,	/* the arguments are an array of struct pollfd and its length */
 	ROW_FUTEX_LIST = 1 << 11,	/* the first argument is an array of struct futex_waitv */
 	ROW_SENDS = 1 << 12,	/* may send packets to a socket of this host */
+	ROW_FILE_LOCK = 1 << 13,	/* takes locks of files: EAGAIN means that another has it */
 };
 
 /* How the argument `time` of a call states how long to wait at most. */

@@ -105,15 +105,22 @@ static __noinline int add_to_slots(struct found_file *found, __u32 tgid, __s32 n
 
 HASH_MAP(call_failures, struct failure_key, struct failure_total, 4096);
 
-/* Counts a call that failed with one of the configured errors; returns whether it was the thread's first such one. */
-static __always_inline bool add_call_failure(__s32 nr, __u32 tgid, __u32 tid, __s64 returned, __u64 now)
+#define E_AGAIN 11
+
+/* Whether failures with an error are counted: EAGAIN of a lock, since of other calls it is no failure. */
+static __always_inline bool is_counted(__u64 error, __u16 flags)
+{
+	if (error == E_AGAIN)
+		return flags & ROW_FILE_LOCK;
+	return error < 128 && (error < 64 ? config.errors_low : config.errors_high) >> (error & 63) & 1;
+}
+
+/* Counts a failed call; returns whether it was the thread's first such one. */
+static __always_inline bool add_call_failure(__s32 nr, __u32 tgid, __u32 tid, __u64 error, __u64 now)
 {
 	struct failure_key key = { .tgid = tgid, .tid = tid, .nr = nr };
 	struct failure_total *total, first = { .count = 1, .first = now, .last = now };
-	__u64 error = -returned;
 
-	if (error >= 128 || !((error < 64 ? config.errors_low : config.errors_high) >> (error & 63) & 1))
-		return false;
 	key.error = error;
 	total = call_failures_lookup(&key);
 	if (total) {	/* one thread: it has one writer */
@@ -136,9 +143,9 @@ static __noinline int add_to_failures(struct thread_state *state, __u32 tgid, __
 	if (!state)
 		return 0;
 	row = row_of(state->call_nr);
-	if (!row || row->flags & (ROW_FUTEX | ROW_FUTEX_LIST))
+	if (!row || row->flags & (ROW_FUTEX | ROW_FUTEX_LIST) || !is_counted(-returned, row->flags))
 		return 0;
-	return add_call_failure(state->call_nr, tgid, tid, returned, now);
+	return add_call_failure(state->call_nr, tgid, tid, -returned, now);
 }
 
 SEC("tp_btf/sys_enter")

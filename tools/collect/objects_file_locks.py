@@ -64,15 +64,16 @@ def file_locks(raw: bytes) -> list[FileLock]:
 
 
 def concerning(locks: Iterable[FileLock], pids: Container[int] | None) -> list[FileLock]:
-    """Return the locks that `pids` hold or wait for, and, of files with a request among these, all locks and requests;
-    files with requests come first. None: all files with requests."""
+    """Return the locks by interest: of files with a request of `pids` all locks and requests, then what `pids` hold,
+    then all others, for which `pids` may ask without waiting. None: all files with requests."""
     locks = list(locks)
     awaited = {(lock.dev, lock.ino) for lock in locks if lock.waits}
     ours = {(lock.dev, lock.ino) for lock in locks if pids is None or lock.pid in pids}
     contended = [lock for lock in locks if (lock.dev, lock.ino) in awaited & ours]
-    return contended + [
-        lock for lock in locks if (lock.dev, lock.ino) not in awaited and pids is not None and lock.pid in pids
-    ]
+    if pids is None:
+        return contended
+    others = [lock for lock in locks if lock not in contended]
+    return contended + sorted(others, key=lambda lock: lock.pid not in pids)
 
 
 def same_lock(fdinfo: bytes, lock: FileLock) -> bool:

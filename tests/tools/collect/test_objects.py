@@ -157,8 +157,8 @@ def test_file_locks() -> None:
         ("ofd", -1, "0:29", 8, False, -1),
     ]
     assert (found[3].start_byte, found[3].end_byte, found[3].exclusive) == (100, 199, False)
-    assert [lock.pid for lock in concerning(found, {4713})] == [4711, 4712, 4713]
-    assert [lock.pid for lock in concerning(found, {99})] == [99]
+    assert [lock.pid for lock in concerning(found, {4713})] == [4711, 4712, 4713, 99, -1]
+    assert [lock.pid for lock in concerning(found, {99})] == [99, 4711, 4712, 4713, -1]
     assert [lock.pid for lock in concerning(found, None)] == [4711, 4712, 4713]
     info = b"pos:\t0\nflags:\t0100001\nlock:\t1: FLOCK  ADVISORY  WRITE 4711 fd:01:131 0 EOF\n"
     assert same_lock(info, found[0])

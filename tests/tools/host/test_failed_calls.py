@@ -28,19 +28,23 @@ def failed(scene: Scene, **how: object) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("error", "count", "severity"),
+    ("error", "count", "severity", "syscall"),
     [
-        ("ENOSPC", 1, Severity.MAJOR),
-        ("ECONNREFUSED", 3, Severity.MINOR),
-        ("ECONNRESET", 2, None),
-        ("ENOENT", 10_000, None),
+        ("ENOSPC", 1, Severity.MAJOR, "write"),
+        ("ECONNREFUSED", 3, Severity.MINOR, "connect"),
+        ("ECONNRESET", 2, None, "write"),
+        ("ENOENT", 10_000, None, "openat"),
+        ("EAGAIN", 3, Severity.MINOR, "flock"),
+        ("EAGAIN", 10_000, None, "read"),
     ],
 )
-def test_errors_that_mean_trouble_are_findings(error: str, count: int, severity: Severity | None) -> None:
-    (finding,) = failed(failing(error, count))
+def test_errors_that_mean_trouble_are_findings(
+    error: str, count: int, severity: Severity | None, syscall: str
+) -> None:
+    (finding,) = failed(failing(error, count, syscall))
     assert (finding.severity if finding.polarity is Polarity.ABNORMAL else None) == severity
     if severity is not None:
-        assert finding.attributes == {"syscall": "write", "error": error, "path": "/data/chk_7.bin"}
+        assert finding.attributes == {"syscall": syscall, "error": error, "path": "/data/chk_7.bin"}
         assert (finding.subject.path, finding.metrics["count"]) == ("/data/chk_7.bin", count)
 
 

@@ -13,12 +13,14 @@ _ALWAYS = frozenset({"ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", "EMFILE", "EN
 # connections are normal.
 _REPEATED = frozenset({"ENOMEM", "ETIMEDOUT", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "EPIPE"})
 _REPEATS = 3
+# Calls that take locks of files, and their errors if another process has it.
+_FILE_LOCKS, _HELD = frozenset({"fcntl", "flock"}), frozenset({"EAGAIN", "EACCES"})
 _FINDINGS = 8
 
 
 class FailureRow(Model):
     """Calls of one thread that failed with one error. `path`: of the first one; `object`: its socket or pipe. Times in
-    seconds since the start."""
+    seconds since the start. `dev`, `ino`: of the file; empty and -1 if unknown."""
 
     pid: int
     tid: int
@@ -30,6 +32,8 @@ class FailureRow(Model):
     last_s: float
     path: str
     object: str
+    dev: str = ""
+    ino: int = -1
 
 
 def failed_calls(recording: Recording) -> list[FailureRow]:
@@ -37,14 +41,15 @@ def failed_calls(recording: Recording) -> list[FailureRow]:
     table = recording.find("syscalls.failures")
     if table is None:
         return []
-    files = dict(recording.table("syscalls.files").select("file", "path").iter_rows())
+    known = recording.table("syscalls.files").select("file", "path", "dev", "ino").iter_rows()
+    files = {file: (path, dev, ino) for file, path, dev, ino in known}
     names = ("pid", "tid", "comm", "syscall", "error", "count", "object")
     rows = [
         FailureRow(
             **{name: r[name] for name in names},
             first_s=r["first_ns"] / 1e9,
             last_s=r["last_ns"] / 1e9,
-            path=files.get(r["file"], ""),
+            **dict(zip(("path", "dev", "ino"), files.get(r["file"], ("", "", -1)), strict=True)),
         )
         for r in table.iter_rows(named=True)
     ]
@@ -74,4 +79,10 @@ def failure_findings(recording: Recording, rows: list[FailureRow]) -> list[Findi
 def _grade(row: FailureRow) -> Severity:
     if row.error in _ALWAYS:
         return Severity.MAJOR
-    return Severity.MINOR if row.error in _REPEATED and row.count >= _REPEATS else Severity.INFO
+    repeated = row.error in _REPEATED or is_held_lock(row)
+    return Severity.MINOR if repeated and row.count >= _REPEATS else Severity.INFO
+
+
+def is_held_lock(row: FailureRow) -> bool:
+    """Return whether the call failed since another process has the lock of the file (fcntl(2), flock(2))."""
+    return row.syscall in _FILE_LOCKS and row.error in _HELD

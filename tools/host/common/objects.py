@@ -93,6 +93,11 @@ class Objects:
         """Return the process that holds the file lock for which process `pid` waits."""
         return next((r["holder_pid"] for r in self.file_locks if r["waits"] and r["pid"] == pid), None)
 
+    def holder_of_file(self, dev: str, ino: int, but: int) -> int | None:
+        """Return a process besides `but` that holds a lock of the file."""
+        locks = (row for row in self.file_locks if (row["dev"], row["ino"]) == (dev, ino) and not row["waits"])
+        return next((row["pid"] for row in locks if row["pid"] not in (but, -1)), None)
+
     def requests_in_flight(self, pid: int) -> int | None:
         """Return how many connections of the server process `pid` received data and have sent nothing since; None if
         its sockets are unknown. Compares tcp_info's times since data was last received and sent.

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 WAITS = MappingProxyType(
     {
-        "sleep": "for a requested time: nanosleep, or a poll or select without descriptors",
+        "sleep": "for a requested time: nanosleep, or a poll or select without descriptors; detail: retry CALL ERROR",
         "timeout": "for something, until its own time-out expired",
         "poll": "repeatedly for a short time between checks (a polling loop)",
         "lock": "for a lock that another thread holds",
@@ -43,6 +43,9 @@ WAITS = MappingProxyType(
     }
 )
 """Values of `wait` and `root_wait`: the thread waits ..."""
+
+RETRY = "retry"
+"""First word of the detail of a sleep between failing calls that are tried again; call and error follow."""
 
 RUNNING = "running"
 """Value of `root_wait` if the thread at the end of the chain runs."""

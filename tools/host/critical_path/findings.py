@@ -209,7 +209,7 @@ def main_actor(row: Row) -> str:
         return ""
     (number, comm), took = row.by.most_common(1)[0]
     others = len(row.by) - 1
-    text = f"{comm} ({number})"
+    text = f"{comm} ({number})".lstrip()
     return text if not others or took >= 0.9 * row.by.total() else f"{text} +{others}"
 
 

@@ -11,6 +11,7 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.host.common.failed_calls import failed_calls
 from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
@@ -26,6 +27,7 @@ from whystall.tools.host.critical_path.findings import (
 )
 from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
+from whystall.tools.host.critical_path.retries import explain_retries
 from whystall.tools.host.critical_path.rows import Row, rows_of
 from whystall.tools.host.critical_path.stacks import path_stacks
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
@@ -147,6 +149,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         return Judgement(findings=[], data=Data(), seen=0)
     line = choice.line
     rows = explain_cpu_waits(recording, world, line, rows_of(world, line))
+    explain_retries(world, rows, line.tid, failed_calls(recording), _comms(recording))
     pauses = pauses_of(world, line, _sample_period(recording))
     lag = loop_lag(world, line)
     findings: list[Finding] = path_findings(world, line, rows) + pause_findings(line, pauses, world.window_ns)
@@ -169,6 +172,10 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         not_seen=_not_seen(recording, world, line, rows),
         basis=(world, line, rows),
     )
+
+
+def _comms(recording: Recording) -> dict[int, str]:
+    return dict(recording.table("proc.processes").select("pid", "comm").iter_rows()) if recording.has("proc") else {}
 
 
 def _children(recording: Recording) -> dict[int, list[int]]:

@@ -186,6 +186,20 @@ def test_a_function_that_comes_back_is_a_pause_with_its_period() -> None:
     assert pause.p50_ms == pytest.approx(100, abs=1)
 
 
+@pytest.mark.parametrize(("failures", "detail"), [(20, "retry fcntl EAGAIN"), (9, "")])
+def test_sleeps_between_failing_calls_name_the_call_and_who_has_the_lock(failures: int, detail: str) -> None:
+    scene = Scene().thread()
+    for number in range(24):
+        scene.wait(number / 2, 499, "clock_nanosleep", user=("save (t.py:3)",), asked_ns=499_000_000, runnable_ns=0)
+    file = scene.file("/data/runs.db")
+    failed = {"pid": PID, "tid": PID, "comm": "train", "syscall": "fcntl", "error": "EAGAIN", "count": failures}
+    scene.tables["syscalls.failures"] = [{**failed, "file": file, "object": "", "first_ns": 0, "last_ns": 12 * 10**9}]
+    scene.seen("file_locks", pid=THIRD, dev="7:0", ino=file, kind="posix", exclusive=True, path="/data/runs.db")
+    found = told(scene).rows[0]
+    assert (found.what, found.detail) == ("sleep", detail)
+    assert (found.object, found.by) == (("/data/runs.db", f"({THIRD})") if detail else ("", ""))
+
+
 def test_waits_too_short_to_be_recorded_singly_are_counted() -> None:
     scene = Scene().thread(user=60)
     for step in range(2400):
