@@ -58,6 +58,7 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("terminal", ("n_tty_read", "n_tty_write", "tty_wait_until_sent", "tty_write_lock")),
     ("pipe", ("anon_pipe_read", "pipe_read", "fifo_open", "wait_for_partner")),
     ("pipe_full", ("anon_pipe_write", "pipe_write", "pipe_wait_writable")),
+    ("socket_full", ("unix_dgram_sendmsg",)),  # in unix_wait_for_peer, as a connect is
     ("connect", ("inet_stream_connect", "__inet_stream_connect", "inet_wait_for_connect", "unix_wait_for_peer")),
     ("events", ("inet_csk_accept", "inet_csk_wait_for_connect", "unix_accept", "ep_poll", "do_epoll_wait")),
     ("socket_full", ("sk_stream_wait_memory", "sock_alloc_send_pskb", "unix_wait_sendbuf")),

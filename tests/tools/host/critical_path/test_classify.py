@@ -67,6 +67,8 @@ CASES: list[tuple[str, Wait]] = [
     ("socket", made("restart_syscall", "poll_schedule_timeout do_sys_poll do_restart_poll", object=SOCKET)),
     ("socket_full", made("sendto", "wait_woken sk_stream_wait_memory tcp_sendmsg_locked tcp_sendmsg __sys_sendto")),
     ("socket_full", made("sendto", "sock_alloc_send_pskb unix_stream_sendmsg __sys_sendto")),
+    ("socket_full", made("sendto", "schedule_timeout unix_wait_for_peer unix_dgram_sendmsg __sys_sendto")),
+    ("connect", made("connect", "schedule_timeout unix_wait_for_peer unix_stream_connect __sys_connect")),
     ("connect", made("connect", "inet_wait_for_connect __inet_stream_connect inet_stream_connect __sys_connect")),
     ("events", made("epoll_wait", "do_epoll_wait __x64_sys_epoll_wait", object=EPOLL)),
     ("events", made("epoll_wait", "ep_poll do_epoll_wait __x64_sys_epoll_wait")),  # 5.10
