@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seeded_files import SeededFiles
 
 LIVE = Path(__file__).parent / "live"
 FORBIDDEN = "a live test may not be skipped as root with BTF"
@@ -45,6 +46,12 @@ def _databases_without_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite3, "connect", unsynchronised)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _new_knowledge_bases_are_copies(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Fill new knowledge bases from one that was seeded before."""
+    SeededFiles(tmp_path_factory.mktemp("seeded")).install()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

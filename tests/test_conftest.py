@@ -22,7 +22,8 @@ SKIPS = {
 
 def run(root: Path, *, able: bool) -> int:
     """Run pytest there; exit status (0 passed, 1 failed, 2 errors in collection, 5 nothing collected)."""
-    shutil.copy(Path(__file__).with_name("conftest.py"), root)
+    for name in ("conftest.py", "seeded_files.py"):
+        shutil.copy(Path(__file__).with_name(name), root)
     with (root / "conftest.py").open("a") as file:
         file.write(f"\n\ndef can_trace() -> bool:\n    return {able}\n")
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={root}", str(root)]

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -35,8 +36,9 @@ class Forker:
         self._lock = threading.Lock()
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self._directory = tempfile.TemporaryDirectory()
         with theirs:
-            argv = [sys.executable, str(FORKER), str(theirs.fileno())]
+            argv = [sys.executable, str(FORKER), str(theirs.fileno()), self._directory.name]
             self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
     def serves(self, env: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """Imports the command, and forks for each one that it is asked for: see `warm_command`.
 
-usage: warm_forker.py FD   (a seqpacket socket; its end is ours)
+usage: warm_forker.py FD DIRECTORY   (a seqpacket socket; its end is ours. For `seeded_files`.)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 import warnings
+from pathlib import Path
 
 ROOM = 1 << 20
 PACKAGES = ("agent_server", "knowledge_base", "prompts", "tools")
@@ -88,6 +89,11 @@ def run(request: dict[str, object], streams: list[int]) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is asked to end, ends its tests first
     load()
+    from seeded_files import SeededFiles
+
+    copies = SeededFiles(Path(sys.argv[2]))
+    copies.kept()
+    copies.install()
     # of libraries' helpers, which sleep; none holds a lock while nothing runs
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     gc.freeze()

@@ -16,6 +16,7 @@ from making import checkpoint, own
 
 from whystall.knowledge_base import incidents, seeding
 from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Diagnosis, Verdict, Words
 from whystall.knowledge_base.store import KnowledgeBase, default_path
@@ -29,6 +30,19 @@ from whystall.tools.contract.findings import Severity
 def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
     with KnowledgeBase(tmp_path / "k.db") as base:
         yield base
+
+
+def test_the_copies_that_tests_begin_with_are_what_seeding_writes(tmp_path: Path) -> None:
+    """See seeded_files.py."""
+    with closing(Database(tmp_path / "seeded.db")) as seeded:
+        seeding.seed(seeded)
+    with KnowledgeBase(tmp_path / "copied.db"):
+        pass
+    dumps = []
+    for name in ("seeded.db", "copied.db"):
+        with closing(sqlite3.connect(tmp_path / name)) as db:
+            dumps.append([line for line in db.iterdump() if 'INTO "_sqlite_migrations"' not in line])
+    assert dumps[0] == dumps[1]
 
 
 # --- curated incidents --------------------------------------------------------------------------------------------
