@@ -73,7 +73,12 @@ def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
     With `pattern.victim`, the finding must be about `victim`: the same rank or thread if it names one, else the same
     process, else anything (a device, the host, a job). Without a victim no finding matches.
     """
-    if finding.kind != pattern.kind or finding.polarity is not pattern.polarity:
+    return finding.polarity is pattern.polarity and measured(pattern, finding, victim)
+
+
+def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
+    """As `matches`, but for any polarity: return whether it was measured at all."""
+    if finding.kind != pattern.kind:
         return False
     if pattern.victim and not (victim is not None and about(finding, victim)):
         return False
@@ -87,11 +92,6 @@ def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
 
 def _one_of(finding: Finding, name: str, words: Iterable[str]) -> bool:
     return any(fnmatchcase(finding.attributes.get(name, ""), word) for word in words)
-
-
-def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
-    """As `matches`, but for any polarity: return whether it was measured at all."""
-    return matches(pattern.model_copy(update={"polarity": finding.polarity}), finding, victim)
 
 
 def about(finding: Finding, victim: Victim) -> bool:

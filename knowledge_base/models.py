@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from itertools import chain
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -109,6 +110,13 @@ class Cause(Model):
     stall_pct: float = Field(default=5.0, ge=1, le=50)
     remedies: list[Remedy] = Field(min_length=1)
     verify: Words
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of the findings that its patterns can match."""
+        evidence = chain(self.primary, self.required, self.less, self.supporting, self.against, self.refuted)
+        limits = chain(self.same_file, self.culprits, self.signs, self.estimates, self.measured)
+        return frozenset(pattern.kind for pattern in chain(evidence, limits))
 
 
 class Note(Model):

@@ -35,7 +35,12 @@ def assess(
     `ran`: the tools whose collectors worked. A cause acts on the victim directly, or on a thread that the victim waits
     for (`links`); it then explains at most the time of that wait.
     """
-    found = [_assess(cause, findings, victim, ran, links) for cause in causes.values()]
+    reaches = _reaches(victim, links)
+    found = [
+        # most kinds of findings say nothing about most causes
+        _assess(cause, [f for f in findings if f.kind in cause.kinds], victim, ran, reaches)
+        for cause in causes.values()
+    ]
     return sorted(
         found,
         key=lambda a: (a.state is not CauseState.SUPPORTED, -a.explained_pct, -causes[a.cause].specificity),
@@ -43,11 +48,11 @@ def assess(
 
 
 def _assess(
-    cause: Cause, findings: Sequence[Finding], victim: Victim | None, ran: Sequence[str], links: Sequence[Link]
+    cause: Cause, findings: Sequence[Finding], victim: Victim | None, ran: Sequence[str], reaches: Sequence[_Reach]
 ) -> Assessment:
     by = [tool for tool in cause.examined_by if tool in ran]
     best: Assessment | None = None
-    for reach in _reaches(victim, links):
+    for reach in reaches:
         found = _supported(cause, findings, reach, by)
         if found is not None and (best is None or found.explained_pct > best.explained_pct):
             best = found
