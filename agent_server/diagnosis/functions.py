@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConc
 from whystall.agent_server.llm.wire import Function, ToolCall
 from whystall.prompts.model import function_text
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.params import TargetParams, parse_params
+from whystall.tools.contract.params import Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.text import clean
 
@@ -125,7 +126,8 @@ class Functions:
     def _offered(self, tool: Tool[Any, Any]) -> dict[str, Any]:
         """Return the schemas of the parameters of `tool` that a model may choose."""
         found: dict[str, Any] = {}
-        for name, field in tool.params.model_json_schema()["properties"].items():
+        params: type[Params] = tool.params
+        for name, field in _properties(params).items():
             if name in _NOT_OFFERED or field.get("type") not in _PLAIN:
                 continue
             if name == _DURATION:
@@ -177,6 +179,13 @@ def _arguments(text: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the arguments are no JSON object", "give one, {} for none")
     return given
+
+
+@cache
+def _properties(params: type[Params]) -> Mapping[str, dict[str, Any]]:
+    """Return the JSON schemas of the fields of `params`."""
+    properties: dict[str, dict[str, Any]] = params.model_json_schema()["properties"]
+    return properties
 
 
 def _query(given: Mapping[str, Any]) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -66,6 +69,7 @@ class ChatClient:
                 headers=headers,
                 timeout=httpx.Timeout(settings.timeout, connect=min(_CONNECT_S, settings.timeout)),
                 follow_redirects=False,
+                verify=_authorities(),
                 mounts={f"all://{literal}": None} if is_loopback(host) else None,
             )
         except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
@@ -254,6 +258,18 @@ async def _next(pieces: AsyncIterator[bytes], assembly: Assembly) -> bytes | Non
         if assembly.finished:
             return None
         raise
+
+
+def _authorities() -> ssl.SSLContext:
+    """Return the certificate authorities of the environment, else those of certifi."""
+    file = os.environ.get("SSL_CERT_FILE", "")
+    return _read_authorities(file, os.stat(file).st_mtime_ns if file else 0, os.environ.get("SSL_CERT_DIR", ""))
+
+
+@lru_cache(maxsize=1)
+def _read_authorities(file: str, changed_ns: int, directory: str) -> ssl.SSLContext:
+    """Return the authorities that httpx reads for these names, which takes 20 ms."""
+    return httpx.create_ssl_context()
 
 
 def _taken(lines: list[str], assembly: Assembly) -> bool:
