@@ -105,12 +105,21 @@ def imports(tree: ast.Module, package: str, names: bool = False) -> Iterator[str
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes but the bodies of ``if TYPE_CHECKING``, which no program executes."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and child in node.body:
-            continue
-        yield from _running(child)
+    """Yield all statements but the bodies of ``if TYPE_CHECKING``, which no program executes."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += reversed(node.orelse)
+        elif not isinstance(node, ast.expr):  # no import stands in an expression
+            waiting += reversed([*ast.iter_child_nodes(node)])
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, which no test changes."""
+    return ast.parse(path.read_text("utf-8"))
 
 
 def sources() -> list[Path]:
@@ -129,7 +138,7 @@ def test_imports_go_only_downward() -> None:
     for path in files:
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         package = ".".join(path.relative_to(ROOT).parent.parts)
-        for imported in imports(ast.parse(path.read_text("utf-8")), f"whystall.{package}"):
+        for imported in imports(parsed(path), f"whystall.{package}"):
             if not may_import(module, imported):
                 wrong.append(f"{module} imports {imported}")
     assert wrong == []
@@ -139,9 +148,7 @@ def test_imports_go_only_downward() -> None:
 def imported_names() -> dict[str, frozenset[str]]:
     """Return every module, and the names that it imports when it runs."""
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): frozenset(
-            imports(ast.parse(path.read_text("utf-8")), "", names=True)
-        )
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): frozenset(imports(parsed(path), "", names=True))
         for path in sources()
         if path.name != "__init__.py"
     }

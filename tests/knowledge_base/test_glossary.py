@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-import yaml
 
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.data import catalog
+from whystall.knowledge_base.data import catalog, read_yaml
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.questions import questions
 from whystall.knowledge_base.tokens import concepts, known_concepts
 
-GLOSSARY: dict[str, dict[str, list[str]]] = yaml.safe_load(catalog("glossary.yaml").read_text("utf-8"))
+GLOSSARY: dict[str, dict[str, list[str]]] = read_yaml(catalog("glossary.yaml"))
 # A Chinese phrase may stand inside one of another concept only where the longer one says the shorter one too, as the
 # English does: shared memory is memory, a slow node is slow. (inner, outer).
 SAYS_BOTH = {

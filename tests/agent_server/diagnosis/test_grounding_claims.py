@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 import test_investigation as scenes
-import yaml
 from solving import new_case
 
 from whystall.agent_server.diagnosis import rules
@@ -19,12 +18,13 @@ from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.grounded_conclusion import ground
 from whystall.agent_server.diagnosis.grounding.model_conclusion import Link, ModelConclusion
 from whystall.agent_server.diagnosis.observer import RecordedObserver
+from whystall.knowledge_base.data import read_yaml
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.recording.store import Recording
 
 RECORDED = Path(__file__).parents[2] / "recorded"
-CLAIMS = yaml.safe_load((Path(__file__).parent / "claims.yaml").read_text("utf-8"))
+CLAIMS = read_yaml(Path(__file__).parent / "claims.yaml")
 
 
 def rows(group: str) -> Iterator[Any]:

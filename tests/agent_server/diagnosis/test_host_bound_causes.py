@@ -128,18 +128,20 @@ def healthy() -> Scene:
     return cpus.fill(scene)
 
 
-@pytest.mark.parametrize("symptom", ["NPU idle", "GPU idle", "加速卡空闲", "host bound"])
+NEIGHBOUR = (lambda: neighbour(profiled=True), Verdict.CONFIRMED, "core_neighbour")
+
+
 @pytest.mark.parametrize(
-    ("scene", "verdict", "cause"),
+    ("scene", "verdict", "cause", "symptom"),
     [
-        (lambda: neighbour(profiled=True), Verdict.CONFIRMED, "core_neighbour"),
-        (lambda: neighbour(profiled=False), Verdict.CONFIRMED, "core_neighbour"),
-        (three_neighbours, Verdict.CONFIRMED, "core_neighbour"),
-        (interrupts, Verdict.CONFIRMED, "softirq_steal"),
-        (interrupts_before_it_runs, Verdict.LIKELY, "softirq_steal"),
-        (slow_dispatch, Verdict.LIKELY, "host_bound_dispatch"),
-        (quota, Verdict.CONFIRMED, "cgroup_cpu_throttling"),
-        (healthy, Verdict.HEALTHY, None),
+        *((*NEIGHBOUR, symptom) for symptom in ("NPU idle", "GPU idle", "加速卡空闲", "host bound")),
+        (lambda: neighbour(profiled=False), Verdict.CONFIRMED, "core_neighbour", "NPU idle"),
+        (three_neighbours, Verdict.CONFIRMED, "core_neighbour", "NPU idle"),
+        (interrupts, Verdict.CONFIRMED, "softirq_steal", "加速卡空闲"),
+        (interrupts_before_it_runs, Verdict.LIKELY, "softirq_steal", "GPU idle"),
+        (slow_dispatch, Verdict.LIKELY, "host_bound_dispatch", "host bound"),
+        (quota, Verdict.CONFIRMED, "cgroup_cpu_throttling", "NPU idle"),
+        (healthy, Verdict.HEALTHY, None, "GPU idle"),
     ],
 )
 def test_an_idle_accelerator_is_traced_to_its_host(

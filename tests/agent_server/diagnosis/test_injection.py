@@ -255,7 +255,11 @@ def undisturbed() -> tuple[list[tuple[str, str]], tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("order", "places"), [*((order, PLACES) for order in ORDERS), *(("english", (place,)) for place in PLACES)]
+    ("order", "places"),
+    [
+        *((order, PLACES) for order in ORDERS),
+        *(pytest.param("english", (place,), marks=pytest.mark.thorough) for place in PLACES),
+    ],
 )
 def test_what_a_stranger_wrote_stands_in_fences_and_changes_nothing(order: str, places: tuple[str, ...]) -> None:
     model = Gullible()

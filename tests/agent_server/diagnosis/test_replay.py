@@ -84,7 +84,10 @@ def test_what_the_rules_did_comes_out_the_same(case: str) -> None:
     assert done.model is None
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(name, marks=pytest.mark.thorough if name.endswith("-stubborn") else ()) for name in sorted(POLICIES)],
+)
 def test_what_a_model_did_comes_out_the_same(policy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = driven(policy, monkeypatch)
     assert found.reasoning is not None

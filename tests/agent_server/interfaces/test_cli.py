@@ -219,7 +219,6 @@ def test_only_serve_imports_the_mcp_sdk_and_only_a_terminal_needs_rich(env: dict
     )
     for words in (
         ["run", "fileslower", "--from", str(recording)],
-        ["doctor"],
         ["kb", "search", "slow"],
         ["tickets", "list"],
     ):

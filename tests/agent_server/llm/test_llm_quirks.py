@@ -396,7 +396,7 @@ async def test_any_bytes_come_to_a_reply_or_an_error_of_ours(stream: bool, clien
 
     with bytes_server(answer) as url:
         async with client(url, stream=stream, retries=0, timeout=5.0) as chat:
-            for _ in range(400):
+            for _ in range(200):
                 try:
                     reply = await chat.complete(ASK, [LOOK])
                 except LlmError as fault:
@@ -408,7 +408,7 @@ async def test_any_bytes_come_to_a_reply_or_an_error_of_ours(stream: bool, clien
                     reply.model_dump_json().encode()  # can be written: no halves of characters
                 assert "\n" not in said, sent
                 assert len(said) < 700, sent
-    assert min(outcomes.values()) > 40, outcomes
+    assert min(outcomes.values()) > 20, outcomes
 
 
 @pytest.mark.parametrize("place", ["choices", "arguments", "code"])

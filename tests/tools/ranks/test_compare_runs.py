@@ -73,7 +73,7 @@ def test_equal_runs_are_equal(seed: int, device: bool) -> None:
     assert judged.data.slow_steps == []
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_steps_that_vary_much_accuse_no_rank(seed: int) -> None:
     plan = replace(BEFORE, jitter=0.25)
     judged = compared(replace(plan, seed=200 + 2 * seed), replace(plan, seed=201 + 2 * seed))

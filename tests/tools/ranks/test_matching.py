@@ -70,6 +70,9 @@ def test_all_that_two_ranks_recorded_is_matched_and_nothing_wrongly(name: str, s
     assert counts["rows"] == counts["matched"] + sum(counts[why] for why in left)
 
 
+THOROUGH = [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1020, 1060)]
+
+
 def drawn(seed: int) -> Plan:
     """Any job at all, of the worst traces."""
     chance = random.Random(seed)
@@ -98,7 +101,7 @@ def drawn(seed: int) -> Plan:
     )
 
 
-@pytest.mark.parametrize("seed", range(1000, 1060))
+@pytest.mark.parametrize("seed", [*range(1000, 1020), *THOROUGH])
 def test_whatever_the_traces_lack_nothing_is_matched_wrongly(seed: int) -> None:
     simulated = simulate(drawn(seed))
     assert wrong(match(jobs(simulated)), simulated) == 0

@@ -70,7 +70,7 @@ def test_with_the_fewest_steps_a_vote_can_convict_and_with_one_less_it_cannot(ra
 @pytest.mark.parametrize("noise", [1.0, 5.0, 25.0])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
 def test_noise_is_no_ranks_fault(ranks: int, noise: float) -> None:
-    for seed in range(60):
+    for seed in range(30):
         even = board(ranks, 20, slow(), noise, seed)
         assert not votes.late(even, FLOOR_NS)
         assert not votes.turns(even, FLOOR_NS)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from whystall.agent_server.integrations.chat.intents import LIMIT, Intent, understand, wanted_of
 from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
+from whystall.knowledge_base.data import read_yaml
 from whystall.prompts.intents import intent_rules
 
 HERE = Path(__file__).parent
@@ -20,7 +20,7 @@ CHANGES = {rule.intent for rule in intent_rules().rules if rule.changes}
 
 
 def phrasings(name: str) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = yaml.safe_load((HERE / name).read_text("utf-8"))
+    lines: list[dict[str, Any]] = read_yaml(HERE / name)
     return lines
 
 
