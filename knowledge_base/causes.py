@@ -14,8 +14,8 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 
 _PATTERNS = (
-    *("primary", "required", "less", "supporting", "against", "refuted", "same_file", "culprits", "signs"),
-    *("estimates", "measured"),
+    *("primary", "required", "less", "supporting", "against", "refuted", "same_file", "same_device", "culprits"),
+    *("signs", "estimates", "exact", "measured"),
 )
 
 
@@ -107,6 +107,11 @@ def about(finding: Finding, victim: Victim) -> bool:
     if subject.tid is not None:
         return subject.tid == victim.tid
     return subject.pid is None or subject.pid == victim.pid
+
+
+def device_of(finding: Finding) -> str | None:
+    """Return the disk that `finding` is about, or on which its file is; None if unknown."""
+    return finding.subject.device or finding.attributes.get("device")
 
 
 def metric(finding: Finding, name: str) -> float | None:

@@ -24,7 +24,7 @@ _GENERIC_PROGRAMS = re.compile(
 
 
 def dedup_key(diagnosis: Diagnosis) -> str:
-    """Return ``1:`` and a hash of the cause and of what is stable between runs: command, file series, device, cgroup.
+    """Return ``1:`` and a hash of the cause and of what is stable between runs: command, file series or device, cgroup.
 
     Pids, times and numbers in file names do not count. Neither does the host, since a job that moves takes its fault
     along; except for diagnoses from rank traces alone, where a slow node stays slow for the next job.
@@ -33,7 +33,7 @@ def dedup_key(diagnosis: Diagnosis) -> str:
     parts = [diagnosis.cause or "", victim.comm if victim else ""]
     if culprit is not None:
         path = path_pattern(culprit.path) if culprit.path else ""
-        parts += [culprit.comm or "", path, culprit.device or "", culprit.cgroup or ""]
+        parts += [culprit.comm or "", path, "" if path else culprit.device or "", culprit.cgroup or ""]
     if diagnosis.cause is None:  # without a cause, stalls are the same only if their worst findings are
         bad = [f for f in diagnosis.findings if f.polarity is Polarity.ABNORMAL]
         worst = max(bad, key=lambda f: (f.severity.rank, f.window_pct), default=None)

@@ -73,12 +73,14 @@ class Cause(Model):
     explain the same time is named.
 
     `same_file`: if not empty, a primary finding with a file counts only if one of these is about that file (its
-    series), if any was found: reads are slow because of evictions only if that file's pages were evicted. `culprits`:
-    if not empty, at least one must match too; it names the actor if that is another process or file than the victim's.
-    `signs`: if not empty, further tools are run for the cause only if one of these was found, of any polarity.
+    series), if any was found: reads are slow because of evictions only if that file's pages were evicted.
+    `same_device`: the same for the disk of a file, where it is known: a limit holds back operations on its disk only.
+    `culprits`: if not empty, at least one must match too; it names the actor if that is another process or file than
+    the victim's. `signs`: if not empty, further tools are run for the cause only if one of these was found, of any
+    polarity.
     `estimates`: primary findings that count only until something in `measured` was found: time in the kernel may be
-    reclaim until reclaim itself was timed. `rivals`: causes that stay open beside this one, although less specific and
-    supported by the same evidence.
+    reclaim until reclaim itself was timed; `exact`: those that count only from then on. `rivals`: causes that stay open
+    beside this one, although less specific and supported by the same evidence.
 
     `ordinary`: healthy programs show it too (they compute, sleep, wait for a device). It is considered only if a
     symptom was reported, explains a share of the window instead of the lost time, and does not lead if another cause
@@ -100,9 +102,11 @@ class Cause(Model):
     examined_by: list[str] = Field(min_length=1)
     symptoms: list[list[str]] = Field(default_factory=list)
     same_file: list[Pattern] = Field(default_factory=list)
+    same_device: list[Pattern] = Field(default_factory=list)
     culprits: list[Pattern] = Field(default_factory=list)
     signs: list[Pattern] = Field(default_factory=list)
     estimates: list[Pattern] = Field(default_factory=list)
+    exact: list[Pattern] = Field(default_factory=list)
     measured: list[Pattern] = Field(default_factory=list)
     rivals: list[str] = Field(default_factory=list)
     specificity: int = Field(default=1, ge=1, le=5)
@@ -293,10 +297,10 @@ class Actor(Model):
 class Culprit(Model):
     """Where and how long the victim waits. Latencies in ms, `period_s` in seconds; None if not measured.
 
-    `path`: full path, the slowest if several files of a `series` (``chk_*.bin``) are meant. `code`: the waiting line of
-    the program, ``save (train.py:212)``. `rank`: of a job; `name`: part of its work (an operator, a group);
-    `per_step_ms`: cost per step. `actors`: processes that cause it, worst first, if other than what the victim waits
-    in.
+    `path`: full path, the slowest if several files of a `series` (``chk_*.bin``) are meant. `device`, `mount`: its
+    disk, and where that is mounted; None if several could be meant. `code`: the waiting line of the program, ``save
+    (train.py:212)``. `rank`: of a job; `name`: part of its work (an operator, a group); `per_step_ms`: cost per step.
+    `actors`: processes that cause it, worst first, if other than what the victim waits in.
     """
 
     pid: int | None = None
@@ -307,6 +311,7 @@ class Culprit(Model):
     syscall: str | None = None
     operations: str | None = None
     device: str | None = None
+    mount: str | None = None
     cgroup: str | None = None
     kernel_path: str | None = None
     code: str | None = None

@@ -228,13 +228,18 @@ class PathFormatter:
         return Safe(self._texts["mostly_unmeasured"].format(does=text))
 
     def _remarks(self, words: Mapping[str, str]) -> Safe:
-        """Return the role of library code, the line by way of which a waker was reached, and whether the wait ended."""
+        """Return the role of library code, by way of which line a waker was reached, the disk, and whether it ended."""
         parts = []
         if role := words.get("role"):
             known = self._texts["roles"].get(role) or self._name(short(role, _LONG))
             parts.append(self._texts["role"].format(known))
         if via := words.get("via"):
             parts.append(self._texts["via"].format(self._located(via)))
+        parts += [
+            self._words["attributes"][name].format(self._name(short(words[name], _LONG)))
+            for name in ("device", "mount")
+            if words.get(name)
+        ]
         comma = self._words["marks"]["comma"]
         return Safe("".join(f"{comma}{part}" for part in parts) + self._flag(words))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whystall.agent_server.diagnosis.verdict import STALL_PCT
-from whystall.knowledge_base.causes import matches, measured
+from whystall.knowledge_base.causes import device_of, matches, measured
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Pattern, Victim
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import Mechanism
@@ -92,7 +92,7 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     primary = _primary(cause, findings, reach.victim)
     if not primary or _ids(cause.against, findings, reach.victim):
         return None
-    required = _ids(cause.required, findings, reach.victim)
+    required = _on_same_device(cause, _ids(cause.required, findings, reach.victim), findings, primary)
     culprits = _ids(cause.culprits, findings, reach.victim)
     if (cause.required and not required) or (cause.culprits and not culprits):
         return None
@@ -114,6 +114,17 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     ).model_copy(update={"for_": list(dict.fromkeys(ids))})
 
 
+def _on_same_device(
+    cause: Cause, required: list[str], findings: Sequence[Finding], primary: Sequence[Finding]
+) -> list[str]:
+    """Return those of `required` that are about the disk of the primary findings, if the cause asks for that and it is
+    known."""
+    devices = {device_of(f) for f in primary}
+    if not cause.same_device or None in devices:
+        return required
+    return [f.id for f in findings if f.id in required and device_of(f) in (None, *devices)]
+
+
 def _explained_pct(cause: Cause, share: float, reach: _Reach) -> float:
     """Return the share of the lost time that a cause explains; of an ordinary cause, the share of the window."""
     if cause.ordinary:
@@ -123,11 +134,14 @@ def _explained_pct(cause: Cause, share: float, reach: _Reach) -> float:
 
 def _primary(cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> list[Finding]:
     """Return the findings that the cause may explain: no estimates of what was measured, and, if the cause has
-    `same_file` patterns, only findings about files that match them.
+    `same_file` or `same_device` patterns, only findings about files, or on disks, that match them.
     """
     found = [f for f in findings if any(matches(p, f, victim) for p in cause.primary)]
-    if any(measured(p, f, victim) for p in cause.measured for f in findings):
-        found = [f for f in found if not any(matches(p, f, victim) for p in cause.estimates)]
+    known = any(measured(p, f, victim) for p in cause.measured for f in findings)
+    found = [f for f in found if not any(matches(p, f, victim) for p in (cause.estimates if known else cause.exact))]
+    devices = {device_of(f) for f in findings if any(matches(p, f, victim) for p in cause.same_device)}
+    if devices:
+        found = [f for f in found if device_of(f) is None or device_of(f) in devices]
     if not cause.same_file:
         return found
     files = {

@@ -11,11 +11,12 @@ from typing import Any
 from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
 from whystall.agent_server.diagnosis.causes import FIRST_TOOL, NEWER_TOOLS, PATH_TOOL, of_hosts
+from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.observer import Observer, Options
 from whystall.agent_server.diagnosis.path_needs import NEEDED_PCT, WORTH_PCT, unneeded_tools
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
-from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
+from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
 from whystall.agent_server.diagnosis.victim import FEEDS, choose_feeder, choose_victim, victim_on_path
 from whystall.knowledge_base.causes import about, considered_for, measured
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Reasoning, Step, Verdict, Victim
@@ -119,28 +120,37 @@ class Case:
     ) -> list[ToolResult[Any]]:
         """Store `results` as a step of the case; return them with numbered findings."""
         self.tried.update(requested)
-        results = [self._numbered(r) for r in results]
+        results = self._numbered(results)
         self.transcript.observed(requested, duration, why, self._options, results)
         self.results.update({r.tool: r for r in results})
         if results:
             self.steps.append(step_of(results, why))
         return results
 
-    def _numbered(self, result: ToolResult[Any]) -> ToolResult[Any]:
-        findings = []
-        for finding in result.findings:
-            self._count += 1
-            named = finding.model_copy(update={"id": f"F{self._count}"})
-            self._all_findings[named.id] = named
-            findings.append(named)
-        return result.model_copy(update={"findings": findings})
+    def _numbered(self, results: Sequence[ToolResult[Any]]) -> list[ToolResult[Any]]:
+        """Return the results of one window with numbered findings. What two tools report alike, since both judge the
+        same tables (a kill for lack of memory), has one number."""
+        numbers: dict[str, str] = {}
+        numbered = []
+        for result in results:
+            findings = []
+            for finding in result.findings:
+                content = finding.model_dump_json(exclude={"id"})
+                if content not in numbers:
+                    self._count += 1
+                    numbers[content] = f"F{self._count}"
+                named = finding.model_copy(update={"id": numbers[content]})
+                self._all_findings[named.id] = named
+                findings.append(named)
+            numbered.append(result.model_copy(update={"findings": findings}))
+        return numbered
 
     # --- what is known --------------------------------------------------------------------------------------------
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of each tool's latest result."""
-        return [f for r in self.results.values() for f in r.findings]
+        """The findings of each tool's latest result, each once."""
+        return list({f.id: f for r in self.results.values() for f in r.findings}.values())
 
     def options(self, tool: str) -> Mapping[str, Any]:
         """Return the latest arguments of `tool` besides target and duration; empty if it did not run."""
@@ -278,7 +288,7 @@ def step_of(results: Sequence[ToolResult[Any]], why: str) -> Step:
         tools=[r.tool for r in results],
         why=why,
         window_s=results[0].coverage.window_s,
-        findings=[f.id for r in results for f in r.findings],
+        findings=list(dict.fromkeys(f.id for r in results for f in r.findings)),
         status={r.tool: r.status.value for r in results},
     )
 

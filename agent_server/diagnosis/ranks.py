@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from whystall.agent_server.diagnosis.assess import assess
 from whystall.agent_server.diagnosis.case import step_of
 from whystall.agent_server.diagnosis.causes import RANKS_TOOL, of_ranks
-from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
+from whystall.agent_server.diagnosis.culprit import culprit
+from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
 from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Verdict, Victim
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Finding, Polarity, Severity

@@ -1,4 +1,4 @@
-"""Conclude from assessed causes: the verdict, its cause, its evidence, and the culprit. Pure."""
+"""Conclude from assessed causes: the verdict, its cause and its evidence. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whystall.agent_server.diagnosis.victim import PATH_ROWS
-from whystall.knowledge_base.causes import about, matches
-from whystall.knowledge_base.models import Actor, Assessment, Cause, CauseState, Culprit, Verdict, Victim
+from whystall.knowledge_base.causes import about, device_of, matches
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.kinds import Mechanism
 from whystall.tools.contract.result import BlindSpot
@@ -40,7 +40,6 @@ _WAITS_PCT = 25.0
 _NOTHING_ASKED_PCT = 85.0
 # A process that runs for more than this share of the window handles requests.
 _SERVES_PCT = 3.0
-_MAX_ACTORS = 3
 # Least share of a wait that the thread at the end of its chain must account for to confirm it.
 _MOSTLY = 0.6
 # Samples show where time went, trials what could be done: neither confirms a cause.
@@ -125,80 +124,6 @@ def conclude(
         chain=chain,
         missing=missing,
     )
-
-
-def culprit(
-    conclusion: Conclusion,
-    findings: Sequence[Finding],
-    causes: Mapping[str, Cause] | None = None,
-    victim: Victim | None = None,
-) -> Culprit | None:
-    """Return who stalls, where and how long, from the findings of the causal chain; each fact from the first with it.
-
-    With `causes`, also the processes that do it to `victim`, if the cause has `culprits` patterns.
-    """
-    by_id = {f.id: f for f in findings}
-    chain = [by_id[i] for i in conclusion.chain]
-    if not chain or conclusion.verdict.no_fault:
-        return None
-    first = chain[0]
-    same = [f for f in chain if _agree(first, f)]
-
-    def fact(name: str) -> str | None:
-        return next((f.attributes[name] for f in same if f.attributes.get(name)), None)
-
-    path = next((f.subject.path for f in same if f.subject.path is not None), None)
-    metrics = first.metrics
-    latency = metrics.get("episode_ms", metrics.get("p50_ms"))
-    if latency is None and metrics.get("oncpu_s") and metrics.get("count"):
-        latency = 1e3 * metrics["oncpu_s"] / metrics["count"]
-    if latency is None and metrics.get("total_ms") and metrics.get("count"):
-        latency = metrics["total_ms"] / metrics["count"]
-    count = metrics.get("episodes", metrics.get("count"))
-    return Culprit(
-        **{
-            name: next((v for f in same if (v := getattr(f.subject, name)) is not None), None)
-            for name in ("pid", "tid", "comm", "device", "cgroup", "container", "pod")
-        },
-        path=fact("example") or path,
-        series=path if path is not None and fact("example") not in (None, path) else None,
-        syscall=fact("syscall"),
-        operations=fact("operations"),
-        kernel_path=fact("kernel_path"),
-        code=fact("function") or fact("code"),
-        count=int(count) if count is not None else None,
-        latency_ms=latency,
-        max_ms=metrics.get("episode_max_ms" if "episode_ms" in metrics else "max_ms"),
-        period_s=metrics.get("period_s"),
-        window_pct=first.window_pct or None,
-        rank=next((f.subject.rank for f in same if f.subject.rank is not None), None),
-        host=next((f.subject.host for f in same if f.subject.host is not None), None),
-        name=next(
-            (f.attributes["name"] for f in same if f.spec.mechanism is Mechanism.WORK and "name" in f.attributes), None
-        ),
-        per_step_ms=next((f.metrics["lost_ms"] for f in same if "lost_ms" in f.metrics), None),
-        actors=_actors((causes or {}).get(conclusion.cause or ""), chain, victim),
-    )
-
-
-def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None) -> list[Actor]:
-    """Return the processes that match the cause's `culprits`, the worst first."""
-    if cause is None:
-        return []
-    found = [f for f in chain if any(matches(p, f, victim) for p in cause.culprits)]
-    found.sort(key=lambda f: (-f.severity.rank, -f.metrics.get("rate", 0.0)))
-    return [
-        Actor(
-            pid=f.subject.pid,
-            comm=f.subject.comm,
-            path=f.subject.path,
-            cgroup=f.subject.cgroup,
-            container=f.subject.container,
-            pod=f.subject.pod,
-            rate=f.metrics.get("rate"),
-        )
-        for f in found[:_MAX_ACTORS]
-    ]
 
 
 def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], nearly: float) -> Assessment | None:
@@ -353,10 +278,13 @@ def _confirming(evidence: Sequence[Finding]) -> Finding | None:
 
 
 def _supports(first: Finding, other: Finding) -> bool:
-    """Return whether `other` measures what `first` does: the same subject, or the two ends of a wait."""
+    """Return whether `other` measures what `first` does: the same subject, the two ends of a wait, or the disk
+    of the file that the thread at its end waits for."""
     if other.spec.mechanism is Mechanism.WAKER:
         return _ends_wait(first, other)
-    return _ends_wait(other, first) if first.spec.mechanism is Mechanism.WAKER else _agree(first, other)
+    if first.spec.mechanism is Mechanism.WAKER:
+        return _ends_wait(other, first) or (other.subject.device is not None and agree(first, other))
+    return agree(first, other)
 
 
 def _ends_wait(wait: Finding, waker: Finding) -> bool:
@@ -370,15 +298,15 @@ def _ends_wait(wait: Finding, waker: Finding) -> bool:
     )
 
 
-def _agree(first: Finding, other: Finding) -> bool:
+def agree(first: Finding, other: Finding) -> bool:
     """Return whether two findings are about the same subject. What only one of them names does not matter, except a
-    device that only `other` names.
+    device that only `other` names: it must be that of the first one's file.
     """
     a, b = first.subject, other.subject
     both = ((getattr(a, name), getattr(b, name)) for name in ("rank", "cgroup", "pid", "tid"))
     if any(x != y and None not in (x, y) for x, y in both):
         return False
-    if a.device != b.device and b.device is not None:
+    if b.device is not None and b.device != device_of(first):
         return False
     if a.path is not None and b.path is not None and path_pattern(a.path) != path_pattern(b.path):
         return False

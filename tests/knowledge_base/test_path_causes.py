@@ -6,6 +6,7 @@ import pytest
 from making import finding, victim
 
 from whystall.agent_server.diagnosis.assess import assess
+from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.verdict import conclude
 from whystall.knowledge_base.causes import considered_for, load_causes
 from whystall.knowledge_base.models import CauseState
@@ -152,3 +153,43 @@ def test_growing_memory_is_the_answer_only_to_a_question_about_memory() -> None:
     assert leader(grows, calls, symptom="作业内存一直涨") == "memory_growth"
     assert leader(grows, calls, symptom="training is slow") == "kernel_cpu_in_syscall"
     assert leader(grows, symptom="training is slow") is None
+
+
+def limit(device: str = "sda", polarity: str = "abnormal", **more: float) -> Finding:
+    where = {"cgroup": "/job"} if polarity == "normal" else {"cgroup": "/job", "device": device}
+    return finding("cgroup.io_limit", id="limit", polarity=polarity, subject=where, **more)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(wait("file", detail="read ext4", device="sda"), id="long waits"),
+        pytest.param(wait("file", detail="read ext4", device="sda", p50_ms=0.4), id="short ones"),
+    ],
+)
+def test_an_io_limit_that_is_reached_on_the_files_disk_is_confirmed(row: Finding) -> None:
+    reached = limit(window_pct=42, used_pct=100)
+    causes, who = considered_for(load_causes(), ""), victim()
+    assessed = assess(causes, [row, reached], who, _RAN)
+    found = conclude(causes, assessed, [row, reached], who, [])
+    assert (found.cause, found.verdict.value, found.chain) == ("io_limit", "confirmed", ["w", "limit"])
+    blamed = culprit(found, [row, reached], causes, who)
+    assert blamed is not None
+    assert (blamed.device, blamed.cgroup) == ("sda", "/job")
+
+
+def test_an_io_limit_of_another_disk_or_one_that_is_not_reached_is_not_blamed() -> None:
+    row = wait("file", detail="read ext4", device="sda")
+    fast = finding("block.slow_io", id="disk", polarity="normal", subject={"type": "device", "device": "sda"}, count=90)
+    assert leader(row, limit("sdb", window_pct=42)) == "slow_file_read"
+    assert leader(row, fast) == "io_limit"
+    assert leader(row, fast, limit(polarity="normal", used_pct=0)) == "slow_file_read"
+    fast_other = fast.model_copy(update={"subject": fast.subject.model_copy(update={"device": "sdb"})})
+    assert leader(row, fast_other) == "slow_file_read"
+
+
+def test_syncs_are_blamed_on_an_io_limit_only_if_it_is_reached() -> None:
+    row = wait("file", detail="fsync ext4", device="sda")
+    fast = finding("block.slow_io", id="disk", polarity="normal", subject={"type": "device", "device": "sda"}, count=90)
+    assert leader(row, fast) != "io_limit"
+    assert leader(row, limit(window_pct=42)) == "io_limit"

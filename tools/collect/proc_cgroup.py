@@ -66,10 +66,10 @@ class Hierarchies:
         v2: set[bytes] = set()
         for membership in memberships:
             for controller, mount in self._v1.items():
-                for path in _lineage(_below(membership.get(controller), mount)):
-                    v1.setdefault(path, {})[controller] = _join(mount, path)
+                for path in lineage(below_mount(membership.get(controller), mount)):
+                    v1.setdefault(path, {})[controller] = directory_of(mount, path)
             if self._v2 is not None:
-                v2.update(_lineage(_below(membership.get(""), self._v2)))
+                v2.update(lineage(below_mount(membership.get(""), self._v2)))
         found = [Place(1, path, d.get("cpu"), d.get("memory")) for path, d in sorted(v1.items())]
         return found + self._unified(v2)
 
@@ -78,7 +78,7 @@ class Hierarchies:
         v1: dict[bytes, dict[str, bytes]] = {}
         for controller, mount in self._v1.items():
             for path in _children(mount):
-                v1.setdefault(path, {})[controller] = _join(mount, path)
+                v1.setdefault(path, {})[controller] = directory_of(mount, path)
         found = [Place(1, path, d.get("cpu"), d.get("memory")) for path, d in sorted(v1.items())]
         return (found + self._unified(set(_children(self._v2)) if self._v2 else set()))[:_ROOT_LEVEL]
 
@@ -87,7 +87,7 @@ class Hierarchies:
             return []
         found = []
         for path in sorted(paths):
-            directory = _join(self._v2, path)
+            directory = directory_of(self._v2, path)
             # Without the cpu controller, cpu.stat is still there but counts no throttling.
             cpu = directory if os.path.exists(directory + b"/cpu.max") else None
             memory = directory if os.path.exists(directory + b"/memory.current") else None
@@ -160,7 +160,7 @@ def read_number(path: bytes) -> int:
     return int(text) if text.lstrip(b"-").isdigit() else parse.UNKNOWN
 
 
-def _below(path: bytes | None, mount: Mount) -> bytes | None:
+def below_mount(path: bytes | None, mount: Mount) -> bytes | None:
     """Return `path` of /proc/PID/cgroup relative to the root of `mount`; None if outside of it."""
     if path is None or b".." in path.split(b"/"):
         return None
@@ -170,7 +170,7 @@ def _below(path: bytes | None, mount: Mount) -> bytes | None:
     return path[len(root) :].strip(b"/")
 
 
-def _lineage(path: bytes | None) -> list[bytes]:
+def lineage(path: bytes | None) -> list[bytes]:
     """Return `path` and its ancestors, with the hierarchy's root (empty path)."""
     if path is None:
         return []
@@ -178,7 +178,8 @@ def _lineage(path: bytes | None) -> list[bytes]:
     return [b"/".join(parts[:n]) for n in range(len(parts) + 1)]
 
 
-def _join(mount: Mount, path: bytes) -> bytes:
+def directory_of(mount: Mount, path: bytes) -> bytes:
+    """Return the directory of a cgroup by its path relative to the root of `mount`."""
     return mount.point + b"/" + path if path else mount.point
 
 

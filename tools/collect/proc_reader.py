@@ -18,7 +18,9 @@ from whystall.tools.collect import proc_counters as counters
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.collect.proc_cgroup import Hierarchies, Place, read_limits
+from whystall.tools.collect.proc_disks import partitions, whole_disks
 from whystall.tools.collect.proc_filesystems import filesystems
+from whystall.tools.collect.proc_io_limits import IoLimitReader
 from whystall.tools.collect.proc_memory import read_memory
 from whystall.tools.collect.proc_topology import cpu_rows
 from whystall.tools.collect.tables import PROC, filled
@@ -29,6 +31,8 @@ from whystall.tools.recording.target import Target, children_of
 
 DEFAULT_PERIOD_NS = parse.NS
 _THREAD_TICK_NS = 25_000_000
+_IO_TICK_NS = 100_000_000
+"""Of reads of what cgroups with an I/O limit move: the longest slice of blk-throttle (DFL_THROTL_SLICE_HD)."""
 _THREAD_SHARE = 0.005
 _MAX_THREAD_ROWS = 200_000
 Row = tuple[object, ...]
@@ -65,13 +69,15 @@ class ProcReader:
         self._masks: dict[int, set[int]] = {}
         self._cgroup_of: dict[tuple[int, int], str] = {}
         self._delays = _delay_accounting()
-        self._next_host = self._next_threads = 0
+        self._io = IoLimitReader(self._view.mounts, self._membership, clock)
+        self._next_host = self._next_threads = self._next_io = 0
         self._thread_cost_ns = 0
 
     @property
     def due_ns(self) -> int:
         """Return when the next sample is due, CLOCK_MONOTONIC in ns."""
-        return min(self._next_host, self._next_threads) if self._pids else self._next_host
+        threads = self._next_threads if self._pids else self._next_host
+        return min(self._next_host, threads, self._next_io if self._io.any else self._next_host)
 
     @property
     def thread_tick_ns(self) -> int:
@@ -98,6 +104,10 @@ class ProcReader:
             self._sample_host()
             self._sample_disks()
             self._sample_cgroups()
+            self._io.find(self._pids)
+        if full or now >= self._next_io:
+            self._io.sample()
+            self._next_io = now + _IO_TICK_NS
         if self._pids and now >= self._next_threads and len(self._rows["threads"]) < _MAX_THREAD_ROWS:
             self._sample_threads(full)
             self._next_threads = now + self.thread_tick_ns
@@ -108,8 +118,12 @@ class ProcReader:
         self._sample_host()
         self._sample_disks()
         self._sample_cgroups()
+        self._io.find(self._pids)
+        self._io.sample()
         self._sample_processes()
         self._sample_filesystems()
+        self._rows["io_limits"], self._rows["io_use"] = self._io.limits, self._io.use
+        self._rows["partitions"] = list(partitions())
         tables = filled(PROC, **self._rows)
         rows = sum(frame.height for frame in tables.values())
         return Capture(
@@ -324,20 +338,13 @@ class ProcReader:
         hierarchies = Hierarchies(self._view.mounts)
         if not self._pids:
             return hierarchies.top_level()
-        memberships = []
-        for pid in self._pids:
-            if (text := self._process_file(str(pid), "cgroup")) is not None:
-                memberships.append(self._view.membership(text))
-        return hierarchies.places(memberships)
+        found = [self._membership(pid) for pid in self._pids]
+        return hierarchies.places(membership for membership in found if membership is not None)
 
-
-def whole_disks() -> frozenset[str] | None:
-    """Return the names of disks, without partitions; None if /sys has none."""
-    try:
-        # a ! in a sysfs name stands for a / in the device's (cciss!c0d0)
-        return frozenset(name.replace("!", "/") for name in os.listdir("/sys/block"))
-    except OSError:
-        return None
+    def _membership(self, pid: int) -> dict[str, bytes] | None:
+        """Return the cgroups of a process; None if they cannot be read."""
+        text = self._process_file(str(pid), "cgroup")
+        return self._view.membership(text) if text is not None else None
 
 
 def _delay_accounting() -> bool | None:

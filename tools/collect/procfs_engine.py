@@ -15,10 +15,11 @@ from whystall.tools.collect.options import (
     SyscallOptions,
 )
 from whystall.tools.collect.proc_block import BlockTotals
+from whystall.tools.collect.proc_disks import whole_disks
 from whystall.tools.collect.proc_interrupts import InterruptCounts
 from whystall.tools.collect.proc_memory_use import MemoryUse
 from whystall.tools.collect.proc_python import PythonStacks
-from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader, whole_disks
+from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader
 from whystall.tools.collect.proc_residency import OpenFiles
 from whystall.tools.collect.proc_run_queue import ThreadWaits
 from whystall.tools.collect.proc_sampler import ThreadSampler

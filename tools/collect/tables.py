@@ -130,6 +130,15 @@ PROC = {
     # target's user. inodes 0: not limited. open_files: the target's descriptors for writing. Absent in older
     # recordings.
     "filesystems": _schema("at_ns path:str dev:str fstype:str size_bytes free_bytes inodes free_inodes open_files"),
+    # Limits of block I/O that bind a process of the target, of its cgroup (version 2: and of those above), at first and
+    # after a change: bytes and operations per second, -1: none. dev empty: all cgroups that may limit this process were
+    # read. Absent in older recordings.
+    "io_limits": _schema("at_ns pid cgroup:str version dev:str read_rate write_rate read_iops write_iops"),
+    # What the cgroups with such a limit moved there so far, every 100 ms; of version 1 before a request is held back.
+    # Absent in older recordings.
+    "io_use": _schema("at_ns cgroup:str dev:str read_bytes write_bytes reads writes"),
+    # Partitions, by number, and the disk on which they are. Read once. Absent in older recordings.
+    "partitions": _schema("dev:str device:str"),
     # Topology; -1 if unknown. Read once. Absent in recordings of version 0.1.
     "cpus": _schema("cpu node core package online:bool"),
     # The CPUs that a target thread may run on (a list like 0-3,8), at first and after each change. Absent in

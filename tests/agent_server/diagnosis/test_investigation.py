@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from recordings import COMM, PID, Scene, checkpoints
-from solving import solve
+from solving import new_case, solve
 
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
@@ -402,3 +403,18 @@ def test_a_redacted_recording_gives_the_same_diagnosis() -> None:
     assert [(f.kind, f.polarity, f.metrics) for f in hidden.findings] == [
         (f.kind, f.polarity, f.metrics) for f in plain.findings
     ]
+
+
+def test_what_two_tools_report_alike_is_one_finding() -> None:
+    scene = Scene().thread(user=60)
+    kill = {"pid": 77, "comm": "hog", "cgroup": "/job", "limit_cgroup": "/job", "anon_bytes": 1 << 30, "source": "log"}
+    scene.tables["memory_use.oom_kills"] = [{"at_ns": 1_000_000_000, **kill}]
+    case = new_case(RecordedObserver(scene.build()), "slow")
+    tools = ["host_snapshot", "memory_growth"]
+    results = anyio.run(lambda: case.observe(tools, 12, "first_look"))
+    reported = [f.id for result in results for f in result.findings if f.kind == "memory.oom_kill"]
+    assert len(reported) == 2
+    assert len(set(reported)) == 1
+    assert [f.id for f in case.findings if f.kind == "memory.oom_kill"] == reported[:1]
+    (step,) = case.steps
+    assert len(step.findings) == len(set(step.findings)) == len(case.findings)

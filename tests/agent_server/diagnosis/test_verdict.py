@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.diagnosis.assess import Link, assess
+from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.rules import next_tools
-from whystall.agent_server.diagnosis.verdict import Conclusion, conclude, culprit
+from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
 from whystall.agent_server.diagnosis.victim import choose_victim
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Assessment, CauseState, Pattern, Verdict, Victim
@@ -401,3 +402,21 @@ def test_all_that_is_open_is_looked_at_and_nothing_twice() -> None:
     assert next_tools(CAUSES, open_, TOOLS, ALL) == []
     closed = [Assessment(cause=c, state=CauseState.RULED_OUT, by=["fileslower"]) for c in CAUSES]
     assert next_tools(CAUSES, closed, TOOLS, ["host_snapshot", "fileslower"]) == []
+
+
+def test_a_culprits_file_brings_its_disk_along_unless_several_could_be_meant() -> None:
+    path = "/d/model.bin"
+    evidence = [fsync(path=path, device="loop0", mount="/d"), blocked(path=path)]
+    conclusion = Conclusion(verdict=Verdict.CONFIRMED, cause="sync_checkpoint_write", chain=["sync", "off"])
+    # the attribute of a finding in the chain, or of another one about the file
+    elsewhere = [blocked(path=path), fsync("row", path=path, device="loop0", mount="/d")]
+    for found, chain in ((evidence, ["sync", "off"]), (elsewhere, ["off"])):
+        blamed = culprit(Conclusion(**{**vars(conclusion), "chain": chain}), found)
+        assert blamed is not None
+        assert (blamed.path, blamed.device, blamed.mount) == (path, "loop0", "/d")
+    several = [blocked(path=path), fsync("row", path=path, device="loop0"), fsync("row2", path=path, device="sda")]
+    unknown = [blocked(path=path), f("block.slow_io", "io", tid=None, pid=None, device="sda")]
+    for found, chain in ((several, ["off"]), (unknown, ["off", "io"])):
+        blamed = culprit(Conclusion(**{**vars(conclusion), "chain": chain}), found, CAUSES)
+        assert blamed is not None
+        assert blamed.device is None

@@ -21,6 +21,16 @@ KINDS: dict[str, KindSpec] = {
         "throttled_s window_pct throttled_periods periods quota_cpus:cpus",
         share="window_pct",
     ),
+    # A limit of block I/O above the device, set in `limit_file` of the cgroup `limit_of`. `window_pct`: the time that
+    # it takes for what was moved; `used_pct`: of what it allows, at most within 0.3 s. Normal: no limit holds the
+    # process back, or none is set.
+    "cgroup.io_limit": kind(
+        _COUNTERS,
+        "cgroup",
+        "window_pct used_pct rate:bytes/s limit_rate:bytes/s iops:1/s limit_iops:1/s",
+        "operation limit_of limit_file",
+        share="window_pct",
+    ),
     "memory.reclaim": kind(_COUNTERS, "host", "direct_scan_rate kswapd_scan_rate steal_rate psi_some_pct refault_pct"),
     "memory.cgroup_limit": kind(_COUNTERS, "cgroup", "usage_bytes limit_bytes limit_hits limit_hit_rate refault_pct"),
     "memory.swap": kind(_COUNTERS, "host", "swap_in_rate swap_out_rate"),

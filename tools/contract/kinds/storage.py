@@ -11,8 +11,8 @@ _FILE = (
     "count total_ms p50_ms p99_ms max_ms bytes window_pct oncpu_pct blocked_pct sleep_pct runnable_pct"
     " period_s episodes episode_ms episode_max_ms episode_bytes"
 )
-# `example`: the full path of the slowest file of a series.
-_FILE_ATTRIBUTES = "example operations in_flight direct filesystem kernel_path"
+# `example`: the full path of the slowest file of a series; `device`, `mount`: its disk, and where this is mounted.
+_FILE_ATTRIBUTES = "example operations in_flight direct filesystem kernel_path device mount"
 # Shares are of the finding's pages. `one_pass_pct`: of those added in the window and judged, touched at most once;
 # `refault_pct`: of those added, evicted by reclaim within the window before; `of_added_pct`: of all that was added to
 # the cache on this host. `operations`: read, write, mapped.

@@ -9,11 +9,12 @@ _BLOCKED = "count total_ms max_ms window_pct"
 # `code`: the line of the program that waits
 _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 
-# A row of the critical path. `code`: the innermost line of Python in the program or its libraries; `function`: that of
-# the program itself (``save (train.py:41)``); `stack`: its frames of Python, outermost first. `wait`, `mode` and
+# A row of the critical path. `code`: the innermost line of Python in the program or its libraries; `function`: that
+# of the program itself (``save (train.py:41)``); `stack`: its frames of Python, outermost first. `wait`, `mode` and
 # `role`: codes of `whystall.tools.host.common.path_codes`. `by`: who ended the wait, or took the CPU. `root_*`: what
-# the thread at the end of the chain of waits did in most of the time, in `root_pct` of it.
-_PATH = "code function stack wait object detail by chain root_wait root_code root_by root_object open role"
+# the thread at the end of the chain of waits did in most of the time, in `root_pct` of it. `device`, `mount`: the
+# disk of the file `object`, and where it is mounted.
+_PATH = "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
 _LOCK = "window_pct total_ms max_ms count threads holder_pct"
 _HOLDER = "holder holder_code holder_doing"
 _PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct"

@@ -12,6 +12,7 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.failed_calls import failed_calls
+from whystall.tools.host.common.file_devices import FileDevices
 from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
@@ -152,7 +153,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     explain_retries(world, rows, line.tid, failed_calls(recording), _comms(recording))
     pauses = pauses_of(world, line, _sample_period(recording))
     lag = loop_lag(world, line)
-    findings: list[Finding] = path_findings(world, line, rows) + pause_findings(line, pauses, world.window_ns)
+    devices = FileDevices(recording)
+    findings: list[Finding] = [devices.placed(one) for one in path_findings(world, line, rows)]
+    findings += pause_findings(line, pauses, world.window_ns)
     if lag is not None:
         findings.append(lag_finding(line, lag, world.window_ns))
     return Judgement(

@@ -15,6 +15,7 @@ from whystall.tools.contract.params import LiveParams, MinMs
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
+from whystall.tools.host.common.file_devices import FileDevices
 from whystall.tools.host.common.file_operations import DURABLE, FILE_CLASS
 from whystall.tools.host.common.findings import finding, severity
 from whystall.tools.host.common.latency import quantile, slot_quantile
@@ -106,7 +107,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     rows = slow.to_dicts()
     stacks = {r["stack"]: r["frames"] for r in recording.table("syscalls.stacks").iter_rows(named=True)}
     moved = bytes_moved(recording.table("syscalls.latency"))
-    findings = _abnormal(rows, stacks, moved, spent_ns(totals), recording.manifest.window_ns)
+    devices = FileDevices(recording)
+    findings = _abnormal(rows, stacks, moved, spent_ns(totals), recording.manifest.window_ns, devices)
     findings += many_fast(totals, findings, recording)
     findings += normal(findings, totals, recording)
     file_rows = _file_rows(recording, rows, files)
@@ -158,12 +160,15 @@ def _abnormal(
     moved: dict[tuple[int, int], int],
     spent: dict[int, int],
     window_ns: int,
+    devices: FileDevices,
 ) -> list[Finding]:
     """Return one finding per thread and series of files: the cost of its episodes, and where the time went."""
     groups: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["pid"], row["tid"], path_pattern(row["path"])), []).append(row)
-    found = [_finding(group, stacks, moved, spent.get(thread[1], 0), window_ns) for thread, group in groups.items()]
+    found = [
+        _finding(group, stacks, moved, spent.get(thread[1], 0), window_ns, devices) for thread, group in groups.items()
+    ]
     return sorted(found, key=lambda f: f.metrics["window_pct"], reverse=True)
 
 
@@ -173,6 +178,7 @@ def _finding(
     moved: dict[tuple[int, int], int],
     spent: int,
     window_ns: int,
+    devices: FileDevices,
 ) -> Finding:
     runs = _episodes(group, window_ns)
     walls = [r["wall_ns"] for r in group]
@@ -215,6 +221,7 @@ def _finding(
         "example": worst["path"],
         "operations": "+".join(_by_time(group)),
         "in_flight": "yes" if in_flight else "no",
+        **devices.of(paths),
     }
     if worst["fstype"]:
         attributes["filesystem"] = worst["fstype"]

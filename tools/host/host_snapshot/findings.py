@@ -362,6 +362,11 @@ def _disks(m: Measures) -> list[Finding]:
     ]
 
 
+def is_saturated(d: data.Disk) -> bool:
+    """Return whether a disk is busy nearly all of the time and its requests wait long."""
+    return _disk_grade(d) is not None
+
+
 def _disk_grade(d: data.Disk) -> Severity | None:
     if d.util_pct < DISK_UTIL_PCT:
         return None

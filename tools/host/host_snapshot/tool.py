@@ -10,9 +10,9 @@ from whystall.tools.collect.options import ProcOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.common import oom
-from whystall.tools.host.host_snapshot import filesystems
+from whystall.tools.host.host_snapshot import filesystems, io_limits
 from whystall.tools.host.host_snapshot.data import Data
-from whystall.tools.host.host_snapshot.findings import findings
+from whystall.tools.host.host_snapshot.findings import findings, is_saturated
 from whystall.tools.host.host_snapshot.measures import measure
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -44,6 +44,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             *oom.findings(recording, oom.kills(recording)),
             *findings(measures, target),
             *filesystems.findings(recording, mounted),
+            *io_limits.findings(recording, {d.device for d in measures.disks if is_saturated(d)}),
         ],
         data=measures.tables.model_copy(update={"filesystems": mounted[: params.top]}),
         seen=recording.table("proc.host").height,
@@ -63,8 +64,8 @@ TOOL = Tool(
     title="Host snapshot",
     description=(
         "First look from /proc, no privilege: pressure (PSI), CPU split, run queue, memory and reclaim, disk use, "
-        "top processes by CPU, I/O wait and major faults, time of the target's threads, cgroup throttling and limits; "
-        "deltas over the window."
+        "top processes by CPU, I/O wait and major faults, time of the target's threads, limits of cgroups (CPU, "
+        "memory, I/O); deltas over the window."
     ),
     params=Params,
     data=Data,
@@ -75,6 +76,7 @@ TOOL = Tool(
             *("thread.time", "sched.runqueue_delay", "process.system_time", "process.io_wait", "process.major_faults"),
             *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
             *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated", "filesystem.full"),
+            "cgroup.io_limit",
         }
     ),
     cost=1.0,
