@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from recordings import PID, Scene
 
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import BlindSpot
+from whystall.tools.host.common import places, wait_kinds
+from whystall.tools.recording import privacy
 from whystall.tools.recording.judging import judge
+from whystall.tools.recording.manifest import CollectorManifest
+from whystall.tools.recording.privacy import Privacy
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
@@ -66,9 +73,8 @@ def findings(recording: Recording) -> list[Finding]:
 
 def shape(finding: Finding) -> tuple[Any, ...]:
     named = {key for key, value in finding.subject.model_dump().items() if value is not None}
-    open_words = {
-        k: v for k, v in finding.attributes.items() if k in ("operations", "syscall", "state", "open", "lock")
-    }
+    # the scene has a stack of private functions where the kernel's belong
+    open_words = {k: v for k, v in finding.attributes.items() if k in privacy.PUBLIC_ATTRIBUTES - {"kernel_path"}}
     return (finding.kind, finding.polarity, finding.severity, finding.metrics, finding.interval, named, open_words)
 
 
@@ -79,6 +85,8 @@ def test_the_findings_are_the_same() -> None:
     assert hidden.manifest.redacted
     assert [shape(f) for f in findings(hidden)] == [shape(f) for f in findings(recording)]
     assert [f for f in findings(recording) if f.metrics.get("period_s")], "the series was recognised"
+    text = "".join(finding.model_dump_json() for finding in findings(hidden))
+    assert not [secret for secret in SECRETS if secret in text]
 
 
 def test_no_name_is_left_in_what_is_written(tmp_path: Path) -> None:
@@ -115,3 +123,109 @@ def test_what_is_no_secret_stays() -> None:
     assert "ext4_sync_file" in frames
     assert set(hidden.table("syscalls.calls")["syscall"]) == {"fsync"}
     assert set(hidden.table("syscalls.files")["fstype"]) == {"ext4"}
+
+
+def test_every_text_column_is_classified() -> None:
+    texts = (pl.String(), pl.List(pl.String))
+    missing = [
+        f"{collector}.{table}.{column}"
+        for collector, tables in COLLECTORS.items()
+        for table, schema in tables.items()
+        for column, dtype in schema.items()
+        if dtype in texts and privacy.of_column(f"{collector}.{table}", column) is None
+    ]
+    assert not missing, "add them to tools/recording/privacy.py"
+
+
+def test_every_attribute_is_classified() -> None:
+    declared = {name for spec in KINDS.values() for name in spec.attributes}
+    assert declared == privacy.PUBLIC_ATTRIBUTES | privacy.PRIVATE_ATTRIBUTES, "change tools/recording/privacy.py"
+    assert not privacy.PUBLIC_ATTRIBUTES & privacy.PRIVATE_ATTRIBUTES
+
+
+def _private_rows(table: str, schema: pl.Schema) -> list[dict[str, Any]]:
+    """A row per form that a private text of a column may have."""
+    frames = ["fraudnet (/srv/acme/fraudnet.py:212)", "fraudnet (fraudnet/x.py:1)", "acme::fraudnet<int>(char)"]
+    forms = {
+        Privacy.ADDRESS: ["10.93.17.5:5432", "[fd00:dead::93]:80", "/run/fraudnet.sock", "@fraudnet", "fraudnet:80"],
+        Privacy.OBJECT: ["/srv/fraudnet", "/memfd:fraudnet (deleted)", "fraudnet"],
+        Privacy.FILESYSTEM: ["fuse.fraudnet"],
+        Privacy.GROUP: ["fraudnet|0,1"],
+    }
+    made: list[dict[str, Any]] = []
+    for index in range(5):
+        row: dict[str, Any] = {}
+        for column, dtype in schema.items():
+            rule = privacy.of_column(table, column)
+            if dtype == pl.List(pl.String):
+                row[column] = frames
+            elif dtype == pl.String():
+                some = forms.get(rule or Privacy.NAME, ["/srv/fraudnet", "fraudnet"])
+                row[column] = "x" if rule is Privacy.PUBLIC else some[index % len(some)]
+            else:
+                row[column] = False if dtype == pl.Boolean() else 1
+        made.append(row)
+    return made
+
+
+def test_no_private_column_is_left_readable() -> None:
+    tables, control = {}, 0
+    recording = Scene().build()
+    for collector, schemas in COLLECTORS.items():
+        recording.manifest.collectors[collector] = CollectorManifest(engine="ebpf")
+        for table, schema in schemas.items():
+            rows = _private_rows(f"{collector}.{table}", schema)
+            tables[f"{collector}.{table}"] = pl.DataFrame(rows, schema)
+    hidden = redact(Recording.in_memory(recording.manifest, tables))
+    for name, frame in hidden.tables().items():
+        text = json.dumps(frame.to_dicts())
+        control += "fraudnet" in json.dumps(tables[name].to_dicts())
+        assert not [secret for secret in ("fraudnet", "acme", "10.93", "dead::") if secret in text], name
+        assert frame.schema == tables[name].schema
+    assert control > 30
+
+
+@pytest.mark.parametrize(
+    ("frame", "readable"),
+    [
+        ("wait (python3.11/threading.py:327)", True),
+        ("wait (/opt/acme/lib/python3.11/threading.py:327)", False),
+        ("_next_data (torch/utils/data/dataloader.py:9)", True),
+        ("save (/srv/torch/utils.py:9)", False),
+        ("run (acme/python3.11.py:9)", False),
+        ("take_gil", True),
+        ("gloo::transport::tcp::Loop::run", True),
+        ("c10d::reduce<acme::Secret>", False),
+        ("[libcuda.so.1]", True),
+        ("[libacme.so]", False),
+    ],
+)
+def test_public_code_stays_readable(frame: str, readable: bool) -> None:
+    scene = Scene().thread(comm="train", user=50, blocked=40)
+    scene.wait(1, 50, "read", stack=(frame,))
+    scene.tables["stacks"][-1]["kernel"] = False
+    ((shown,),) = redact(scene.build()).table("switches.stacks")["frames"].to_list()
+    assert (shown == frame) is readable
+    assert "acme" not in shown
+
+
+def test_code_by_which_waits_are_recognised_is_public() -> None:
+    for beginning in places._ROLES:
+        if beginning.startswith("<"):
+            continue
+        package = beginning.partition("/")[0].removesuffix(".py")
+        assert package in privacy.PACKAGES or package in sys.stdlib_module_names, beginning
+    names = [name for group, _ in wait_kinds._NATIVE_WAITS for name in group]
+    for name in (*names, *wait_kinds._RANKS, *places._DEVICE_CALLS, *places._COLLECTOR_CALLS):
+        assert privacy.PUBLIC_NATIVE.fullmatch(name), name
+
+
+def test_addresses_stay_addresses() -> None:
+    scene = Scene()
+    row = dict.fromkeys(COLLECTORS["objects"]["sockets"], 1)
+    row |= dict.fromkeys(("comm", "family", "protocol", "state"), "tcp")
+    scene.tables["objects.sockets"] = [{**row, "local": "127.0.0.1:80", "remote": "10.1.2.3:443"}]
+    ((local, remote),) = redact(scene.build()).table("objects.sockets").select("local", "remote").rows()
+    assert local == "127.0.0.1:80"
+    assert remote.startswith("240.")
+    assert remote.endswith(":443")
