@@ -35,7 +35,7 @@ TELLING = re.compile(
     r"|stall|stuck|slow|blocked|leak|regress|oracle",
     re.IGNORECASE,
 )
-"""Words that would explain a case to whoever reads its files, its processes or its settings."""
+"""Words that would reveal a case in its files, processes or settings."""
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
@@ -63,7 +63,7 @@ def test_a_fault_is_proved_by_the_log_and_by_something_else() -> None:
 
 
 @pytest.mark.parametrize("path", sorted([*WORKLOADS.glob("*.py"), *PARTS.glob("*.py")]), ids=lambda p: p.name)
-def test_an_installed_program_does_not_explain_itself(path: Path) -> None:
+def test_an_installed_program_does_not_reveal_its_case(path: Path) -> None:
     text = path.read_text()
     bare = stripped(text)
     assert len(bare.splitlines()) == len(text.splitlines())
@@ -79,7 +79,7 @@ def test_comments_and_docstrings_are_removed_and_lines_stay() -> None:
     assert bare[8] == '    y = "# kept"'
 
 
-def test_settings_do_not_explain_the_case() -> None:
+def test_settings_do_not_reveal_the_case() -> None:
     for scenario in SCENARIOS:
         visible = [
             (p.role, p.program, list(p.settings), list(p.changed), p.environment, drawn(p.settings, Fixed()))
@@ -113,7 +113,7 @@ def case(request: pytest.FixtureRequest) -> object:
             made.reap()
 
 
-def test_processes_of_a_running_case_do_not_explain_it(case: Case) -> None:
+def test_processes_of_a_running_case_do_not_reveal_it(case: Case) -> None:
     case.start()
     case.change("job", {})
     names = [str(path) for path in case.directory.rglob("*")]
@@ -187,7 +187,7 @@ with journal() as undo:
 """
 
 
-def test_what_a_killed_runner_left_is_removed(tmp_path: Path) -> None:
+def test_changes_of_a_killed_runner_are_undone(tmp_path: Path) -> None:
     place = tmp_path / "place"
     runner = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(place)], stdout=subprocess.PIPE, text=True, cwd=ROOT, process_group=0
@@ -205,7 +205,7 @@ def test_what_a_killed_runner_left_is_removed(tmp_path: Path) -> None:
     assert start_time(child) is None
 
 
-def test_the_journal_of_a_running_case_is_not_played_by_another_runner(tmp_path: Path) -> None:
+def test_the_journal_of_a_running_case_is_not_run_by_another_runner(tmp_path: Path) -> None:
     with journal() as undo:
         (tmp_path / "kept").mkdir()
         undo.add("remove_tree", str(tmp_path / "kept"))
@@ -214,7 +214,7 @@ def test_the_journal_of_a_running_case_is_not_played_by_another_runner(tmp_path:
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_pid_that_was_given_away_is_not_killed(tmp_path: Path) -> None:
+def test_a_reused_pid_is_not_killed(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
     undo = Journal(tmp_path / "journal")
     undo.add("kill_group", other.pid, 1)
@@ -242,7 +242,7 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
     assert len(Results(path).of({"p01"}, {"rules"}, 2, "abc")) == 2
 
 
-def test_no_case_is_no_success(tmp_path: Path) -> None:
+def test_a_run_without_cases_fails(tmp_path: Path) -> None:
     assert chosen(SCENARIOS, "zz") == []
     assert run([], {"rules": "true"}, 1, 1, Results(tmp_path / "r")) == []
 
@@ -254,14 +254,14 @@ def test_a_page_counts_void_cases_apart() -> None:
     assert "| root cause first | 1 of 1" in text
 
 
-def test_a_diagnoser_that_fails_says_why() -> None:
+def test_the_error_of_a_failed_diagnoser_is_kept() -> None:
     with pytest.raises(AnswerError, match="exit status 3"):
         run_diagnoser(["sh", "-c", "exit 3"], 1, "slow", 5)
     with pytest.raises(AnswerError, match="not an answer"):
         run_diagnoser(["echo"], 1, "slow", 5)
 
 
-def test_install_writes_what_it_marks(tmp_path: Path) -> None:
+def test_install_returns_the_marks_of_what_it_writes(tmp_path: Path) -> None:
     found = install(WORKLOADS / "train.py", tmp_path / "train.py")
     text = (tmp_path / "train.py").read_text().splitlines()
     assert "self._ready.get()" in text[found["take"].line - 1]

@@ -1,4 +1,4 @@
-"""The interpreter lock and the stacks of all threads, read from this very process, and from what is no lock."""
+"""The interpreter lock and the stacks of all threads, read from our own process, and from memory that is no lock."""
 
 from __future__ import annotations
 
@@ -101,5 +101,5 @@ def test_what_is_no_lock_is_refused(lock: Lock) -> None:
         interpreter_lock(lock, runtime(), 0, {STATE})
 
 
-def test_of_an_unknown_place_nothing_is_read() -> None:
+def test_an_unknown_layout_is_not_read() -> None:
     assert interpreter_lock(Lock(), Runtime(11, LOCK, replace(offsets_of(11), runtime_gil=0)), 0, ()) is None

@@ -1,4 +1,4 @@
-"""Threads inside ``with lock``, found in the memory of this very process."""
+"""Threads inside ``with lock``, found in the memory of our own process."""
 
 from __future__ import annotations
 

@@ -380,7 +380,7 @@ time.sleep(0.2); go(); log(what="done"); sys.stdin.readline()
 
 
 @pytest.mark.parametrize("variants", [{}, {"preempt_count": False}], ids=["", "preemption count unknown"])
-def test_a_futex_is_named_and_so_is_the_waker(variants: dict[str, bool]) -> None:
+def test_a_futex_and_its_waker_are_recorded(variants: dict[str, bool]) -> None:
     code = """
 reader, writer = os.pipe()
 lock = threading.Lock(); lock.acquire()

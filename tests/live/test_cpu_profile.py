@@ -200,7 +200,7 @@ def test_who_never_ran_was_not_on_a_cpu() -> None:
     assert result.coverage.collectors[0].proven
 
 
-def test_without_privilege_it_samples_and_says_what_it_could_not_read(tmp_path: Path) -> None:
+def test_without_privilege_it_samples_and_reports_what_it_could_not_read(tmp_path: Path) -> None:
     code = (
         "import os, shutil, tempfile, anyio\n"
         "from whystall.agent_server.app import App\n"

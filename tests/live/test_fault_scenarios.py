@@ -31,7 +31,7 @@ def test_a_fault_is_proved_and_its_cause_is_found(name: str) -> None:
     assert result.score.outcome == "right", result.model_dump_json(indent=1)
 
 
-def test_a_job_without_a_fault_is_not_accused() -> None:
+def test_a_job_without_a_fault_gets_no_cause() -> None:
     result = result_of("c01")
     assert result.score is not None
     assert result.score.outcome == "quiet", result.model_dump_json(indent=1)

@@ -95,7 +95,7 @@ def test_growth_in_a_cgroup_agrees_with_the_programs_own_log() -> None:
     assert finding.metrics["until_limit_s"] == pytest.approx((256 * MIB - inside[-1][1]) / own, rel=0.2)
 
 
-def test_an_oom_kill_is_told_from_an_exit_by_the_counters_of_the_cgroup_alone() -> None:
+def test_an_oom_kill_is_distinguished_from_an_exit_by_the_counters_of_the_cgroup() -> None:
     with Cgroup("memory") as group:
         group.limit_memory(48 * MIB)
         process = started(GROWS, 40e6, wrap=group.command)

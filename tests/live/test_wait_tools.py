@@ -1,4 +1,4 @@
-"""lock_wait, python_stacks and net_latency on programs that know which line holds what."""
+"""lock_wait, python_stacks and net_latency on programs with known holders."""
 
 from __future__ import annotations
 

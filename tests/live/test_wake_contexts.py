@@ -1,4 +1,4 @@
-"""What ended each wait, and what the thread waited for: two programs that know both, of which one is the target."""
+"""What ended each wait, and what the thread waited for: two programs, of which one is the target."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ go(); threading.Thread(target=burns).start(); produces(); log(what="done"); sys.
 
 
 class Watched(NamedTuple):
-    """The tables, and what the programs know of themselves."""
+    """The tables, and the ids that the programs logged."""
 
     capture: Capture
     start_ns: int

@@ -64,7 +64,7 @@ def judged(text: str, *names: str) -> str | None:
         ("主线程 75% 的时间在睡眠。", ["sleep"]),
     ],
 )
-def test_what_the_rows_show_may_be_said(text: str, names: list[str]) -> None:
+def test_claims_that_rows_support_are_kept(text: str, names: list[str]) -> None:
     assert judged(text, *names) is None
 
 
@@ -87,5 +87,5 @@ def test_what_the_rows_show_may_be_said(text: str, names: list[str]) -> None:
         ("All CPUs of the host are busy (99 %).", ["confined"], "contradicted"),
     ],
 )
-def test_what_they_do_not_show_is_struck(text: str, names: list[str], code: str) -> None:
+def test_claims_that_rows_do_not_support_are_removed(text: str, names: list[str], code: str) -> None:
     assert judged(text, *names) == code

@@ -379,7 +379,7 @@ def failing(after: int, code: ErrorCode = ErrorCode.NO_SUCH_PROCESS) -> Watching
     ("code", "stopped", "blind"),
     [(ErrorCode.NO_PRIVILEGE, "look_failed", set()), (ErrorCode.NO_SUCH_PROCESS, None, {"target_exited"})],
 )
-def test_a_look_that_fails_is_told_and_what_was_found_stays(
+def test_a_failed_observation_is_reported_and_earlier_results_are_kept(
     code: ErrorCode, stopped: str | None, blind: set[str]
 ) -> None:
     found = driven(
@@ -399,7 +399,7 @@ def test_where_nothing_can_be_looked_at_there_is_no_diagnosis() -> None:
         driven(failing(1, ErrorCode.NO_PRIVILEGE), engineer)
 
 
-def test_a_target_that_ended_after_the_first_look_is_judged_by_it() -> None:
+def test_a_target_that_ended_after_the_first_window_is_judged_by_it() -> None:
     found = driven(failing(after=1), engineer)
     assert "target_exited" in found.diagnosis.missing
 

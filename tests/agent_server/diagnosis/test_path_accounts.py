@@ -67,7 +67,7 @@ def test_rows_of_the_path_add_up_and_other_accounts_of_the_same_time_do_not() ->
         (75, 7, "", "disk"),
     ],
 )
-def test_what_healthy_programs_show_needs_a_symptom_and_gives_way(
+def test_an_ordinary_cause_needs_a_symptom_and_does_not_lead_over_another(
     sleep: float, file: float, symptom: str, expected: str | None
 ) -> None:
     found = judge(row("path.wait", sleep, "s", wait="sleep"), row("path.wait", file, "f", wait="file"), symptom=symptom)
@@ -77,7 +77,7 @@ def test_what_healthy_programs_show_needs_a_symptom_and_gives_way(
 
 
 @pytest.mark.parametrize(("symptom", "expected"), [("pauses periodically", "pause"), ("it is slow", "asleep")])
-def test_a_short_pause_answers_the_symptom_that_it_is(symptom: str, expected: str) -> None:
+def test_a_short_pause_explains_the_symptom_of_pauses(symptom: str, expected: str) -> None:
     found = judge(row("path.wait", 75, "s", wait="sleep"), row("path.pause", 4.6, "p"), symptom=symptom)
     assert found.cause == expected
 
@@ -89,7 +89,7 @@ def test_rows_of_other_parts_of_the_time_are_no_rivals() -> None:
     assert "rivals_open" not in found.missing
 
 
-def test_what_a_thread_did_that_the_victim_waits_for_is_about_the_victim() -> None:
+def test_findings_about_a_thread_that_the_victim_waits_for_concern_the_victim() -> None:
     pattern = Pattern(kind="path.waker")
     assert matches(pattern, row("path.waker", 20, "w", tid="4711", waiter="train (4000)"), ME)
     assert not matches(pattern, row("path.waker", 20, "w", tid="4000", waiter="train (4711)"), ME)

@@ -52,7 +52,7 @@ def tables(capture: Capture) -> dict[str, Any]:
     return switch_tables(capture, files, stacks, syscalls.name, own=1)
 
 
-def test_what_a_wait_is_for_is_named_as_its_descriptor_is() -> None:
+def test_the_object_of_a_wait_has_the_name_of_its_descriptor() -> None:
     places = [
         file(b"pipefs", 0o010600, 11),
         file(b"sockfs", 0o140777, 12),
@@ -71,7 +71,7 @@ def test_what_a_wait_is_for_is_named_as_its_descriptor_is() -> None:
     assert found["fd"].to_list() == [*range(11, 18), 99]
 
 
-def test_the_end_of_a_wait_is_told() -> None:
+def test_the_end_of_a_wait_is_decoded() -> None:
     woken = segment(
         run_ns=300, wake=700, wake_context=lay.WAKE_CONTEXTS.index("network"), waker_tgid=WAKER, waker_tid=WAKER,
         waker_nr=NUMBER["sendto"], waker_comm=b"sender\x1b", nr=NUMBER["recvfrom"], ran_tgid=5, ran_comm=b"hog",

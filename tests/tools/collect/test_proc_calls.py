@@ -106,7 +106,7 @@ def runs(*samples: Sample) -> list[tuple[int, int]]:
     return [(one.held_ns // MS, one.oncpu_ns // MS) for one in ended if one]
 
 
-def test_a_runnable_thread_has_a_cpu_for_the_share_that_schedstat_tells() -> None:
+def test_the_cpu_time_of_a_runnable_thread_is_from_schedstat() -> None:
     computing = [sample(20 * n, "R", "", run_ns=15 * n * MS, wait_ns=5 * n * MS) for n in range(3)]
     assert runs(*computing) == [(20, 15), (20, 15)]
     assert runs(sample(0, "R", ""), sample(20, "R", "")) == [(20, 0)]  # it got no CPU

@@ -38,7 +38,7 @@ def test_a_connection_that_is_not_accepted_belongs_to_the_listening_socket() -> 
     assert mirrored([reply(1, A, B), reply(0, B, A), elsewhere, listening]) == {1: 3}
 
 
-def test_what_a_reply_says() -> None:
+def test_a_reply_is_decoded() -> None:
     found = reply(1, A, B)
     assert (str(found.local), found.family, found.queues, found.tcp_info()) == ("127.0.0.1:4000", "inet", (10, 20), {})
     assert found.local.loopback

@@ -64,7 +64,7 @@ def test_system_calls_are_told_apart() -> None:
     assert one.fingerprint != two.fingerprint
 
 
-def test_rows_of_a_critical_path_are_told_apart_by_wait_and_function_not_by_line() -> None:
+def test_rows_of_a_critical_path_are_identified_by_wait_and_function_not_by_line() -> None:
     def row(wait: str, function: str) -> str:
         return make(kind="path.wait", metrics={}, attributes={"wait": wait, "function": function}).fingerprint
 

@@ -84,7 +84,7 @@ def test_one_holder_and_one_waiter_by_the_owner_in_memory() -> None:
         ),
     ],
 )
-def test_what_is_waited_on_is_told_by_evidence(scene: Scene, kind: str, evidence: str) -> None:
+def test_the_kind_of_object_follows_from_the_evidence(scene: Scene, kind: str, evidence: str) -> None:
     result = locks(thread(scene, WAITER))
     assert (result.data.rows[0].kind, result.data.rows[0].evidence) == (kind, evidence)
     assert ("lock.wait" in bad(result.findings)) is (kind == "lock")
@@ -174,7 +174,7 @@ def test_no_deadlock(scene: Scene) -> None:
     assert bad(stacks(scene).findings) == {}
 
 
-def test_equal_stacks_are_merged_and_name_who_is_waited_for() -> None:
+def test_equal_stacks_are_merged_with_the_holder_of_what_they_wait_for() -> None:
     scene = Scene(window_s=1)
     for tid in (WAITER, HOLDER):
         thread(scene, tid, "recv (job.py:7)", syscall="recvfrom", object="socket:[5]", comm="w")

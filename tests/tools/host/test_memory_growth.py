@@ -165,7 +165,7 @@ def test_the_oom_kill_of_the_target_is_named_with_cgroup_and_limit() -> None:
     assert (finding.metrics["limit_bytes"], finding.window_pct) == (22 * MIB, 100)
 
 
-def test_without_the_collector_the_counters_of_the_cgroup_tell_the_kill() -> None:
+def test_without_the_collector_a_kill_is_found_by_the_counters_of_the_cgroup() -> None:
     scene = Scene(window_s=10).process(PID, "train", cgroup="/job").process(1, "init", cgroup="/").cgroup(full=True)
     del scene.tables["proc.processes"][1 : scene.samples]  # the target is gone at the end
     unknown = dict.fromkeys(scene.build().table("proc.memory").columns, -1)

@@ -1,4 +1,4 @@
-"""What a tool sees of the processes that were followed because they wake the target."""
+"""Tools judge processes that wake the target only if they request them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whystall.tools.recording.store import Recording
 WORKER = 77
 
 
-def test_tools_that_do_not_ask_for_wakers_see_the_target_alone() -> None:
+def test_tools_that_do_not_request_wakers_judge_the_target_alone() -> None:
     base = checkpoints(Scene().thread(user=60, blocked=30)).build()
     assert of_target(base) is base
     tables = base.tables()

@@ -13,7 +13,7 @@ MAIN = ("get (python3.11/queue.py:171)", "next_batch (train.py:41)", "main (trai
 DECODE = ("sha256 (python3.11/hashlib.py:1)", "decode (data.py:17)", "worker (data.py:5)")
 
 
-def told(scene: Scene, **params: object) -> Data:
+def account_of(scene: Scene, **params: object) -> Data:
     data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, **params})).data
     assert isinstance(data, Data)
     return data
@@ -35,7 +35,7 @@ def test_a_wait_is_followed_through_two_threads_to_a_file() -> None:
         scene.wait(second, 700, "futex", lock=64, waker=(PID, OTHER, "feeder"), user=MAIN, **woken)
         scene.wait(second, 690, "futex", tid=OTHER, lock=96, waker=(PID, THIRD, "decoder"), **woken)
         scene.wait(second, 680, "read", "/data/a.bin", tid=THIRD, state="D", user=DECODE, runnable_ns=0)
-    data = told(scene)
+    data = account_of(scene)
     assert data.thread is not None
     assert data.thread.tid == PID
     assert sums_to_the_window(data)
@@ -54,7 +54,7 @@ def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
             ended = {"waker": (PID, OTHER, "burner"), "context": "task"} if last else {"context": "timer"}
             scene.wait(second + part * 0.0501, 50, "futex", lock=128, asked_ns=5_000_000, runnable_ns=0, **ended)
     scene.seen("interpreters", pid=PID, word=128)
-    found = row(told(scene), "interpreter_lock")
+    found = row(account_of(scene), "interpreter_lock")
     assert found.by == "burner (4101)"
     assert found.root_what == "running"
 
@@ -73,7 +73,7 @@ def test_a_sender_on_this_host_is_followed_and_a_distant_peer_is_named() -> None
         far = {"context": "network", "object": "socket:[503]", "runnable_ns": 0}
         scene.wait(second + 0.5, 300, "recvfrom", user=("pull (client.py:9)",), waker=(1, 1, "swapper"), **far)
         scene.wait(second, 395, "clock_nanosleep", tid=PEER, user=("answer (srv.py:3)",), runnable_ns=0)
-    near_row, far_row = [one for one in told(scene).rows if one.what == "socket"]
+    near_row, far_row = [one for one in account_of(scene).rows if one.what == "socket"]
     assert (near_row.root_what, near_row.root_line) == ("sleep", "answer (srv.py:3)")
     assert near_row.object == "server (5000)"
     assert (far_row.object, far_row.root_what) == ("10.0.0.9:443", "")
@@ -85,8 +85,8 @@ def test_time_without_a_cpu_is_divided_by_who_had_it() -> None:
     for second in range(12):
         own.wait(second, 400, "", state="R", runnable_ns=400_000_000, ran_pid=PID, ran_comm="train")
         strangers.wait(second, 400, "", state="R", runnable_ns=400_000_000, ran_pid=77, ran_comm="stress")
-    assert row(told(own), "cpu").detail == "own"
-    found = row(told(strangers), "cpu")
+    assert row(account_of(own), "cpu").detail == "own"
+    found = row(account_of(strangers), "cpu")
     assert (found.detail, found.by) == ("others", "stress (77)")
 
 
@@ -96,20 +96,20 @@ def test_a_wait_that_never_ended_is_followed_to_the_owner_of_the_lock() -> None:
     scene.wait(0, 12_000, "futex", lock=96, tid=OTHER, still=True, seeded=True, runnable_ns=0)
     scene.seen("threads", pid=PID, tid=PID, lock=64, owner_tid=OTHER)
     scene.seen("threads", pid=PID, tid=OTHER, lock=96, owner_tid=PID)
-    data = told(scene)
+    data = account_of(scene)
     found = row(data, "lock")
     assert found.open_s == pytest.approx(12)
     assert found.chain.startswith("helper (4101 of 4000)")
 
 
 @pytest.mark.parametrize("threads", [2000])
-def test_many_idle_threads_cost_little_and_hide_nothing(threads: int) -> None:
+def test_many_idle_threads_cost_little_and_change_no_rows(threads: int) -> None:
     scene = Scene().thread(user=60)
     for tid in range(PID + 1000, PID + 1000 + threads):
         scene.wait(0, 12_000, "futex", tid=tid, lock=tid, still=True, seeded=True, runnable_ns=0)
     for second in range(12):
         scene.wait(second, 400, "clock_nanosleep", user=("pace (train.py:8)",), asked_ns=400_000_000, runnable_ns=0)
-    data = told(scene)
+    data = account_of(scene)
     assert data.thread is not None
     assert data.thread.tid == PID
     assert row(data, "sleep").line == "pace (train.py:8)"
@@ -123,7 +123,7 @@ def test_a_poll_for_connections_is_idle_and_the_thread_that_answers_is_chosen() 
         idle = {"object": "socket:[7]", "asked_ns": 500_000_000, "context": "timer", "runnable_ns": 0}
         scene.wait(second / 2, 499, "poll", user=("serve_forever (serve.py:3)",), **idle)
         scene.wait(second / 2, 300, "futex", tid=OTHER, lock=64, user=("borrow (serve.py:9)",), runnable_ns=0)
-    data = told(scene)
+    data = account_of(scene)
     assert data.thread is not None
     assert (data.thread.tid, data.rows[0].what) == (OTHER, "lock")
 
@@ -133,7 +133,7 @@ def test_a_launcher_that_sleeps_is_passed_over_for_the_thread_that_works() -> No
     for second in range(12):
         scene.wait(second, 999.9, "clock_nanosleep", user=("watch (run.py:4)",), asked_ns=10**9, runnable_ns=0)
         scene.wait(second, 400, "read", "/data/a.bin", tid=OTHER, state="D", user=("load (train.py:2)",), runnable_ns=0)
-    data = told(scene)
+    data = account_of(scene)
     assert data.thread is not None
     assert (data.thread.tid, data.chosen_by) == (OTHER, "most_progress")
 
@@ -144,7 +144,7 @@ def test_a_thread_that_is_stuck_counts_only_if_the_job_hangs() -> None:
         scene.wait(second, 999, "clock_nanosleep", user=("pace (train.py:8)",), asked_ns=10**9, runnable_ns=0)
     scene.wait(0, 12_000, "futex", tid=OTHER, lock=64, still=True, seeded=True, user=("save (t.py:3)",), runnable_ns=0)
     for stands_still, chosen in ((False, (PID, "main_thread", OTHER)), (True, (OTHER, "stuck_thread", PID))):
-        data = told(scene, stands_still=stands_still)
+        data = account_of(scene, stands_still=stands_still)
         assert data.thread is not None
         assert data.runner_up is not None
         assert (data.thread.tid, data.chosen_by, data.runner_up.tid) == chosen
@@ -157,18 +157,18 @@ def test_a_timer_thread_that_waits_for_the_interpreter_lock_is_passed_over() -> 
         scene.wait(second + 0.94, 59, "futex", lock=128, context="timer", asked_ns=5_000_000, runnable_ns=0)
         scene.wait(second, 400, "read", "/data/a.bin", tid=OTHER, state="D", user=("load (serve.py:2)",), runnable_ns=0)
     scene.seen("interpreters", pid=PID, word=128)
-    data = told(scene)
+    data = account_of(scene)
     assert data.thread is not None
     assert data.thread.tid == OTHER
 
 
-def test_a_main_thread_that_sleeps_while_others_wait_for_it_is_the_one() -> None:
+def test_a_main_thread_that_sleeps_while_others_wait_for_it_is_chosen() -> None:
     scene = Scene().thread().thread(OTHER, "loader")
     for second in range(12):
         scene.wait(second, 990, "clock_nanosleep", user=("push (train.py:4)",), asked_ns=10**9, runnable_ns=0)
         woken = {"waker": (PID, PID, "train"), "context": "task", "runnable_ns": 0}
         scene.wait(second, 980, "futex", tid=OTHER, lock=64, user=MAIN, **woken)
-    data = told(scene)
+    data = account_of(scene)
     assert data.thread is not None
     assert data.thread.tid == PID
 
@@ -180,7 +180,7 @@ def test_a_function_that_comes_back_is_a_pause_with_its_period() -> None:
         scene.wait(second, 800, "clock_nanosleep", user=train, asked_ns=800_000_000, runnable_ns=0)
         if second % 3 == 0:
             scene.wait(second + 0.85, 100, "fsync", "/data/c.bin", state="D", user=save, runnable_ns=0)
-    (pause,) = told(scene).pauses
+    (pause,) = account_of(scene).pauses
     assert (pause.function, pause.count) == ("save (train.py)", 4)
     assert pause.period_s == pytest.approx(3.0)
     assert pause.p50_ms == pytest.approx(100, abs=1)
@@ -204,18 +204,18 @@ def test_waits_too_short_to_be_recorded_singly_are_counted() -> None:
     scene = Scene().thread(user=60)
     for step in range(2400):
         scene.wait(step * 0.005, 2, "read", "/data/a.bin", state="D", user=("load (train.py:2)",))
-    data = told(scene)
+    data = account_of(scene)
     assert sums_to_the_window(data)
     assert row(data, "file").window_pct == pytest.approx(40, abs=1)
 
 
-def test_of_several_processes_of_a_job_the_one_that_loses_most_is_chosen() -> None:
+def test_the_process_of_a_job_that_loses_most_is_chosen() -> None:
     scene = Scene().thread()
     scene.wait(0, 12_000, "wait4", still=True, seeded=True, runnable_ns=0)
     for pid, ms in ((5001, 5), (5002, 600)):
         scene.thread(pid, "rank", pid=pid, user=30)
         for second in range(12):
             scene.wait(second, ms, "fsync", "/data/c.bin", tid=pid, state="D", user=("save (t.py:1)",), runnable_ns=0)
-    data = told(scene)
+    data = account_of(scene)
     assert data.thread is not None
     assert (data.thread.tid, data.chosen_by) == (5002, "main_of_job")
