@@ -195,7 +195,7 @@ def test_sleeps_between_failing_calls_name_the_call_and_who_has_the_lock(failure
     failed = {"pid": PID, "tid": PID, "comm": "train", "syscall": "fcntl", "error": "EAGAIN", "count": failures}
     scene.tables["syscalls.failures"] = [{**failed, "file": file, "object": "", "first_ns": 0, "last_ns": 12 * 10**9}]
     scene.seen("file_locks", pid=THIRD, dev="7:0", ino=file, kind="posix", exclusive=True, path="/data/runs.db")
-    found = told(scene).rows[0]
+    found = account_of(scene).rows[0]
     assert (found.what, found.detail) == ("sleep", detail)
     assert (found.object, found.by) == (("/data/runs.db", f"({THIRD})") if detail else ("", ""))
 
