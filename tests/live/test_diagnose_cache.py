@@ -1,12 +1,11 @@
-"""Programs that suffer from the page cache, diagnosed while they do, cured, and looked at again; their own log is the
-truth.
+"""Programs that suffer from the page cache, diagnosed while they do; their own log is the truth.
+
+A job whose own stream pushes its data out, its cure by hybrid I/O and a second look are in test_cache_demo.py.
 """
 
 from __future__ import annotations
 
 import shutil
-import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +19,9 @@ from running import Running
 from slow_disk import SlowDisk
 
 from whystall.agent_server.app import App, DiagnoseParams
-from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
-from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
-from whystall.tools.collect.calibration import place_of
 from whystall.tools.contract.findings import Polarity
-from whystall.tools.contract.params import TargetParams
 
-WHYSTALL = str(Path(sys.executable).parent / "whystall")
 WINDOW_S = 4.0
 POLLUTION = "cache_pollution"
 # A stream that a job of this size is beside: not so fast that a small machine has no CPU left for anything else.
@@ -63,26 +57,11 @@ def diagnose(app: App, program: Running, **options: Any) -> Diagnosis:
     return anyio.run(lambda: app.diagnose(params))
 
 
-def job(disk: SlowDisk, shards: Path, *options: object, hybrid: bool = False) -> Running:
-    """The job on the slow disk; `hybrid`: under hybrid I/O. It goes before other load, which is not the matter here."""
-    before = ["nice", "-n", "-15", *([WHYSTALL, "hybrid-run", "--"] if hybrid else [])]
+def job(disk: SlowDisk, shards: Path, *options: object) -> Running:
+    """The job on the slow disk. It goes before other load, which is not the matter here."""
+    before = ["nice", "-n", "-15"]
     places = ("--directory", disk.path, "--stream-directory", shards, "--fixed-names")
     return Running("cache_job.py", *places, *options, wrap=lambda argv: disk.command([*before, *argv]))
-
-
-def step_ms(program: Running) -> float:
-    """The median step after the first ones, as the job says."""
-    return 1e3 * statistics.median(line["latency_s"] for line in program.of("step")[3:])
-
-
-def filesystem(directory: Path) -> str:
-    """Its type, as the kernel names it."""
-    return place_of(str(directory)).fstype
-
-
-def streamed(steps: list[dict[str, Any]]) -> float:
-    """Bytes per second that the job has streamed in `steps`, as it says."""
-    return float(sum(s["streamed_bytes"] for s in steps) / sum(s["latency_s"] for s in steps))
 
 
 def accused(found: Diagnosis, cause: str, *missing: str) -> Culprit:
@@ -94,45 +73,6 @@ def accused(found: Diagnosis, cause: str, *missing: str) -> Culprit:
     assert set(found.missing) <= {"events_lost", "low_explained_share", *missing}, found.missing
     assert found.culprit is not None
     return found.culprit
-
-
-def test_a_stream_is_found_cured_by_hybrid_io_and_gone_when_looked_at_again(
-    app: App, disk: SlowDisk, shards: Path
-) -> None:
-    with job(disk, shards) as program:
-        program.until("step", 3)
-        found = diagnose(app, program, ticket=True, calibrate=True)
-        seen = program.of("step")[3:]
-        slow_ms, hot_pct = step_ms(program), 100 * sum(s["hot_s"] for s in seen) / sum(s["latency_s"] for s in seen)
-        hot, pid = program.start["hot"], program.start["pid"]
-    culprit = accused(found, POLLUTION)
-    assert (culprit.path, culprit.pid) == (hot, pid)
-    assert culprit.window_pct == pytest.approx(hot_pct, rel=0.3)
-    (actor,) = culprit.actors
-    assert (actor.pid, actor.path) == (pid, f"{program.start['shards_in']}/shard_*.bin")
-    text = diagnosis_text(found, load_causes(), "en")
-    assert "shard_*.bin" in text
-    assert "hybrid-run" in text
-    with job(disk, shards, hybrid=True) as program:
-        program.until("step", 3)
-        after = TargetParams(pid=program.start["pid"])
-        ticket = anyio.run(lambda: app.verify(found.ticket or "", target=after, duration=WINDOW_S))
-        page = ticket_markdown(ticket, "en", load_causes())
-        cured_ms = step_ms(program)
-    assert cured_ms < slow_ms * (1 - hot_pct / 200)
-    (verified,) = ticket.verifications
-    assert verified.solved is True, verified
-    checked = {check.kind: check for check in verified.checks}
-    assert {"file.slow_read", "cache.thrash", "cache.streaming"} <= checked.keys()
-    assert all(check.after is None or check.after <= check.before / 2 for check in checked.values())
-    assert "solved" in page
-    gain = page.split("## Expected gain, as measured on this host")[1].split("\n## ")[0]
-    assert f"{program.start['shards_in']}/shard_*.bin" in gain
-    assert "tried here: " in gain  # and how many times the bytes and the CPU time, with bounds
-    (advice,) = [f for f in found.findings if f.kind == "io.advice" and f.polarity is Polarity.ABNORMAL]
-    assert (advice.subject.pid, advice.attributes["filesystem"]) == (pid, filesystem(shards))
-    assert 0 < advice.metrics["low_ratio"] <= advice.metrics["ratio"] <= advice.metrics["high_ratio"]
-    assert advice.metrics["spared_rate"] == pytest.approx(streamed(seen), rel=0.3)
 
 
 def test_a_neighbour_that_streams_is_named_with_its_files(app: App, disk: SlowDisk, shards: Path) -> None:
