@@ -42,21 +42,27 @@ slowest = --durations 25 --durations-min 1
 run_tests = $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
 unit = --numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside
+beside = tests/live --numprocesses 3
 matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
 tools_on_kernel = $(matrix) $(1) -- tests/kernels/inside/test_tools_on_kernel.py $(2)
 twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel); }
 
-# Two workers per processor, since many tests wait. Live tests that others do not disturb run two at a time.
-test: build .setup/test-packages .setup/torch
+# Two workers per processor, since many tests wait. Live tests that others do not disturb run three at a time.
+test:
+	@$(MAKE) --no-print-directory --jobs 3 build .setup/test-packages .setup/bytecode
 	$(call run_tests,$(unit) -m 'not thorough')
 	$(call twice,--host)
-	$(call run_tests,tests/live -m beside --numprocesses 2 --dist loadgroup)
+	$(call run_tests,$(beside) -m 'beside and not thorough')
+
+# Every worker collects all files that it is given.
+thorough = $(shell grep -rl --include 'test_*.py' 'mark[.]thorough' tests)
 
 # The other live tests measure what a neighbour would distort. The guest is emulated on both processors, and slow: of the
 # privileges only the least are tried there; `make test-kernels` tries them all.
-test-all: test
-	$(call run_tests,$(unit) -m thorough)
+test-all: test .setup/torch
+	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough)
 	$(call twice,--kernel 5.10 --limit 900 --if-possible,-k capabilities)
+	$(call run_tests,$(beside) -m 'beside and thorough')
 	$(call run_tests,tests/live -m 'not beside')
 
 test-kernels: build .setup/test-packages
@@ -99,7 +105,7 @@ clean:
 	@mkdir -p $(@D)
 	@.ci/install-packages "$$(.ci/find-python $(PYTHON) 2>/dev/null)" && touch $@ || test $$? -eq 3
 
-.setup/test-packages: .ci/install-test-packages .ci/install-test-pythons
+.setup/test-packages: .ci/install-test-packages .ci/install-test-pythons | .setup/packages
 	@mkdir -p $(@D)
 	@.ci/install-test-packages && touch $@ || test $$? -eq 3
 
@@ -107,6 +113,11 @@ clean:
 	@mkdir -p $(@D)
 	python=$$(.ci/find-python $(PYTHON)) && { test -x $(BIN)/pip || "$$python" -m venv --clear $(VENV); }
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+# Compiles all modules once, while others are downloaded: else each worker compiles them. Errors are left to the tests.
+.setup/bytecode: .setup/venv
+	@$(BIN)/python -m pytest --collect-only -qq --ignore tests/live --ignore tests/kernels/inside >/dev/null || true
 	@touch $@
 
 # Real training jobs for the live tests; large, so only they wait for it.

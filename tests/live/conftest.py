@@ -10,38 +10,35 @@ from pathlib import Path
 
 import pytest
 
-BESIDE = {
-    "tracefs": (
-        "test_doctor_agrees",
-        "test_doors_ftrace",
-        "test_ftrace_bpf",
-        "test_ftrace_capture",
-        "test_ftrace_engine",
-        "test_ftrace_read",
-    ),
-    "bpf": (
-        "test_adding_collector",
-        "test_bpf_session",
-        "test_convert_disk_full",
-        "test_doors_live",
-        "test_least_privilege",
-        "test_recording_disk_full",
-    ),
-}
-"""Modules that two workers may run at the same time, one of each line: they judge by what a program logged of itself
-and by the kernel's own accounts, or say which engine answered and what it could not see, whatever else the machine
-does. Those of tracefs look at each other's instances.
-All others go one by one: each would be the other's noise.
+BESIDE = (
+    "test_adding_collector",
+    "test_bpf_session",
+    "test_convert_disk_full",
+    "test_doctor_agrees",
+    "test_doors_ftrace",
+    "test_doors_live",
+    "test_ftrace_bpf",
+    "test_ftrace_capture",
+    "test_ftrace_engine",
+    "test_ftrace_read",
+    "test_least_privilege",
+    "test_recording_disk_full",
+)
+"""Modules whose tests may run three at a time: they judge by what a program logged of itself and by the kernel's own
+accounts, or say which engine answered and what it could not see, whatever else the machine does. All others go one by
+one: each would be the other's noise, or they make the same control groups.
 """
+THOROUGH = ("test_ftrace_in_process", "test_hybrid_faults", "test_objects")
+"""Such modules for which `make test` has no time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `BESIDE`."""
-    lines = {module: line for line, modules in BESIDE.items() for module in modules}
+    """Mark the tests of `BESIDE` and `THOROUGH`."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.stem in lines:
+        if item.path.parent == Path(__file__).parent and item.path.stem in (*BESIDE, *THOROUGH):
             item.add_marker(pytest.mark.beside)
-            item.add_marker(pytest.mark.xdist_group(lines[item.path.stem]))
+            if item.path.stem in THOROUGH:
+                item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture
