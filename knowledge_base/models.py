@@ -74,7 +74,8 @@ class Cause(Model):
 
     `same_file`: if not empty, a primary finding with a file counts only if one of these is about that file (its
     series), if any was found: reads are slow because of evictions only if that file's pages were evicted.
-    `same_device`: the same for the disk of a file, where it is known: a limit holds back operations on its disk only.
+    `same_device`: the same for the disk of a file, where it is known: a limit holds back operations on its disk only;
+    of the other patterns' findings those about other disks do not count either.
     `culprits`: if not empty, at least one must match too; it names the actor if that is another process or file than
     the victim's. `signs`: if not empty, further tools are run for the cause only if one of these was found, of any
     polarity.

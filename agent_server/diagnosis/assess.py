@@ -61,6 +61,7 @@ def _assess(
     if not by:
         return Assessment(cause=cause.id, state=CauseState.NOT_EXAMINED)
     denied = _ids(cause.refuted + cause.against, findings, victim)
+    denied = _on_same_device(cause, denied, findings, _primary(cause, findings, victim))
     state = CauseState.RULED_OUT if denied else CauseState.UNSUPPORTED
     return Assessment(cause=cause.id, state=state, against=denied, by=by)
 
@@ -90,7 +91,8 @@ def _reaches(victim: Victim | None, links: Sequence[Link]) -> list[_Reach]:
 
 def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: list[str]) -> Assessment | None:
     primary = _primary(cause, findings, reach.victim)
-    if not primary or _ids(cause.against, findings, reach.victim):
+    against = _ids(cause.against, findings, reach.victim)
+    if not primary or _on_same_device(cause, against, findings, primary):
         return None
     required = _on_same_device(cause, _ids(cause.required, findings, reach.victim), findings, primary)
     culprits = _ids(cause.culprits, findings, reach.victim)
@@ -114,15 +116,13 @@ def _supported(cause: Cause, findings: Sequence[Finding], reach: _Reach, by: lis
     ).model_copy(update={"for_": list(dict.fromkeys(ids))})
 
 
-def _on_same_device(
-    cause: Cause, required: list[str], findings: Sequence[Finding], primary: Sequence[Finding]
-) -> list[str]:
-    """Return those of `required` that are about the disk of the primary findings, if the cause asks for that and it is
-    known."""
+def _on_same_device(cause: Cause, ids: list[str], findings: Sequence[Finding], primary: Sequence[Finding]) -> list[str]:
+    """Return the findings `ids` without those about other disks than the primary ones, if the cause asks for that and
+    these are known."""
     devices = {device_of(f) for f in primary}
-    if not cause.same_device or None in devices:
-        return required
-    return [f.id for f in findings if f.id in required and device_of(f) in (None, *devices)]
+    if not cause.same_device or not devices or None in devices:
+        return ids
+    return [f.id for f in findings if f.id in ids and device_of(f) in (None, *devices)]
 
 
 def _explained_pct(cause: Cause, share: float, reach: _Reach) -> float:

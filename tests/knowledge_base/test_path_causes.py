@@ -188,6 +188,16 @@ def test_an_io_limit_of_another_disk_or_one_that_is_not_reached_is_not_blamed() 
     assert leader(row, fast_other) == "slow_file_read"
 
 
+def test_another_disk_that_is_slow_does_not_excuse_an_io_limit() -> None:
+    row = wait("file", detail="read ext4", device="sda")
+    slow = [
+        finding("block.slow_io", id=name, subject={"type": "device", "device": name}, count=90)
+        for name in ("sda", "sdb")
+    ]
+    assert leader(row, limit(window_pct=42), slow[1]) == "io_limit"
+    assert leader(row, limit(window_pct=42), slow[0]) == "slow_file_read"
+
+
 def test_syncs_are_blamed_on_an_io_limit_only_if_it_is_reached() -> None:
     row = wait("file", detail="fsync ext4", device="sda")
     fast = finding("block.slow_io", id="disk", polarity="normal", subject={"type": "device", "device": "sda"}, count=90)

@@ -38,9 +38,7 @@ def failed(scene: Scene, **how: object) -> list[Finding]:
         ("EAGAIN", 10_000, None, "read"),
     ],
 )
-def test_errors_that_mean_trouble_are_findings(
-    error: str, count: int, severity: Severity | None, syscall: str
-) -> None:
+def test_errors_that_mean_trouble_are_findings(error: str, count: int, severity: Severity | None, syscall: str) -> None:
     (finding,) = failed(failing(error, count, syscall))
     assert (finding.severity if finding.polarity is Polarity.ABNORMAL else None) == severity
     if severity is not None:
