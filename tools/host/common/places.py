@@ -52,6 +52,8 @@ _ROLES = {
     "subprocess.py": "subprocess",
     "gc.py": "garbage_collection",
 }
+# Modules with the loop itself, of asyncio (also under uvloop and Tornado) and Trio.
+_LOOPS = ("asyncio/runners.py", "asyncio/base_events.py", "asyncio/events.py", "uvloop/", "trio/_core/_run.py")
 # Native functions in which a host waits for an accelerator: CUDA runtime and driver API, HIP, CANN (AscendCL).
 _DEVICE_CALLS = (
     *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaStreamWaitEvent"),
@@ -141,6 +143,12 @@ class Place:
                 if module.startswith(beginning):
                     return role
         return ""
+
+    @cached_property
+    def in_loop_callback(self) -> bool:
+        """Whether an event loop called the program's innermost function: it cannot poll meanwhile."""
+        inside = self.python[self.python.index(self.own) + 1 :] if self.own is not None else ()
+        return any(module_path(file).startswith(_LOOPS) for _, file, _ in inside)
 
     @cached_property
     def in_device_call(self) -> bool:

@@ -150,12 +150,13 @@ def _same_episodes(inner: Pause, outer: Pause) -> bool:
 @dataclass
 class Lag:
     """Times between two waits of an event loop for events. `longest`: when the longest was; `line`, `code`: what took
-    most of the time in the late ones."""
+    most of the time in the late ones. `waits`: the times are single waits of functions that the loop called."""
 
     lengths: list[int]
     longest: tuple[int, int]
     line: str
     code: str
+    waits: bool = False
 
     @property
     def typical_ns(self) -> int:
@@ -164,8 +165,9 @@ class Lag:
 
     @property
     def late_from_ns(self) -> float:
-        """The length from which on a stretch is late."""
-        return max(_LATE_NS, _LATE_MEDIANS * median(self.lengths))
+        """The length from which on a stretch is late. A wait always is, since a loop should wait for events only;
+        computing may be its usual work."""
+        return _LATE_NS if self.waits else max(_LATE_NS, _LATE_MEDIANS * median(self.lengths))
 
     @property
     def late_ns(self) -> int:
@@ -174,10 +176,40 @@ class Lag:
 
 
 def loop_lag(world: World, line: Timeline) -> Lag | None:
-    """Return the lag of the event loop of thread `line`; None if it does not wait for events again and again.
+    """Return the lag of the event loop of thread `line`; None if it has none.
 
-    A poll that finds events at once does not wait, and is not recorded: two stretches then count as one.
+    A poll that finds events at once does not wait, and is not recorded: two stretches then count as one. If functions
+    called by the loop wait for longer than that, their waits are the lag.
     """
+    polled, blocked = _between_polls(world, line), _blocked(world, line)
+    if polled is None or (blocked is not None and blocked.late_ns > polled.late_ns):
+        return blocked
+    return polled
+
+
+def _blocked(world: World, line: Timeline) -> Lag | None:
+    """Return the waits of functions that the loop called, from `_LATE_NS` on."""
+    waits = [
+        w
+        for w in line.waits
+        if w.awake_ns - w.start_ns >= _LATE_NS
+        and w.place.in_loop_callback
+        and world.kind(line, w).code not in ("events", "cpu")
+    ]
+    if not waits:
+        return None
+    longest = max(waits, key=lambda w: w.end_ns - w.start_ns)
+    lines: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
+    for wait in waits:
+        lines[wait.place.line] += wait.end_ns - wait.start_ns
+        codes[world.kind(line, wait).code] += wait.end_ns - wait.start_ns
+    lengths = [w.end_ns - w.start_ns for w in waits]
+    return Lag(lengths, (longest.start_ns, longest.end_ns), _most(lines), _most(codes), waits=True)
+
+
+def _between_polls(world: World, line: Timeline) -> Lag | None:
+    """Return the times between two waits for events; None if the thread does not wait for events again and again."""
     polls = [
         w
         for w in line.waits

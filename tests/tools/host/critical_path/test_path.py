@@ -200,6 +200,17 @@ def test_sleeps_between_failing_calls_name_the_call_and_who_has_the_lock(failure
     assert (found.object, found.by) == (("/data/runs.db", f"({THIRD})") if detail else ("", ""))
 
 
+def test_a_wait_in_a_function_that_the_event_loop_called_is_its_lag() -> None:
+    loop = ("_run (python3.11/asyncio/events.py:84)", "_run_once (python3.11/asyncio/base_events.py:9)")
+    scene = Scene().thread()
+    for second in range(12):
+        scene.wait(second, 300, "recvfrom", user=("readinto (python3.11/socket.py:706)", "handle (s.py:4)", *loop))
+        scene.wait(second + 0.4, 500, "recvfrom", user=("main (s.py:9)",))
+    found = told(scene).loop
+    assert found is not None
+    assert (found.line, found.count) == ("handle (s.py:4)", 12)
+
+
 def test_waits_too_short_to_be_recorded_singly_are_counted() -> None:
     scene = Scene().thread(user=60)
     for step in range(2400):
