@@ -206,7 +206,7 @@ def test_a_wait_in_a_function_that_the_event_loop_called_is_its_lag() -> None:
     for second in range(12):
         scene.wait(second, 300, "recvfrom", user=("readinto (python3.11/socket.py:706)", "handle (s.py:4)", *loop))
         scene.wait(second + 0.4, 500, "recvfrom", user=("main (s.py:9)",))
-    found = told(scene).loop
+    found = account_of(scene).loop
     assert found is not None
     assert (found.line, found.count) == ("handle (s.py:4)", 12)
 
