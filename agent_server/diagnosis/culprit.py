@@ -11,6 +11,8 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import Mechanism
 
 _MAX_ACTORS = 3
+# Waits of a thread that cannot run.
+_HELD = ("stopped", "traced", "frozen")
 
 
 def culprit(
@@ -88,10 +90,13 @@ def _about_file(path: str | None, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None) -> list[Actor]:
-    """Return the processes that match the cause's `culprits`, the worst first."""
+    """Return the processes that match the cause's `culprits`, the worst first; without these, processes that cannot run
+    and for which the victim waits."""
     if cause is None:
         return []
     found = [f for f in chain if any(matches(p, f, victim) for p in cause.culprits)]
+    if not cause.culprits and victim is not None:
+        found = [f for f in chain if f.attributes.get("wait") in _HELD and f.subject.pid not in (None, victim.pid)]
     found.sort(key=lambda f: (-f.severity.rank, -f.metrics.get("rate", 0.0)))
     return [
         Actor(

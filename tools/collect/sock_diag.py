@@ -42,12 +42,14 @@ TYPES = {1: "stream", 2: "dgram", 5: "seqpacket"}
 
 # Offsets in struct tcp_info, by column; the last number is the size.
 _TCP_INFO = {
+    "options": (5, 1),
     "unacked": (24, 4),
     "lost": (32, 4),
     "last_sent_ms": (44, 4),
     "last_received_ms": (52, 4),
     "rtt_us": (68, 4),
     "rtt_var_us": (72, 4),
+    "receive_rtt_us": (92, 4),
     "cwnd": (80, 4),
     "retransmits": (100, 4),
     "pacing_rate": (104, 8),
@@ -55,11 +57,16 @@ _TCP_INFO = {
     "bytes_received": (128, 8),
     "segments_out": (136, 4),
     "min_rtt_us": (148, 4),
+    "data_segments_in": (152, 4),
+    "data_segments_out": (156, 4),
     "delivery_rate": (160, 8),
     "busy_us": (168, 8),
     "rwnd_limited_us": (176, 8),
     "sndbuf_limited_us": (184, 8),
+    "out_of_order": (224, 4),
 }
+TIMESTAMPS = 1
+"""Bit of `options`: both ends send timestamps (TCPI_OPT_TIMESTAMPS), with which round trips are measured."""
 
 
 class End(NamedTuple):

@@ -215,6 +215,9 @@ OBJECTS = {
         "at_ns inode peer pid fd comm:str family:str protocol:str state:str local:str remote:str recv_queue send_queue",
         "rtt_us min_rtt_us rtt_var_us retransmits unacked lost cwnd segments_out bytes_acked bytes_received busy_us",
         "rwnd_limited_us sndbuf_limited_us last_sent_ms last_received_ms delivery_rate pacing_rate",
+        # options: bit 0 with timestamps; receive_rtt: from an acknowledgement to data sent after it arrived (0: not
+        # measured); data_segments: with data, so far; out_of_order: of these, arrived before an earlier one
+        added="options receive_rtt_us data_segments_in data_segments_out out_of_order",
     ),
     # Processes that have open what a thread in `threads` waits for: pipe, FIFO, eventfd, socket and its other end; of a
     # file on FUSE the process that serves it. At the start only the target's processes. writes: may write to it.

@@ -8,6 +8,9 @@ from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
 # target's address; `code`: the line that waits longest for the connection.
 _PLACE = "peer local code peer_code"
 _MADE = "window_pct total_ms max_ms count asked_ms"
+_ARRIVES = (
+    "window_pct count later_pct received_rate:bytes/s receive_rtt_ms min_rtt_ms out_of_order_pct out_of_order:count"
+)
 
 KINDS: dict[str, KindSpec] = {
     # `answer`: silent (all was acknowledged, nothing came back) or unreachable (nothing is acknowledged)
@@ -26,6 +29,12 @@ KINDS: dict[str, KindSpec] = {
     ),
     # `limit`: queue (longer than the shortest round trip), distance
     "net.rtt": kind(Mechanism.OBJECTS, "process", "rtt_ms min_rtt_ms rtt_var_ms", f"{_PLACE} limit"),
+    # How data arrives for a thread that waits for it in `window_pct` of the time; `later_pct`: at least this share of
+    # that time after the first byte of an answer. `limit`: network (a queue on the way), either (narrow link or slow
+    # sender). Both rest on the thread's waits, and a receiver cannot tell lost from overtaken segments: no second
+    # mechanism.
+    "net.transfer": kind(Mechanism.SWITCHES, "thread", _ARRIVES, f"{_PLACE} limit", share="window_pct"),
+    "net.out_of_order": kind(Mechanism.SWITCHES, "thread", _ARRIVES, _PLACE, share="window_pct"),
     # waits of a thread for connect(2), and for responses of name servers
     "net.connect": kind(Mechanism.SWITCHES, "thread", _MADE, "syscall code open", share="window_pct"),
     "net.dns": kind(Mechanism.SWITCHES, "thread", _MADE, "syscall code open", share="window_pct"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from whystall.tools.host.common.held import held_processes
 from whystall.tools.host.common.snapshots import last_snapshot
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.recording.store import Recording
@@ -27,6 +28,8 @@ class Objects:
     ends: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The processes that have a pipe, FIFO or eventfd open, by object."""
     file_locks: list[dict[str, Any]] = field(default_factory=list)
+    held: dict[int, str] = field(default_factory=dict)
+    """Why processes cannot run, by pid: stopped, traced, frozen."""
 
     def socket(self, name: str) -> dict[str, Any] | None:
         """Return the socket ``socket:[inode]``; None if it is no socket or unknown."""
@@ -67,6 +70,30 @@ class Objects:
             s["pid"] == pid and s["peer"] > 0 and self._pid_of(s["peer"]) == server and _port(s["remote"]) in ports
             for s in self.sockets.values()
         )
+
+    def asked(self, pid: int, server: int) -> bool:
+        """Return whether process `pid` is a client of process `server`, which has not read all that it was sent."""
+        ports = self._ports(server)
+        for socket in self.sockets.values():
+            other = self.sockets.get(socket["peer"]) if socket["pid"] == pid and socket["peer"] > 0 else None
+            # of a connection that is not accepted yet, the other end is the listening socket
+            if other is None or other["pid"] != server or _port(socket["remote"]) not in ports:
+                continue
+            if other["state"] == "listen" or other["recv_queue"] > 0 or socket["send_queue"] > 0:
+                return True
+        return False
+
+    def listens_to(self, pid: int, other: int) -> bool:
+        """Return whether a thread of process `pid` waits, at the end of the window, for what process `other` may send or write
+        to it through one socket or pipe."""
+        for row in self.threads.values():
+            name = row["object"] if row["pid"] == pid else ""
+            if name.startswith(_PIPE) and other in self.writers(name, pid):
+                return True
+            peer = self.peer(name)
+            if peer is not None and peer["pid"] == other:
+                return True
+        return False
 
     def has_remote(self, pid: int) -> bool:
         """Return whether process `pid` listens nowhere, and has a connection to another host."""
@@ -135,6 +162,7 @@ def objects_of(recording: Recording) -> Objects:
         sockets={row["inode"]: row for row in _rows(recording, "sockets")},
         ends=ends,
         file_locks=list(last_snapshot(recording, "file_locks").iter_rows(named=True)),
+        held=held_processes(last_snapshot(recording, "threads").iter_rows(named=True)),
     )
 
 

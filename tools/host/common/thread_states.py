@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from whystall.tools.host.common.held import HELD_STATES, held_state
 from whystall.tools.host.common.objects import OWNED, Objects, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import Place, place_of_texts
@@ -181,12 +182,8 @@ def _instant(
 
 def _kind(row: Mapping[str, Any], kernel: tuple[str, ...], place: Place, objects: Objects) -> Kind:
     state = row["state"].strip()
-    if row["frozen"]:
-        return Kind("frozen")
-    if state == "t" or (row["tracer_pid"] > 0 and state == "T"):
-        return Kind("traced")
-    if state == "T":
-        return Kind("stopped")
+    if held := held_state(row):
+        return Kind(HELD_STATES[held])
     if state == "R":
         return Kind(RUNNING)
     if row["lock_kind"] == "join":

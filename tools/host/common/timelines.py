@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from whystall.tools.host.common.held import held_state
 from whystall.tools.host.common.places import NOWHERE, Place, place_of_calls, place_of_texts
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import NO_STACK, NO_TIME
@@ -20,7 +21,10 @@ _NEAR_NS = 100_000_000
 
 
 class Wait(NamedTuple):
-    """One time off the CPU; columns of ``switches.segments``. The thread is runnable from `awake_ns` to `end_ns`."""
+    """One time off the CPU; columns of ``switches.segments``. The thread is runnable from `awake_ns` to `end_ns`.
+
+    `state`: a letter as in /proc/PID/stat, or F of a thread in a frozen cgroup.
+    """
 
     start_ns: int
     awake_ns: int
@@ -186,7 +190,7 @@ def add_still_threads(recording: Recording, found: dict[int, Timeline]) -> None:
         path = row["object"] if row["object"].startswith("/") else ""
         wait = Wait(
             *(0, window, window),
-            state=row["state"],
+            state=held_state(row) or row["state"],
             syscall=row["syscall"],
             path=path,
             fstype="",

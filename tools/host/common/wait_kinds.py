@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from whystall.tools.host.common.held import HELD_STATES
 from whystall.tools.host.common.places import Place
 from whystall.tools.host.common.timelines import Wait
 
@@ -73,6 +74,7 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("start_process", ("wait_for_vfork_done", "kernel_clone", "bprm_execve", "load_elf_binary")),
     ("device", ("nvidia_ioctl", "nvidia_unlocked_ioctl", "uvm_ioctl", "amdgpu_drm_ioctl", "kfd_ioctl")),
 )
+_HELD = frozenset(HELD_STATES.values())
 _KIND_OF = {function: (rank, kind) for rank, (kind, names) in enumerate(_KERNEL) for function in names}
 # Remote and user-space file systems by functions in which their requests wait.
 _REMOTE = {
@@ -142,6 +144,9 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
     if wait.state == "R":
         return Kind("cpu")
     names = kernel_names(wait.kernel)
+    if wait.state in HELD_STATES:  # where the kernel's stack may not be read
+        held = (_KIND_OF[name][1] for name in names if name in _KIND_OF)
+        return Kind(next((kind for kind in held if kind in _HELD), HELD_STATES[wait.state]))
     if wait.syscall == "restart_syscall":
         wait = wait._replace(syscall=next((_RESTARTS[name] for name in names if name in _RESTARTS), wait.syscall))
     if wait.place.in_device_call or wait.place.in_driver:

@@ -50,12 +50,15 @@ def path_findings(world: World, line: Timeline, rows: Sequence[Row]) -> list[Fin
 def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Finding:
     running = row.code == RUNNING
     bad = _running_is_bad(row, share) if running else row.code not in _NORMAL and share >= _ABNORMAL_PCT
+    at_end = world.objects.threads.get(subject.tid or 0)
+    # a file that is still being opened has no descriptor; its path is in the call's arguments
+    opened = at_end["object"] if at_end is not None and row.code == "file" and row.open_ns else ""
     attributes = {
         "code": row.inner,
         "function": row.line,
         "stack": " > ".join(f.name for f in row.place.functions[-_STACK:]),
         "role": row.place.role,
-        "object": world.objects.name(row.object) if row.object.startswith("socket:[") else row.object,
+        "object": world.objects.name(row.object) if row.object.startswith("socket:[") else row.object or opened,
         "detail": row.detail,
         "by": main_actor(row),
     }
@@ -114,7 +117,9 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
         other = world.lines.get(step.tid)
         if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events", "cpu"):
             continue
-        attributes = {"code": step.line, "waiter": f"{line.comm} ({line.tid})", "via": row.line, "detail": step.detail}
+        # the two ends of a wait confirm each other only if an object links them
+        via = "" if _is_presumed(world, line, row, other) else row.line
+        attributes = {"code": step.line, "waiter": f"{line.comm} ({line.tid})", "via": via, "detail": step.detail}
         if step.code == RUNNING:
             attributes["mode"] = step.mode
         else:
@@ -131,6 +136,12 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
         if not any(made.subject == one.subject and made.attributes == one.attributes for one in found):
             found.append(made)
     return found
+
+
+def _is_presumed(world: World, line: Timeline, row: Row, other: Timeline) -> bool:
+    """Return whether the chain reaches the process of `other` by a presumed step."""
+    waiting = {line.tid, *(step.tid for step in row.chain())}
+    return any(pid == other.pid and tid in waiting for tid, pid in world.presumed)
 
 
 def pause_findings(line: Timeline, pauses: Sequence[Pause], window_ns: int) -> list[Finding]:

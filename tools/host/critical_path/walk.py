@@ -7,7 +7,7 @@ which a thread waits is the time of the thread that wakes it, and so on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ _BY_THREADS = frozenset(
     {"lock", "interpreter_lock", "queue", "barrier", "join", "pipe", "pipe_full", "socket", "child", "collective"}
 )
 _ON_SOCKETS = frozenset({"socket", "events", "collective", "queue"})
+# Waits of which neither the call nor a lock names another process, although one may be what it is for.
+_UNNAMED = frozenset({"collective", "queue", "join", "barrier", "events"})
 NOT_FOLLOWED = "not_followed"
 
 
@@ -62,6 +64,10 @@ class World:
     _ends: dict[int, list[Wait]] = field(default_factory=dict)
     _busiest: dict[int, Timeline | None] = field(default_factory=dict)
     _running: dict[int, list[Timeline]] = field(default_factory=dict)
+    _held: dict[tuple[int, str], int | None] = field(default_factory=dict)
+    presumed: set[tuple[int, int]] = field(default_factory=set)
+    """(tid, pid): a thread that is taken to wait for a process that cannot run, since no object names what it waits
+    for."""
     spent: int = 0
 
     def kind(self, line: Timeline, wait: Wait) -> Kind:
@@ -157,6 +163,8 @@ class World:
     def awaits_server(self, line: Timeline, wait: Wait) -> bool:
         """Return whether a wait for events was ended by the response of a server to which the process is a client."""
         end = self.end_of(line, wait)
+        if end.open and self._held_process(line.pid, "events") is not None:
+            return True
         if end.context != "network" and not (end.context == "task" and end.waker_syscall in _SENDS):
             return False
         if self.objects.is_client_of(line.pid, end.waker_pid):
@@ -166,23 +174,59 @@ class World:
         return remote and end.waker_pid != line.pid and self.objects.has_remote(line.pid)
 
     def _holder(self, line: Timeline, wait: Wait, code: str) -> Timeline | None:
-        """Return the thread that holds what `wait` is for, by its owner, peer or other end."""
+        """Return the thread that holds what `wait` is for, by its owner, peer or other end.
+
+        Of several processes that could end a wait that has not ended, one that cannot run is taken.
+        """
         row = self.objects.threads.get(line.tid)
         if wait.open and row is not None and row["owner_tid"] > 0 and row["owner_tid"] != line.tid:
             return self.lines.get(row["owner_tid"]) or Timeline(line.pid, row["owner_tid"], "")
         if code in _ON_SOCKETS and (peer := self.objects.peer(wait.object)) is not None:
             return self._of_process(peer["pid"], peer["comm"], line)
         if code == "pipe" and (pids := self.objects.writers(wait.object, line.pid)):
-            return self._of_process(pids[0], "", line)
+            return self._one_of(pids, line, wait)
         if code == "pipe_full" and (pids := self.objects.readers(wait.object, line.pid)):
-            return self._of_process(pids[0], "", line)
+            return self._one_of(pids, line, wait)
+        if wait.open and code in ("file", "page_fault"):
+            # the process that serves the file system (FUSE); a file that is still being opened has no descriptor
+            for path in (wait.path, row["object"] if row is not None else ""):
+                if path and (pids := self.objects.readers(path, line.pid)):
+                    return self._one_of(pids, line, wait)
         if code == "file_lock" and (pid := self.objects.lock_holder(line.pid)):
             return self._of_process(pid, "", line)
         if code == "child" and (pids := self.children.get(line.pid, [])):
-            return self._of_process(pids[-1], "", line)
+            return self._one_of(pids[::-1], line, wait)
         if code == "interpreter_lock" and (tid := self._gil_holder(line.pid)) not in (None, line.tid):
             return self.lines.get(tid) if tid is not None else None
+        if wait.open and code in _UNNAMED and (held := self._held_process(line.pid, code)) is not None:
+            self.presumed.add((line.tid, held))
+            return self._of_process(held, "", line)
         return None
+
+    def _one_of(self, pids: Sequence[int], line: Timeline, wait: Wait) -> Timeline | None:
+        """Return the thread that most likely answers of processes any of which could."""
+        held = [pid for pid in pids if pid in self.objects.held] if wait.open else []
+        if held and len(pids) > 1:
+            self.presumed.add((line.tid, held[0]))
+        return self._of_process((held or pids)[0], "", line)
+
+    def _held_process(self, pid: int, code: str) -> int | None:
+        """Return a process that cannot run and for which threads of process `pid` wait, as far as the objects between
+        both tell: a server with unread requests; to which a thread listens; for a collective, any that it has a
+        connection to."""
+        if (pid, code) not in self._held:
+            found = (other for other in self.objects.held if self._waits_for(pid, other, code))
+            self._held[pid, code] = next(found, None)
+        return self._held[pid, code]
+
+    def _waits_for(self, pid: int, other: int, code: str) -> bool:
+        if other == pid:
+            return False
+        if self.objects.asked(pid, other):
+            return True
+        if code == "events":
+            return False
+        return self.objects.listens_to(pid, other) or (code == "collective" and self.objects.connected(pid, other))
 
     def _gil_holder(self, pid: int) -> int | None:
         holders = (r["tid"] for r in self.objects.threads.values() if r["pid"] == pid and r["holds_gil"])

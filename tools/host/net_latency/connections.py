@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from whystall.tools.collect.sock_diag import TIMESTAMPS
 from whystall.tools.host.common.snapshots import first_snapshot, last_snapshot
 from whystall.tools.recording.store import Recording
 
@@ -58,6 +59,15 @@ class Connection:
     sent_ago_ms: float | None
     """Time since data was last sent."""
     delivery_rate: int | None
+    data_in: int | None
+    """Segments with data that arrived."""
+    data_out: int | None
+    """Segments with data that were sent: at least one for each request."""
+    out_of_order: int | None
+    """Of `data_in`, arrived before an earlier one, which was lost or overtaken."""
+    receive_rtt_ms: float | None
+    """From an acknowledgement to the arrival of data that was sent after it (by timestamps); the longer of both
+    readings."""
 
     @property
     def loss_pct(self) -> float | None:
@@ -65,6 +75,13 @@ class Connection:
         if self.retransmits is None or not self.segments:
             return None
         return min(100.0, 100 * self.retransmits / self.segments)
+
+    @property
+    def out_of_order_pct(self) -> float | None:
+        """Share of the segments with data that arrived before an earlier one."""
+        if self.out_of_order is None or not self.data_in:
+            return None
+        return min(100.0, 100 * self.out_of_order / self.data_in)
 
     @property
     def network_limited_pct(self) -> float | None:
@@ -204,7 +221,19 @@ def _connection(
         silent_ms=float(silent) if silent is not None and row["bytes_received"] > 0 else None,
         sent_ago_ms=float(sent_ago) if sent_ago is not None else None,
         delivery_rate=known("delivery_rate"),
+        data_in=change("data_segments_in"),
+        data_out=change("data_segments_out"),
+        out_of_order=change("out_of_order"),
+        receive_rtt_ms=None if ended else _receive_rtt_ms(row, before),
     )
+
+
+def _receive_rtt_ms(*readings: Socket | None) -> float | None:
+    """Return the receiver's round trip. Without timestamps the kernel estimates it by the time in which a full window
+    arrives, which a slow sender makes long too (tcp_rcv_rtt_measure in net/ipv4/tcp_input.c)."""
+    known = [r["receive_rtt_us"] for r in readings if r is not None and r["options"] > 0 and r["options"] & TIMESTAMPS]
+    longest = max(known, default=0)
+    return longest / 1e3 if longest > 0 else None
 
 
 def _peer(row: Socket, other: Socket | None, *, serves: bool) -> str:

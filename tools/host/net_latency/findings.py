@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
 from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.thread_states import ThreadStates
+from whystall.tools.host.net_latency.arrivals import arrival_finding
 from whystall.tools.host.net_latency.connections import Connection
 from whystall.tools.host.net_latency.waits import NetWait
 
@@ -60,8 +61,8 @@ def judged(
             or _bandwidth(connection, place, window_ns)
             or _rtt(connection, place, window_ns)
         )
-        if judgement is not None:
-            results.append((sum(w.total_ns for w in own), judgement))
+        arrives = arrival_finding(connection, own, place, window_ns)
+        results += [(sum(w.total_ns for w in own), one) for one in (judgement, arrives) if one is not None]
     results.sort(key=lambda r: (-r[1].severity.rank, -r[0]))
     findings = [f for _, f in results[:_MOST]] + _made(waited, window_ns)
     tcp = [c for c in found if c.rtt_ms is not None and not c.is_local]

@@ -27,9 +27,10 @@ class Params(LiveParams):
 
 class Row(Model):
     """One connection over the window. `peer`: a process of this host, or the remote address. `busy_pct`: with data
-    unacknowledged; of it limited by the receiver's window, the send buffer, the network. `silent_ms`: since data last
-    arrived. `waited_ms`: threads waited for its data, longest at `code`; `peer_code`: line of a local peer at the end,
-    if exactly one of its threads has a Python stack. None: unknown, or not TCP."""
+    unacknowledged; of it limited by the receiver's window, the send buffer, the network. `receive_rtt_ms`: from an
+    acknowledgement to data sent after it; `out_of_order_pct`: of the segments received with data. `silent_ms`: since
+    data last arrived. `waited_ms`: threads waited for its data, longest at `code`; `peer_code`: line of a local peer at
+    the end, if exactly one of its threads has a Python stack. None: unknown, or not TCP."""
 
     pid: int
     comm: str
@@ -52,6 +53,8 @@ class Row(Model):
     receiver_limited_pct: float | None
     buffer_limited_pct: float | None
     network_limited_pct: float | None
+    receive_rtt_ms: float | None
+    out_of_order_pct: float | None
     unacked: int | None
     recv_queue: int
     send_queue: int
@@ -114,12 +117,14 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     by_inode = {c.inode: c for c in found}
     lines = [_wait(w, by_inode.get(w.inode), window_ns) for w in waited]
     complete = recording.manifest.saw_everything("objects")
+    findings = judged(found, waited, known, window_ns, complete=complete)
+    either = [f.attributes["peer"] for f in findings if f.attributes.get("limit") == "either"]
     return Judgement(
-        findings=judged(found, waited, known, window_ns, complete=complete),
+        findings=findings,
         data=Data(connections=rows[: params.top], peers=peers[: params.top], waits=lines[: params.top]),
         seen=len(rows) + len(lines),
         totals={"connections": len(rows), "peers": len(peers), "waits": len(lines)},
-        not_seen=[("short_connections", "")],
+        not_seen=[("short_connections", ""), *(("sender_not_observed", peer) for peer in either[:3])],
     )
 
 
@@ -147,6 +152,8 @@ def _row(connection: Connection, waited: Sequence[NetWait], known: ThreadStates)
         receiver_limited_pct=connection.rwnd_limited_pct,
         buffer_limited_pct=connection.sndbuf_limited_pct,
         network_limited_pct=connection.network_limited_pct,
+        receive_rtt_ms=connection.receive_rtt_ms,
+        out_of_order_pct=connection.out_of_order_pct,
         unacked=connection.unacked,
         recv_queue=connection.recv_queue,
         send_queue=connection.send_queue,
@@ -211,7 +218,7 @@ TOOL = Tool(
     kinds=frozenset(
         {
             *("net.no_answer", "net.loss", "net.receiver_slow", "net.bandwidth", "net.rtt"),
-            *("net.connect", "net.dns"),
+            *("net.connect", "net.dns", "net.transfer", "net.out_of_order"),
         }
     ),
     cost=2.0,

@@ -31,7 +31,8 @@ _DNS_PORTS = frozenset({53, 5353})
 
 @dataclass
 class NetWait:
-    """Waits of one thread for one thing at one line. `inode`: of the socket; -1 if it is not known."""
+    """Waits of one thread for one thing at one line. `inode`: of the socket; -1 if it is not known. `took`: the length
+    of each, ns."""
 
     pid: int
     tid: int
@@ -46,6 +47,7 @@ class NetWait:
     max_asked_ns: int = -1
     open: bool = False
     span: list[int] = field(default_factory=list)
+    took: list[int] = field(default_factory=list)
 
 
 def waits(recording: Recording, found: Sequence[Connection]) -> list[NetWait]:
@@ -73,6 +75,7 @@ def waits(recording: Recording, found: Sequence[Connection]) -> list[NetWait]:
         wall = r["end_ns"] - r["start_ns"]
         wait.count += 1
         wait.total_ns += wall
+        wait.took.append(wall)
         wait.max_ns = max(wait.max_ns, wall)
         wait.max_asked_ns = max(wait.max_asked_ns, r["asked_ns"])
         wait.open |= r["open"]
