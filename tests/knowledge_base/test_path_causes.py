@@ -9,7 +9,7 @@ from whystall.agent_server.diagnosis.assess import assess
 from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.verdict import conclude
 from whystall.knowledge_base.causes import considered_for, load_causes
-from whystall.knowledge_base.models import CauseState
+from whystall.knowledge_base.models import CauseState, Verdict
 from whystall.tools.contract.findings import Finding
 
 _RAN = sorted({tool for cause in load_causes().values() for tool in cause.examined_by})
@@ -136,6 +136,40 @@ def test_a_busy_disk_refutes_no_slow_device() -> None:
 def test_what_limits_the_connection_is_named_before_its_peer(kind: str, cause: str) -> None:
     limit = finding(kind, id="net", subject={"type": "process", "pid": victim().pid})
     assert leader(wait("socket"), limit) == cause
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "cause"),
+    [
+        ("net.transfer", {"limit": "network"}, "bandwidth_limit"),
+        ("net.transfer", {"limit": "either"}, "slow_peer"),
+        ("net.out_of_order", {}, "packet_loss"),
+    ],
+)
+def test_what_a_receiver_sees_alone_is_likely(kind: str, words: dict[str, str], cause: str) -> None:
+    causes, row = load_causes(), wait("socket")
+    seen = finding(kind, id="net", words=words, window_pct=40, later_pct=90)
+    found = conclude(causes, assess(causes, [row, seen], victim(), _RAN), [row, seen], victim(), [])
+    assert (found.cause, found.verdict, found.chain) == (cause, Verdict.LIKELY, ["w", "net"])
+
+
+_HELD = {"stopped": "stopped_process", "traced": "traced_process", "frozen": "frozen_cgroup"}
+_FOR_OTHERS: list[tuple[str, dict[str, str]]] = [
+    *((code, {}) for code in ("socket", "socket_full", "pipe", "pipe_full", "lock", "queue", "file_lock", "child")),
+    *(("queue", {"role": role}) for role in ("data_loader", "collective")),
+    *(("events", {"role": role}) for role in ("data_loader", "network_client", "collective")),
+    *(("collective", {"role": "collective"}), ("file", {"detail": "read fuse"})),
+]
+
+
+@pytest.mark.parametrize("held", _HELD)
+@pytest.mark.parametrize(("code", "words"), _FOR_OTHERS)
+def test_a_process_that_cannot_run_is_named_before_what_it_delays(code: str, words: dict[str, str], held: str) -> None:
+    row = hung(code, root_wait=held, root_by="p (9)", **words)
+    row.metrics["root_pct"] = 100.0
+    causes = load_causes()
+    found = conclude(causes, assess(causes, [row], victim(), _RAN), [row], victim(), [])
+    assert (found.cause, found.missing) == (_HELD[held], ["second_mechanism"])
 
 
 def test_an_io_limit_needs_a_fast_disk_and_long_waits() -> None:

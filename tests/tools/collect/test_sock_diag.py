@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from whystall.tools.collect.sock_diag import STATES, Channels, InetSocket, messages, mirrored, unix_socket
+from whystall.tools.collect.sock_diag import STATES, TIMESTAMPS, Channels, InetSocket, messages, mirrored, unix_socket
 
 
 def reply(
@@ -42,13 +42,21 @@ def test_a_reply_is_decoded() -> None:
     found = reply(1, A, B)
     assert (str(found.local), found.family, found.queues, found.tcp_info()) == ("127.0.0.1:4000", "inet", (10, 20), {})
     assert found.local.loopback
-    info = bytearray(b"\xff" * 192)
+    info = bytearray(b"\xff" * 232)
+    info[5] = TIMESTAMPS | 2
     info[68:72] = struct.pack("<I", 1500)
+    info[92:96], info[152:160] = struct.pack("<I", 90_000), struct.pack("<2I", 700, 30)
+    info[224:228] = struct.pack("<I", 12)
     attribute = struct.pack("=HH", 4 + len(info), 2) + info
     known = InetSocket(found._body + attribute, "tcp").tcp_info()
     assert known["rtt_us"] == 1500
+    assert known["options"] & TIMESTAMPS
+    assert [known[name] for name in ("receive_rtt_us", "data_segments_in", "data_segments_out")] == [90_000, 700, 30]
+    assert known["out_of_order"] == 12
     assert "min_rtt_us" not in known  # not measured yet
     assert "pacing_rate" not in known  # unlimited
+    before_5_4 = struct.pack("=HH", 4 + 224, 2) + info[:224]
+    assert "out_of_order" not in InetSocket(found._body + before_5_4, "tcp").tcp_info()
     older = struct.pack("=HH", 4 + 104, 2) + info[:104]
     assert "busy_us" not in InetSocket(found._body + older, "tcp").tcp_info()
 

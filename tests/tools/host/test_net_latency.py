@@ -139,6 +139,73 @@ def test_data_that_is_never_acknowledged() -> None:
     assert (finding.kind, finding.attributes["answer"]) == ("net.no_answer", "unreachable")
 
 
+# Ten requests for 400 kB each over 8 Mbit/s: data arrives every millisecond or two, and 100 ms after it was asked for.
+FETCHES = {
+    "options": 1,
+    "data_segments_out": (5, 15),
+    "data_segments_in": (100, 2900),
+    "bytes_received": (10_000, 4_010_000),
+    "receive_rtt_us": (0, 90_000),
+    "out_of_order": (0, 0),
+    "bytes_acked": (1000, 2000),
+    "segments_out": (100, 1100),
+}
+
+
+def fetching(silence_ms: float, parts: int, part_ms: float, **changed: Any) -> dict[str, Finding]:
+    """Findings about ten requests, each answered after a silence, in so many parts."""
+    made = Scene(window_s=WINDOW_S).seen("sockets", **(HEALTHY | FETCHES | changed))
+    for second in range(10):
+        made.wait(second, silence_ms, "recvfrom", user=ASKS, object="socket:[77]")
+        for part in range(parts):
+            at_s = second + (silence_ms + 0.1 + part * (part_ms + 0.1)) / 1e3
+            made.wait(at_s, part_ms, "recvfrom", user=ASKS, object="socket:[77]")
+    return {f.kind: f for f in judge(made.build(), Params(pid=PID)).findings if f.polarity is Polarity.ABNORMAL}
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "limit"),
+    [
+        ({}, "net.transfer", "network"),
+        # nothing queues on the way: the sender may be slow
+        ({"receive_rtt_us": 2000}, "net.transfer", "either"),
+        ({"receive_rtt_us": 90_000, "min_rtt_us": 80_000}, "net.transfer", "either"),  # it is far away
+        ({"options": 0}, "net.transfer", "either"),  # without timestamps the estimate says nothing
+        ({"receive_rtt_us": 2000, "out_of_order": (3, 403)}, "net.out_of_order", None),
+        # a full queue before a narrow link drops some
+        ({"out_of_order": (3, 403)}, "net.transfer", "network"),
+    ],
+)
+def test_data_that_arrives_part_by_part(changed: dict[str, Any], kind: str, limit: str | None) -> None:
+    (found,) = fetching(20, 300, 2, **changed).values()
+    assert (found.kind, found.attributes.get("limit")) == (kind, limit)
+    assert (found.subject.tid, found.attributes["code"]) == (PID, "fetch_batch (client.py:26)")
+    assert found.metrics["later_pct"] > 90
+    assert found.metrics["received_rate"] == pytest.approx(400_000)
+
+
+@pytest.mark.parametrize(
+    ("silence_ms", "parts", "changed"),
+    [
+        (400, 20, {}),  # the server thinks, then sends
+        (20, 300, {"data_segments_out": (5, 4000)}),  # a request for each part
+        (20, 300, {"bytes_received": (0, 30_000)}),  # messages, no transfer
+        (20, 300, {"data_segments_out": -1}),  # an older recording
+        (20, 300, {"remote": "127.0.0.1:9000"}),
+        (20, 5, {}),  # little waiting
+    ],
+)
+def test_waits_that_are_no_transfer(silence_ms: float, parts: int, changed: dict[str, Any]) -> None:
+    assert not fetching(silence_ms, parts, 2, **changed)
+
+
+def test_a_sender_that_was_not_observed_is_a_blind_spot() -> None:
+    made = Scene(window_s=WINDOW_S).seen("sockets", **(HEALTHY | FETCHES | {"receive_rtt_us": 1000}))
+    for part in range(2000):
+        made.wait(part * 0.005, 4, "recvfrom", user=ASKS, object="socket:[77]")
+    assert ("sender_not_observed", "10.0.0.2:9000") in judge(made.build(), Params(pid=PID)).not_seen
+
+
 def test_a_local_peer_is_named_by_its_process() -> None:
     other = {"inode": 88, "peer": 77, "pid": 900, "comm": "server", "fd": 4, "family": "inet", "protocol": "tcp"}
     data = looked(4000, (other | {"state": "established"},), peer=88, remote="127.0.0.1:9000")

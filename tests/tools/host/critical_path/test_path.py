@@ -230,3 +230,81 @@ def test_the_process_of_a_job_that_loses_most_is_chosen() -> None:
     data = account_of(scene)
     assert data.thread is not None
     assert (data.thread.tid, data.chosen_by) == (5002, "main_of_job")
+
+
+def still(scene: Scene, tid: int = PID, syscall: str = "futex", **more: object) -> None:
+    """A thread that waits all the time."""
+    scene.wait(0, 12_000, syscall, tid=tid, still=True, seeded=True, runnable_ns=0, **more)
+
+
+def held(scene: Scene, comm: str, **more: object) -> None:
+    """Another process, of which only the last look knows: it is stopped."""
+    scene.seen("threads", looks="end", **{"pid": PEER, "tid": PEER, "comm": comm, "state": "T", **more})
+
+
+def linked(scene: Scene, unread: int) -> None:
+    """A connection to a server, which has not read so many bytes."""
+    tcp = {"protocol": "tcp", "state": "established"}
+    scene.seen("sockets", inode=501, pid=PID, peer=502, local="127.0.0.1:4000", remote="127.0.0.1:80", **tcp)
+    server = {"comm": "rank", "local": "127.0.0.1:80", "remote": "127.0.0.1:4000", "recv_queue": unread}
+    scene.seen("sockets", inode=502, pid=PEER, peer=501, **server, **tcp)
+    scene.seen("sockets", inode=503, pid=PEER, protocol="tcp", state="listen", local="0.0.0.0:80")
+
+
+REDUCES = ("all_reduce (torch/distributed/distributed_c10d.py:1)", "average (ranks.py:21)")
+
+
+@pytest.mark.parametrize(
+    ("state", "what"), [({}, "stopped"), ({"tracer_pid": 7}, "traced"), ({"state": "S", "frozen": True}, "frozen")]
+)
+def test_a_collective_ends_in_a_connected_process_that_cannot_run(state: dict[str, object], what: str) -> None:
+    scene = Scene().thread()
+    still(scene, lock=64, user=REDUCES)
+    linked(scene, unread=0)
+    held(scene, "rank", **state)
+    found = row(told(scene), "collective")
+    assert (found.root, found.root_what) == ("rank (5000)", what)
+
+
+def test_a_presumed_end_of_a_chain_confirms_nothing() -> None:
+    scene = Scene().thread()
+    still(scene, lock=64, user=REDUCES)
+    linked(scene, unread=0)
+    held(scene, "rank")
+    result = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID}))
+    (waker,) = [f for f in result.findings if f.kind == "path.waker"]
+    assert (waker.subject.pid, waker.attributes["wait"]) == (PEER, "stopped")
+    assert "via" not in waker.attributes
+
+
+@pytest.mark.parametrize(("unread", "what"), [(900, "socket"), (0, "events")])
+def test_an_event_loop_waits_for_a_stopped_server_that_it_asked(unread: int, what: str) -> None:
+    scene = Scene().thread()
+    still(scene, syscall="epoll_wait", object="anon_inode:[eventpoll]", user=("run (loop.py:3)",))
+    linked(scene, unread)
+    held(scene, "rank")
+    found = row(told(scene), what)
+    assert found.root_what == ("stopped" if unread else "")
+
+
+def test_of_several_writers_of_a_pipe_the_stopped_one_is_taken() -> None:
+    scene = Scene().thread()
+    still(scene, syscall="read", object="pipe:[9]", user=("get (q.py:1)",))
+    for pid in (6000, PEER):
+        scene.seen("ends", looks="end", object="pipe:[9]", pid=pid, writes=True)
+    scene.seen("threads", looks="end", pid=6000, tid=6000, comm="worker", state="S", syscall="read")
+    held(scene, "worker")
+    found = row(told(scene), "pipe")
+    assert (found.root, found.root_what) == ("worker (5000)", "stopped")
+
+
+def test_a_file_operation_ends_in_the_stopped_server_of_its_file_system() -> None:
+    scene = Scene().thread()
+    still(
+        scene, syscall="openat", state="D", stack=("request_wait_answer", "fuse_simple_request"), user=("f (a.py:1)",)
+    )
+    scene.seen("threads", pid=PID, tid=PID, comm="train", state="D", syscall="openat", object="/mnt/a.bin")
+    scene.seen("ends", looks="end", object="/mnt/a.bin", pid=PEER, reads=True, writes=True)
+    held(scene, "filed")
+    found = row(told(scene), "file")
+    assert (found.root, found.root_what) == ("filed (5000)", "stopped")
