@@ -235,6 +235,21 @@ def test_the_line_of_the_program_that_waits_is_told() -> None:
     assert blamed.code == "save (train.py:212)"
 
 
+def test_a_stopped_process_that_the_victim_waits_for_is_the_actor() -> None:
+    words = {"wait": "collective", "open": "yes", "root_wait": "stopped", "root_by": "rank (9)"}
+    row = f("path.wait", "row", window_pct=100, total_ms=9000, max_ms=9000, count=1, **words)
+    more = {"waiter": f"train ({PID})", "wait": "stopped", "window_pct": 100}
+    waker = f("path.waker", "end", tid=9, pid=9, comm="rank", **more)
+    shares = dict.fromkeys(("user_pct", "system_pct", "runnable_pct", "idle_pct"), 0.0)
+    victim = Victim(pid=PID, tid=PID, comm="train", chosen_by="main_thread", blocked_pct=100, lost_pct=100, **shares)
+    assessed = assess(CAUSES, [row, waker], victim, ALL)
+    found = conclude(CAUSES, assessed, [row, waker], victim, [])
+    named = culprit(found, [row, waker], CAUSES, victim)
+    assert (found.cause, found.chain) == ("stopped_process", ["row", "end"])
+    assert named is not None
+    assert [(actor.pid, actor.comm) for actor in named.actors] == [(9, "rank")]
+
+
 @pytest.mark.parametrize("code", ["sampled", "events_lost", "no_engine", "not_permitted"])
 def test_what_was_not_seen_is_missing(code: str) -> None:
     found = judge(stalled(fsync(), blocked()), blind=[code, "io_uring"])

@@ -84,8 +84,8 @@ class Objects:
         return False
 
     def listens_to(self, pid: int, other: int) -> bool:
-        """Return whether a thread of process `pid` waits, at the end of the window, for what process `other` may send or write
-        to it through one socket or pipe."""
+        """Return whether a thread of process `pid` waits, at the end of the window, for what process `other` may send
+        or write to it through one socket or pipe."""
         for row in self.threads.values():
             name = row["object"] if row["pid"] == pid else ""
             if name.startswith(_PIPE) and other in self.writers(name, pid):
