@@ -262,7 +262,7 @@ def test_a_collective_ends_in_a_connected_process_that_cannot_run(state: dict[st
     still(scene, lock=64, user=REDUCES)
     linked(scene, unread=0)
     held(scene, "rank", **state)
-    found = row(told(scene), "collective")
+    found = row(account_of(scene), "collective")
     assert (found.root, found.root_what) == ("rank (5000)", what)
 
 
@@ -283,7 +283,7 @@ def test_an_event_loop_waits_for_a_stopped_server_that_it_asked(unread: int, wha
     still(scene, syscall="epoll_wait", object="anon_inode:[eventpoll]", user=("run (loop.py:3)",))
     linked(scene, unread)
     held(scene, "rank")
-    found = row(told(scene), what)
+    found = row(account_of(scene), what)
     assert found.root_what == ("stopped" if unread else "")
 
 
@@ -294,7 +294,7 @@ def test_of_several_writers_of_a_pipe_the_stopped_one_is_taken() -> None:
         scene.seen("ends", looks="end", object="pipe:[9]", pid=pid, writes=True)
     scene.seen("threads", looks="end", pid=6000, tid=6000, comm="worker", state="S", syscall="read")
     held(scene, "worker")
-    found = row(told(scene), "pipe")
+    found = row(account_of(scene), "pipe")
     assert (found.root, found.root_what) == ("worker (5000)", "stopped")
 
 
@@ -306,5 +306,5 @@ def test_a_file_operation_ends_in_the_stopped_server_of_its_file_system() -> Non
     scene.seen("threads", pid=PID, tid=PID, comm="train", state="D", syscall="openat", object="/mnt/a.bin")
     scene.seen("ends", looks="end", object="/mnt/a.bin", pid=PEER, reads=True, writes=True)
     held(scene, "filed")
-    found = row(told(scene), "file")
+    found = row(account_of(scene), "file")
     assert (found.root, found.root_what) == ("filed (5000)", "stopped")
