@@ -207,14 +207,14 @@ def _object_kind(
         return "lock", "memory"
     if kind == "join":
         return "join", "memory"
-    certain = [(took, k) for k, took in group.kinds.items() if k.detail != "presumed"]
+    certain = [(took, k) for k, took in group.kinds.items() if not k.presumed]
     if certain:
         took, most = max(certain)
         if 2 * took >= sum(group.kinds.values()) and most.code in _CERTAIN:
             return _CERTAIN[most.code], "function"
     if group.word in passing:
         return "lock", "passes"
-    if any(k == Kind("lock", "presumed") for k in group.kinds):
+    if any(k == Kind("lock", presumed=True) for k in group.kinds):
         return "unknown", "program_line"
     return "unknown", "none"
 

@@ -124,10 +124,12 @@ _RANKS = ("gloo::", "c10d::", "nccl", "ncclGroup", "MPI_", "PMPI_", "ompi_", "hc
 
 
 class Kind(NamedTuple):
-    """What a wait is for (`path_codes.WAITS`), or `mode` of running; `detail` as described there."""
+    """What a wait is for (`path_codes.WAITS`), or `mode` of running; `detail` as described there. `presumed`: only the
+    place where the thread waits suggests it, not what it waits on."""
 
     code: str
     detail: str = ""
+    presumed: bool = False
 
 
 def kernel_names(frames: Sequence[str]) -> list[str]:
@@ -240,8 +242,8 @@ def _futex(wait: Wait, gil_words: Collection[int], lock_words: Collection[int]) 
         return Kind("lock")
     if place.python and not place.library:
         # a lock's C method, called from a line of the program: `with lock`, lock.acquire()
-        return Kind("lock", "presumed")
-    return Kind("queue", "presumed")
+        return Kind("lock", presumed=True)
+    return Kind("queue", presumed=True)
 
 
 def _remote(names: Sequence[str]) -> str:

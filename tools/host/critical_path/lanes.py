@@ -92,7 +92,7 @@ def _waited(world: World, line: Timeline, wait: Wait) -> Span:
     long = wait.awake_ns - wait.start_ns >= 2 * world.window_ns // MOST_SPANS
     other = world.waker(line, wait, kind.code) if long or len(line.waits) <= MOST_SPANS // 2 else None
     return Span(
-        *(wait.start_ns, wait.awake_ns, kind.code, "" if kind.detail == "presumed" else kind.detail),
+        *(wait.start_ns, wait.awake_ns, kind.code, kind.detail),
         *(place.line, place.code, wait.path or world.objects.name(wait.object)),
         by=other.tid if other is not None else 0,
     )

@@ -43,7 +43,6 @@ class Row:
     open_ns: int = 0
     first_ns: int = -1
     last_ns: int = 0
-    presumed: bool = False
 
     @property
     def line(self) -> str:
@@ -158,7 +157,7 @@ def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait
     kept = "" if wait.object.startswith(INODE_NAMES) else named
     key = (code, "" if code == "cpu" else detail, place.line, kept)
     if key not in rows:
-        rows[key] = Row(code, "", detail.replace("presumed", ""), place, presumed=detail == "presumed")
+        rows[key] = Row(code, "", detail, place)
     if code != "cpu" and (wait.path or named):
         rows[key].objects[wait.path or named] += max(wait.end_ns - wait.start_ns, 1)
     return rows[key]
