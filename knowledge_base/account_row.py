@@ -13,6 +13,8 @@ class AccountRow(Model):
     seconds; `count` and `max_ms` of single waits or runs, None if not known. `code`: innermost line of Python;
     `function`: the innermost line of the program; `by`: who ended the wait or had the CPU; `chain`: the chain of waits
     as text; `root_*`: what the thread at its end did, `root_pct` in percent of the row's time. `open`: not ended.
+    `cpus`: the only ones that the thread may use, where that matters. `growth`: by what factor calls of the function
+    took longer in the last third of the window than in the first, 1 without a trend, None if not known.
     """
 
     finding: str = ""
@@ -34,4 +36,6 @@ class AccountRow(Model):
     root_object: str = ""
     root_pct: float = 0.0
     role: str = ""
+    cpus: str = ""
+    growth: float | None = None
     open: bool = False

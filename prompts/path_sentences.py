@@ -20,6 +20,8 @@ _USUAL = ("sleep", "timeout", "poll", "events", "cpu")
 _LONG = 200
 _RETRY = "retry"
 _NOTHING = Safe("")
+# Calls of a function that take longer by less than this factor are not said to grow.
+_GROWS = 1.2
 # train (812), train (813 of 812), train (812) +3
 _THREAD = re.compile(r"(.*?) ?\((\d+)(?: of (\d+))?\)(?: \+(\d+))?")
 # save (train.py:212), save (train.py)
@@ -65,7 +67,8 @@ class PathFormatter:
             return Safe(f"{text}{self._longest(words)}")
         if finding.kind == "path.pause":
             return Safe(f"{text}{self._mostly(words, metrics)}")
-        return Safe(f"{text}{self._meanwhile(words, metrics.get('root_pct', 0.0))}{self._remarks(words)}")
+        meanwhile = self._meanwhile(words, metrics.get("root_pct", 0.0))
+        return Safe(f"{text}{self._grows(metrics.get('growth_ratio'))}{meanwhile}{self._remarks(words)}")
 
     def lead(self, finding: Any, who: Safe, share: Safe = _NOTHING) -> Safe:
         """Return the first part of the sentence: who does what, and where."""
@@ -81,14 +84,15 @@ class PathFormatter:
         running = finding.kind == "path.running" or (finding.kind == "path.waker" and not words.get("wait"))
         return Safe(f"{who} {self._does(RUNNING if running else words.get('wait', 'unknown'), words, share)}")
 
-    def row(self, what: str, words: Mapping[str, str], root_pct: float = 0.0) -> Safe:
+    def row(self, what: str, words: Mapping[str, str], root_pct: float = 0.0, growth: float | None = None) -> Safe:
         """Return what a thread did, where, and what the thread that it waited for did. `what`: a code of waits,
-        ``running``, or ``rest``.
+        ``running``, or ``rest``. `growth`: of the calls of a function within the window, see `AccountRow`.
         """
         if what == REST:
             return Safe(self._texts["rest"])
         words = {**words, "wait": what}
-        return Safe(f"{self._does(what, words)}{self._meanwhile(words, root_pct)}{self._flag(words)}")
+        grows = self._grows(growth)
+        return Safe(f"{self._does(what, words)}{grows}{self._meanwhile(words, root_pct)}{self._flag(words)}")
 
     def pauses(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
         """Return that a pause recurs: its period, length and place."""
@@ -102,6 +106,12 @@ class PathFormatter:
         """Return a pause as a line of an account, without the thread."""
         words, metrics = finding.attributes, finding.metrics
         return Safe(f"{self.pauses(words, metrics)}{self._mostly(words, metrics)}")
+
+    def _grows(self, growth: float | None) -> Safe:
+        """Return whether the calls of a function take longer and longer; nothing if it is not known."""
+        if growth is None or growth <= 1 / _GROWS:
+            return Safe("")
+        return Safe(self._texts["grows" if growth >= _GROWS else "steady"].format(quantity(growth, "ratio")))
 
     def _share(self, finding: Any) -> Safe:
         pct = finding.window_pct
@@ -141,6 +151,8 @@ class PathFormatter:
         known = self._texts["cpu_details"].get(detail) if what == _CPU else self._retry(detail)
         parts = [known or self._name(short(detail, _LONG))] if detail else []
         parts += [self._name(short(words["object"], _LONG))] if words.get("object") else []
+        if cpus := words.get("cpus"):
+            parts.append(Safe(self._texts["only_cpus"].format(self._name(short(cpus, _LONG)))))
         return Safe(self._texts["about"].format(self._words["marks"]["comma"].join(parts)) if parts else "")
 
     def _retry(self, detail: str) -> Safe | None:

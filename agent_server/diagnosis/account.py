@@ -15,7 +15,7 @@ _RUNNING, _WAIT = "path.running", "path.wait"
 _NOTHING_PCT = 0.05
 _TEXTS = (
     *("mode", "detail", "code", "function", "object", "by", "chain"),
-    *("root_wait", "root_code", "root_by", "root_object", "role"),
+    *("root_wait", "root_code", "root_by", "root_object", "role", "cpus"),
 )
 
 
@@ -50,6 +50,7 @@ def _row(finding: Finding) -> AccountRow:
         max_ms=metrics.get("max_ms"),
         what="running" if finding.kind == _RUNNING else words.get("wait") or "unknown",
         root_pct=metrics.get("root_pct", 0.0),
+        growth=metrics.get("growth_ratio"),
         open=words.get("open") == "yes",
         **{name: words.get(name, "") for name in _TEXTS},
     )

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Literal
 
 from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
@@ -75,6 +75,7 @@ class Case:
         self.settled: Conclusion | None = None
         self.target_ended = False
         self.hangs = "hang" in concepts(symptom)
+        self.slow = not {"slow", "growing"}.isdisjoint(concepts(symptom))
         self._options: dict[str, Mapping[str, Any]] = {}
         self._all_findings: dict[str, Finding] = {}
         self._count = numbered
@@ -242,8 +243,9 @@ class Case:
         ]
         if self.target_ended:
             blind.append(BlindSpot(code="target_exited"))
+        reported: Literal["", "hangs", "slow"] = "hangs" if self.hangs else "slow" if self.slow else ""
         found = conclude(
-            self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, hangs=self.hangs
+            self.causes, self._decidable(), self.findings, self.victim(), blind, preferred, reported=reported
         )
         if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from whystall.agent_server.diagnosis.victim import PATH_ROWS
 from whystall.knowledge_base.causes import about, device_of, matches
@@ -40,6 +41,8 @@ _WAITS_PCT = 25.0
 _NOTHING_ASKED_PCT = 85.0
 # A process that runs for more than this share of the window handles requests.
 _SERVES_PCT = 3.0
+# A thread that runs for this share does its own work for most of the time.
+_WORKS_PCT = 50.0
 # Least share of a wait that the thread at the end of its chain must account for to confirm it.
 _MOSTLY = 0.6
 # Samples show where time went, trials what could be done: neither confirms a cause.
@@ -68,9 +71,9 @@ def conclude(
     blind: Sequence[BlindSpot],
     preferred: str | None = None,
     *,
-    hangs: bool = False,
+    reported: Literal["", "hangs", "slow"] = "",
 ) -> Conclusion:
-    """Return the verdict on `assessments`, which are in the order of `assess`. `hangs`: the reported symptom is a hang.
+    """Return the verdict on `assessments`, which are in the order of `assess`. `reported`: what the symptom says.
 
     The leading cause is ``confirmed`` if nothing is missing: a second mechanism, half of the lost time explained, a
     victim, no rival, and no blind spot that matters. `preferred`: name this cause instead if it is a rival of the
@@ -83,10 +86,10 @@ def conclude(
     if leader is None:
         exited = any(spot.code in ("target_exited", "target_oom_killed") for spot in blind)
         if victim is not None and any(f.kind in PATH_ROWS and f.subject.tid == victim.tid for f in findings):
-            found = _by_path(victim, findings, weak, exited)
+            found = _by_path(victim, findings, weak, exited, reported == "slow")
         else:
             found = _without_cause(victim, findings, weak, bool(unexamined), exited)
-        if hangs and found.verdict is Verdict.HEALTHY:  # the reported hang did not occur in the window
+        if reported == "hangs" and found.verdict is Verdict.HEALTHY:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["symptom_not_observed"])
         return found
     rivals = _rivals(causes, leader, assessments, by_id)
@@ -187,11 +190,11 @@ def _on_path(evidence: Sequence[Finding]) -> bool:
     return any(f.kind.startswith("path.") for f in evidence)
 
 
-def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exited: bool) -> Conclusion:
+def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exited: bool, slow: bool) -> Conclusion:
     """Return the verdict on a thread whose whole time is accounted for, if no cause is supported.
 
-    ``idle``: it waits at its poll, and no request is unanswered. ``healthy``: it does its own work. Else
-    ``inconclusive``, with the reasons.
+    ``idle``: it waits at its poll, and no request is unanswered. ``healthy``: it does its own work; if it is reported
+    to be `slow`, one observation cannot tell whether that work has grown. Else ``inconclusive``, with the reasons.
     """
     if exited:
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "target_exited"])
@@ -204,6 +207,8 @@ def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exite
         return Conclusion(verdict=Verdict.IDLE)
     unknown = sum(f.window_pct for f in own if f.attributes.get("wait") in ("unknown", "other"))
     if victim.lost_pct < 2 * STALL_PCT and unknown < STALL_PCT:
+        if slow and runs >= _WORKS_PCT:
+            return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["own_work"])
         return Conclusion(verdict=Verdict.HEALTHY)
     missing = [*weak, "unexplained_loss"]
     if sum(f.window_pct for f in own if "root_by" in f.attributes) >= _WAITS_PCT:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from making import finding, victim
 
@@ -10,6 +12,7 @@ from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.verdict import conclude
 from whystall.knowledge_base.causes import considered_for, load_causes
 from whystall.knowledge_base.models import CauseState, Verdict
+from whystall.knowledge_base.tokens import concepts
 from whystall.tools.contract.findings import Finding
 
 _RAN = sorted({tool for cause in load_causes().values() for tool in cause.examined_by})
@@ -22,6 +25,12 @@ def wait(code: str, pct: float = 40.0, /, *, id: str = "w", **more: str | float)
     kind = "path.running" if code == "running" else "path.wait"
     texts = words if code == "running" else {"wait": code, "open": "no", **words}
     return finding(kind, id=id, words=texts, window_pct=pct, **{**_NUMBERS, **numbers})
+
+
+def work(pct: float, **more: float) -> Finding:
+    """A function of the program that computes, as healthy programs do."""
+    words = {"mode": "user", "function": "f (a.py:1)"}
+    return finding("path.running", id="w1", words=words, polarity="normal", window_pct=pct, **more)
 
 
 def hung(code: str, /, **more: str) -> Finding:
@@ -66,7 +75,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("cpu", detail="own"), "thread_oversubscription"),
         (wait("cpu", detail="others"), "cpu_contention"),
         (wait("cpu", detail="pinned"), "wrong_affinity"),
-        (wait("cpu", detail="real_time"), "real_time_hog"),
+        (wait("cpu", detail="own_pinned", cpus="0"), "wrong_affinity"),
+        (wait("cpu", detail="own_cpuset", cpus="0-7"), "wrong_affinity"),
         (hung("stopped"), "stopped_process"),
         (wait("queue", root_wait="stopped"), "stopped_process"),
         (hung("frozen"), "frozen_cgroup"),
@@ -94,6 +104,8 @@ def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
     [
         (wait("sleep", 90.0), "training is slow", "sleep_in_code"),
         (wait("running", 95.0, mode="user", function="f (a.py:1)"), "it gets slower and slower", "own_hot_code"),
+        (work(50.0, interpreted_pct=45.0), "it is slow", "own_hot_code"),
+        (work(50.0, interpreted_pct=2.0, growth_ratio=1.4), "it is slow", "own_hot_code"),
         (wait("poll"), "it is slow", "polling_loop"),
         (wait("device", 70.0), "the steps are slow", "device_wait"),
         (hung("terminal", detail="read"), "it hangs", "waiting_for_person"),
@@ -104,6 +116,40 @@ def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
 def test_what_healthy_jobs_show_answers_a_symptom_only(row: Finding, symptom: str, cause: str) -> None:
     assert leader(row, symptom=symptom) == cause
     assert leader(row) is None
+
+
+@pytest.mark.parametrize(("symptom", "verdict"), [("it is slow", "inconclusive"), ("", "healthy"), ("ok?", "healthy")])
+def test_native_work_alone_is_no_fault(symptom: str, verdict: str) -> None:
+    found = work(97.0, interpreted_pct=3.0, growth_ratio=1.0)
+    reported: Literal["", "slow"] = "slow" if "slow" in concepts(symptom) else ""
+    who = victim().model_copy(update={"user_pct": 97.0, "lost_pct": 0.0})
+    causes = considered_for(load_causes(), symptom)
+    conclusion = conclude(causes, assess(causes, [found], who, _RAN), [found], who, [], reported=reported)
+    assert (conclusion.verdict.value, conclusion.cause) == (verdict, None)
+    assert conclusion.missing == (["own_work"] if verdict == "inconclusive" else [])
+
+
+def test_a_real_time_thread_is_named_with_who_it_is() -> None:
+    row = wait("cpu", 60.0, detail="real_time", by="spinner (77)")
+    hog = finding("sched.real_time", id="r1", subject={"pid": 77, "tid": 77}, words={"policy": "fifo"}, cpu_pct=95)
+    assert leader(row) is None
+    causes = considered_for(load_causes(), "")
+    found = assess(causes, [row, hog], victim(), _RAN)
+    assert found[0].cause == "real_time_hog"
+    assert "r1" in found[0].for_
+    assert not any(a.cause == "cpu_contention" and a.state is CauseState.SUPPORTED for a in found)
+
+
+@pytest.mark.parametrize("detail", ["own_pinned", "own_cpuset"])
+def test_own_threads_on_few_allowed_cpus_confirm_neither_cause(detail: str) -> None:
+    row = wait("cpu", 60.0, detail=detail, cpus="0")
+    counted = finding("sched.runqueue_delay", id="c1", subject=row.subject.model_dump(), window_pct=60, wait_s=6)
+    who, causes = victim(), considered_for(load_causes(), "")
+    found = assess(causes, [row, counted], who, _RAN)
+    assert {"wrong_affinity", "thread_oversubscription"} == {a.cause for a in found if a.state is CauseState.SUPPORTED}
+    conclusion = conclude(causes, found, [row, counted], who, [])
+    assert (conclusion.verdict.value, conclusion.cause) == ("likely", "wrong_affinity")
+    assert "rivals_open" in conclusion.missing
 
 
 @pytest.mark.parametrize(

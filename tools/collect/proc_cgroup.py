@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from whystall.tools.collect import proc_parse as parse
-from whystall.tools.contract.text import clean_path
+from whystall.tools.contract.text import clean, clean_path
 from whystall.tools.node.mounts import Mount
 
 NO_LIMIT_V1 = 1 << 62
@@ -52,6 +52,7 @@ class Hierarchies:
     def __init__(self, mounts: Iterable[Mount]) -> None:
         self._v1: dict[str, Mount] = {}
         self._v2: Mount | None = None
+        self._cpuset_v1: Mount | None = None
         for mount in mounts:
             if mount.fstype == "cgroup2":
                 self._v2 = self._v2 or mount
@@ -59,6 +60,8 @@ class Hierarchies:
                 for controller in ("cpu", "memory"):
                     if controller in mount.super_options:
                         self._v1.setdefault(controller, mount)
+                if "cpuset" in mount.super_options:
+                    self._cpuset_v1 = self._cpuset_v1 or mount
 
     def places(self, memberships: Iterable[Mapping[str, bytes]]) -> list[Place]:
         """Return the cgroups of `memberships` (see `CgroupView.membership`) and their ancestors."""
@@ -72,6 +75,22 @@ class Hierarchies:
                 v2.update(lineage(below_mount(membership.get(""), self._v2)))
         found = [Place(1, path, d.get("cpu"), d.get("memory")) for path, d in sorted(v1.items())]
         return found + self._unified(v2)
+
+    def cpuset(self, membership: Mapping[str, bytes]) -> str:
+        """Return the CPUs that the cgroup of a process may use, a list like ``0-3,8``; empty if unknown."""
+        found = [
+            (mount, below_mount(membership.get(controller), mount), name)
+            for mount, controller, name in (
+                (self._cpuset_v1, "cpuset", b"cpuset.effective_cpus"),
+                (self._v2, "", b"cpuset.cpus.effective"),
+            )
+            if mount is not None
+        ]
+        for mount, path, name in found:
+            for place in reversed(lineage(path)):  # where the controller is off, that of the nearest ancestor applies
+                if text := clean(read_file(directory_of(mount, place) + b"/" + name).strip()):
+                    return text
+        return ""
 
     def top_level(self) -> list[Place]:
         """Return the cgroups just below each hierarchy's root."""

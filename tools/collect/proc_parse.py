@@ -28,7 +28,8 @@ def ticks_ns(ticks: int) -> int:
 
 
 class PidStat(NamedTuple):
-    """/proc/PID/stat or /proc/PID/task/TID/stat; times in ns since the start of the process or thread."""
+    """/proc/PID/stat or /proc/PID/task/TID/stat; times in ns since the start of the process or thread. `priority`: of a
+    real-time thread, 1 (low) to 99; `policy`: its number in ``linux/sched.h``."""
 
     pid: int
     comm: str
@@ -42,6 +43,8 @@ class PidStat(NamedTuple):
     start_ticks: int
     rss_bytes: int
     block_io_ns: int
+    priority: int
+    policy: int
 
 
 def pid_stat(raw: bytes) -> PidStat:
@@ -67,6 +70,8 @@ def pid_stat(raw: bytes) -> PidStat:
         start_ticks=int(fields[19]),
         rss_bytes=int(fields[21]) * PAGE,
         block_io_ns=ticks_ns(int(fields[39])),
+        priority=int(fields[37]),
+        policy=int(fields[38]),
     )
 
 

@@ -22,6 +22,7 @@ from whystall.tools.collect.proc_disks import partitions, whole_disks
 from whystall.tools.collect.proc_filesystems import filesystems
 from whystall.tools.collect.proc_io_limits import IoLimitReader
 from whystall.tools.collect.proc_memory import read_memory
+from whystall.tools.collect.proc_real_time import OwnCpuTime, RealTimeThreads
 from whystall.tools.collect.proc_topology import cpu_rows
 from whystall.tools.collect.tables import PROC, filled
 from whystall.tools.contract.text import clean_path
@@ -67,8 +68,11 @@ class ProcReader:
         self._places: list[Place] = []
         self._cpus: set[int] = set()
         self._masks: dict[int, set[int]] = {}
+        self._cpusets: dict[int, str] = {}
         self._cgroup_of: dict[tuple[int, int], str] = {}
         self._delays = _delay_accounting()
+        self._real_time = RealTimeThreads(self._read, self._threads_of, clock)
+        self._own = OwnCpuTime(self._read, self._threads_of)
         self._io = IoLimitReader(self._view.mounts, self._membership, clock)
         self._next_host = self._next_threads = self._next_io = 0
         self._thread_cost_ns = 0
@@ -153,6 +157,10 @@ class ProcReader:
         for controller in ("cpu", "memory"):
             if not any(getattr(place, controller) for place in self._places):
                 spots.append(("cgroup_absent", controller))
+        if self._real_time.cut:
+            spots.append(("priorities_cut", ""))
+        if (share := self._own.starved()) is not None:
+            spots.append(("self_starved", f"{share:.0f} %"))
         if self._pids and not self._rows["threads"]:
             spots.append(("no_target_threads", self._target.describe()))
         elif self._pids and self._delays is False:
@@ -224,6 +232,7 @@ class ProcReader:
                 self._rows["memory"].append((self._clock(), place.name, place.version, *memory))
 
     def _sample_processes(self) -> None:
+        found: list[parse.PidStat] = []
         for name in os.listdir(self._proc):
             if not name.isdigit():
                 continue
@@ -235,6 +244,7 @@ class ProcReader:
             except PermissionError:
                 self._deny("stat", int(name))
                 continue
+            found.append(stat)
             now = self._clock()
             io = self._process_file(name, "io")
             counts = parse.keyed(io) if io is not None else {}
@@ -246,6 +256,7 @@ class ProcReader:
                     *(stat.threads, self._cgroup(name, stat)),
                 )
             )
+        self._rows["real_time"] += self._real_time.look(found)
 
     def _process_file(self, pid: str, name: str) -> bytes | None:
         try:
@@ -316,7 +327,14 @@ class ProcReader:
             return  # exited
         if cpus != self._masks.get(tid):
             self._masks[tid] = cpus
-            self._rows["affinity"].append((self._clock(), pid, tid, comm, format_cpus(cpus)))
+            self._rows["affinity"].append((self._clock(), pid, tid, comm, format_cpus(cpus), self._cpuset(pid)))
+
+    def _cpuset(self, pid: int) -> str:
+        """Return the CPUs of the cgroup of a process; empty if unknown."""
+        if pid not in self._cpusets:
+            raw = self._process_file(str(pid), "cgroup")
+            self._cpusets[pid] = Hierarchies(self._view.mounts).cpuset(self._view.membership(raw or b""))
+        return self._cpusets[pid]
 
     def _switches(self, base: str) -> tuple[int, int]:
         found = parse.keyed(self._read(f"{base}/status"))

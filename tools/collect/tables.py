@@ -142,8 +142,12 @@ PROC = {
     # Topology; -1 if unknown. Read once. Absent in recordings of version 0.1.
     "cpus": _schema("cpu node core package online:bool"),
     # The CPUs that a target thread may run on (a list like 0-3,8), at first and after each change. Absent in
-    # recordings of version 0.1.
-    "affinity": _schema(f"at_ns {_THREAD} cpus:str"),
+    # recordings of version 0.1. cpuset: those of its cgroup, empty if unknown.
+    "affinity": _schema(f"at_ns {_THREAD} cpus:str", added="cpuset:str"),
+    # Threads of the host with a real-time policy (fifo, rr, deadline) at the end that ran. run_ns: on a CPU between the
+    # start and the end, -1: unknown (it had another policy at the start). priority: 1 (low) to 99, of deadline 0. cpus:
+    # those that it may run on. Absent in older recordings.
+    "real_time": _schema(f"at_ns {_THREAD} policy:str priority run_ns cpus:str"),
 }
 
 # The page cache by its tracepoints. Pages are base pages: a folio of order n counts 2^n. `file` -1: unknown. `pid` 0:

@@ -44,6 +44,8 @@ BLIND_SPOTS = frozenset(
         "not_proven",  # the collector could not be shown to be alive
         "sampled",  # the procfs engine samples; shorter waits are missed and latencies are estimates
         "not_permitted",  # no permission; detail: what
+        "priorities_cut",  # too many threads on the host to read the policy of all
+        "self_starved",  # our own process waited for the CPU most of the time; detail: the share that it got
         "hidden_processes",  # of the whole host only some processes are shown here; detail: why
         "no_engine",  # the collector could not run at all; detail: why
         "io_uring",  # operations through io_uring or libaio are not system calls on a file

@@ -78,3 +78,16 @@ def test_hostile_names_come_out_inert(tmp_path: Path) -> None:
 
 def test_top_level_without_a_target(tmp_path: Path) -> None:
     assert sorted(p.name for p in v1(tmp_path).top_level()) == ["/job", "/pod"]
+
+
+def test_the_cpuset_of_the_nearest_cgroup_with_the_controller_applies(tmp_path: Path) -> None:
+    fill(tmp_path / "v2", {"cpuset.cpus.effective": "0-63\n"})
+    fill(tmp_path / "v2/pod", {"cpuset.cpus.effective": "0-7\n"})
+    fill(tmp_path / "v2/pod/box", {})
+    unified = Hierarchies([mount(tmp_path / "v2", "cgroup2", "rw")])
+    assert unified.cpuset({"": b"/pod/box"}) == "0-7"
+    assert unified.cpuset({"": b"/other"}) == "0-63"
+    fill(tmp_path / "v1/job", {"cpuset.effective_cpus": "3\n"})
+    older = Hierarchies([mount(tmp_path / "v1", "cgroup", "rw", "cpuset")])
+    assert older.cpuset({"cpuset": b"/job"}) == "3"
+    assert Hierarchies([]).cpuset({"": b"/job"}) == ""

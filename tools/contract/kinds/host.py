@@ -15,6 +15,8 @@ KINDS: dict[str, KindSpec] = {
     # `cpus`, `allowed_cpus`: those that the target may use, if it may not use all; the values are then about these
     "cpu.saturated": kind(_COUNTERS, "host", "busy_pct allowed_cpus runnable_per_cpu:ratio psi_some_pct", "cpus"),
     "cpu.neighbour": kind(_COUNTERS, "process", "cpu_pct"),
+    # a thread with a real-time policy (fifo, rr, deadline) that ran on the target's CPUs; `cpu_pct`: of one CPU
+    "sched.real_time": kind(_COUNTERS, "thread", "cpu_pct priority", "policy cpus"),
     "cgroup.cpu_throttled": kind(
         _COUNTERS,
         "cgroup",

@@ -13,15 +13,26 @@ _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 # of the program itself (``save (train.py:41)``); `stack`: its frames of Python, outermost first. `wait`, `mode` and
 # `role`: codes of `whystall.tools.host.common.path_codes`. `by`: who ended the wait, or took the CPU. `root_*`: what
 # the thread at the end of the chain of waits did in most of the time, in `root_pct` of it. `device`, `mount`: the
-# disk of the file `object`, and where it is mounted.
-_PATH = "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
+# disk of the file `object`, and where it is mounted. `cpus`: the only ones that the thread may use, where that matters.
+_PATH = (
+    "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
+    " cpus"
+)
 _LOCK = "window_pct total_ms max_ms count threads holder_pct"
 _HOLDER = "holder holder_code holder_doing"
 _PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct"
 
 KINDS: dict[str, KindSpec] = {
     # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.
-    "path.running": kind(Mechanism.SWITCHES, "thread", _PATH_METRICS, f"{_PATH} mode", share="window_pct"),
+    # `interpreted_pct`: of the window, in the program's own Python code rather than in native code that it calls.
+    # `growth_ratio`: time of a call in the last third of the window to that in the first third; 1 without a trend.
+    "path.running": kind(
+        Mechanism.SWITCHES,
+        "thread",
+        f"{_PATH_METRICS} interpreted_pct growth_ratio",
+        f"{_PATH} mode",
+        share="window_pct",
+    ),
     "path.wait": kind(Mechanism.SWITCHES, "thread", f"{_PATH_METRICS} requests_in_flight", _PATH, share="window_pct"),
     # What a thread did while another one waited for it; subject: that thread; `waiter`: the waiting one.
     "path.waker": kind(Mechanism.WAKER, "thread", _PATH_METRICS, f"{_PATH} mode waiter via", share="window_pct"),

@@ -144,6 +144,11 @@ class Place:
                     return role
         return ""
 
+    @property
+    def interpreted(self) -> bool:
+        """Whether the program's own Python code runs: no library's, and no extension called by it."""
+        return bool(self.python) and not self.library and not self.extension
+
     @cached_property
     def in_loop_callback(self) -> bool:
         """Whether an event loop called the program's innermost function: it cannot poll meanwhile."""

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import polars as pl
 
+from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.critical_path.real_time import RealTimeThread, cpus_of, kept_waiting_by, real_time_threads
 from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import World
 from whystall.tools.recording.store import Recording
@@ -27,9 +29,13 @@ _STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"
 def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: Sequence[Row]) -> list[Row]:
     """Return `rows` with the time without a CPU divided into ``quota`` and ``cpu``, and `detail` set for the latter."""
     found: list[Row] = []
+    crowded = crowded_cpus(recording, world, line)
     throttled = throttled_ns(recording)
     for row in rows:
         if row.code != "cpu":
+            root = row.root()
+            if row.mode == "spin" or (root is not None and root[0].code == "cpu"):
+                row.cpus = crowded
             found.append(row)
             continue
         long = sorted((took for took in row.took if took >= _THROTTLED_NS), reverse=True)
@@ -61,45 +67,70 @@ def throttled_ns(recording: Recording) -> int:
 
 
 def _who(recording: Recording, world: World, line: Timeline, row: Row) -> str:
+    """Return the detail of a row of waits for a CPU, and set its `by` and `cpus` where the detail depends on them."""
+    affinity = _Affinity(recording)
+    allowed, cpuset = affinity.of(line.tid)
+    host = recording.manifest.cpus
+    hogs = real_time_hogs(recording, line)
+    if kept_waiting_by(recording, hogs, row.total_ns, row.by, len(allowed) or host):
+        row.by = Counter()
+        for hog in hogs:
+            row.by[hog.pid, hog.comm] += hog.run_ns
+        return "real_time"
     known = row.by.total()
     if known < _MOSTLY * row.total_ns:
         return ""
-    own = sum(took for (pid, _), took in row.by.items() if pid in world.target)
-    allowed = _allowed(recording, line.tid)
-    if 0 < allowed < recording.manifest.cpus and _others_less_busy(recording):
+    own = sum(took for (pid, _), took in row.by.items() if pid in world.target) >= _MOSTLY * known
+    crowded = own and _busy_threads(world, affinity, allowed) > (len(allowed) or host)
+    if not 0 < len(allowed) < host:
+        return ("own" if crowded else "") if own else "others"
+    row.cpus = format_cpus(allowed)
+    if crowded and allowed == cpuset:
+        return "own_cpuset"
+    if _others_less_busy(recording):
         return "pinned"
-    if own < _MOSTLY * known:
-        return "others"
-    return "own" if _busy_threads(world) > (allowed or recording.manifest.cpus) else ""
+    return ("own_pinned" if crowded else "") if own else "others"
 
 
-def _busy_threads(world: World) -> int:
-    """Return how many threads of the target run, or would run, for a noticeable part of the window."""
+def real_time_hogs(recording: Recording, line: Timeline) -> list[RealTimeThread]:
+    """Return the other threads with a real-time policy that ran on CPUs that thread `line` may use."""
+    allowed, _ = _Affinity(recording).of(line.tid)
+    return [one for one in real_time_threads(recording, allowed) if one.tid != line.tid]
+
+
+class _Affinity:
+    """The CPUs that threads may run on; empty if unknown."""
+
+    def __init__(self, recording: Recording) -> None:
+        table = recording.find("proc.affinity")
+        rows = table.select("tid", "cpus", "cpuset").iter_rows() if table is not None else ()
+        self._rows: dict[int, tuple[str, str]] = {tid: (cpus, cpuset) for tid, cpus, cpuset in rows}
+
+    def of(self, tid: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the CPUs of a thread, and those of its cgroup."""
+        cpus, cpuset = self._rows.get(tid, ("", ""))
+        return cpus_of(cpus), cpus_of(cpuset)
+
+
+def _busy_threads(world: World, affinity: _Affinity, allowed: frozenset[int]) -> int:
+    """Return how many threads of the target run, or would run, for a noticeable part of the window on one of the CPUs
+    `allowed` (empty: on any)."""
     busy = 0
     for line in world.lines.values():
-        if line.pid in world.target:
+        mask, _ = affinity.of(line.tid)
+        if line.pid in world.target and (not allowed or not mask or mask & allowed):
             runnable = sum(wait.end_ns - wait.awake_ns for wait in line.waits)
             busy += line.running_ns + runnable >= _BUSY * world.window_ns
     return busy
 
 
-def _allowed(recording: Recording, tid: int) -> int:
-    """Return on how many CPUs thread `tid` may run; 0 if unknown."""
-    affinity = recording.find("proc.affinity")
-    if affinity is None:
-        return 0
-    rows = affinity.filter(pl.col("tid") == tid)["cpus"].to_list()
-    return _count(rows[-1]) if rows else 0
-
-
-def _count(cpus: str) -> int:
-    """Return how many CPUs a list like ``0-3,8`` has."""
-    total = 0
-    for part in cpus.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            total += (int(last) if last.isdigit() else int(first)) - int(first) + 1
-    return total
+def crowded_cpus(recording: Recording, world: World, line: Timeline) -> str:
+    """Return the CPUs that thread `line` may use, as a list, if they are not all of the host and fewer than the busy
+    threads of its job; else empty."""
+    affinity = _Affinity(recording)
+    allowed, _ = affinity.of(line.tid)
+    narrow = 0 < len(allowed) < recording.manifest.cpus
+    return format_cpus(allowed) if narrow and _busy_threads(world, affinity, allowed) > len(allowed) else ""
 
 
 def _others_less_busy(recording: Recording) -> bool:

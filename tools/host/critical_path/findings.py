@@ -26,7 +26,7 @@ _NORMAL = frozenset({"events", ABSENT})
 # Modes of running that are abnormal from this share of the window on, percent.
 _MODES = {"system": 10.0, "fault": 5.0, "interrupt": 5.0, "spin": 10.0, "garbage_collection": 5.0}
 # A thread that spends more than this in the bytecode of one function of the program has a function that is too slow;
-# training and inference spend their time in native code, or in many functions.
+# training and inference spend their time in native code, or in many functions. Percent of the window.
 _HOT_PCT = 60.0
 _SLACK_PCT = 0.5
 _LAG_PCT = 2.0
@@ -61,6 +61,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         "object": world.objects.name(row.object) if row.object.startswith("socket:[") else row.object or opened,
         "detail": row.detail,
         "by": main_actor(row),
+        "cpus": row.cpus,
     }
     if running:
         attributes["mode"] = row.mode
@@ -74,6 +75,10 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         "p50_ms": row.typical_ns / 1e6 if row.took else None,
         "asked_ms": row.requested_ns / 1e6 if row.requested_ns is not None else None,
     }
+    if running:
+        known = row.interpreted_ns is not None
+        metrics["interpreted_pct"] = 100.0 * (row.interpreted_ns or 0) / world.window_ns if known else None
+        metrics["growth_ratio"] = row.growth
     if row.code == "events":
         metrics["requests_in_flight"] = world.objects.requests_in_flight(subject.pid or 0)
     root = row.root()
@@ -102,7 +107,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
 def _running_is_bad(row: Row, share: float) -> bool:
     if row.mode in _MODES:
         return share >= _MODES[row.mode]
-    return share >= _HOT_PCT and bool(row.place.python) and not row.place.library and not row.place.extension
+    return row.interpreted_ns is not None and share * row.interpreted_ns >= _HOT_PCT * row.total_ns
 
 
 def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:

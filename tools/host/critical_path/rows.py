@@ -11,6 +11,7 @@ from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import NOWHERE, Place
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
+from whystall.tools.host.critical_path.growth import growth_of
 from whystall.tools.host.critical_path.walk import Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
@@ -18,6 +19,8 @@ INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
 """Prefixes of names that add nothing to the kind of the wait."""
 # A thread that runs for at least this share of the time that it runs or lacks a CPU counts as running.
 _RUNS = 0.3
+# Rows with less of the running time have too few samples to show that they grow.
+_JUDGED = 0.05
 ABSENT = "absent"
 """`code` of the row for the time in which the thread did not exist."""
 
@@ -25,7 +28,9 @@ ABSENT = "absent"
 @dataclass
 class Row:
     """A part of a thread's time. `code`: a wait's, `running`, or `ABSENT`. `took`: the lengths of its waits; `chains`:
-    what the threads did that it waited for; `by`: time by who ended the waits (tid), or had the CPU (pid)."""
+    what the threads did that it waited for; `by`: time by who ended the waits (tid), or had the CPU (pid).
+    `interpreted_ns`: time in the bytecode of Python, or in what the interpreter does for it, None: not known. `growth`:
+    see `growth_of`. `cpus`: the only ones that the thread may use, if its waits depend on that."""
 
     code: str
     mode: str = ""
@@ -41,6 +46,9 @@ class Row:
     codes: Counter[str] = field(default_factory=Counter)
     objects: Counter[str] = field(default_factory=Counter)
     open_ns: int = 0
+    interpreted_ns: int | None = None
+    growth: float | None = None
+    cpus: str = ""
     first_ns: int = -1
     last_ns: int = 0
 
@@ -211,6 +219,8 @@ def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
         rows[RUNNING, "", ""] = Row(RUNNING, "", total_ns=ran)
         return
     given = 0
+    # a sampler that reads frames of Python only cannot tell bytecode from native code that it calls
+    natives = any(sample.place.native for sample in line.samples)
     for number, sample in enumerate(line.samples, 1):
         took = ran * number // len(line.samples) - given
         given += took
@@ -224,6 +234,11 @@ def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
         row.count += 1
         row.lines[sample.place.line] += took
         row.codes[sample.place.code] += took
+        if natives:
+            row.interpreted_ns = (row.interpreted_ns or 0) + (took if sample.place.interpreted else 0)
+    for row in rows.values():
+        if row.code == RUNNING and row.total_ns >= _JUDGED * line.running_ns and row.place.function is not None:
+            row.growth = growth_of(line, row.place.function)
 
 
 def _recognise_polling(row: Row, window_ns: int) -> None:

@@ -17,7 +17,7 @@ from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
 from whystall.tools.host.critical_path.choose import Choice, choose_thread
-from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits
+from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits, real_time_hogs
 from whystall.tools.host.critical_path.findings import (
     chain_text,
     lag_finding,
@@ -28,6 +28,7 @@ from whystall.tools.host.critical_path.findings import (
 )
 from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
+from whystall.tools.host.critical_path.real_time import real_time_findings
 from whystall.tools.host.critical_path.retries import explain_retries
 from whystall.tools.host.critical_path.rows import Row, rows_of
 from whystall.tools.host.critical_path.stacks import path_stacks
@@ -54,7 +55,9 @@ class PathRow(Model):
     """A part of the thread's time. `what`: a wait (`path_codes.WAITS`), ``running``, or ``absent``; `mode`, `detail` as
     described there. `line`: in the program; `inner`: the innermost line of Python. `by`: who ended the waits, or had
     the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this time. `open_s`: how long a wait
-    that has not ended has lasted, at the end of the window."""
+    that has not ended has lasted, at the end of the window. `cpus`: the only ones that the thread may use, where
+    that matters. `growth`: of a function, by what factor its calls took longer in the last third of the window than in
+    the first."""
 
     what: str
     mode: str = ""
@@ -74,6 +77,8 @@ class PathRow(Model):
     root_what: str = ""
     root_line: str = ""
     root_pct: float | None = None
+    cpus: str = ""
+    growth: float | None = None
     open_s: float | None = None
 
 
@@ -156,6 +161,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     devices = FileDevices(recording)
     findings: list[Finding] = [devices.placed(one) for one in path_findings(world, line, rows)]
     findings += pause_findings(line, pauses, world.window_ns)
+    if any(row.detail == "real_time" for row in rows):
+        findings += real_time_findings(real_time_hogs(recording, line), world.window_ns)
     if lag is not None:
         findings.append(lag_finding(line, lag, world.window_ns))
     return Judgement(
@@ -269,6 +276,8 @@ def _path_row(world: World, row: Row) -> PathRow:
         root_what=root[0].code if root else "",
         root_line=root[0].line if root else "",
         root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,
+        cpus=row.cpus,
+        growth=row.growth,
         open_s=row.open_ns / 1e9 if row.open_ns else None,
     )
 
@@ -314,6 +323,6 @@ TOOL = Tool(
     data=Data,
     needs=_needs,
     judge=judge,
-    kinds=frozenset({"path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag"}),
+    kinds=frozenset({"path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag", "sched.real_time"}),
     cost=2.0,
 )

@@ -1,0 +1,109 @@
+"""Who had the CPUs that a thread waited for: recordings made by hand, on a host of two CPUs."""
+
+from __future__ import annotations
+
+import pytest
+from recordings import PID, Scene
+
+from whystall.tools.contract.findings import Finding
+from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
+from whystall.tools.recording.judging import judge
+
+OTHER, HOG = 4101, 77
+WINDOW_NS = 12_000_000_000
+
+
+def judged(scene: Scene) -> tuple[PathRow, list[Finding]]:
+    """The row of waits for a CPU, and the findings."""
+    result = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID}))
+    assert isinstance(result.data, Data)
+    (row,) = [one for one in result.data.rows if one.what == "cpu"]
+    return row, result.findings
+
+
+def waiting(by: int, comm: str, ms: float = 500) -> Scene:
+    """The main thread waits for a CPU for a part of each second, and runs for the rest."""
+    scene = Scene().thread(user=100 - ms / 10).thread(OTHER, "omp", user=50)
+    for second in range(12):
+        scene.wait(second, ms, "", state="R", runnable_ns=int(ms * 1e6), ran_pid=by, ran_comm=comm)
+    return scene
+
+
+def bound(scene: Scene, cpus: str, cpuset: str = "") -> Scene:
+    for tid in (PID, OTHER):
+        row = {"at_ns": 0, "pid": PID, "tid": tid, "comm": "train", "cpus": cpus, "cpuset": cpuset}
+        scene.tables.setdefault("proc.affinity", []).append(row)
+    return scene
+
+
+def hog(scene: Scene, share: float, cpus: str, tid: int = HOG) -> Scene:
+    row = {"at_ns": WINDOW_NS, "pid": tid, "tid": tid, "comm": "spinner", "policy": "fifo", "priority": 50}
+    scene.tables.setdefault("proc.real_time", []).append({**row, "run_ns": int(share * WINDOW_NS), "cpus": cpus})
+    return scene
+
+
+def busy(scene: Scene, *, allowed: int, inside: float, total: float) -> Scene:
+    """Shares of one CPU for which the target's CPUs, and all of the host, were busy."""
+    counts = {"target_cpu_count": (allowed, allowed), "target_cpu_busy_ns": (0.0, inside * WINDOW_NS)}
+    return scene.host(cpu_user_ns=(0.0, total * WINDOW_NS), cpu_idle_ns=(0.0, (2 - total) * WINDOW_NS), **counts)
+
+
+@pytest.mark.parametrize(
+    ("cpuset", "total", "detail"),
+    [
+        ("", 1.1, "pinned"),
+        ("", 2.0, "own_pinned"),
+        ("0-1", 2.0, "own_pinned"),
+        ("0", 2.0, "own_cpuset"),
+        ("0", 1.1, "own_cpuset"),
+    ],
+)
+def test_own_threads_on_fewer_cpus_than_the_host_has(cpuset: str, total: float, detail: str) -> None:
+    scene = busy(bound(waiting(PID, "train"), "0", cpuset), allowed=1, inside=1.0, total=total)
+    row, _ = judged(scene)
+    assert (row.detail, row.cpus) == (detail, "0")
+
+
+def test_strangers_on_the_only_allowed_cpu_while_the_other_is_busy_too() -> None:
+    row, _ = judged(busy(bound(waiting(99, "stress"), "0"), allowed=1, inside=1.0, total=2.0))
+    assert (row.detail, row.cpus) == ("others", "0")
+
+
+def test_real_time_threads_are_found_though_another_one_ran_last() -> None:
+    scene = waiting(99, "kworker/0:1", ms=900)
+    scene = busy(hog(hog(scene, 0.95, "0"), 0.95, "1", HOG + 1), allowed=2, inside=2.0, total=2.0)
+    scene.tables["proc.threads"] = [row for row in scene.tables["proc.threads"] if row["tid"] == PID]
+    row, findings = judged(scene)
+    assert (row.detail, row.by) == ("real_time", "spinner (77) +1")
+    named = [f for f in findings if f.kind == "sched.real_time"]
+    assert [f.subject.pid for f in named] == [HOG, HOG + 1]
+    assert named[0].attributes == {"policy": "fifo", "cpus": "0"}
+    assert named[0].metrics["cpu_pct"] == pytest.approx(95)
+
+
+@pytest.mark.parametrize(
+    ("share", "cpus", "inside", "detail"),
+    [
+        pytest.param(0.05, "0-1", 2.0, "others", id="it hardly ran"),
+        pytest.param(0.6, "0-1", 2.0, "others", id="strangers ran more"),
+        pytest.param(-1e-9, "0-1", 2.0, "others", id="how long it ran is not known"),
+        pytest.param(0.9, "0", 1.6, "real_time", id="nobody else ran"),
+    ],
+)
+def test_real_time_threads_are_blamed_only_if_they_had_the_cpus(
+    share: float, cpus: str, inside: float, detail: str
+) -> None:
+    scene = busy(hog(waiting(99, "stress", ms=400), share, cpus), allowed=2, inside=inside, total=2.0)
+    scene.tables["proc.threads"] = [row for row in scene.tables["proc.threads"] if row["tid"] == PID]
+    assert judged(scene)[0].detail == detail
+
+
+def test_a_real_time_thread_that_was_seen_on_the_cpu_is_blamed_no_longer_than_it_ran() -> None:
+    seen = waiting(HOG, "spinner")
+    assert judged(hog(seen, 0.5, "0"))[0].detail == "real_time"
+    assert judged(hog(waiting(HOG, "spinner"), 0.1, "0"))[0].detail == "others"
+
+
+def test_a_list_of_cpus_that_is_none_is_unknown() -> None:
+    row, _ = judged(bound(waiting(99, "stress"), "0-99999999"))
+    assert (row.detail, row.cpus) == ("others", "")
