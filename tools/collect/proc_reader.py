@@ -160,7 +160,7 @@ class ProcReader:
         if self._real_time.cut:
             spots.append(("priorities_cut", ""))
         if (share := self._own.starved()) is not None:
-            spots.append(("self_starved", f"{share:.0f} %"))
+            spots.append(("self_starved", f"{share:.2g} %"))
         if self._pids and not self._rows["threads"]:
             spots.append(("no_target_threads", self._target.describe()))
         elif self._pids and self._delays is False:
