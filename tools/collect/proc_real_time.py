@@ -54,7 +54,8 @@ class RealTimeThreads:
 
     def look(self, processes: Iterable[parse.PidStat]) -> list[Row]:
         """Return the rows of ``proc.real_time``, none at the first look. `processes`: all of the host."""
-        found, asked, latest = {}, 0, 0
+        found: dict[int, _Thread] = {}
+        asked = latest = 0
         for process in processes:
             latest = max(latest, process.start_ticks)
             tids = [process.pid] if process.policy in POLICIES else []

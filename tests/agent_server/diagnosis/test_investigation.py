@@ -24,8 +24,8 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
 
 
-def investigate(scene: Scene, **build: Any) -> Diagnosis:
-    return solve(RecordedObserver(scene.build(**build)), "slow")
+def investigate(scene: Scene, symptom: str = "slow", **build: Any) -> Diagnosis:
+    return solve(RecordedObserver(scene.build(**build)), symptom)
 
 
 def state(found: Diagnosis, cause: str) -> CauseState:
@@ -272,7 +272,7 @@ def slow_helper() -> Scene:
     ],
 )
 def test_a_busy_host_is_healthy(scene: Callable[[], Scene]) -> None:
-    found = investigate(scene())
+    found = investigate(scene(), "is anything wrong?")
     assert (found.verdict, found.cause, found.missing) == (HEALTHY, None, [])
     assert (found.culprit, found.chain, found.severity) == (None, [], Severity.INFO)
 

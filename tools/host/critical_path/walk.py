@@ -293,7 +293,7 @@ class World:
         steps: Counter[Step] = Counter()
         for sample in samples:
             code, kind = spinning_wait(sample.place), running_kind(sample.place, sample.kernel)
-            mode, detail = ("", "") if code else kind
+            mode, detail = ("", "") if code else (kind.code, kind.detail)
             steps[Step(line.tid, code or RUNNING, mode, detail, sample.place.line, "")] += 1
         for step, count in steps.items():
             yield (step,), (end - start) * count // len(samples)
