@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from recordings import Scene
 
+from whystall.tools.host.common.objects import objects_of
 from whystall.tools.host.common.places import Function, Place
 from whystall.tools.host.common.timelines import Sample, Timeline
 from whystall.tools.host.critical_path.growth import STEADY, growth_of
+from whystall.tools.host.critical_path.walk import World
 
 SEARCH = Function("search", "train.py")
 INSIDE = Place((("find", "train.py", 30), ("search", "train.py", 20), ("main", "train.py", 1)))
@@ -44,3 +47,12 @@ def test_few_calls_show_no_growth() -> None:
     assert growth_of(line([3, 9, 20, 40]), SEARCH) is None
     assert growth_of(line([500]), SEARCH) is None
     assert growth_of(Timeline(1, 1, "train"), SEARCH) is None
+
+
+def test_the_running_time_of_a_waker_is_divided_by_its_samples() -> None:
+    waker = line([3] * 10)
+    world = World({1: waker}, objects_of(Scene().thread().build()), 400, frozenset({1}))
+    waker.alive = (0, 400)
+    took = {chain[-1].line: took for chain, took in world.chains(waker, 0, 400)}
+    assert took == {"find (train.py:30)": 300, "step (train.py:10)": 100}
+    assert {chain[-1].mode for chain, _ in world.chains(waker, 0, 400)} == {"user"}
