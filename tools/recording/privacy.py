@@ -32,7 +32,7 @@ def _names(text: str) -> frozenset[str]:
 _BY_RULE: dict[Privacy, str] = {
     Privacy.PUBLIC: (
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
-        " family protocol source way code why unit cpus backend clock op dtype transport"
+        " family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
@@ -60,8 +60,8 @@ def of_column(table: str, column: str) -> Privacy | None:
 PUBLIC_ATTRIBUTES = _names(
     # codes, calls, errors, yes and no; functions of the kernel; CPUs, ranks and counts
     "advice answer cpus direct direction error event evidence expected files found frame_kind in_flight kernel_path"
-    " limit limit_file lock main_wait mode moves open operation operations own peers processes proof ranks reason role"
-    " root_wait state syscall wait what"
+    " limit limit_file lock main_wait mode moves open operation operations own peers policy processes proof ranks"
+    " reason role root_wait state syscall wait what"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
