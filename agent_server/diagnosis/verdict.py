@@ -113,7 +113,8 @@ def conclude(
         missing.append("not_tied")
     if not missing:
         verdict = Verdict.CONFIRMED
-    elif leader.explained_pct >= _LIKELY_PCT and victim is not None:
+    # a small part of the time is the answer to a symptom that is about it
+    elif victim is not None and (leader.explained_pct >= _LIKELY_PCT or causes[leader.cause].symptoms):
         verdict = Verdict.LIKELY
     else:
         verdict = Verdict.INCONCLUSIVE
