@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 BESIDE = (
-    "test_adding_collector",
     "test_bpf_session",
-    "test_convert_disk_full",
     "test_doctor_agrees",
     "test_doors_ftrace",
     "test_doors_live",
@@ -22,13 +20,19 @@ BESIDE = (
     "test_ftrace_engine",
     "test_ftrace_read",
     "test_least_privilege",
-    "test_recording_disk_full",
 )
 """Modules whose tests may run three at a time: they judge by what a program logged of itself and by the kernel's own
 accounts, or say which engine answered and what it could not see, whatever else the machine does. All others go one by
 one: each would be the other's noise, or they make the same control groups.
 """
-THOROUGH = ("test_ftrace_in_process", "test_hybrid_faults", "test_objects")
+THOROUGH = (
+    "test_adding_collector",
+    "test_convert_disk_full",
+    "test_ftrace_in_process",
+    "test_hybrid_faults",
+    "test_objects",
+    "test_recording_disk_full",
+)
 """Such modules for which `make test` has no time."""
 
 
