@@ -78,7 +78,7 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
         other = data.runner_up
         named = texts["path"]["runner_up"].format(f"{form.name(other.comm)} ({other.tid})") if other else ""
         lines.append(Safe(f"  {texts['chosen_by'][data.chosen_by]}{marks['semicolon'] if named else ''}{named}"))
-    rows = data.rows[:_ROWS]
+    rows = [row for row in data.rows if row.what != REST][:_ROWS]
     for row in rows:
         known = {
             **{"mode": row.mode, "detail": row.detail, "code": row.inner, "function": row.line, "object": row.object},

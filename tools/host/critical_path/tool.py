@@ -37,6 +37,7 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
 _DEFAULT_PERIOD_NS = 10_101_010.0
+REST = "rest"
 # Report blind spots from this share of the window on, percent.
 _NOTED_PCT = 2.0
 
@@ -52,12 +53,12 @@ class Params(LiveParams):
 
 
 class PathRow(Model):
-    """A part of the thread's time. `what`: a wait (`path_codes.WAITS`), ``running``, or ``absent``; `mode`, `detail` as
-    described there. `line`: in the program; `inner`: the innermost line of Python. `by`: who ended the waits, or had
-    the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this time. `open_s`: how long a wait
-    that has not ended has lasted, at the end of the window. `cpus`: the only ones that the thread may use, where
-    that matters. `growth`: of a function, by what factor its calls took longer in the last third of the window than in
-    the first."""
+    """A part of the thread's time. `what`: a wait (`path_codes.WAITS`), ``running``, ``absent``, or ``rest`` for all
+    shorter rows; `mode`, `detail` as described there. `line`: in the program; `inner`: the innermost line of Python.
+    `by`: who ended the waits, or had the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this
+    time. `open_s`: how long a wait that has not ended has lasted, at the end of the window. `cpus`: the only ones that
+    the thread may use, where that matters. `growth`: of a function, by what factor its calls took longer in the last
+    third of the window than in the first."""
 
     what: str
     mode: str = ""
@@ -171,7 +172,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             thread=_thread(line),
             chosen_by=choice.reason,
             runner_up=_thread(choice.runner_up) if choice.runner_up is not None else None,
-            rows=[_path_row(world, row) for row in rows[: max(params.top, 10)]],
+            rows=_path_rows(world, rows, max(params.top, 10)),
             pauses=[_pause_row(pause, world.window_ns) for pause in pauses[: params.top]],
             loop=_loop_row(world, line, lag) if lag is not None else None,
             threads=len(lines),
@@ -253,6 +254,15 @@ def _not_seen(recording: Recording, world: World, line: Timeline, rows: list[Row
 
 def _thread(line: Timeline) -> ThreadRow:
     return ThreadRow(pid=line.pid, tid=line.tid, comm=line.comm)
+
+
+def _path_rows(world: World, rows: list[Row], most: int) -> list[PathRow]:
+    """Return the longest rows, and a last one for the rest."""
+    left = rows[most:]
+    total_ns = sum(row.total_ns for row in left)
+    pct, count = 100.0 * total_ns / world.window_ns, sum(row.count for row in left)
+    rest = [PathRow(what=REST, window_pct=pct, total_ms=total_ns / 1e6, count=count)] if left else []
+    return [_path_row(world, row) for row in rows[:most]] + rest
 
 
 def _path_row(world: World, row: Row) -> PathRow:

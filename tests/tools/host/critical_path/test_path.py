@@ -211,6 +211,15 @@ def test_a_wait_in_a_function_that_the_event_loop_called_is_its_lag() -> None:
     assert (found.line, found.count) == ("handle (s.py:4)", 12)
 
 
+def test_rows_that_are_left_out_are_one_row_at_the_end() -> None:
+    scene = Scene().thread()
+    for number in range(20):
+        scene.wait(number / 2, 400 - number, "read", f"/data/{chr(97 + number)}.bin", state="D", runnable_ns=0)
+    data = account_of(scene, top=10)
+    assert sums_to_the_window(data)
+    assert [row.what for row in data.rows] == ["running", *["file"] * 9, "rest"]
+
+
 def test_waits_too_short_to_be_recorded_singly_are_counted() -> None:
     scene = Scene().thread(user=60)
     for step in range(2400):
