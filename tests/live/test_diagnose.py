@@ -133,7 +133,7 @@ def test_a_neighbour_on_the_same_cpu_is_contention(fast_directory: Path) -> None
         return ["taskset", "-c", "0", *argv]
 
     with (
-        Running("spinner.py", wrap=pinned),
+        Running("spinner.py", "--duration", 60, wrap=pinned),
         Running(SIMULATOR, "--directory", fast_directory, "--every", 1000, wrap=pinned) as program,
     ):
         program.until("step")

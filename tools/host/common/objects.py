@@ -95,6 +95,13 @@ class Objects:
                 return True
         return False
 
+    def is_accepted(self, socket: dict[str, Any]) -> bool:
+        """Return whether a client made the connection: a process of this host listens at its local port."""
+        port = _port(socket["local"])
+        return socket["protocol"] == "tcp" and any(
+            s["state"] == "listen" and _port(s["local"]) == port for s in self.sockets.values()
+        )
+
     def has_remote(self, pid: int) -> bool:
         """Return whether process `pid` listens nowhere, and has a connection to another host."""
         own = [s for s in self.sockets.values() if s["pid"] == pid and s["protocol"] == "tcp"]

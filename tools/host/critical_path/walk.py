@@ -79,8 +79,8 @@ class World:
             kind = wait_kind(wait, gil, locks)
             socket = self.objects.socket(wait.object)
             if kind.code == "socket" and socket is not None:
-                if socket["state"] == "listen":
-                    kind = Kind("events")  # nobody connects
+                if socket["state"] == "listen" or self.objects.is_accepted(socket):
+                    kind = Kind("events")  # no client connects, or sends a request
                 elif socket["remote"].endswith(":53"):
                     kind = Kind("dns", kind.detail)
             self._kinds[known] = kind

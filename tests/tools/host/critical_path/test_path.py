@@ -128,6 +128,16 @@ def test_a_poll_for_connections_is_idle_and_the_thread_that_answers_is_chosen() 
     assert (data.thread.tid, data.rows[0].what) == (OTHER, "lock")
 
 
+@pytest.mark.parametrize(("port", "what"), [(80, "events"), (5001, "socket")])
+def test_a_server_that_waits_for_a_request_is_idle_and_a_client_waits_for_its_peer(port: int, what: str) -> None:
+    scene = Scene().thread()
+    scene.seen("sockets", pid=PID, inode=7, protocol="tcp", state="listen", local="127.0.0.1:80")
+    scene.seen("sockets", pid=PID, inode=8, protocol="tcp", state="established", local=f"127.0.0.1:{port}")
+    for second in range(12):
+        scene.wait(second, 900, "recvfrom", object="socket:[8]", context="network", user=("read (s.py:3)",))
+    assert account_of(scene, tid=PID).rows[0].what == what
+
+
 def test_a_launcher_that_sleeps_is_passed_over_for_the_thread_that_works() -> None:
     scene = Scene().thread().thread(OTHER, "trainer", user=60)
     for second in range(12):
