@@ -98,4 +98,6 @@ def test_spinning_and_blocked_waits_for_a_device_are_waits_with_their_line(tmp_p
     lines = {name: f"step (train.py:{number})" for name, number in at.items()}
     # a quarter of the time each, but spinning gets little of it where others want the CPU, above all where it yields
     assert {name for name, line in lines.items() if share.get(line, 0) > 1} == set(lines), data.rows
-    assert all(row.what in ("device", "cpu") for row in data.rows if row.window_pct > 3), data.rows
+    # the wait in which the window began is known by its end alone, without a line
+    other = [row for row in data.rows if row.what not in ("device", "cpu") and row.window_pct > 3]
+    assert not [row for row in other if row.line or row.count > 1], other
