@@ -176,7 +176,10 @@ def _findings(
         _, tid, _, state, syscall, series = place
         span = spans.get((tid, syscall), (0, window_ns))
         # Waits of one system call on several locks: classified by what most of the time was.
-        lock = syscall in FILE_LOCKS or contended.get((tid, syscall), 0) / 1e6 >= sum(r.total_ms for r in group) / 2
+        locks = contended.get((tid, syscall), {})
+        lock = "contended" if syscall in FILE_LOCKS else ""
+        if sum(locks.values()) / 1e6 >= sum(r.total_ms for r in group) / 2:
+            lock = "contended" if locks.get("lock", 0) >= locks.get("interpreter", 0) else "interpreter"
         waits_on = (tid, state, syscall, series) in still
         found.append(_finding(place, group, span, waits_on, by_waker.get((tid, syscall)), lock))
     # A large pool of idle threads must not hide the one that is blocked.
@@ -184,28 +187,30 @@ def _findings(
     return found[:_FINDINGS] + [f for f in _normal(found, recording) if f.kind != "offcpu.lock_wait" or not undecided]
 
 
-def _contended(recording: Recording) -> tuple[dict[tuple[int, str], int], bool]:
-    """Return the time per (thread, system call) spent waiting for contended locks, and whether other waits may be for
-    locks too: those called from a line of the program, which may use a lock or a queue."""
+def _contended(recording: Recording) -> tuple[dict[tuple[int, str], dict[str, int]], bool]:
+    """Return the time per (thread, system call) spent waiting for contended locks, by ``lock`` or ``interpreter``, and
+    whether other waits may be for locks too: those called from a line of the program, which may use a lock or a
+    queue."""
     segments = recording.table("switches.segments")
     if not recording.has("objects"):
-        return contended_ns(segments), False
-    found: dict[tuple[int, str], int] = {}
+        return {key: {"lock": took} for key, took in contended_ns(segments).items()}, False
+    found: dict[tuple[int, str], dict[str, int]] = {}
     groups = groups_of(timelines(recording), objects_of(recording), thread_states_of(recording))
     for group in groups:
         if group.what in ("lock", "interpreter"):
             for tid, waiter in group.waiters.items():
                 for syscall, took in waiter.by_call.items():
-                    found[tid, syscall] = found.get((tid, syscall), 0) + took
+                    kinds = found.setdefault((tid, syscall), {})
+                    kinds[group.what] = kinds.get(group.what, 0) + took
     return found, any(group.what == "unknown" and group.evidence == "program_line" for group in groups)
 
 
 def _finding(
-    place: Place, group: list[Row], span: tuple[int, int], still: bool, waker: Waker | None, lock: bool
+    place: Place, group: list[Row], span: tuple[int, int], still: bool, waker: Waker | None, lock: str
 ) -> Finding:
     pid, tid, comm, state, syscall, series = place
     share = min(sum(r.window_pct for r in group), 100.0)
-    kind, bad = _classify(state, syscall, bool(series), share, lock)
+    kind, bad = _classify(state, syscall, bool(series), share, bool(lock))
     attributes = {"state": state} if state else {}
     if kind != "offcpu.preempted":
         attributes |= {"syscall": syscall, "open": "yes" if still else "no"}
@@ -218,7 +223,7 @@ def _finding(
         if waker is not None:
             attributes["waker"] = f"{waker.waker_comm} ({waker.waker_tid})"
     if kind == "offcpu.lock_wait" and lock:
-        attributes["lock"] = "contended"
+        attributes["lock"] = lock
     counts = [r.count for r in group if r.count is not None]
     longest = [r.max_ms for r in group if r.max_ms is not None]
     metrics = {

@@ -102,6 +102,16 @@ def test_offcputime_follows_the_evidence() -> None:
         assert "offcpu.lock_wait" not in normal
 
 
+@pytest.mark.parametrize(
+    ("user", "lock"),
+    [(("pthread_cond_timedwait", "take_gil", "use (job.py:10)"), "interpreter"), (("pthread_mutex_lock",), "contended")],
+)
+def test_offcputime_tells_the_interpreter_lock_from_others(user: tuple[str, ...], lock: str) -> None:
+    scene = thread(waited(user=user), WAITER)
+    findings = offcputime.judge(scene.build(), offcputime.Params()).findings
+    assert bad(findings)["offcpu.lock_wait"].attributes["lock"] == lock
+
+
 def test_each_threads_share_of_the_interpreter_lock() -> None:
     """Two threads take turns of 50 ms; a wait for the lock times out every 5 ms."""
     scene = Scene(window_s=SECONDS).thread(WAITER).thread(HOLDER, "holder")
