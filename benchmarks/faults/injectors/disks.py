@@ -29,9 +29,9 @@ def _mount_point(case: Case) -> Path:
     return place
 
 
-def _loop_ext4(case: Case, mib: int) -> tuple[Path, str]:
-    """Make an ext4 on a loop device in memory; return its directory and device number."""
-    image = Path("/dev/shm") / f"{case.name}.img"
+def _loop_ext4(case: Case, mib: int, backing: str = "/dev/shm") -> tuple[Path, str]:
+    """Make an ext4 on a loop device whose file is in `backing`; return its directory and device number."""
+    image = Path(backing) / f"{case.name}.img"
     case.journal.add("remove_tree", str(image))
     with image.open("wb") as file:
         file.truncate(mib << 20)
@@ -46,10 +46,15 @@ def _loop_ext4(case: Case, mib: int) -> tuple[Path, str]:
 
 
 def loop_disk(
-    case: Case, mib: int = 512, write_mib_s: float = 0, read_mib_s: float = 0, role: str = "job"
+    case: Case,
+    mib: int = 512,
+    write_mib_s: float = 0,
+    read_mib_s: float = 0,
+    role: str = "job",
+    backing: str = "/dev/shm",
 ) -> Generator[None, None, None]:
-    """Put the case's data on a loop device, and limit a process there (blkio.throttle)."""
-    _, number = _loop_ext4(case, mib)
+    """Put the case's data on a loop device, in memory or on a disk, and limit a process there (blkio.throttle)."""
+    _, number = _loop_ext4(case, mib, backing)
     place = group(case, "blkio")
     case.wrappers[role] = enter(place)
     yield

@@ -104,7 +104,10 @@ def test_offcputime_follows_the_evidence() -> None:
 
 @pytest.mark.parametrize(
     ("user", "lock"),
-    [(("pthread_cond_timedwait", "take_gil", "use (job.py:10)"), "interpreter"), (("pthread_mutex_lock",), "contended")],
+    [
+        (("pthread_cond_timedwait", "take_gil", "use (job.py:10)"), "interpreter"),
+        (("pthread_mutex_lock",), "contended"),
+    ],
 )
 def test_offcputime_tells_the_interpreter_lock_from_others(user: tuple[str, ...], lock: str) -> None:
     scene = thread(waited(user=user), WAITER)
