@@ -18,7 +18,7 @@ _EXAMINES: dict[str, frozenset[str]] = {
     "fileslower": _FILES | {"system"},
     "syscall_time": _FILES | {"system", "sleep", "timeout", "poll", "connect", "dns", "socket"},
     "biolatency": _FILES,
-    "page_cache": _FILES | {"fault"},
+    "page_cache": _FILES | {"fault", "swap_in"},
     "runqlat": frozenset({"cpu", "quota"}),
     "interrupts": frozenset({"cpu", "interrupt"}),
 }

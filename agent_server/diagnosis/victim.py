@@ -67,15 +67,18 @@ def choose_victim(findings: Sequence[Finding]) -> Victim | None:
 def victim_on_path(findings: Sequence[Finding], pid: int, tid: int, comm: str, chosen_by: str) -> Victim:
     """Return thread `tid` as the victim, with its time as the rows of its critical path account for it.
 
-    Lost are waits that are not a normal state, time without a CPU, and running that is no progress (abnormal rows).
+    Lost are waits that are not a normal state, time without a CPU, and running that is no progress (abnormal rows); of
+    an event loop also the stretches in which it does not poll, since all other requests wait meanwhile.
     """
     own = [f for f in findings if f.kind in PATH_ROWS and f.subject.tid == tid]
     runs = [f for f in own if f.kind == "path.running"]
     waits = {wait: sum(f.window_pct for f in own if f.attributes.get("wait") == wait) for wait in ("cpu", "quota")}
     idle = sum(f.window_pct for f in own if f.kind == "path.wait" and f.polarity is Polarity.NORMAL)
-    system = sum(f.window_pct for f in runs if f.attributes.get("mode") in ("system", "fault", "interrupt"))
+    system = sum(f.window_pct for f in runs if f.attributes.get("mode") in ("system", "fault", "swap_in", "interrupt"))
     runnable = sum(waits.values())
     waited = sum(f.window_pct for f in own if f.kind == "path.wait")
+    lags = [f for f in findings if f.kind == "path.loop_lag" and f.subject.tid == tid and _bad(f)]
+    lag = max((f.window_pct for f in lags), default=0.0)
     return Victim(
         pid=pid,
         tid=tid,
@@ -86,8 +89,12 @@ def victim_on_path(findings: Sequence[Finding], pid: int, tid: int, comm: str, c
         runnable_pct=runnable,
         blocked_pct=max(waited - idle - runnable, 0.0),
         idle_pct=idle,
-        lost_pct=min(sum(f.window_pct for f in own if f.polarity is Polarity.ABNORMAL), 100.0),
+        lost_pct=min(max(sum(f.window_pct for f in own if _bad(f)), lag), 100.0),
     )
+
+
+def _bad(finding: Finding) -> bool:
+    return finding.polarity is Polarity.ABNORMAL
 
 
 def choose_feeder(findings: Sequence[Finding], dispatchers: Sequence[Dispatcher]) -> Victim | None:

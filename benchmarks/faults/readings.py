@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.faults.case import Case
 from benchmarks.faults.log import Span, median
 
+_SESSION, _CPU_TIMES = 6, (14, 15, 16, 17)  # columns of /proc/PID/stat, proc_pid_stat(5)
 _TICK_S = 0.01
 
 
@@ -165,17 +166,20 @@ def _others_cpu_pct(case: Case) -> float:
     with Path("/proc/stat").open() as file:
         numbers = [int(word) for word in file.readline().split()[1:]]
     busy = sum(numbers) - numbers[3] - numbers[4]
-    own = sum(_group_ticks(pid) for pid in case.pids.values())
-    return (busy - own) * _TICK_S * 100
+    return (busy - _session_ticks(set(case.pids.values()))) * _TICK_S * 100
 
 
-def _group_ticks(pid: int) -> float:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return 0.0
-    words = text.rpartition(")")[2].split()
-    return sum(float(words[column - 3]) for column in (14, 15, 16, 17))
+def _session_ticks(sessions: set[int]) -> float:
+    """Return the CPU time of all processes of these sessions, with that of children that have ended."""
+    found = 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = path.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(words[_SESSION - 3]) in sessions:
+            found += sum(float(words[column - 3]) for column in _CPU_TIMES)
+    return found
 
 
 LOGGED: Mapping[str, Callable[..., float]] = {

@@ -47,7 +47,7 @@ def scope(diagnosis: dict[str, Any]) -> dict[str, list[str]]:
         add("device", subject.get("device"))
         add("cgroup", subject.get("cgroup"))
         add("code", *(words.get(key) for key in _CODE_KEYS))
-        add("wait", words.get("wait"), words.get("root_wait"))
+        add("wait", words.get("wait"), words.get("root_wait"), words.get("mode"))
         for key in _OBJECT_KEYS:
             text = words.get(key, "")
             add("pid", *_NUMBER.findall(text))

@@ -7,7 +7,12 @@ from hooks import Hooks
 
 class Callbacks(Hooks):
     def on_start(self):
-        self.state = [bytearray(os.urandom(4096) * 256) for _ in range(self.job.settings["mib"])]
+        self.state = []
+        self.on_settings()
+
+    def on_settings(self):
+        while len(self.state) < self.job.settings["mib"]:
+            self.state.append(bytearray(os.urandom(4096) * 256))
 
     def on_step(self, number):
         with self.job.phase("touch"):

@@ -34,6 +34,7 @@ _RESTARTS = {
 
 # Kinds of waits by functions in the kernel stack. The first entry that occurs decides, so the cause precedes the
 # operation that contains it: reclaim within a page fault within a read.
+_SWAPS = ("do_swap_page", "swapin_readahead", "swap_read_folio", "swap_readpage")
 _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("stopped", ("do_signal_stop", "do_jobctl_trap")),
     ("traced", ("ptrace_stop",)),
@@ -52,7 +53,7 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
             *("__alloc_pages_direct_compact", "try_charge_memcg"),
         ),
     ),
-    ("swap", ("do_swap_page", "swapin_readahead", "swap_read_folio", "swap_readpage")),
+    ("swap", _SWAPS),
     ("file_lock", ("flock_lock_inode_wait", "posix_lock_inode_wait", "locks_lock_inode_wait", "fcntl_setlk")),
     ("page_fault", ("filemap_fault", "do_read_fault", "do_cow_fault", "do_shared_fault", "fuse_vma_fault")),
     ("io_uring", ("io_cqring_wait", "io_wq_worker", "read_events")),
@@ -287,7 +288,7 @@ def running_kind(place: Place, kernel: Sequence[str]) -> Kind:
     if entry == "sched_yield":
         return Kind("spin", entry)
     if not entry and any(name in _FAULTS for name in names):
-        return Kind("fault")
+        return Kind("swap_in" if any(name.startswith(_SWAPS) for name in names) else "fault")
     if not entry and any(name.startswith(_INTERRUPTS) for name in names):
         return Kind("interrupt")
     if entry:

@@ -52,7 +52,7 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
        eligible only if `stands_still`, or if the main thread is stuck too.
     4. The main thread, if that thread is parked.
     """
-    lines = [line for line in world.lines.values() if line.pid in world.target and not _is_kernel(line)]
+    lines = [line for line in world.lines.values() if line.pid in world.target and not world.is_kernel(line)]
     if not lines:
         return None
     uses = _uses(world, lines)
@@ -75,10 +75,6 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
     if able and not _parked(able[0], uses[able[0].tid]):
         return choice(able[0], "stuck_thread" if uses[able[0].tid].stuck else "most_progress")
     return choice(main or ranked[0], "main_thread")
-
-
-def _is_kernel(line: Timeline) -> bool:
-    return line.pid <= 0 or line.pid == 2
 
 
 def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:

@@ -191,8 +191,9 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
         other = world.waker(line, wait, kind.code)
         if other is not None and code not in ("sleep", "timeout"):
             row.by[other.tid, other.comm] += blocked
-            for chain, took in world.chains(other, wait.start_ns, wait.awake_ns, (line.tid,)):
-                row.chains[chain] += took
+            for chain, took in world.answers(other, wait.start_ns, wait.awake_ns, (line.tid,)):
+                if chain:
+                    row.chains[chain] += took
     if runnable > 0:
         row = _row(rows, "cpu", "", wait, world)
         _count(row, wait, runnable)

@@ -17,6 +17,8 @@ from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
 
 _DEPTH = 12
+_KTHREADD = 2
+_ON_CPU = (RUNNING, "cpu")
 # Most waits that are followed for one table; further ones count as not followed.
 _BUDGET = 400_000
 # A thread that waits again in the same place this soon after a time-out is in the same wait.
@@ -69,6 +71,10 @@ class World:
     """(tid, pid): a thread that is taken to wait for a process that cannot run, since no object names what it waits
     for."""
     spent: int = 0
+
+    def is_kernel(self, line: Timeline) -> bool:
+        """Return whether a thread belongs to the kernel: a child of kthreadd, or an idle thread."""
+        return line.pid <= 0 or line.pid == _KTHREADD or line.pid in self.children.get(_KTHREADD, ())
 
     def kind(self, line: Timeline, wait: Wait) -> Kind:
         """Return what a wait is for."""
@@ -275,8 +281,20 @@ class World:
         if other is None or other.tid in path:
             yield (own,), end - start
             return
-        for chain, took in self.chains(other, start, end, (*path, line.tid)):
+        for chain, took in self.answers(other, start, end, (*path, line.tid)):
             yield (own, *chain), took
+
+    def answers(
+        self, line: Timeline, start: int, end: int, path: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[Step, ...], int]]:
+        """Yield what thread `line`, for which another waits, did in [start, end), as `chains` does.
+
+        A worker of the kernel that runs does what the other thread asked for, so that its chain is empty: the operation
+        itself is the end.
+        """
+        kernel = self.is_kernel(line)
+        for chain, took in self.chains(line, start, end, path):
+            yield () if kernel and chain[0].code in _ON_CPU else chain, took
 
     def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
         """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits, or

@@ -155,4 +155,5 @@ def test_a_thread_that_yields_spins_and_one_in_a_call_or_fault_is_in_the_kernel(
     assert running_kind(place, ("schedule", "__x64_sys_sched_yield")).code == "spin"
     assert running_kind(place, ("copy_page_to_iter", "__x64_sys_read")) == Kind("system", "read")
     assert running_kind(place, ("clear_page_erms", "handle_mm_fault", "asm_exc_page_fault")).code == "fault"
+    assert running_kind(place, ("lzo1x_decompress_safe", "do_swap_page", "asm_exc_page_fault")).code == "swap_in"
     assert running_kind(place, ("handle_softirqs", "irq_exit_rcu")).code == "interrupt"
