@@ -121,7 +121,7 @@ def of_finding(finding: Finding) -> Iterator[str]:
         yield f"quota:{_power(quota)}"
     if period := metrics.get("period_s"):
         yield f"period:{max((p for p in _PERIODS if p <= period), default=0):g}"
-    if finding.kind == "cpu.neighbour":
+    if finding.kind in ("cpu.neighbour", "disk.neighbour"):
         yield from _program("neighbour", subject.comm or "")
     yield from _program("neighbour", words.get("neighbour", ""))
     if finding.kind.startswith("path."):

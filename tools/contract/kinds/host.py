@@ -59,5 +59,8 @@ KINDS: dict[str, KindSpec] = {
     "memory.oom_kill": kind(_COUNTERS, "process", "window_pct anon_bytes limit_bytes", "limit_of", share="window_pct"),
     # the same where only the cgroup is known
     "memory.oom_kills": kind(_COUNTERS, "cgroup", "count limit_bytes", "limit_of"),
+    # another process that reads from or writes to storage while the target waits for I/O; `bytes_pct`: of the bytes of
+    # all processes
+    "disk.neighbour": kind(_COUNTERS, "process", "read_rate:bytes/s write_rate:bytes/s bytes_pct"),
     "disk.saturated": kind(_COUNTERS, "device", "util_pct await_ms iops:1/s read_rate:bytes/s write_rate:bytes/s"),
 }

@@ -13,6 +13,7 @@ from whystall.tools.contract.findings import Finding, Polarity, Severity, Subjec
 from whystall.tools.contract.proportion import wilson
 from whystall.tools.host.common.findings import finding, severity
 from whystall.tools.host.host_snapshot import data
+from whystall.tools.host.host_snapshot.disk_neighbours import disk_neighbours
 from whystall.tools.host.host_snapshot.measures import Measures, ThreadTime, share
 from whystall.tools.recording.target import Target
 
@@ -68,6 +69,7 @@ def findings(m: Measures, target: Target) -> list[Finding]:
         *_memory(m),
         *_memory_limit(m, target),
         *_disks(m),
+        *disk_neighbours(m),
     ]
 
 

@@ -75,8 +75,8 @@ TOOL = Tool(
         {
             *("thread.time", "sched.runqueue_delay", "process.system_time", "process.io_wait", "process.major_faults"),
             *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
-            *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated", "filesystem.full"),
-            "cgroup.io_limit",
+            *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated", "disk.neighbour"),
+            *("filesystem.full", "cgroup.io_limit"),
         }
     ),
     cost=1.0,

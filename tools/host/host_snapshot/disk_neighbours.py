@@ -1,0 +1,53 @@
+"""Find the other processes that use the disks while the target waits for I/O. Pure."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.findings import Finding, Severity, Subject
+from whystall.tools.host.common.findings import finding
+from whystall.tools.host.host_snapshot import data
+from whystall.tools.host.host_snapshot.measures import Measures, share
+
+# A process with less of the bytes that all processes move, or with a lower rate, is not named.
+_LEAST_PCT = 10.0
+_LEAST_RATE = 100_000.0
+_MOST = 5
+# Least share of a thread's time in uninterruptible sleep, or in block I/O, at which the target waits for I/O.
+_WAITS_PCT = 10.0
+_WAITS_SAMPLES = 2
+
+
+def disk_neighbours(m: Measures) -> list[Finding]:
+    """Return a finding for each other process that reads from or writes to storage much, by bytes per second; none
+    unless the target waits for I/O.
+
+    The counters (/proc/PID/io) do not say which disk a process uses, and count a buffered write when the page becomes
+    dirty (Documentation/filesystems/proc.rst).
+    """
+    if not m.target_pids or not _waits(m):
+        return []
+    total = sum(_rate(p) for p in m.processes)
+    others = sorted((p for p in m.processes if not p.in_target), key=_rate, reverse=True)
+    return [
+        finding(
+            "disk.neighbour",
+            Subject(type="process", pid=p.pid, comm=p.comm),
+            m.span,
+            {
+                "read_rate": p.read_bytes_rate,
+                "write_rate": p.write_bytes_rate,
+                "bytes_pct": 100 * _rate(p) / total,
+            },
+            Severity.MINOR,
+        )
+        for p in others[:_MOST]
+        if _rate(p) >= max(_LEAST_RATE, total * _LEAST_PCT / 100)
+    ]
+
+
+def _waits(m: Measures) -> bool:
+    blocked = any(t.uninterruptible >= max(_WAITS_SAMPLES, t.samples * _WAITS_PCT / 100) for t in m.threads)
+    return blocked or any(share(t.block_io_s or 0.0, m.span_s) >= _WAITS_PCT for t in m.threads)
+
+
+def _rate(process: data.Process) -> float:
+    return (process.read_bytes_rate or 0.0) + (process.write_bytes_rate or 0.0)
