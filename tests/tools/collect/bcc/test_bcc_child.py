@@ -42,13 +42,20 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_lines_are_whole_and_the_rest_comes_after_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])  # SIG_IGN: started by `&` of a shell script
+def test_lines_are_whole_and_the_rest_comes_after_the_interrupt(
+    before: signal.Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(child_module, "_AGAIN_S", 3.0)  # the first may be lost; a second must not end the last print
-    child = start(
-        "import signal, time\ntry:\n  print('one\\ntw', end='', flush=True)\n  while True: time.sleep(0.1)\n"
-        "except KeyboardInterrupt:\n  signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "  print('o\\nlast', end='', flush=True)"
-    )
+    ours = signal.signal(signal.SIGINT, before)
+    try:
+        child = start(
+            "import signal, time\ntry:\n  print('one\\ntw', end='', flush=True)\n  while True: time.sleep(0.1)\n"
+            "except KeyboardInterrupt:\n  signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            "  print('o\\nlast', end='', flush=True)"
+        )
+    finally:
+        signal.signal(signal.SIGINT, ours)
     assert lines_of(child, 1) == ["one"]
     assert child.finish(20) == ["two", "last"]
     assert child.cut is None
