@@ -51,7 +51,7 @@ twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel)
 test:
 	@$(MAKE) --no-print-directory --jobs 3 build .setup/test-packages .setup/bytecode
 	$(call run_tests,$(unit) -m 'not thorough')
-	$(call twice,--host)
+	$(call twice,--host,-k "not no_kprobes")
 	$(call run_tests,$(beside) -m 'beside and not thorough')
 
 # Every worker collects all files that it is given.

@@ -46,7 +46,7 @@ def hiding(command: str) -> list[str]:
     ("way", "tools", "engines", "without_ebpf"),
     [
         pytest.param([], SOME, {"ebpf", "tracefs", "procfs"}, None, id="root"),
-        pytest.param(without(ALL), SOME, {"ebpf", "procfs"}, None, id="capabilities-only"),
+        pytest.param(without(ALL), SOME, {"ebpf", "procfs"}, None, id="capabilities-only", marks=pytest.mark.thorough),
         pytest.param(without(["bpf", *READING]), FEW, {"procfs"}, "not permitted", id="bpf-without-perfmon"),
         pytest.param(without(READING), SOME, {"procfs"}, "not permitted", id="unprivileged"),
         pytest.param(hiding(HIDDEN_BTF), SOME, {"tracefs", "procfs"}, "BTF", id="hidden-btf"),

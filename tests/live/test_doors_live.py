@@ -143,7 +143,7 @@ def test_a_second_window_is_refused_while_one_is_open(env: dict[str, str]) -> No
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("tool", "at"), [("fileslower", ""), ("diagnose", "step 1: "), ("diagnose", "step 2: ")])
 async def test_a_cancelled_request_detaches_and_the_next_call_works(
     tool: str, at: str, mode: str, env: dict[str, str], tmp_path: Path

@@ -111,6 +111,7 @@ def test_with_the_five_every_tool_sees_what_root_sees(ask: Ask, file: Path) -> N
     assert "work_in_python" in json.dumps(said["cpu_profile"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lacking", NEEDED)
 def test_each_of_the_five_is_needed(lacking: str, ask: Ask) -> None:
     """And what is lost without it is said, never passed over."""

@@ -187,6 +187,7 @@ def test_a_reader_that_leaves_is_not_our_failure(env: dict[str, str], recording:
     assert done.stderr == b""
 
 
+@pytest.mark.thorough
 def test_streams_that_were_closed_at_the_start_are_no_failure_of_ours(env: dict[str, str], state: Path) -> None:
     def ended(closed: str, *words: str) -> tuple[int, str]:
         shell = ["sh", "-c", f'"$0" "$@" {closed}', WHYSTALL, *words]

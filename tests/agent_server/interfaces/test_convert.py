@@ -50,6 +50,7 @@ def slices(path: Path, name: str) -> list[dict[str, Any]]:
     return [event for event in events if event.get("ph") == "X" and event["name"] == name]
 
 
+@pytest.mark.thorough
 def test_the_name_says_the_format(trace: Path, convert: Run, tmp_path: Path) -> None:
     for name, format in (("t.json", "json"), ("t.pftrace", "perfetto"), ("ftrace_data.db", "db"), ("t.txt", "text")):
         found = answer(convert("--input", trace, "--output", tmp_path / name, "--json"))

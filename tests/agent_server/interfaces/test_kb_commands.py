@@ -199,6 +199,7 @@ def typed(env: dict[str, str], words: tuple[str, ...], keys: str) -> str:
     return seen.decode()
 
 
+@pytest.mark.thorough
 def test_a_person_on_a_terminal_is_asked(solved: dict[str, str], env: dict[str, str]) -> None:
     here = {**env, **solved, "TERM": "xterm"}
     review = ("kb", "review", "ticket-1")

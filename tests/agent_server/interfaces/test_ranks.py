@@ -60,6 +60,7 @@ def test_a_directory_of_ranks_says_who_is_slow(whystall: Run) -> None:
     assert "Target: the job" in lines[0]
 
 
+@pytest.mark.thorough
 def test_what_was_gathered_gives_the_same_answer_redacted_or_not(whystall: Run, gathered: Path, tmp_path: Path) -> None:
     live = answer(whystall, "--traces", str(SLOW))
     assert of(answer(whystall, "--from", str(gathered))) == of(live)

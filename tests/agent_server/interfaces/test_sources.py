@@ -89,6 +89,7 @@ def test_an_answer_about_no_thread_is_no_health(tmp_path: Path, whystall: Run) -
     assert "no_dispatch_thread" in {spot["code"] for spot in found["coverage"]["not_seen"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_both_doors_give_the_same(tmp_path: Path, whystall: Run) -> None:
     trace, profile = write(tmp_path)

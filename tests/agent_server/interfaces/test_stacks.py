@@ -132,6 +132,7 @@ async def test_a_recording_serves_profile_map_and_flame_graph(tmp_path: Path, wh
         assert 0 < len(text_of(result)) <= 6000
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_what_grew_is_named_first_and_the_same_twice_is_no_difference(tmp_path: Path, whystall: Run) -> None:
     before = recorded(tmp_path / "before", ticks(lambda tick: True))
@@ -258,6 +259,7 @@ async def test_a_client_gets_an_error_with_code_and_remedy(tool: str, arguments:
     assert "root:" not in text, "no line of a refused file is told"
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_names_of_strangers_are_inert_everywhere(tmp_path: Path, whystall: Run) -> None:
     """Markup, separators and control characters in names: shown as text, in every answer and picture."""

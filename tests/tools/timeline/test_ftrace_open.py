@@ -50,6 +50,7 @@ def test_a_file_of_trace_cmd() -> None:
     assert {"x ==> y", "nl\\x0aline", "\\xff\\xfebad", "  prev_prio=1"} <= set(trace.table("names")["comm"])
 
 
+@pytest.mark.thorough
 def test_what_trace_cmd_prints_reads_the_same_in_every_form(tmp_path: Path) -> None:
     base = open_trace(DAT)
     for options in (["-t", "-N"], ["-t", "-R"], ["-N"], ["-R"], []):
