@@ -26,6 +26,11 @@ _GROWS = 1.2
 _THREAD = re.compile(r"(.*?) ?\((\d+)(?: of (\d+))?\)(?: \+(\d+))?")
 # save (train.py:212), save (train.py)
 _FUNCTION = re.compile(r"(.+) \(([^()]+)\)")
+# worker (813 of 812) file fsync ext4 at save (train.py:212) of /data/x: thread, code, detail, line, object
+_STEP = re.compile(
+    r"(?P<who>(?:.*? )?\(\d+(?: of \d+)?\)) (?P<code>[a-z_]+)(?: (?P<detail>(?!at |of ).*?))??"
+    r"(?: at (?P<line>.+? \([^()]+\)))?(?: of (?P<object>.+))?"
+)
 # Metrics shown behind the place, in this order.
 _NUMBERS = {
     "path.running": (),  # its count is one of samples
@@ -210,8 +215,27 @@ class PathFormatter:
         if 0 < root_pct < 99.5:
             text += self._texts["part"].format(quantity(root_pct, "pct"))
         if words.get("chain") and words.get("by") and _number(words["by"]) != _number(who):
-            text += self._texts["chain"].format(self._name(short(words["chain"], 2 * _LONG)))
+            text += self._texts["chain"].format(self._chain(words["chain"]))
         return Safe(text)
+
+    def _chain(self, text: str) -> Safe:
+        """Return a chain of waits, such as ``a (812) queue at get (x.py:1) < b (815) running``, in words."""
+        return Safe(" ← ".join(self._step(step) for step in short(text, 3 * _LONG).split(" < ")))
+
+    def _step(self, text: str) -> Safe:
+        known = _STEP.fullmatch(text)
+        short_words = {RUNNING: self._words["path_page"]["running"], **self._words["path_page"]["waits"]}
+        does = known is not None and {**short_words, **self._words["path_page"]["modes"]}.get(known["code"])
+        if known is None or not does:
+            return self._name(text)
+        step = f"{self.thread(known['who'])} {does}"
+        if known["detail"]:
+            step += "".join(f" {self._name(word)}" for word in known["detail"].split())
+        if known["line"]:
+            step += self._texts["at"].format(self._located(known["line"]))
+        if known["object"]:
+            step += self._texts["about"].format(self._name(short(known["object"], _LONG)))
+        return Safe(step)
 
     def _mostly(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
         """Return what most of a pause was spent on: `main` is the mode of running and its detail."""

@@ -180,6 +180,13 @@ WAITS = {
     "root_by": "worker (830)",
     "root_code": "decode (data.py:17)",
 }
+CHAIN = {
+    "wait": "queue",
+    "by": "w (830)",
+    "root_wait": "file",
+    "root_by": "w (831)",
+    "chain": "w (830) pipe at get (q.py:18) < w (831 of 829) file read fuse at load (d.py:3) of /data/x",
+}
 PAUSE = {"code": "save (train.py:33)", "function": "save (train.py)", "main": "system getrandom"}
 
 
@@ -198,6 +205,12 @@ PAUSE = {"code": "save (train.py:33)", "function": "save (train.py)", "main": "s
             finding("path.wait", words=WAITS, window_pct=41.2),
             "train (4243) 有 41.2 % 的时间在等另一线程交来工作或结果，位于 get (queue.py:180)，"
             "由 next_batch (train.py:41) 调用；此时 worker (830) 在运行 decode (data.py:17)",
+        ),
+        (
+            "zh",
+            finding("path.wait", words=CHAIN, window_pct=9),
+            "train (4243) 有 9 % 的时间在等另一线程交来工作或结果，由 w (830) 结束等待；此时 w (831) 在等文件操作；"
+            "等待链 w (830) 管道，位于 get (q.py:18) ← w (831，进程 829) 文件 read fuse，位于 load (d.py:3)（/data/x）",
         ),
         (
             "en",
