@@ -35,15 +35,19 @@ EBPF = {"syscalls", "switches", "block", "samples", "page_cache", "interrupts", 
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Load, dict[str, Look]]]:
-    """The load and the windows on it."""
+def seen(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Load, dict[str, Look]]]:
+    """The load and the windows on it that the selected tests need: in an emulated guest each takes a minute."""
+    items = [item for item in request.session.items if "look" in getattr(item, "fixturenames", ())]
+    wanted = {item.callspec.params["look"] for item in items}
     place = tmp_path_factory.mktemp("windows")
     for parent in (place, *place.parents):  # a user without rights goes through
         if parent.stat().st_uid == os.geteuid() and parent.is_relative_to("/tmp") and parent != Path("/tmp"):
             parent.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch, load() as working:
         patch.setenv("WHYSTALL_HOME", str(place / "home"))
-        taken = take_looks(working, place)
+        taken = take_looks(working, place, wanted)
         working.program.stop()
         yield working, taken
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -246,20 +246,26 @@ def counts(load: Load) -> tuple[int, int]:
     return load.spinning.stat("cpu.stat")["nr_throttled"], softirqs
 
 
-def looks(load: Load, place: Path) -> dict[str, Look]:
-    """All windows, by name."""
+def looks(load: Load, place: Path, wanted: Collection[str]) -> dict[str, Look]:
+    """The windows with the names in `wanted`."""
     armed = KPROBES.exists()
     counted = [counts(load)]
-    with timers_for_users(), recording_as_user(load, place / "user") as as_user_out:
-        record_here(load, place / "root", tracefs=False)
+    as_user_out = place
+    with timers_for_users(), contextlib.ExitStack() as stack:
+        if "capabilities" in wanted:
+            as_user_out = stack.enter_context(recording_as_user(load, place / "user"))
+        if "root" in wanted:
+            record_here(load, place / "root", tracefs=False)
     counted.append(counts(load))
-    with disarmed():
-        record_here(load, place / "tracefs", tracefs=True)
+    if "no_kprobes" in wanted:
+        with disarmed():
+            record_here(load, place / "tracefs", tracefs=True)
     counted.append(counts(load))
     time.sleep(0.5)  # so that the load's own clock goes beyond
     first, second = ([late - early for early, late in zip(*two, strict=True)] for two in pairwise(counted))
-    return {
+    made = {
         "root": Look("root", armed, place / "root", "ebpf", *first),
         "capabilities": Look("capabilities", armed, as_user_out, "ebpf", *first),
         "no_kprobes": Look("root", False, place / "tracefs", "tracefs", *second),
     }
+    return {name: made[name] for name in wanted}
