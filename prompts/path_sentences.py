@@ -29,7 +29,7 @@ _FUNCTION = re.compile(r"(.+) \(([^()]+)\)")
 # worker (813 of 812) file fsync ext4 at save (train.py:212) of /data/x: thread, code, detail, line, object
 _STEP = re.compile(
     r"(?P<who>(?:.*? )?\(\d+(?: of \d+)?\)) (?P<code>[a-z_]+)(?: (?P<detail>(?!at |of ).*?))??"
-    r"(?: at (?P<line>.+? \([^()]+\)))?(?: of (?P<object>.+))?"
+    r"(?: at (?P<line>.+?))?(?: of (?P<object>.+))?"
 )
 # Metrics shown behind the place, in this order.
 _NUMBERS = {

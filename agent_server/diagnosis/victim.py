@@ -64,6 +64,9 @@ def choose_victim(findings: Sequence[Finding]) -> Victim | None:
     return max((_victim(f, findings, "loses_most") for f in peers), key=lambda v: v.lost_pct)
 
 
+_SYSTEM = ("system", "fault", "swap_in", "copy", "interrupt")
+
+
 def victim_on_path(findings: Sequence[Finding], pid: int, tid: int, comm: str, chosen_by: str) -> Victim:
     """Return thread `tid` as the victim, with its time as the rows of its critical path account for it.
 
@@ -74,7 +77,7 @@ def victim_on_path(findings: Sequence[Finding], pid: int, tid: int, comm: str, c
     runs = [f for f in own if f.kind == "path.running"]
     waits = {wait: sum(f.window_pct for f in own if f.attributes.get("wait") == wait) for wait in ("cpu", "quota")}
     idle = sum(f.window_pct for f in own if f.kind == "path.wait" and f.polarity is Polarity.NORMAL)
-    system = sum(f.window_pct for f in runs if f.attributes.get("mode") in ("system", "fault", "swap_in", "interrupt"))
+    system = sum(f.window_pct for f in runs if f.attributes.get("mode") in _SYSTEM)
     runnable = sum(waits.values())
     waited = sum(f.window_pct for f in own if f.kind == "path.wait")
     lags = [f for f in findings if f.kind == "path.loop_lag" and f.subject.tid == tid and _bad(f)]

@@ -232,6 +232,12 @@ def test_a_semaphore_held_by_a_sleeping_thread_is_a_wait_for_it() -> None:
     assert leader(wait("queue", 99.0, root_wait="queue", root_by="p (9)"), calm) is None
 
 
+def test_a_barrier_is_no_contended_lock() -> None:
+    calm = finding("offcpu.lock_wait", id="o", polarity="normal", window_pct=95, total_ms=5000, count=146)
+    assert leader(wait("barrier", 86.0, root_wait="running", root_by="p (9)"), calm) == "lock_wait"
+    assert leader(wait("queue", 86.0, root_wait="running", root_by="p (9)"), calm) is None
+
+
 def test_growing_memory_is_the_answer_only_to_a_question_about_memory() -> None:
     grows = finding("memory.growth", id="m", window_pct=100, rate=6e7, until_limit_s=900)
     calls = finding("syscall.cpu_time", id="c", window_pct=16, oncpu_s=1.6, count=300)

@@ -185,7 +185,7 @@ CHAIN = {
     "by": "w (830)",
     "root_wait": "file",
     "root_by": "w (831)",
-    "chain": "w (830) pipe at get (q.py:18) < w (831 of 829) file read fuse at load (d.py:3) of /data/x",
+    "chain": "w (830) pipe at epoll_wait < w (831 of 829) file read fuse at load (d.py:3) of /data/x",
 }
 PAUSE = {"code": "save (train.py:33)", "function": "save (train.py)", "main": "system getrandom"}
 
@@ -210,7 +210,7 @@ PAUSE = {"code": "save (train.py:33)", "function": "save (train.py)", "main": "s
             "zh",
             finding("path.wait", words=CHAIN, window_pct=9),
             "train (4243) 有 9 % 的时间在等另一线程交来工作或结果，由 w (830) 结束等待；此时 w (831) 在等文件操作；"
-            "等待链 w (830) 管道，位于 get (q.py:18) ← w (831，进程 829) 文件 read fuse，位于 load (d.py:3)（/data/x）",
+            "等待链 w (830) 管道，位于 epoll_wait ← w (831，进程 829) 文件 read fuse，位于 load (d.py:3)（/data/x）",
         ),
         (
             "en",

@@ -160,16 +160,17 @@ def test_a_neighbour_is_to_blame_only_when_the_target_waits_on_a_full_host() -> 
 @pytest.mark.parametrize(("state", "named"), [("D", ["database"]), ("S", [])])
 def test_processes_that_use_the_disks_are_named_while_the_target_waits_for_io(state: str, named: list[str]) -> None:
     rows = [{**THREAD, "state": state, "at_ns": SPAN * i // 9} for i in range(10)]
-    mib = 1 << 20
+    mib, program = 1 << 20, {**PROCESS, "read_bytes": 0, "write_bytes": 0}
     processes = [
-        *pair({**PROCESS, "read_bytes": 0, "write_bytes": 0}, write_bytes=20 * mib),
-        *pair({**PROCESS, "pid": 8, "comm": "database", "read_bytes": 0, "write_bytes": 0}, write_bytes=60 * mib),
-        *pair({**PROCESS, "pid": 9, "comm": "logger", "read_bytes": 0, "write_bytes": 0}, write_bytes=2 * mib),
-        *pair({**PROCESS, "pid": 10, "comm": "denied"}),
+        *pair(program, write_bytes=20 * mib),
+        *pair({**program, "pid": 8, "comm": "database"}, write_bytes=60 * mib, user_ns=S),
+        *pair({**program, "pid": 9, "comm": "logger"}, write_bytes=2 * mib, user_ns=S),
+        *pair({**program, "pid": 10, "comm": "shell"}, write_bytes=18 * mib),  # of children that it reaped
+        *pair({**PROCESS, "pid": 11, "comm": "denied"}),
     ]
     found = of(judge(threads=rows, processes=processes), "disk.neighbour")
     assert [f.subject.comm for f in found] == named
-    assert [f.metrics["bytes_pct"] for f in found] == [pytest.approx(100 * 60 / 82)] * len(named)
+    assert [f.metrics["bytes_pct"] for f in found] == [pytest.approx(60)] * len(named)
 
 
 def test_a_target_confined_to_one_full_cpu_is_saturated_though_the_host_is_not() -> None:

@@ -57,6 +57,7 @@ MODES = MappingProxyType(
         "user": "in user space",
         "system": "in a system call; detail: which",
         "fault": "in page faults",
+        "copy": "in page faults that copy a page shared after a fork (copy on write)",
         "swap_in": "in page faults that bring pages back from the swap area",
         "interrupt": "its CPU handled interrupts",
         "spin": "it spins: sched_yield, busy waiting for OpenMP threads",

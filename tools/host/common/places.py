@@ -84,6 +84,11 @@ class Function(NamedTuple):
     file: str
 
 
+def _is_elsewhere(short: str) -> bool:
+    """Return whether a path is a library's, or that of generated code (proxies of multiprocessing, ``python -c``)."""
+    return is_library(short) or short == "<string>"
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a stack is. Frames are innermost first: `python` (name, short path, line) and the `native` ones within the
@@ -96,8 +101,11 @@ class Place:
 
     @cached_property
     def own(self) -> tuple[str, str, int] | None:
-        """The innermost frame of the program, else of a package outside the standard library; None without one."""
-        for skip in (is_library, is_standard):
+        """The innermost frame of the program, preferably in a file, else of a package outside the standard library.
+
+        None without one.
+        """
+        for skip in (_is_elsewhere, is_library, is_standard):
             for frame in self.python:
                 if not skip(frame[1]):
                     return frame

@@ -111,6 +111,7 @@ _PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
     ("logging/__init__.py", "acquire", "lock"),
     ("logging/__init__.py", "handle", "lock"),
 )
+_BARRIER = ("Barrier.wait", "_wait")  # before 3.11 without the class; only barriers have a method _wait
 # Native functions in which a thread waits on a futex.
 _NATIVE_WAITS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("gomp_", "GOMP_", "__kmp", "kmp_", "omp_", "tbb::"), "barrier"),
@@ -232,6 +233,8 @@ def _futex(wait: Wait, gil_words: Collection[int], lock_words: Collection[int]) 
         return Kind("interpreter_lock")
     if place.role == "collective" or any(name.startswith(_RANKS) for name in place.native):
         return Kind("collective")
+    if any(module.startswith("threading.py") and function.endswith(_BARRIER) for function, module in place.library):
+        return Kind("barrier")
     for function, module in place.library:
         for beginning, name, kind in _PYTHON_WAITS:
             if module.startswith(beginning) and (not name or function.rpartition(".")[2] == name):
@@ -269,6 +272,8 @@ def _function(names: Sequence[str]) -> str:
 
 
 _ENTRY = re.compile(r"__(?:x64|arm64|se|do)_sys_(?P<call>\w+)")
+# mm/memory.c, mm/huge_memory.c
+_FAULT_MODES = (("swap_in", _SWAPS), ("copy", ("wp_page_copy", "do_wp_page", "do_huge_pmd_wp_page")))
 _FAULTS = frozenset(
     {"handle_mm_fault", "do_user_addr_fault", "asm_exc_page_fault", "do_page_fault", "__handle_mm_fault"}
 )
@@ -288,7 +293,7 @@ def running_kind(place: Place, kernel: Sequence[str]) -> Kind:
     if entry == "sched_yield":
         return Kind("spin", entry)
     if not entry and any(name in _FAULTS for name in names):
-        return Kind("swap_in" if any(name.startswith(_SWAPS) for name in names) else "fault")
+        return Kind(next((mode for mode, marks in _FAULT_MODES if any(name in marks for name in names)), "fault"))
     if not entry and any(name.startswith(_INTERRUPTS) for name in names):
         return Kind("interrupt")
     if entry:

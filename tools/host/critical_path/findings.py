@@ -24,7 +24,10 @@ _STACK = 8
 # Waits that are a thread's normal state: it has no work.
 _NORMAL = frozenset({"events", ABSENT})
 # Modes of running that are abnormal from this share of the window on, percent.
-_MODES = {"system": 10.0, "fault": 5.0, "swap_in": 5.0, "interrupt": 5.0, "spin": 10.0, "garbage_collection": 5.0}
+_MODES = {
+    **{"system": 10.0, "spin": 10.0, "interrupt": 5.0, "garbage_collection": 5.0},
+    **{"fault": 5.0, "swap_in": 5.0, "copy": 5.0},
+}
 # A thread that spends more than this in the bytecode of one function of the program has a function that is too slow;
 # training and inference spend their time in native code, or in many functions. Percent of the window.
 _HOT_PCT = 60.0

@@ -10,6 +10,8 @@ from whystall.tools.host.host_snapshot.measures import Measures, share
 # A process with less of the bytes that all processes move, or with a lower rate, is not named.
 _LEAST_PCT = 10.0
 _LEAST_RATE = 100_000.0
+# A process is charged with the I/O of a child when it reaps it (wait4), and uses no CPU for that.
+_LEAST_CPU_PCT = 0.2
 _MOST = 5
 # Least share of a thread's time in uninterruptible sleep, or in block I/O, at which the target waits for I/O.
 _WAITS_PCT = 10.0
@@ -40,7 +42,7 @@ def disk_neighbours(m: Measures) -> list[Finding]:
             Severity.MINOR,
         )
         for p in others[:_MOST]
-        if _rate(p) >= max(_LEAST_RATE, total * _LEAST_PCT / 100)
+        if _rate(p) >= max(_LEAST_RATE, total * _LEAST_PCT / 100) and p.cpu_pct >= _LEAST_CPU_PCT
     ]
 
 

@@ -51,6 +51,14 @@ CASES: list[tuple[str, Wait]] = [
     ("queue", made("futex", FUTEX, ("Condition.wait (python3.11/threading.py:327)", LINE))),
     ("queue", made("futex", FUTEX, ("Queue.get (python3.11/queue.py:171)", LINE))),
     ("queue", made("futex", FUTEX, ())),
+    (
+        "barrier",
+        made(
+            "futex",
+            FUTEX,
+            ("Condition.wait (python3.11/threading.py:327)", "Barrier._wait (python3.11/threading.py:714)", LINE),
+        ),
+    ),
     ("barrier", made("futex", FUTEX, ("gomp_team_barrier_wait_end", LINE))),
     ("barrier", made("futex", FUTEX, ("pthread_barrier_wait", LINE))),
     ("join", made("futex", FUTEX, ("Thread._wait_for_tstate_lock (python3.11/threading.py:1139)", LINE))),
@@ -156,4 +164,6 @@ def test_a_thread_that_yields_spins_and_one_in_a_call_or_fault_is_in_the_kernel(
     assert running_kind(place, ("copy_page_to_iter", "__x64_sys_read")) == Kind("system", "read")
     assert running_kind(place, ("clear_page_erms", "handle_mm_fault", "asm_exc_page_fault")).code == "fault"
     assert running_kind(place, ("lzo1x_decompress_safe", "do_swap_page", "asm_exc_page_fault")).code == "swap_in"
+    assert running_kind(place, ("copy_mc_to_kernel", "wp_page_copy", "asm_exc_page_fault")).code == "copy"
+    assert running_kind(place, ("wp_page_reuse", "handle_mm_fault")).code == "fault"
     assert running_kind(place, ("handle_softirqs", "irq_exit_rcu")).code == "interrupt"
