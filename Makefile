@@ -6,7 +6,8 @@
 # make test-all  make test, then the thorough unit tests, one stock kernel in a VM, and the live tests that run one by one
 # make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the table in docs/kernels.md
 # make docs    the command reference (docs/commands.md), written from the program
-# make bench-faults [ONLY=p01,s] [REPEATS=n]  real faults with known causes, diagnosed while they last (root; see docs/benchmark.md)
+# make bench-faults [ONLY=p01,s] [REPEATS=n] [DIAGNOSERS=rules,...]  real faults with known causes, diagnosed while they last
+#              (root; see docs/benchmark.md)
 # make lint types bench clean
 #
 # The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
@@ -90,8 +91,9 @@ bench: build
 	$(BIN)/python -m benchmarks.run
 
 REPEATS := 1
-bench-faults: build .setup/torch
-	$(BIN)/python -m benchmarks.faults.run --only '$(ONLY)' --repeats $(REPEATS)
+DIAGNOSERS := rules,most_common,largest_finding,pyspy_top
+bench-faults: build .setup/torch .setup/py-spy/bin/py-spy
+	$(BIN)/python -m benchmarks.faults.run --only '$(ONLY)' --repeats $(REPEATS) --diagnoser '$(DIAGNOSERS)'
 
 clean:
 	rm -rf $(VENV) .setup build dist *.egg-info
@@ -124,6 +126,10 @@ clean:
 .setup/torch: .setup/venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,torch]"
 	@touch $@
+
+# A diagnoser to compare with. Apart from the program's packages, since whystall would use it where it is installed.
+.setup/py-spy/bin/py-spy: | .setup/venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --target .setup/py-spy 'py-spy>=0.4,<1'
 
 .setup/bpf: $(BPF_SOURCES) .setup/venv
 	@if command -v clang >/dev/null; \

@@ -25,9 +25,30 @@ class Row(BaseModel):
     text: str = ""
 
 
+class Evidence(BaseModel):
+    """A measurement that the answer rests on. `measure`: a word of judgement.yaml; others do not count."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    measure: str
+    value: float | None = None
+    unit: str = ""
+    text: str = ""
+
+
+class Advice(BaseModel):
+    """What to do. `action`: a word of judgement.yaml; others do not count."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    action: str = ""
+    text: str = ""
+
+
 class Answer(BaseModel):
     """The answer of a diagnoser. `causes`: ids of docs/benchmark.md, best first; `scope`: facts of the answer by
-    dimension, `code` as ``function (file.py:41)``. `rows`: the account of the window, if any.
+    dimension, `code` as ``function (file.py:41)``. `evidence`, `advice`: best first. `rows`: the account of the window,
+    if any.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -35,6 +56,8 @@ class Answer(BaseModel):
     verdict: Verdict
     causes: list[str] = Field(default_factory=list)
     scope: dict[Dimension, list[str]] = Field(default_factory=dict)
+    evidence: list[Evidence] = Field(default_factory=list)
+    advice: list[Advice] = Field(default_factory=list)
     rows: list[Row] = Field(default_factory=list)
     text: str = ""
     detail: dict[str, Any] = Field(default_factory=dict)

@@ -1,21 +1,45 @@
-"""Write the report: one line per case, and a page of tables."""
+"""Write the report: one line per case, a page of tables, and the same as JSON.
+
+``python -m benchmarks.faults.report RESULTS...`` writes it from files of results, of any commit.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from benchmarks.faults.results import Result
-from benchmarks.faults.score import wilson
+import yaml
+
+from benchmarks.faults.results import Result, read
+from benchmarks.faults.scenario import HERE
+from benchmarks.faults.summary import (
+    VERDICTS,
+    Share,
+    Summary,
+    answered,
+    is_right,
+    outcome,
+    share,
+    summaries,
+    verdict,
+)
 
 _HEAD = """\
 # Diagnosis of real faults
 
 Made by `make bench-faults`; docs/benchmark.md explains the scenarios, the proof that each fault was real, and the
-score. Intervals are 95 % (Wilson). A void case is one whose fault could not be proved; it does not count.
+score. Shares are followed by their 95 % interval (Wilson). A void case is one whose fault could not be proved; it does
+not count. Diagnosers answer about the same injection, in random order.
 """
 _ROWS = 5
+_REASONS = HERE / "reasons.yaml"
 
 
 def line(result: Result) -> str:
@@ -27,11 +51,13 @@ def line(result: Result) -> str:
         return f"{head}FAILED {result.title}: {result.failed}"
     answer, score = result.answer, result.score
     scope = " ".join(f"{name}{'+' if hit else '-'}" for name, hit in score.scope.items())
+    also = {"evidence": score.evidence, "advice": score.advice}
     parts = [
         f"{score.outcome.upper():13} {result.title}",
         f"verdict {answer.verdict}",
         f"cause {', '.join(answer.causes[:3]) or '-'} (expected {', '.join(result.expected) or '-'})",
         f"scope {scope or '-'}",
+        " ".join(f"{name}{'+' if hit else '-'}" for name, hit in also.items() if hit is not None),
         f"{result.seconds:.1f} s" if result.seconds else "",
         f"slowdown {result.slowdown:+.0%}" if result.slowdown is not None else "",
         f"account off by {score.account:.1f}" if score.account is not None else "",
@@ -55,113 +81,219 @@ def lines(results: Iterable[Result]) -> list[str]:
     return found
 
 
-def share(results: Sequence[Result], right: Callable[[Result], bool]) -> str:
-    """Return ``n of m (p %, low to high)``."""
-    hits = sum(map(right, results))
-    low, high = wilson(hits, len(results))
-    if not results:
-        return "-"
-    return f"{hits} of {len(results)} ({100 * hits / len(results):.0f} %, {100 * low:.0f} to {100 * high:.0f})"
+def write(results: Sequence[Result], page_to: Path, json_to: Path) -> None:
+    """Write the page and the JSON."""
+    page_to.write_text(page(results))
+    json_to.write_text(json.dumps(as_json(results), indent=1) + "\n")
+
+
+def as_json(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the scores of all diagnosers, and every result without the details of its answer."""
+    brief = []
+    for result in results:
+        one = result.model_dump(mode="json", exclude={"answer"})
+        if result.answer:
+            one["answer"] = result.answer.model_dump(mode="json", include={"verdict", "causes", "scope", "evidence"})
+        brief.append(one | {"outcome": outcome(result)})
+    return {
+        "commits": sorted({result.commit for result in results}),
+        "cases": len(_cases(results)),
+        "void": len(_cases(r for r in results if r.void)),
+        "diagnosers": [asdict(one) for one in summaries(results)],
+        "results": brief,
+    }
 
 
 def page(results: Sequence[Result]) -> str:
     """Return the report as Markdown."""
-    parts = [_HEAD]
-    commits = sorted({result.commit for result in results})
-    parts.append(f"Commit {', '.join(commits)}; {len(results)} cases, {sum(bool(r.void) for r in results)} void.\n")
-    for name in sorted({result.diagnoser for result in results}):
-        own = [result for result in results if result.diagnoser == name]
-        parts += [f"## {name}\n", *_tables(own)]
+    found = summaries(results)
+    ours = [one for one in found if not one.baseline]
+    commits = ", ".join(sorted({result.commit for result in results}))
+    void = len(_cases(r for r in results if r.void))
+    scenarios = len({result.scenario for result in results})
+    parts = [_HEAD, f"Commit {commits}; {scenarios} scenarios, {len(_cases(results))} cases, {void} void.\n"]
+    parts += [_goals(ours or found), _side_by_side(found), _verdicts(found), _groups(found), _scenarios(results, found)]
+    for one in found:
+        parts += [f"## Answers of {one.diagnoser}\n", _confusion(one, results)]
+        if not one.baseline:
+            parts += [_not_right(one.diagnoser, results), _details(one.diagnoser, results)]
+    parts.append(_void(results))
     return "\n".join(parts)
 
 
-def _tables(results: Sequence[Result]) -> list[str]:
-    judged = [r for r in results if r.score is not None]
-    faults = [r for r in judged if not r.control]
-    controls = [r for r in judged if r.control]
-    parts = [_totals(faults, controls), "### Faults by group\n"]
-    parts.append(_table(("group", "top-1", "top-3", "asserted and right", "wrong", "false healthy"), _groups(faults)))
-    parts.append("### Verdicts\n\nHow often the cause was right, by the verdict's strength.\n")
-    rows = [
-        (verdict, share([r for r in faults if r.answer and r.answer.verdict == verdict], lambda r: bool(_top1(r))))
-        for verdict in ("confirmed", "likely", "inconclusive", "healthy", "idle")
+def _cases(results: Iterable[Result]) -> set[tuple[str, int, str]]:
+    return {(result.scenario, result.repeat, result.commit) for result in results}
+
+
+def _goals(found: Sequence[Summary]) -> str:
+    rows = []
+    for number, goal in enumerate(found[0].goals if found else []):
+        reached = [one.goals[number] for one in found]
+        marks = {True: "", False: " **missed**", None: ""}
+        rows.append((goal.name, goal.goal, *(f"{one.reached}{marks[one.met]}" for one in reached)))
+    return "## Goals\n\n" + _table(("goal", "", *(one.diagnoser for one in found)), rows)
+
+
+def _side_by_side(found: Sequence[Summary]) -> str:
+    rows = [(name, *(str(one.measures[name]) for one in found)) for name in (found[0].measures if found else ())]
+    rows += [
+        ("no answer (failed)", *(str(one.failed) for one in found)),
+        ("seconds: median, longest", *(f"{_number(one.seconds_median)}, {_number(one.seconds_max)}" for one in found)),
+        ("slowdown of the job, median (cases)", *(f"{_pct(one.slowdown_median)} ({one.slowdown_of})" for one in found)),
     ]
-    parts.append(_table(("verdict", "right"), rows))
-    parts.append("### Confusions\n")
-    wrong = Counter(
-        (r.title, r.answer.verdict, (r.answer.causes or ["-"])[0]) for r in judged if r.answer and not _good(r)
-    )
-    parts.append(
-        _table(("case", "verdict", "cause", "times"), [(*key, str(count)) for key, count in wrong.most_common()])
-    )
-    parts.append("### Cases\n")
-    parts.append(_table(("id", "case", "outcome", "verdict", "cause", "scope", "s", "slowdown"), map(_row, results)))
-    return parts
+    return "## Diagnosers side by side\n\n" + _table(("measure", *(one.diagnoser for one in found)), rows)
 
 
-def _totals(faults: Sequence[Result], controls: Sequence[Result]) -> str:
-    scope = [hit for r in faults if r.score for hit in r.score.scope.values()]
-    asserted = [r for r in faults if r.answer and r.answer.verdict in ("confirmed", "likely")]
-    seconds = [r.seconds for r in faults if r.seconds is not None]
-    slowdowns = [r.slowdown for r in [*faults, *controls] if r.slowdown is not None]
+def _verdicts(found: Sequence[Summary]) -> str:
+    text = """\
+## Reliability of the verdicts
+
+How often an answer of this strength was right: of a fault, the right cause first; of a control, no false alarm. So
+`healthy` and `idle` are right on controls only.
+"""
+    rows = [(name, *(str(one.verdicts[name]) for one in found)) for name in VERDICTS]
+    return text + "\n" + _table(("verdict", *(one.diagnoser for one in found)), rows)
+
+
+def _groups(found: Sequence[Summary]) -> str:
+    groups = sorted({group for one in found for group in one.groups})
+    cells = [[one.groups.get(group, {}).get("asserted and right", share([])) for one in found] for group in groups]
+    rows = [(group, *map(str, row)) for group, row in zip(groups, cells, strict=True)]
+    return "## Faults by group, asserted and right\n\n" + _table(("group", *(one.diagnoser for one in found)), rows)
+
+
+def _scenarios(results: Sequence[Result], found: Sequence[Summary]) -> str:
+    text = "## Scenarios\n\nRight answers; of a control (c), answers without a false alarm.\n"
+    titles = {result.scenario: result.title for result in results}
     rows = [
-        ("root cause first", share(faults, lambda r: bool(_top1(r)))),
-        ("root cause among three", share(faults, lambda r: bool(r.score and r.score.top3))),
-        ("asserted and right", share(faults, lambda r: _outcome(r) == "right")),
-        ("asserted and wrong", f"{sum(_outcome(r) == 'wrong' for r in faults)} of {len(asserted)} asserted"),
-        ("false healthy", share(faults, lambda r: _outcome(r) == "false_healthy")),
-        ("false alarms on controls", share(controls, lambda r: _outcome(r) == "false_alarm")),
-        ("facts of the scope named", f"{sum(scope)} of {len(scope)}"),
-        ("seconds, median", f"{statistics.median(seconds):.1f}" if seconds else "-"),
-        ("slowdown of the job, median", f"{statistics.median(slowdowns):+.1%}" if slowdowns else "-"),
+        (scenario, title, *(_short(one.scenarios.get(scenario, share([]))) for one in found))
+        for scenario, title in sorted(titles.items())
     ]
-    return _table(("measure", "value"), rows)
+    return text + "\n" + _table(("id", "case", *(one.diagnoser for one in found)), rows)
 
 
-def _groups(faults: Sequence[Result]) -> list[tuple[str, ...]]:
-    found = []
-    for group in sorted({r.group for r in faults}):
-        own = [r for r in faults if r.group == group]
-        outcomes = Counter(_outcome(r) for r in own)
-        top3 = share(own, lambda r: bool(r.score and r.score.top3))
-        counts = (str(outcomes[name]) for name in ("right", "wrong", "false_healthy"))
-        found.append((group, share(own, lambda r: bool(_top1(r))), top3, *counts))
-    return found
+def _short(one: Share) -> str:
+    return f"{one.hits}/{one.of} ({one.low_pct:.0f} to {one.high_pct:.0f})" if one.of else "void"
 
 
-def _row(result: Result) -> tuple[str, ...]:
-    answer, score = result.answer, result.score
-    if result.void or answer is None or score is None:
-        why = f"void: {result.void}" if result.void else f"failed: {result.failed}"
-        return (result.scenario, result.title, why.splitlines()[0][:160], "", "", "", "", "")
-    scope = ", ".join(name if hit else f"~~{name}~~" for name, hit in score.scope.items())
-    slowdown = "" if result.slowdown is None else f"{result.slowdown:+.0%}"
-    cause = (answer.causes or [""])[0]
-    return (
-        result.scenario,
-        result.title,
-        score.outcome,
-        answer.verdict,
-        cause,
-        scope,
-        f"{result.seconds:.1f}",
-        slowdown,
-    )
+def _confusion(one: Summary, results: Sequence[Result]) -> str:
+    text = "Answers by expected cause; in brackets a verdict without an asserted cause; right ones in bold.\n"
+    own = [result for result in results if result.diagnoser == one.diagnoser]
+    right = {(_expected(result), answered(result)) for result in own if is_right(result)}
+    rows = [
+        (
+            expected,
+            ", ".join(
+                f"**{name} {times}**" if (expected, name) in right else f"{name} {times}"
+                for name, times in answers.items()
+            ),
+        )
+        for expected, answers in one.confusion.items()
+    ]
+    return text + "\n" + _table(("expected", "answered"), rows)
+
+
+def _expected(result: Result) -> str:
+    return "no fault" if result.control else result.expected[0]
+
+
+def _not_right(name: str, results: Sequence[Result]) -> str:
+    found = [r for r in results if r.diagnoser == name and not r.void and not is_right(r)]
+    rows = [
+        (f"{r.scenario} #{r.repeat}", r.title, outcome(r), f"{verdict(r)} {answered(r)}", _expected(r), why(r))
+        for r in found
+    ]
+    return f"### Not right: {len(found)}\n\n" + _table(("case", "", "outcome", "answer", "expected", "why"), rows)
+
+
+def why(result: Result) -> str:
+    """Return in one line why an answer was not right: a reason that was written down, else what the answer shows."""
+    if reason := reasons().get(f"{result.diagnoser} {result.scenario}"):
+        return reason
+    if result.answer is None:
+        return result.failed.splitlines()[0][:160] if result.failed else ""
+    named = list(dict.fromkeys(one.measure for one in result.answer.evidence))[:3]
+    missing = result.answer.detail.get("missing") or []
+    parts = [
+        f"measured {', '.join(named)}" if named else "no evidence",
+        f"also named {', '.join(result.answer.causes[1:3])}" if result.answer.causes[1:] else "",
+        f"lacks {', '.join(map(str, missing))}" if missing else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+@cache
+def reasons() -> dict[str, str]:
+    """Return reasons by ``DIAGNOSER SCENARIO``, written by a person: reasons.yaml."""
+    return yaml.safe_load(_REASONS.read_text(encoding="utf-8")) or {}
+
+
+def _details(name: str, results: Sequence[Result]) -> str:
+    own = [result for result in results if result.diagnoser == name and not result.void]
+    rows = []
+    for scenario in sorted({result.scenario for result in own}):
+        same = [result for result in own if result.scenario == scenario]
+        scored = [result.score for result in same if result.score]
+        facts = list(scored[0].scope) if scored else []
+        rows.append(
+            (
+                scenario,
+                ", ".join(dict.fromkeys(f"{verdict(r)} {answered(r)}" for r in same)),
+                ", ".join(f"{d} {_count(one.scope.get(d) for one in scored)}" for d in facts),
+                _count(one.evidence for one in scored),
+                _count(one.advice for one in scored),
+                _number(_median([r.seconds for r in same])),
+                _pct(_median([r.slowdown for r in same])),
+            )
+        )
+    head = ("id", "answers", "scope", "evidence", "advice", "s", "slowdown")
+    return "### By scenario\n\n" + _table(head, rows)
+
+
+def _void(results: Sequence[Result]) -> str:
+    found = {(r.scenario, r.repeat): (r.title, r.void.splitlines()[0]) for r in results if r.void}
+    rows = [(f"{s} #{repeat}", title, reason[:200]) for (s, repeat), (title, reason) in sorted(found.items())]
+    return f"## Void: {len(found)}\n\n" + _table(("case", "", "reason"), rows)
+
+
+def _count(values: Iterable[bool | None]) -> str:
+    one = share(values)
+    return f"{one.hits}/{one.of}" if one.of else ""
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _pct(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1%}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+    found = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    found += ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    return "\n".join(found) + "\n"
 
 
-def _outcome(result: Result) -> str:
-    return result.score.outcome if result.score else ""
+def main(arguments: list[str]) -> int:
+    """Write the report of files of results; return 1 if they have none."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    found = [result for path in options.results for result in read(path)]
+    if not any(result.score for result in found):
+        print("faults: no case was judged", file=sys.stderr)
+        return 1
+    write(found, options.out, options.json or options.out.with_suffix(".json"))
+    return 0
 
 
-def _top1(result: Result) -> bool | None:
-    return result.score.top1 if result.score else None
-
-
-def _good(result: Result) -> bool:
-    return _outcome(result) in ("right", "quiet")
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -40,6 +40,16 @@ class Result(BaseModel):
     others_cpu_pct: float = 0.0
 
 
+def read(path: Path) -> list[Result]:
+    """Return the results in a file."""
+    return [Result.model_validate_json(line) for line in _lines(path)]
+
+
+def _lines(path: Path) -> list[str]:
+    # a killed run may have left an incomplete line
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
 class Results:
     """The file of results."""
 
@@ -50,10 +60,8 @@ class Results:
             path.unlink(missing_ok=True)
         self._all: list[Result] = []
         if path.exists():
-            # A killed run may have left an incomplete line.
-            lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            self._all = [Result.model_validate_json(line) for line in lines]
-            path.write_text("".join(lines))
+            self._all = read(path)
+            path.write_text("".join(_lines(path)))
 
     def has(self, scenario: str, repeat: int, diagnoser: str, commit: str) -> bool:
         """Return whether there is a result of this case at this commit."""

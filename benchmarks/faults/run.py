@@ -11,16 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
-from benchmarks.faults import report
+from benchmarks.faults import diagnosers, report
 from benchmarks.faults.results import Result, Results
 from benchmarks.faults.runner import observe
 from benchmarks.faults.scenario import HERE, Scenario, load
 from benchmarks.faults.undo import undo_abandoned
 
 ROOT = HERE.parents[1]
-RULES = f"{sys.executable} -m benchmarks.faults.adapters.whystall_rules"
+REPORTS = ("benchmarks/FAULTS.md", "benchmarks/FAULTS.json")
 
 
 def chosen(scenarios: Sequence[Scenario], only: str) -> list[Scenario]:
@@ -32,37 +33,52 @@ def chosen(scenarios: Sequence[Scenario], only: str) -> list[Scenario]:
 def commit() -> str:
     """Return the commit that is measured, with ``+`` if files were changed since."""
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-    dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], capture_output=True, text=True, cwd=ROOT)
+    # the reports of the run before are no change of what is measured
+    others = ["--", ".", *(f":!{report}" for report in REPORTS)]
+    dirty = subprocess.run(["git", "status", "--porcelain", "-uno", *others], capture_output=True, text=True, cwd=ROOT)
     return (head.stdout.strip() or "unknown") + ("+" if dirty.stdout.strip() else "")
 
 
-def _show(result: Result, done: int, total: int) -> None:
-    print(f"[{done}/{total}] {report.line(result)}", file=sys.stderr, flush=True)
+class Progress:
+    """Shows each result, and the time left at the pace so far."""
+
+    def __init__(self, cases: int) -> None:
+        self._cases = cases
+        self._done = 0
+        self._start = time.monotonic()
+
+    def show(self, result: Result) -> None:
+        """Show a result of the case that runs now."""
+        print(f"[{self._done + 1}/{self._cases}] {report.line(result)}", file=sys.stderr, flush=True)
+
+    def end_case(self) -> None:
+        """Count a case, and show the time left."""
+        self._done += 1
+        if self._done < self._cases:
+            left = (time.monotonic() - self._start) / self._done * (self._cases - self._done)
+            print(f"faults: {timedelta(seconds=round(left))} left", file=sys.stderr, flush=True)
 
 
 def run(
-    scenarios: Sequence[Scenario], diagnosers: Mapping[str, str], repeats: int, seed: int, results: Results
+    scenarios: Sequence[Scenario], commands: Mapping[str, str], repeats: int, seed: int, results: Results
 ) -> list[Result]:
-    """Run what `results` does not have yet; return all results of these scenarios."""
+    """Run what `results` does not have yet; return all results of these scenarios. `commands`: of diagnosers."""
     version = commit()
-    total = len(scenarios) * repeats
-    done = 0
+    cases = []
     for repeat in range(repeats):
         order = list(scenarios)
         random.Random(seed + repeat).shuffle(order)
         for scenario in order:
-            done += 1
-            missing = {
-                name: shlex.split(command)
-                for name, command in diagnosers.items()
-                if not results.has(scenario.id, repeat, name, version)
-            }
-            if not missing:
-                continue
-            for result in observe(scenario, repeat, seed, missing, version):
-                results.add(result)
-                _show(result, done, total)
-    return results.of({s.id for s in scenarios}, set(diagnosers), repeats, version)
+            names = [name for name in commands if not results.has(scenario.id, repeat, name, version)]
+            if names:
+                cases.append((scenario, repeat, {name: shlex.split(commands[name]) for name in names}))
+    progress = Progress(len(cases))
+    for scenario, repeat, missing in cases:
+        for result in observe(scenario, repeat, seed, missing, version):
+            results.add(result)
+            progress.show(result)
+        progress.end_case()
+    return results.of({s.id for s in scenarios}, set(commands), repeats, version)
 
 
 def main(arguments: list[str]) -> int:
@@ -75,28 +91,36 @@ def main(arguments: list[str]) -> int:
         "--results", type=Path, default=ROOT / ".setup/faults.jsonl", help="where a stopped run resumes"
     )
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "FAULTS.md", help="the report")
+    parser.add_argument("--out", type=Path, default=ROOT / REPORTS[0], help="the report")
+    parser.add_argument("--json", type=Path, help="the same as JSON; default: beside the report")
     parser.add_argument("--table", type=Path, help="also write one line per case to this file")
     parser.add_argument(
-        "--diagnoser", action="append", default=[], metavar="NAME=COMMAND", help="default: whystall's rules"
+        "--diagnoser",
+        action="append",
+        default=[],
+        metavar="NAME,...|NAME=COMMAND",
+        help=f"may be repeated; known: {', '.join(diagnosers.NAMED)}; default: rules",
     )
     options = parser.parse_args(arguments)
+    try:
+        commands = diagnosers.chosen(options.diagnoser)
+    except ValueError as error:
+        parser.error(str(error))
     if os.geteuid() != 0:
         print("faults: run as root: faults need cgroups, mounts and signals", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as after Ctrl-C
     for line in undo_abandoned():
         print(f"faults: left behind by an earlier run: {line}", file=sys.stderr)
-    diagnosers = dict(one.split("=", 1) for one in options.diagnoser) or {"rules": RULES}
     results = Results(options.results, options.fresh)
-    found = run(chosen(load(), options.only), diagnosers, options.repeats, options.seed, results)
+    found = run(chosen(load(), options.only), commands, options.repeats, options.seed, results)
     if options.table:
         options.table.write_text("\n".join(report.lines(found)) + "\n")
     judged = [result for result in found if result.score]
     if not judged:
         print("faults: no case was judged", file=sys.stderr)
         return 1
-    options.out.write_text(report.page(found))
+    report.write(found, options.out, options.json or options.out.with_suffix(".json"))
     print("\n".join(report.lines(found)))
     return 0
 

@@ -24,6 +24,7 @@ _WARM_S = 1.0
 _PROOF_S = 3.0  # length of the span that must prove the fault
 _STEP_S = 0.5
 _AFTER_S = 2.0
+_LEAST_S = 6.0  # of a diagnosis: a shorter span would not show every fault, however fast the diagnoser is
 _LIMIT_S = 120.0
 _LEAST_EVENTS = 3
 # Above this CPU use of processes outside the case, in percent of one CPU, competition for the CPUs is a fault of its
@@ -119,6 +120,7 @@ def _diagnose(
     except AnswerError as error:
         answer = None
         result.failed = str(error)
+    time.sleep(max(0.0, first.at + _LEAST_S - time.monotonic()))
     last = sample(case)
     proofs = prove(case, baseline, (first, last))
     result.proofs = [asdict(proof) for proof in proofs]

@@ -10,13 +10,14 @@ from pydantic import BaseModel
 
 from benchmarks.faults.answer import Answer
 from benchmarks.faults.case import Case
+from benchmarks.faults.judgement import judgement
 from benchmarks.faults.scenario import Dimension
 from benchmarks.faults.source import Place
 
 Outcome = Literal["right", "weak", "wrong", "abstained", "false_healthy", "false_alarm", "quiet"]
 _STRONG = ("confirmed", "likely")
 _CODE = re.compile(r"(?P<function>[^\s(]+) \((?P<file>[^:()]+):(?P<line>\d+)\)")
-_ACCOUNT_POINTS = 5.0
+_EVIDENCE = 3  # further pieces do not count, else an answer that lists every measure would be right
 
 
 class Score(BaseModel):
@@ -25,8 +26,9 @@ class Score(BaseModel):
     `outcome` of a fault: `right` (right cause first, and confirmed or likely), `weak` (right cause first, not asserted;
     or a cause of `also` asserted), `wrong` (another cause asserted), `false_healthy` (verdict healthy or idle), else
     `abstained`. Of a control: `quiet` or `false_alarm`. `scope`: by dimension whether an accepted fact is in the
-    answer. `tempted`: a cause of `tempting` is asserted. `account`: largest difference between the shares of the log's
-    phases and those of the answer, points of the window.
+    answer. `evidence`: one of the first three measures shows the mechanism of an accepted cause; `advice`: the first
+    piece of advice removes one; None for controls. `tempted`: a cause of `tempting` is asserted. `account`: largest
+    difference between the shares of the log's phases and those of the answer, points of the window.
     """
 
     outcome: Outcome
@@ -35,6 +37,8 @@ class Score(BaseModel):
     verdict_ok: bool = False
     tempted: bool = False
     scope: dict[Dimension, bool] = {}
+    evidence: bool | None = None
+    advice: bool | None = None
     account: float | None = None
 
 
@@ -60,7 +64,25 @@ def score(case: Case, answer: Answer, shares: dict[str, float]) -> Score:
         outcome = "right" if answer.verdict in expected.verdicts else "weak"
     elif strong:
         outcome = "weak" if first in expected.also else "wrong"
-    return Score(outcome=outcome, top1=first in accepted, top3=bool(accepted & set(answer.causes[:3])), **common)
+    return Score(
+        outcome=outcome,
+        top1=first in accepted,
+        top3=bool(accepted & set(answer.causes[:3])),
+        evidence=shows_mechanism(answer, expected.causes),
+        advice=removes_cause(answer, expected.causes),
+        **common,
+    )
+
+
+def shows_mechanism(answer: Answer, causes: list[str]) -> bool:
+    """Return whether one of the first measures of the answer, with a value above 0, is accepted for one of `causes`."""
+    measured = dict.fromkeys(one.measure for one in answer.evidence if one.value)
+    return bool(set(list(measured)[:_EVIDENCE]) & set(judgement().of(causes).measures))
+
+
+def removes_cause(answer: Answer, causes: list[str]) -> bool:
+    """Return whether the first piece of advice is accepted for one of `causes`."""
+    return bool(answer.advice) and answer.advice[0].action in judgement().of(causes).actions
 
 
 def found(case: Case, dimension: Dimension, facts: list[str], answer: Answer) -> bool:

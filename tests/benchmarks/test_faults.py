@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import readings, report
+from benchmarks.faults import readings
 from benchmarks.faults.answer import Answer, AnswerError, run_diagnoser
 from benchmarks.faults.case import PARTS, WORKLOADS, Case
 from benchmarks.faults.injectors import injectors
@@ -245,13 +245,6 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
 def test_a_run_without_cases_fails(tmp_path: Path) -> None:
     assert chosen(SCENARIOS, "zz") == []
     assert run([], {"rules": "true"}, 1, 1, Results(tmp_path / "r")) == []
-
-
-def test_a_page_counts_void_cases_apart() -> None:
-    judged = result(score={"outcome": "right", "top1": True, "top3": True}, answer=answered().model_dump(), seconds=3.0)
-    text = report.page([judged, result(scenario="p02", void="not proved")])
-    assert "2 cases, 1 void" in text
-    assert "| root cause first | 1 of 1" in text
 
 
 def test_the_error_of_a_failed_diagnoser_is_kept() -> None:

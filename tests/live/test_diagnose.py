@@ -17,7 +17,6 @@ from typing import Any
 
 import anyio
 import pytest
-from cgroups import Cgroup
 from running import SIMULATOR, Running
 from slow_disk import SlowDisk
 
@@ -115,17 +114,6 @@ def test_drawing_random_bytes_is_kernel_cpu_time_and_not_the_disk(fast_directory
     assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "kernel_cpu_in_syscall"), found.model_dump_json(indent=1)
     assert found.culprit is not None
     assert found.culprit.syscall == "getrandom"
-
-
-def test_a_cpu_quota_is_told_from_contention(fast_directory: Path) -> None:
-    with Cgroup("cpu") as group:
-        group.limit_cpus(0.4)
-        arguments = ["--directory", fast_directory, "--every", 1000]
-        with Running(SIMULATOR, *arguments, wrap=group.command) as program:
-            program.until("step")
-            found = diagnose(program)
-    assert found.cause == "cgroup_cpu_throttling", found.model_dump_json(indent=1)
-    assert found.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
 
 
 def test_a_neighbour_on_the_same_cpu_is_contention(fast_directory: Path) -> None:

@@ -127,15 +127,6 @@ def test_a_lock_is_followed_to_the_sync_its_holder_waits_for() -> None:
     assert any(f.kind == "path.wait" for f in found.findings if f.id in found.chain)
 
 
-def test_a_lock_is_followed_to_the_line_at_which_its_holder_computes(memory: Path) -> None:
-    options = ["--fault", "lock-compute", "--rest-s", 0.002, "--directory", memory]
-    with Running("trainer.py", *options) as program:
-        program.until("fault")
-        found = diagnose(program)
-    assert found.cause == "lock_held_computing", found.model_dump_json(indent=1)
-    assert found.account[0].root_wait == "running" or found.account[1].root_wait == "running"
-
-
 def test_what_the_memory_limit_evicts_is_no_slow_disk() -> None:
     with Running("reclaimer.py", "--count", 10**6) as program:
         program.until("pass")

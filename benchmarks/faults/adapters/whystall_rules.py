@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.adapters.whystall_words import advice, evidence
+
 _DURATION_S = 8
 MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
 _NUMBER = re.compile(r"\((?:pid )?(\d+)\)")
@@ -34,10 +36,7 @@ def scope(diagnosis: dict[str, Any]) -> dict[str, list[str]]:
         add("device", one.get("device"))
         add("cgroup", one.get("cgroup"))
         add("code", one.get("code"))
-    cited = set(diagnosis["chain"])
-    for assessment in diagnosis["assessments"]:
-        if assessment["cause"] == diagnosis["cause"]:
-            cited |= set(assessment["for"])
+    cited = cited_findings(diagnosis)
     for finding in diagnosis["findings"]:
         if finding["id"] not in cited:
             continue
@@ -54,6 +53,15 @@ def scope(diagnosis: dict[str, Any]) -> dict[str, list[str]]:
             for dimension in ("file", "device", "peer", "cgroup"):
                 add(dimension, text)
     return {key: list(dict.fromkeys(values)) for key, values in named.items() if values}
+
+
+def cited_findings(diagnosis: dict[str, Any]) -> set[str]:
+    """Return the ids of the findings that the answer rests on."""
+    cited = set(diagnosis["chain"])
+    for assessment in diagnosis["assessments"]:
+        if assessment["cause"] == diagnosis["cause"]:
+            cited |= set(assessment["for"])
+    return cited
 
 
 def causes(diagnosis: dict[str, Any]) -> list[str]:
@@ -92,6 +100,8 @@ def answer(diagnosis: dict[str, Any]) -> dict[str, Any]:
         "verdict": diagnosis["verdict"],
         "causes": causes(diagnosis),
         "scope": scope(diagnosis),
+        "evidence": evidence(diagnosis["findings"], cited_findings(diagnosis)),
+        "advice": advice(diagnosis["cause"], (diagnosis.get("reasoning") or {}).get("remedies", ())),
         "rows": rows(diagnosis["findings"]),
         "detail": {
             "victim": {key: victim.get(key) for key in ("pid", "tid", "comm", "chosen_by")},
