@@ -8,6 +8,8 @@ the span counts; a level is a function of (case) at the end of the span. All tak
 from __future__ import annotations
 
 import itertools
+import re
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -161,6 +163,31 @@ def _net_counter(case: Case, key: str, role: str = "job", table: str = "Tcp") ->
     raise KeyError(key)
 
 
+def _request_pct(case: Case, kind: str) -> float:
+    """Return the time that requests of a kind spent at the case's block device, ms as percent-seconds (summed up)."""
+    words = Path(f"/sys/class/block/{case.facts['device']}/stat").read_text().split()
+    return int(words[{"read": 3, "write": 7}[kind]]) / 10
+
+
+def _rtt_ms(case: Case, role: str = "job") -> float:
+    """Return the longest smoothed round trip of the TCP connections in a process's network namespace (ss -ti)."""
+    trips = re.findall(r"\brtt:([\d.]+)", _in_network(case, role, "ss", "-tinH"))
+    return max(map(float, trips), default=0.0)
+
+
+def _dropped(case: Case, device: str, role: str = "job") -> float:
+    """Return how many packets the queue of a network device has dropped (tc -s)."""
+    text = _in_network(case, role, "tc", "-s", "qdisc", "show", "dev", device)
+    return float(sum(int(number) for number in re.findall(r"\bdropped (\d+)", text)))
+
+
+def _in_network(case: Case, role: str, *argv: str) -> str:
+    """Return what a command prints in the network namespace of a process."""
+    place = f"--net=/proc/{case.pids[role]}/ns/net"
+    done = subprocess.run(["nsenter", place, *argv], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.stdout
+
+
 def _others_cpu_pct(case: Case) -> float:
     """CPU time of processes outside the case, percent of one CPU."""
     with Path("/proc/stat").open() as file:
@@ -205,11 +232,14 @@ COUNTERS: Mapping[str, Callable[..., float]] = {
     "vmstat": _vmstat,
     "net_counter": _net_counter,
     "others_cpu_pct": _others_cpu_pct,
+    "dropped": _dropped,
+    "request_pct": _request_pct,
 }
 LEVELS: Mapping[str, Callable[..., float]] = {
     "rss_mib": _rss_mib,
     "in_state": _in_state,
     "file_value": _file_number,
+    "rtt_ms": _rtt_ms,
 }
 
 
@@ -245,6 +275,6 @@ def value(case: Case, number: int, first: Sample, last: Sample) -> float:
     return LOGGED[check.reading](case, span, **arguments)
 
 
-def others_cpu_pct(first: Sample, last: Sample) -> float:
-    """Return how much CPU others used between two samples, percent of one CPU."""
-    return (last.counters[-1] - first.counters[-1]) / (last.at - first.at)
+def others_cpu_pct(first: Sample, last: Sample, diagnoser_s: float) -> float:
+    """Return how much CPU programs other than the case and the diagnoser used between two samples, percent of one."""
+    return (last.counters[-1] - first.counters[-1] - 100 * diagnoser_s) / (last.at - first.at)

@@ -9,6 +9,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -36,7 +37,8 @@ _HEAD = """\
 
 Made by `make bench-faults`; docs/benchmark.md explains the scenarios, the proof that each fault was real, and the
 score. Shares are followed by their 95 % interval (Wilson). A void case is one whose fault could not be proved; it does
-not count. Diagnosers answer about the same injection, in random order.
+not count. Diagnosers answer about the same injection, in random order. The medians of seconds and slowdown leave out
+cases in an emulated machine.
 """
 _ROWS = 5
 _REASONS = HERE / "reasons.yaml"
@@ -62,6 +64,7 @@ def line(result: Result) -> str:
         f"slowdown {result.slowdown:+.0%}" if result.slowdown is not None else "",
         f"account off by {score.account:.1f}" if score.account is not None else "",
         f"others' CPU {result.others_cpu_pct:.0f} %",
+        f"kernel {_kernel(result)}" if result.emulated else "",
     ]
     return head + "; ".join(part for part in parts if part)
 
@@ -112,6 +115,7 @@ def page(results: Sequence[Result]) -> str:
     void = len(_cases(r for r in results if r.void))
     scenarios = len({result.scenario for result in results})
     parts = [_HEAD, f"Commit {commits}; {scenarios} scenarios, {len(_cases(results))} cases, {void} void.\n"]
+    parts.append(_kernels(results))
     parts += [_goals(ours or found), _side_by_side(found), _verdicts(found), _groups(found), _scenarios(results, found)]
     for one in found:
         parts += [f"## Answers of {one.diagnoser}\n", _confusion(one, results)]
@@ -119,6 +123,15 @@ def page(results: Sequence[Result]) -> str:
             parts += [_not_right(one.diagnoser, results), _details(one.diagnoser, results)]
     parts.append(_void(results))
     return "\n".join(parts)
+
+
+def _kernel(result: Result) -> str:
+    return f"{result.kernel or 'unknown'}{', emulated' if result.emulated else ''}"
+
+
+def _kernels(results: Sequence[Result]) -> str:
+    counts = Counter(kernel for *_, kernel in {(r.scenario, r.repeat, _kernel(r)) for r in results if not r.void})
+    return f"Kernels: {'; '.join(f'{name}: {count} cases' for name, count in counts.most_common())}.\n"
 
 
 def _cases(results: Iterable[Result]) -> set[tuple[str, int, str]]:
@@ -164,7 +177,7 @@ def _groups(found: Sequence[Summary]) -> str:
 
 def _scenarios(results: Sequence[Result], found: Sequence[Summary]) -> str:
     text = "## Scenarios\n\nRight answers; of a control (c), answers without a false alarm.\n"
-    titles = {result.scenario: result.title for result in results}
+    titles = {r.scenario: f"{r.title} ({_kernel(r)})" if r.emulated else r.title for r in results}
     rows = [
         (scenario, title, *(_short(one.scenarios.get(scenario, share([]))) for one in found))
         for scenario, title in sorted(titles.items())

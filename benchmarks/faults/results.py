@@ -15,7 +15,8 @@ class Result(BaseModel):
     """The result of one diagnoser on one case. `void`: why the case does not count; `failed`: why there is no answer.
 
     `slowdown`: relative increase of the duration of the job's unit during the diagnosis (0.05: 5 %); None with too few
-    events. `others_cpu_pct`: CPU time of processes outside the case meanwhile, percent of one CPU.
+    events. `others_cpu_pct`: CPU time of processes outside the case meanwhile, percent of one CPU. `kernel`: its
+    release; `emulated`: it ran in an emulated machine, so that times do not compare with those of a host.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -38,6 +39,8 @@ class Result(BaseModel):
     seconds: float | None = None
     slowdown: float | None = None
     others_cpu_pct: float = 0.0
+    kernel: str = ""
+    emulated: bool = False
 
 
 def read(path: Path) -> list[Result]:

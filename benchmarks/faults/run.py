@@ -1,9 +1,10 @@
-"""Run the scenarios: ``python -m benchmarks.faults.run [--only ID,...] [--repeats N]``."""
+"""Run the scenarios: ``python -m benchmarks.faults.run [--only ID,...] [--repeats N] [--vm SERIES]``."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import random
 import shlex
 import signal
@@ -14,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from benchmarks.faults import diagnosers, report
+from benchmarks.faults import diagnosers, guest, needs, report
 from benchmarks.faults.results import Result, Results
-from benchmarks.faults.runner import observe
+from benchmarks.faults.runner import LIMIT_S, blank, observe
 from benchmarks.faults.scenario import HERE, Scenario, load
 from benchmarks.faults.undo import undo_abandoned
 
@@ -60,13 +61,25 @@ class Progress:
 
 
 def run(
-    scenarios: Sequence[Scenario], commands: Mapping[str, str], repeats: int, seed: int, results: Results
+    scenarios: Sequence[Scenario],
+    commands: Mapping[str, str],
+    repeats: int,
+    seed: int,
+    results: Results,
+    version: str = "",
+    vm: str = "",
+    limit_s: float = LIMIT_S,
 ) -> list[Result]:
-    """Run what `results` does not have yet; return all results of these scenarios. `commands`: of diagnosers."""
-    version = commit()
+    """Run what `results` does not have yet; return all results of these scenarios. `commands`: of diagnosers.
+
+    Scenarios whose `needs` this kernel lacks run in a guest with a kernel of the series `vm`, otherwise they are void.
+    """
+    version = version or commit()
+    here = [scenario for scenario in scenarios if not needs.lacking(scenario.needs)]
+    there = [scenario for scenario in scenarios if scenario not in here]
     cases = []
     for repeat in range(repeats):
-        order = list(scenarios)
+        order = list(here)
         random.Random(seed + repeat).shuffle(order)
         for scenario in order:
             names = [name for name in commands if not results.has(scenario.id, repeat, name, version)]
@@ -74,11 +87,29 @@ def run(
                 cases.append((scenario, repeat, {name: shlex.split(commands[name]) for name in names}))
     progress = Progress(len(cases))
     for scenario, repeat, missing in cases:
-        for result in observe(scenario, repeat, seed, missing, version):
+        for result in observe(scenario, repeat, seed, missing, version, limit_s):
             results.add(result)
             progress.show(result)
         progress.end_case()
-    return results.of({s.id for s in scenarios}, set(commands), repeats, version)
+    why = ""
+    if there and vm:
+        try:
+            guest.run(vm, [s.id for s in there], commands, repeats, seed, version, results)
+        except guest.NoGuest as error:
+            why = f"; {error}"
+    # Not stored: another run may have a kernel for them.
+    void = [
+        blank(one, repeat, name, seed, version).model_copy(update={"void": f"{_lacks(one)}{why}"})
+        for one in there
+        for repeat in range(repeats)
+        for name in commands
+        if not results.has(one.id, repeat, name, version)
+    ]
+    return results.of({s.id for s in scenarios}, set(commands), repeats, version) + void
+
+
+def _lacks(scenario: Scenario) -> str:
+    return f"kernel {platform.release()} has no {', '.join(needs.lacking(scenario.needs))}"
 
 
 def main(arguments: list[str]) -> int:
@@ -101,6 +132,9 @@ def main(arguments: list[str]) -> int:
         metavar="NAME,...|NAME=COMMAND",
         help=f"may be repeated; known: {', '.join(diagnosers.NAMED)}; default: rules",
     )
+    parser.add_argument("--vm", default="", metavar="SERIES", help="boot this kernel (6.1) for what this one lacks")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one diagnosis")
+    parser.add_argument("--commit", default="", help="what is measured; default: what git says")
     options = parser.parse_args(arguments)
     try:
         commands = diagnosers.chosen(options.diagnoser)
@@ -113,7 +147,10 @@ def main(arguments: list[str]) -> int:
     for line in undo_abandoned():
         print(f"faults: left behind by an earlier run: {line}", file=sys.stderr)
     results = Results(options.results, options.fresh)
-    found = run(chosen(load(), options.only), commands, options.repeats, options.seed, results)
+    found = run(
+        *(chosen(load(), options.only), commands, options.repeats, options.seed, results),
+        *(options.commit, options.vm, options.limit),
+    )
     if options.table:
         options.table.write_text("\n".join(report.lines(found)) + "\n")
     judged = [result for result in found if result.score]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import random
+import resource
 import statistics
 import time
 from collections import deque
@@ -25,10 +27,10 @@ _PROOF_S = 3.0  # length of the span that must prove the fault
 _STEP_S = 0.5
 _AFTER_S = 2.0
 _LEAST_S = 6.0  # of a diagnosis: a shorter span would not show every fault, however fast the diagnoser is
-_LIMIT_S = 120.0
+LIMIT_S = 120.0  # of one diagnosis
 _LEAST_EVENTS = 3
 # Above this CPU use of processes outside the case, in percent of one CPU, competition for the CPUs is a fault of its
-# own. A diagnoser itself uses 30 to 50 %.
+# own.
 _BUSY_PCT = 100.0
 
 
@@ -36,33 +38,41 @@ class Void(Exception):
     """The case does not count; the message is the reason."""
 
 
+def blank(scenario: Scenario, repeat: int, diagnoser: str, seed: int, commit: str) -> Result:
+    """Return the result of a case that has not run; `seed`: of the whole run."""
+    return Result(
+        scenario=scenario.id,
+        title=scenario.title,
+        group=scenario.group,
+        control=scenario.control,
+        repeat=repeat,
+        diagnoser=diagnoser,
+        commit=commit,
+        seed=random.Random(f"{seed}/{scenario.id}/{repeat}").getrandbits(32),
+        expected=scenario.expected.causes,
+        kernel=platform.release(),
+    )
+
+
 def observe(
-    scenario: Scenario, repeat: int, seed: int, diagnosers: Mapping[str, Sequence[str]], commit: str
+    scenario: Scenario,
+    repeat: int,
+    seed: int,
+    diagnosers: Mapping[str, Sequence[str]],
+    commit: str,
+    limit_s: float = LIMIT_S,
 ) -> Iterator[Result]:
-    """Set up the case once and yield the result of every diagnoser, in random order."""
-    own_seed = random.Random(f"{seed}/{scenario.id}/{repeat}").getrandbits(32)
+    """Set up the case once and yield the result of every diagnoser, in random order; `limit_s`: of each diagnosis."""
+    results = {name: blank(scenario, repeat, name, seed, commit) for name in diagnosers}
+    own_seed = next(iter(results.values())).seed
     order = list(diagnosers)
     random.Random(own_seed).shuffle(order)
-    results = {
-        name: Result(
-            scenario=scenario.id,
-            title=scenario.title,
-            group=scenario.group,
-            control=scenario.control,
-            repeat=repeat,
-            diagnoser=name,
-            commit=commit,
-            seed=own_seed,
-            expected=scenario.expected.causes,
-        )
-        for name in order
-    }
     with journal() as undo:
         case = Case(scenario, own_seed, undo)
         try:
             baseline, before = _fault(case)
             for name in order:
-                before = _diagnose(case, results[name], diagnosers[name], baseline, before)
+                before = _diagnose(case, results[name], diagnosers[name], baseline, before, limit_s)
                 yield results[name]
         except (Void, CaseError, OSError, KeyError) as error:
             for name in order:
@@ -111,20 +121,21 @@ def _diagnose(
     command: Sequence[str],
     baseline: tuple[Sample, Sample],
     before: tuple[Sample, Sample],
+    limit_s: float,
 ) -> tuple[Sample, Sample]:
     """Run one diagnoser and fill in its result; return the samples around the time after it."""
     symptom = case.rng.choice([case.scenario.symptom.en, case.scenario.symptom.zh])
-    first = sample(case)
+    first, used = sample(case), _children_s()
     try:
-        answer, result.seconds = run_diagnoser(command, case.pids["job"], symptom, _LIMIT_S, HERE.parents[1])
+        answer, result.seconds = run_diagnoser(command, case.pids["job"], symptom, limit_s, HERE.parents[1])
     except AnswerError as error:
         answer = None
         result.failed = str(error)
     time.sleep(max(0.0, first.at + _LEAST_S - time.monotonic()))
-    last = sample(case)
+    last, used = sample(case), _children_s() - used
     proofs = prove(case, baseline, (first, last))
     result.proofs = [asdict(proof) for proof in proofs]
-    result.others_cpu_pct = round(others_cpu_pct(first, last), 1)
+    result.others_cpu_pct = round(others_cpu_pct(first, last, used), 1)
     if not all(proof.holds for proof in proofs):
         raise Void(f"did not last: {[asdict(p) for p in proofs if not p.holds]}; {case.output()}")
     if result.others_cpu_pct > _BUSY_PCT:
@@ -140,6 +151,12 @@ def _diagnose(
         result.answer = answer
         result.score = score(case, answer, result.shares)
     return after
+
+
+def _children_s() -> float:
+    """Return the CPU time of the commands that this process has run and waited for, a diagnoser for instance."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _slowdown(case: Case, *spans: tuple[Sample, Sample]) -> float | None:

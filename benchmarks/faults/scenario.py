@@ -81,7 +81,8 @@ class Scenario(Model):
 
     `unit`: the event of the log whose duration is the job's speed. `baseline_s`, `proof_s`: how long the job runs
     before the injection, and at most until the oracle must hold. `account`: the marks of the lines that the log's
-    phases time, to compare shares. `needs`: features of the host, else the case is void.
+    phases time, to compare shares. `needs`: features of the kernel (`needs.CHECKS`), else the case runs in a guest
+    or is void.
     """
 
     id: str = Field(pattern=r"^[a-z][0-9]{2}$")

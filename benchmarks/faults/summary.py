@@ -119,8 +119,8 @@ def summary(name: str, results: Sequence[Result]) -> Summary:
     counted = [result for result in results if not result.void]
     faults = [result for result in counted if not result.control]
     controls = [result for result in counted if result.control]
-    seconds = [result.seconds for result in counted if result.seconds is not None]
-    slowdowns = [result.slowdown for result in counted if result.slowdown is not None]
+    seconds = [result.seconds for result in counted if result.seconds is not None and not result.emulated]
+    slowdowns = [result.slowdown for result in counted if result.slowdown is not None and not result.emulated]
     found = Summary(
         diagnoser=name,
         baseline=is_baseline(name),

@@ -11,10 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from kernels import boot as kernel_boot
+from kernels import image, stock
 
-from benchmarks.faults import readings
+from benchmarks.faults import needs, readings, report
 from benchmarks.faults.answer import Answer, AnswerError, run_diagnoser
 from benchmarks.faults.case import PARTS, WORKLOADS, Case
 from benchmarks.faults.injectors import injectors
@@ -53,6 +56,7 @@ def test_a_scenario_refers_to_what_exists(scenario: Scenario) -> None:
             places |= {f"{file.name}#{mark}" for mark in marks(file.read_text(), file.name)}
     named = set(expected.scope.get("code", [])) | {m for text in scenario.account.values() for m in text.split()}
     assert named <= places
+    assert set(scenario.needs) <= set(needs.CHECKS)
 
 
 def test_a_fault_is_proved_by_the_log_and_by_something_else() -> None:
@@ -240,6 +244,30 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
     assert not again.has("p01", 0, "rules", "def")
     again.add(result(repeat=1))
     assert len(Results(path).of({"p01"}, {"rules"}, 2, "abc")) == 2
+
+
+def test_a_case_whose_kernel_feature_is_missing_runs_in_a_guest_or_is_void(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def boot(kernel: object, command: str, shared: Path, *_: object, **__: object) -> object:
+        booted.append(command)
+        Results(shared / "results.jsonl").add(result(scenario="v01", kernel="6.1.0-50-amd64", answer=None))
+        return SimpleNamespace(code=0)
+
+    booted: list[str] = []
+    monkeypatch.setattr(needs, "has", lambda _: False)
+    monkeypatch.setattr(stock, "fetch", lambda _: None)
+    monkeypatch.setattr(image, "environment", lambda: ["env"])
+    monkeypatch.setattr(kernel_boot, "boot", boot)
+    results = Results(tmp_path / "r")
+    wanted = [one for one in SCENARIOS if one.id == "v01"]
+    (void,) = run(wanted, {"rules": "true"}, 1, 1, results, "abc")
+    assert void.void.endswith("has no netem")
+    (ran,) = run(wanted, {"rules": "true"}, 1, 1, results, "abc", "6.1")
+    assert (ran.void, ran.emulated, ran.kernel) == ("", True, "6.1.0-50-amd64")
+    assert "6.1.0-50-amd64, emulated: 1 cases" in report.page([ran])
+    run(wanted, {"rules": "true"}, 1, 1, results, "abc", "6.1")
+    assert len(booted) == 1
 
 
 def test_a_run_without_cases_fails(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ COLD = (
     *("numpy/*/tests", "_polars_runtime_32", "tzdata", "types", "icalendar", "kubernetes_validate*"),
 )
 """In site-packages: large, and of no use to the tests of the matrix."""
-ROOMS = ("agent_server", "bpf", "examples", "knowledge_base", "prompts", "tests", "tools")
+ROOMS = ("agent_server", "benchmarks", "bpf", "examples", "knowledge_base", "prompts", "tests", "tools")
 
 
 def plain_polars() -> Path:
@@ -47,6 +47,15 @@ def plain_polars() -> Path:
     return folder
 
 
+def environment() -> list[str]:
+    """The words before a command that runs this tree's Python in a guest.
+
+    Raises:
+        Unavailable: see `plain_polars`.
+    """
+    return ["env", "WHYSTALL_GUEST=1", "POLARS_FORCE_PKG=compat", f"PYTHONPATH={plain_polars()}"]
+
+
 def make(image: Path, kernel: Kernel) -> None:
     """Write the image for a kernel.
 
@@ -57,11 +66,11 @@ def make(image: Path, kernel: Kernel) -> None:
     if program is None:
         raise Unavailable("guests cannot be booted: no mksquashfs (package squashfs-tools)")
     library = Path(sys.base_prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")
-    packages = Path(sys.prefix, "lib", library.name, "site-packages")
-    sources = [*(TREE / room for room in ROOMS), plain_polars(), packages]
+    packages = [Path(place) for place in sys.path if Path(place).name == "site-packages"]  # .pth files may add some
+    sources = [*(TREE / room for room in ROOMS), plain_polars(), *packages]
     sources += [library, *library.parent.glob("libpython*.so*")]
     sources += [*_of_bcc(), *kernel.root.glob("usr/src/*/include"), *kernel.root.glob("usr/src/*/arch/x86/include")]
-    cold = [str(packages / name).lstrip("/") for name in COLD]
+    cold = [str(place / name).lstrip("/") for place in packages for name in COLD]
     cold += [str(library / name).lstrip("/") for name in ("test", "idlelib", "site-packages", "ensurepip", "config-*")]
     options = ["-no-strip", "-quiet", "-no-progress", "-wildcards", "-e", *cold]
     raw = ("-noI", "-noD", "-noF", "-noX", "-no-fragments", "-no-duplicates", "-no-xattrs", "-b", "1M")

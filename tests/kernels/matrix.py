@@ -110,13 +110,11 @@ def _show(data: bytes) -> None:
 
 
 def _pytest(rest: list[str], lines: Path, *, guest: bool) -> list[str]:
-    named = [f"WHYSTALL_MATRIX={lines}"]
-    if guest:
-        named += ["WHYSTALL_GUEST=1", "POLARS_FORCE_PKG=compat", f"PYTHONPATH={image.plain_polars()}"]
+    named = [*(image.environment() if guest else ["env"]), f"WHYSTALL_MATRIX={lines}"]
     places = () if any((image.TREE / word.partition("::")[0]).exists() for word in rest) else (str(INSIDE),)
     # a test that hangs is named, and shows its stacks before the limit kills the guest
     told = ("-v", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={WATCHED_S}")
-    return ["env", *named, sys.executable, "-m", "pytest", *told, *places, *rest]
+    return [*named, sys.executable, "-m", "pytest", *told, *places, *rest]
 
 
 def summary(lines: Path, release: str, code: int | None, seconds: float) -> dict[str, Any]:

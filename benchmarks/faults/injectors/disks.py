@@ -11,6 +11,8 @@ from benchmarks.faults.case import Case, CaseError
 from benchmarks.faults.injectors.cgroups import enter, group
 from benchmarks.faults.scenario import HERE, Process
 
+_SECTOR = 512
+_NO_UDEV = ("--noudevrules", "--noudevsync")  # dmsetup makes the device node itself: guests have no udev
 _FUSE = HERE.parents[1] / "tests/live/workloads/slow_fuse.py"
 
 
@@ -29,16 +31,25 @@ def _mount_point(case: Case) -> Path:
     return place
 
 
-def _loop_ext4(case: Case, mib: int, backing: str = "/dev/shm") -> tuple[Path, str]:
+def loop_ext4(case: Case, mib: int, backing: str = "/dev/shm") -> tuple[Path, str]:
     """Make an ext4 on a loop device whose file is in `backing`; return its directory and device number."""
+    return _mounted_ext4(case, _image(case, mib, backing), "loop,noatime")
+
+
+def _image(case: Case, mib: int, backing: str = "/dev/shm") -> Path:
     image = Path(backing) / f"{case.name}.img"
     case.journal.add("remove_tree", str(image))
     with image.open("wb") as file:
         file.truncate(mib << 20)
-    call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+    return image
+
+
+def _mounted_ext4(case: Case, source: Path, options: str) -> tuple[Path, str]:
+    """Make an ext4 and mount it as the case's directory; return that and its device number."""
+    call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(source))
     place = _mount_point(case)
     case.journal.add("unmount", str(place))
-    call("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(place))
+    call("mount", "-t", "ext4", "-o", options, str(source), str(place))
     device = os.stat(place).st_dev
     case.facts["directory"] = str(place)
     case.facts["device"] = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
@@ -54,13 +65,27 @@ def loop_disk(
     backing: str = "/dev/shm",
 ) -> Generator[None, None, None]:
     """Put the case's data on a loop device, in memory or on a disk, and limit a process there (blkio.throttle)."""
-    _, number = _loop_ext4(case, mib, backing)
+    _, number = loop_ext4(case, mib, backing)
     place = group(case, "blkio")
     case.wrappers[role] = enter(place)
     yield
     for name, rate in (("write", write_mib_s), ("read", read_mib_s)):
         if rate:
             (place / f"blkio.throttle.{name}_bps_device").write_text(f"{number} {int(rate * (1 << 20))}")
+
+
+def delayed_disk(case: Case, mib: int = 128, read_ms: int = 0, write_ms: int = 0) -> Generator[None, None, None]:
+    """Put the case's data on a disk that later completes each request after a delay (dm-delay)."""
+    loop = call("losetup", "--find", "--show", str(_image(case, mib)))
+    case.journal.add("run", ["losetup", "--detach", loop])
+    case.journal.add("run", ["dmsetup", "remove", *_NO_UDEV, "--retry", case.name])
+    sectors = (mib << 20) // _SECTOR
+    call("dmsetup", "create", *_NO_UDEV, case.name, "--table", f"0 {sectors} delay {loop} 0 0 {loop} 0 0")
+    _mounted_ext4(case, Path("/dev/mapper") / case.name, "noatime")
+    yield
+    table = f"0 {sectors} delay {loop} 0 {read_ms} {loop} 0 {write_ms}"
+    call("dmsetup", "reload", *_NO_UDEV, case.name, "--table", table)
+    call("dmsetup", "resume", *_NO_UDEV, case.name)
 
 
 def small_disk(case: Case, mib: int, keep_kib: int = 512) -> Generator[None, None, None]:

@@ -9,6 +9,7 @@ from benchmarks.faults.case import PARTS, Case
 from benchmarks.faults.injectors.disks import call
 
 HERE, THERE = "10.77.0.1", "10.77.0.2"
+_DEVICES = ("eth7", "eth8")
 
 
 def _hosts(case: Case, there: list[str]) -> tuple[str, str]:
@@ -24,21 +25,42 @@ def _hosts(case: Case, there: list[str]) -> tuple[str, str]:
     return names
 
 
-def narrow_link(case: Case, mbit: float, there: list[str]) -> Generator[None, None, None]:
-    """Connect the hosts by a pair of virtual Ethernet devices; later shape both directions (tbf)."""
+def _cable(case: Case, there: list[str]) -> tuple[str, str]:
+    """Make both hosts, connected by a pair of virtual Ethernet devices."""
     hosts = _hosts(case, there)
-    devices = ("eth7", "eth8")
     call(
-        *("ip", "link", "add", devices[0], "netns", hosts[0]),
-        *("type", "veth", "peer", "name", devices[1], "netns", hosts[1]),
+        *("ip", "link", "add", _DEVICES[0], "netns", hosts[0]),
+        *("type", "veth", "peer", "name", _DEVICES[1], "netns", hosts[1]),
     )
-    for host, device, address in zip(hosts, devices, (HERE, THERE), strict=True):
+    for host, device, address in zip(hosts, _DEVICES, (HERE, THERE), strict=True):
         call("ip", "-n", host, "addr", "add", f"{address}/24", "dev", device)
         call("ip", "-n", host, "link", "set", device, "up")
+    return hosts
+
+
+def narrow_link(case: Case, mbit: float, there: list[str]) -> Generator[None, None, None]:
+    """Connect the hosts by a pair of virtual Ethernet devices; later shape both directions (tbf)."""
+    hosts = _cable(case, there)
     yield
-    for host, device in zip(hosts, devices, strict=True):
+    for host, device in zip(hosts, _DEVICES, strict=True):
         shape = ("tbf", "rate", f"{mbit}mbit", "burst", "32k", "latency", "100ms")
         call("ip", "netns", "exec", host, "tc", "qdisc", "add", "dev", device, "root", *shape)
+
+
+def emulated_link(
+    case: Case, there: list[str], delay_ms: int = 0, loss_pct: float = 0.0, mbit: float = 0.0
+) -> Generator[None, None, None]:
+    """Connect the hosts by a pair of virtual Ethernet devices; later emulate a long, lossy or narrow link (netem).
+
+    Both directions are delayed, lose packets, and are limited to `mbit`; 0: not so.
+    """
+    hosts = _cable(case, there)
+    yield
+    shape = ["delay", f"{delay_ms}ms"]
+    shape += ["loss", f"{loss_pct}%"] if loss_pct else []
+    shape += ["rate", f"{mbit}mbit"] if mbit else []
+    for host, device in zip(hosts, _DEVICES, strict=True):
+        call("ip", "netns", "exec", host, "tc", "qdisc", "add", "dev", device, "root", "netem", *shape)
 
 
 def relayed_link(
