@@ -68,9 +68,10 @@ def run(
                 )
             except stock.Unavailable as error:
                 raise NoGuest(str(error)) from error
-            for result in Results(stored).of(set(missing), known, repeats, version):
-                if not results.has(result.scenario, result.repeat, result.diagnoser, version):
-                    results.add(result.model_copy(update={"emulated": True}))
+            finally:  # also if this run is stopped
+                for result in Results(stored).of(set(missing), known, repeats, version):
+                    if not results.has(result.scenario, result.repeat, result.diagnoser, version):
+                        results.add(result.model_copy(update={"emulated": True}))
             if done.code is not None:
                 return
             print(f"faults: the guest did not end by itself; its console:\n{done.tail()}", file=sys.stderr)
