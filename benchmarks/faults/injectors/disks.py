@@ -12,7 +12,7 @@ from benchmarks.faults.injectors.cgroups import enter, group
 from benchmarks.faults.scenario import HERE, Process
 
 _SECTOR = 512
-_NO_UDEV = ("--noudevrules", "--noudevsync")  # dmsetup makes the device node itself: guests have no udev
+_NO_UDEV = ("--noudevrules", "--noudevsync")  # guests have none; the kernel itself makes /dev/dm-N
 _FUSE = HERE.parents[1] / "tests/live/workloads/slow_fuse.py"
 
 
@@ -81,7 +81,8 @@ def delayed_disk(case: Case, mib: int = 128, read_ms: int = 0, write_ms: int = 0
     case.journal.add("run", ["dmsetup", "remove", *_NO_UDEV, "--retry", case.name])
     sectors = (mib << 20) // _SECTOR
     call("dmsetup", "create", *_NO_UDEV, case.name, "--table", f"0 {sectors} delay {loop} 0 0 {loop} 0 0")
-    _mounted_ext4(case, Path("/dev/mapper") / case.name, "noatime")
+    node = call("dmsetup", "info", "--columns", "--noheadings", "--options", "blkdevname", case.name)
+    _mounted_ext4(case, Path("/dev") / node, "noatime")
     yield
     table = f"0 {sectors} delay {loop} 0 {read_ms} {loop} 0 {write_ms}"
     call("dmsetup", "reload", *_NO_UDEV, case.name, "--table", table)
