@@ -19,7 +19,7 @@ from benchmarks.faults.adapters.whystall_rules import MAIN, scope
 from benchmarks.faults.adapters.whystall_words import advice, evidence
 
 _TOOLS = ("critical_path", "host_snapshot")
-_DURATION_S = 6
+_DURATION_S = 5
 _LIKELY_PCT = 20.0
 _LEAST_PCT = 5.0  # less is normal on a host that others use
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -61,24 +61,22 @@ def answer(findings: list[dict[str, Any]], table: Iterable[dict[str, Any]]) -> d
 
 
 def look(pid: str, home: str) -> list[dict[str, Any]]:
-    """Run the tools of the first look side by side; return their findings. Raises OSError if one has none."""
-    running = [
-        subprocess.Popen(
+    """Run the tools of the first look, one by one since only one may observe; return their findings.
+
+    Raises OSError if one has none.
+    """
+    findings = []
+    for tool in _TOOLS:
+        done = subprocess.run(
             [sys.executable, "-c", MAIN, "run", tool, "--json", "--pid", pid, "--duration", str(_DURATION_S)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
             env={**os.environ, "WHYSTALL_HOME": home},
         )
-        for tool in _TOOLS
-    ]
-    findings = []
-    for tool, process in zip(_TOOLS, running, strict=True):
-        output, errors = process.communicate()
-        result = json.loads(output or "{}")
+        result = json.loads(done.stdout or "{}")
         if "findings" not in result:
-            raise OSError(f"{tool}: {output[-300:]} {errors[-300:]}")
+            raise OSError(f"{tool}: {done.stdout[-300:]} {done.stderr[-300:]}")
         findings += [one | {"id": f"{tool}:{one['id']}"} for one in result["findings"]]
     return findings
 
