@@ -8,7 +8,7 @@ from whystall.tools.host.host_snapshot import data
 from whystall.tools.host.host_snapshot.measures import Measures, share
 
 # A process with less of the bytes that all processes move, or with a lower rate, is not named.
-_LEAST_PCT = 10.0
+_LEAST_PCT = 5.0
 _LEAST_RATE = 100_000.0
 # A process is charged with the I/O of a child when it reaps it (wait4), and uses no CPU for that.
 _LEAST_CPU_PCT = 0.2
