@@ -73,7 +73,13 @@ def test_differences_of_the_two_readings() -> None:
     [
         ({"retransmits": (0, 30)}, "net.loss", {}),
         ({"busy_us": (0, 9_000_000), "rwnd_limited_us": (0, 4_000_000)}, "net.receiver_slow", {}),
-        ({"busy_us": (0, 9_000_000)}, "net.bandwidth", {"limit": "network"}),
+        ({"busy_us": (0, 9_000_000), "rtt_us": 6000}, "net.bandwidth", {"limit": "network"}),
+        # a small request for each round trip over a long distance
+        (
+            {"busy_us": (0, 9_000_000), "rtt_us": 144_000, "min_rtt_us": 143_000, "bytes_acked": (0, 5000)},
+            "net.rtt",
+            {"limit": "distance"},
+        ),
         # a full queue before a slow link loses some
         (
             {"busy_us": (0, 9_000_000), "retransmits": (0, 15), "rtt_us": 13_000, "rtt_var_us": 2000},

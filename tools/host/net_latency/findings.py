@@ -22,6 +22,9 @@ _QUEUE_LOSS_PCT = 10.0
 # Evidence of a standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms
 # is the interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
 _QUEUE_MS = 100.0
+# Bytes in flight below which no link is full: four segments of Ethernet (RFC 3390 allows as many before the first
+# acknowledgement).
+_IN_FLIGHT = 4 * 1448
 # Light in fibre takes 1 ms to go 100 km and back: 5,000 km is too far within a site (addresses of RFC 1918 and RFC
 # 4193), 30,000 km around the globe.
 _SITE_RTT_MS = 50.0
@@ -157,7 +160,7 @@ def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) ->
     buffer = connection.sndbuf_limited_pct or 0.0
     if buffer >= _LIMITED_PCT and buffer >= network:
         limit, limited = "send_buffer", buffer
-    elif network >= _NETWORK_SHARE * busy and _is_stable(connection):
+    elif network >= _NETWORK_SHARE * busy and _is_stable(connection) and _fills_link(connection):
         limit, limited = "network", network
     else:
         return None
@@ -171,6 +174,13 @@ def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) ->
     }
     attributes = {**place, "limit": limit}
     return finding("net.bandwidth", _subject(connection), window(window_ns), metrics, severity(limited), attributes)
+
+
+def _fills_link(connection: Connection) -> bool:
+    """Return whether enough bytes are in flight on average for the link to be what limits the sender. A small request
+    per round trip keeps a connection busy too, and waits for the distance."""
+    sent, rtt = _rate(connection.sent_bytes, connection), connection.rtt_ms
+    return sent is not None and rtt is not None and sent * rtt / 1e3 >= _IN_FLIGHT
 
 
 def _is_stable(connection: Connection) -> bool:
