@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.faults.answer import Answer
+from benchmarks.faults.key import Key
 from benchmarks.faults.score import Score
 
 
@@ -16,7 +17,8 @@ class Result(BaseModel):
 
     `slowdown`: relative increase of the duration of the job's unit during the diagnosis (0.05: 5 %); None with too few
     events. `others_cpu_pct`: CPU time of processes outside the case meanwhile, percent of one CPU. `kernel`: its
-    release; `emulated`: it ran in an emulated machine, so that times do not compare with those of a host.
+    release; `emulated`: it ran in an emulated machine, so that times do not compare with those of a host. `key`: what
+    the answer is compared with.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -34,6 +36,7 @@ class Result(BaseModel):
     failed: str = ""
     proofs: list[dict[str, Any]] = Field(default_factory=list)
     shares: dict[str, float] = Field(default_factory=dict)
+    key: Key | None = None
     answer: Answer | None = None
     score: Score | None = None
     seconds: float | None = None

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from benchmarks.faults.answer import AnswerError, run_diagnoser
 from benchmarks.faults.case import Case, CaseError
 from benchmarks.faults.injectors import injectors
+from benchmarks.faults.key import Key
 from benchmarks.faults.log import Span
 from benchmarks.faults.oracle import Proof, prove
 from benchmarks.faults.readings import Sample, others_cpu_pct, sample
@@ -144,6 +145,7 @@ def _diagnose(
     events = {line["event"] for line in case.log.lines() if "s" in line}
     result.shares = {event: round(case.log.share_pct(event, span), 2) for event in sorted(events)}
     case.note_threads()
+    result.key = Key.of(case)
     time.sleep(_AFTER_S)
     after = (last, sample(case))
     result.slowdown = _slowdown(case, before, (first, last), after)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from benchmarks.faults.answer import Answer
 from benchmarks.faults.case import Case
 from benchmarks.faults.judgement import judgement
+from benchmarks.faults.key import PastCase
 from benchmarks.faults.scenario import Dimension
 from benchmarks.faults.source import Place
 
@@ -42,7 +43,7 @@ class Score(BaseModel):
     account: float | None = None
 
 
-def score(case: Case, answer: Answer, shares: dict[str, float]) -> Score:
+def score(case: Case | PastCase, answer: Answer, shares: dict[str, float]) -> Score:
     """Score an answer; `shares`: by phase of the log, its share of the observed time in percent."""
     expected = case.scenario.expected
     accepted = set(expected.causes)
@@ -85,7 +86,7 @@ def removes_cause(answer: Answer, causes: list[str]) -> bool:
     return bool(answer.advice) and answer.advice[0].action in judgement().of(causes).actions
 
 
-def found(case: Case, dimension: Dimension, facts: list[str], answer: Answer) -> bool:
+def found(case: Case | PastCase, dimension: Dimension, facts: list[str], answer: Answer) -> bool:
     """Return whether one of the accepted facts of a dimension is in the answer."""
     stated = answer.scope.get(dimension, [])
     if dimension == "code":
@@ -110,7 +111,7 @@ def is_at(text: str, place: Place) -> bool:
     return False
 
 
-def account(case: Case, answer: Answer, shares: dict[str, float]) -> float | None:
+def account(case: Case | PastCase, answer: Answer, shares: dict[str, float]) -> float | None:
     """Return the largest difference between logged and answered shares; None if the answer has no account."""
     if not answer.rows or not case.scenario.account:
         return None

@@ -1,0 +1,1 @@
+"""Assistants that only call tools over MCP: their sessions, policies and transcripts."""

@@ -1,0 +1,64 @@
+"""The careful assistant in a client that passes only the text of a result to its model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.faults.answer import Answer
+from benchmarks.faults.assistants.policy import Careful, named_tools
+from benchmarks.faults.assistants.transcripts import Called, Tool
+
+_VERDICT = re.compile(r"^Verdict: (\w+)(?: - (.+))?$", re.MULTILINE)
+_ALSO = "Also supported by evidence:"
+_REFUTED = "Ruled out:"
+_RULED_BY = re.compile(r": by ([a-z_, ]+)")
+# Facts as the texts write them: ``save (train.py:41)``, ``python (4711)`` or ``pid 4711``, ``/data/a.bin``.
+_FACTS = {
+    "code": re.compile(r"[\w.<>]+ \([^()\s:]*\.[A-Za-z]\w*:\d+\)"),
+    "pid": re.compile(r"(?:\((?=\d+\))|\bpid |\bthread )(\d+)\b"),
+    "file": re.compile(r"(?<![\w.])/[^\s,;()\"]+"),
+    "device": re.compile(r"\b(?:disk |on )([a-z]+\d*[a-z0-9]*)\b"),
+    "cgroup": re.compile(r"(?<![\w.])/[^\s,;()\"]+"),
+    "peer": re.compile(r"\b\d+\.\d+\.\d+\.\d+:\d+|\[[0-9a-f:]+\]:\d+"),
+}
+
+
+class CarefulReader(Careful):
+    """`Careful`, but the texts alone are read. `titles`: of the causes, by id, as the form of the answer lists them."""
+
+    name = "careful-text"
+
+    def __init__(self, titles: Mapping[str, str], follow_up: int = 1) -> None:
+        super().__init__(follow_up)
+        self._ids = {title: id for id, title in titles.items()}
+
+    def verdict(self, call: Called) -> str:
+        """Return the verdict of a diagnosis."""
+        found = _VERDICT.search(call.text)
+        return found[1].lower() if found else "inconclusive"
+
+    def conclude(self, call: Called) -> Answer:
+        """Return the conclusion from the text of `diagnose`."""
+        found = _VERDICT.search(call.text)
+        named = [found[2]] if found and found[2] else []
+        named += [line[2:].partition(": ")[0] for line in self._section(call.text, _ALSO)]
+        causes = [self._ids[title] for title in named if title in self._ids]
+        stated = call.text.partition(f"\n{_REFUTED}")[0].partition(f"\n{_ALSO}")[0]
+        scope = {key: list(dict.fromkeys(pattern.findall(stated))) for key, pattern in _FACTS.items()}
+        value: dict[str, Any] = {"verdict": self.verdict(call), "causes": list(dict.fromkeys(causes))}
+        return Answer.model_validate({**value, "scope": {k: v for k, v in scope.items() if v}, "text": call.text})
+
+    def named(self, tools: Sequence[Tool], call: Called) -> list[str]:
+        """Return the tools that a diagnosis names, other than those that ruled something out."""
+        by = " ".join(line for line in self._section(call.text, _REFUTED))
+        ran = {name.strip() for names in _RULED_BY.findall(by) for name in names.split(",")}
+        return named_tools(tools, call.text, ran)
+
+    @staticmethod
+    def _section(text: str, heading: str) -> list[str]:
+        """Return the list items below a heading."""
+        rest = text.partition(f"\n{heading}\n")[2].splitlines()
+        end = next((i for i, line in enumerate(rest) if not line.startswith("- ")), len(rest))
+        return rest[:end]
