@@ -74,8 +74,12 @@ def is_open(cause: Mapping[str, Any]) -> bool:
 
 
 def conclusion(reading: Reading) -> Conclusion:
-    """Return the first supported cause, with sentences about its findings; ``unknown`` if there is none."""
-    supported = next((cause for cause in reading.causes if cause["state"] == "supported"), None)
+    """Return the cause of the verdict so far, with sentences about its findings; ``unknown`` if there is none.
+
+    The causes are in the order of the time that they explain, but a more specific one may lead.
+    """
+    causes = [cause for cause in reading.causes if cause["state"] == "supported"]
+    supported = next((cause for cause in causes if reading.leading in ("", cause["cause"])), None)
     if supported is None:
         return Conclusion("unknown")
     cited = [reading.findings[id] for id in supported.get("for", []) if id in reading.findings]

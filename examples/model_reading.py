@@ -14,8 +14,9 @@ _FENCE = re.compile(r"^<<data (?P<nonce>[0-9a-f]+)\n(?P<data>.*)\n(?P=nonce) dat
 
 
 class Reading:
-    """What a request contains: the latest `findings` by id and `causes` in order, `suggested` tools, and the user's
-    `symptom`. All are read from the data of the briefing and the answers, at any depth.
+    """What a request contains: the latest `findings` by id and `causes` in order, the `leading` cause of the verdict so
+    far (None: it has none; empty: no verdict is stated), `suggested` tools, and the user's `symptom`. All are read from
+    the data of the briefing and the answers, at any depth.
     """
 
     def __init__(self, request: Request) -> None:
@@ -23,6 +24,7 @@ class Reading:
         self.messages = request.messages
         self.findings: dict[str, Json] = {}
         self.causes: list[Json] = []
+        self.leading: str | None = ""
         self.suggested: list[str] = []
         self.symptom = ""
         for message in self.messages:
@@ -37,6 +39,8 @@ class Reading:
                     self.findings[found["id"]] = found
                 elif "state" in found and "cause" in found:
                     causes.append(found)
+                if "verdict_so_far" in found:
+                    self.leading = found["verdict_so_far"]["cause"]
                 self.symptom = found.get("symptom", self.symptom)
                 self.suggested = found.get("suggested", self.suggested)
         self.causes = causes or self.causes

@@ -112,6 +112,13 @@ def test_it_answers_in_the_language_of_its_instructions() -> None:
     assert Reading(asked).language == "en", "what is fenced does not choose the language"
 
 
+@pytest.mark.parametrize(("leading", "named"), [(DEVICE, DEVICE), (SYNC, SYNC), (None, "unknown")])
+def test_it_concludes_the_cause_of_the_verdict_so_far(leading: str | None, named: str) -> None:
+    state = {"causes": [SUPPORTED, {**SUPPORTED, "cause": DEVICE}], "verdict_so_far": {"cause": leading}}
+    request = conversation(("user", BRIEFING), ("tool", {"findings": [SYNCED], "state": state}), called=("fileslower",))
+    assert concluded(engineer(request))["cause"] == named
+
+
 def test_it_names_no_cause_without_evidence() -> None:
     nothing = {"causes": [cause(SYNC, "ruled_out"), cause(DEVICE, "unsupported")]}
     assert (

@@ -19,6 +19,7 @@ from benchmarks.faults.key import PastCase
 from benchmarks.faults.results import Result
 from benchmarks.faults.scenario import Scenario, load
 from benchmarks.faults.score import score
+from whystall.agent_server.interfaces.serialize import inert
 
 
 def replay(directory: Path, pid: int, symptom: str) -> Answer:
@@ -92,9 +93,9 @@ def main() -> None:
         sys.exit(str(error))
     if not found:
         sys.exit("no transcript is about a case of these results")
-    print("\n".join(report.lines(found)))
+    print("\n".join(inert(line) for line in report.lines(found)))  # a transcript may hold any text
     if options.out:
-        options.out.write_text(report.page(found))
+        options.out.write_text(inert(report.page(found)))
 
 
 if __name__ == "__main__":
