@@ -41,6 +41,8 @@ _WAITS_PCT = 25.0
 _NOTHING_ASKED_PCT = 85.0
 # A process that runs for more than this share of the window handles requests.
 _SERVES_PCT = 3.0
+# What a thread did at the end of a chain of waits, if it was not observed there.
+_NOT_FOLLOWED = ("unknown", "not_followed")
 # A thread that runs for this share does its own work for most of the time.
 _WORKS_PCT = 50.0
 # Least share of a wait that the thread at the end of its chain must account for to confirm it.
@@ -212,8 +214,11 @@ def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exite
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["own_work"])
         return Conclusion(verdict=Verdict.HEALTHY)
     missing = [*weak, "unexplained_loss"]
-    if sum(f.window_pct for f in own if "root_by" in f.attributes) >= _WAITS_PCT:
-        missing.append("waits_for_thread")
+    waits = [f for f in own if "root_by" in f.attributes]
+    if sum(f.window_pct for f in waits) >= _WAITS_PCT:
+        longest = max(waits, key=lambda f: f.window_pct)
+        unseen = longest.attributes.get("root_wait") in _NOT_FOLLOWED
+        missing.append("waits_for_thread" if unseen else "awaited_unexplained")
     if unknown >= STALL_PCT:
         missing.append("idle_unexplained")
     return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=missing)

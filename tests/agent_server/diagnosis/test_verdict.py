@@ -250,6 +250,17 @@ def test_a_stopped_process_that_the_victim_waits_for_is_the_actor() -> None:
     assert [(actor.pid, actor.comm) for actor in named.actors] == [(9, "rank")]
 
 
+@pytest.mark.parametrize(("did", "code"), [("running", "awaited_unexplained"), ("unknown", "waits_for_thread")])
+def test_a_thread_at_the_end_of_a_wait_was_observed_or_not(did: str, code: str) -> None:
+    row = f("path.wait", "row", window_pct=80, total_ms=8000, wait="queue", root_by="other (9)", root_wait=did)
+    shares = dict.fromkeys(("system_pct", "runnable_pct", "idle_pct"), 0.0)
+    victim = Victim(
+        pid=PID, tid=PID, comm="train", chosen_by="main_thread", blocked_pct=80, lost_pct=80, user_pct=20, **shares
+    )
+    found = conclude(CAUSES, [], [row], victim, [])
+    assert (found.verdict, found.missing) == (Verdict.INCONCLUSIVE, ["unexplained_loss", code])
+
+
 @pytest.mark.parametrize("code", ["sampled", "events_lost", "no_engine", "not_permitted"])
 def test_what_was_not_seen_is_missing(code: str) -> None:
     found = judge(stalled(fsync(), blocked()), blind=[code, "io_uring"])
