@@ -203,11 +203,18 @@ class Voice:
         units, values = finding.spec.metrics, finding.metrics
         abnormal = finding.polarity.value == "abnormal"
         wanted = _NORMAL if not abnormal else _FILE if finding.kind.startswith("file.slow") else units
+        every = not abnormal and finding.subject.type == "thread" and finding.subject.tid is None
         return [
-            self.metric(n, values[n], units[n], finding.kind)
+            self._of_any_thread(values[n])
+            if every and n == "window_pct"
+            else self.metric(n, values[n], units[n], finding.kind)
             for n in wanted
             if n in values and (values[n] or n in _ALWAYS) and not _unknown(n, values[n], units[n])
         ]
+
+    def _of_any_thread(self, share: float) -> Safe:
+        """Return the largest share of a thread, for a finding about all threads of the target."""
+        return Safe(self._words["labels"]["any_thread"].format(quantity(share, "pct")))
 
     def _phrases(self, finding: Any, phrases: dict[str, str]) -> list[Safe]:
         """Return those of `phrases` whose blanks are all known, except repetitions."""
