@@ -19,6 +19,9 @@ class Diagnoser:
 
 NAMED = {
     "rules": Diagnoser("whystall_rules"),
+    "model": Diagnoser("whystall_model"),
+    "mcp": Diagnoser("mcp_policy"),
+    "mcp_text": Diagnoser("mcp_policy", ("--policy", "careful-text")),
     "most_common": Diagnoser("most_common", baseline=True),
     "largest_finding": Diagnoser("largest_finding", baseline=True),
     "pyspy_top": Diagnoser("pyspy_top", baseline=True),

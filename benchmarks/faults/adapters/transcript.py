@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.faults import report
+from benchmarks.faults import report, results
 from benchmarks.faults.answer import Answer
 from benchmarks.faults.assistants.transcripts import Started, Transcript, TranscriptError, answer_of, read_all
 from benchmarks.faults.key import PastCase
@@ -31,10 +31,10 @@ def replay(directory: Path, pid: int, symptom: str) -> Answer:
 
 
 def score_again(
-    transcripts: Iterable[tuple[Path, Transcript]], results: Iterable[Result], scenarios: Mapping[str, Scenario]
+    transcripts: Iterable[tuple[Path, Transcript]], stored: Iterable[Result], scenarios: Mapping[str, Scenario]
 ) -> list[Result]:
-    """Return a result for each transcript whose case is among `results`. Raises TranscriptError if two cases fit."""
-    cases = [one for one in results if one.key is not None and not one.void and one.scenario in scenarios]
+    """Return a result for each transcript whose case is `stored`. Raises TranscriptError if several cases fit."""
+    cases = [one for one in stored if one.key is not None and not one.void and one.scenario in scenarios]
     found = []
     for path, transcript in transcripts:
         fitting = [one for one in cases if _fits(transcript.start, one, scenarios[one.scenario])]
@@ -66,12 +66,6 @@ def _scored(transcript: Transcript, result: Result, scenario: Scenario) -> Resul
     return result.model_copy(update={**update, "failed": "", "answer": answer, "score": scored})
 
 
-def _results(path: Path) -> list[Result]:
-    """Return the results in a file of a run, without a last line that was cut."""
-    lines = path.read_text().splitlines(keepends=True)
-    return [Result.model_validate_json(line) for line in lines if line.endswith("\n")]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transcripts", type=Path, required=True, help="their directory")
@@ -87,8 +81,7 @@ def main() -> None:
             print(json.dumps(replay(options.transcripts, options.pid, options.symptom).model_dump(mode="json")))
             return
         scenarios = {one.id: one for one in load()}
-        stored = _results(options.results)
-        found = score_again(read_all(options.transcripts), stored, scenarios)
+        found = score_again(read_all(options.transcripts), results.read(options.results), scenarios)
     except (ValueError, OSError) as error:
         sys.exit(str(error))
     if not found:

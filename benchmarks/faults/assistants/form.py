@@ -9,11 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchmarks.faults.answer import Answer
+from benchmarks.faults.judgement import judgement
 from benchmarks.faults.scenario import Dimension, Verdict
 from whystall.knowledge_base.causes import load_causes
 
 CONCLUDE = "conclude"
-_FIELDS = ("verdict", "causes", "scope", "text")
+_FIELDS = ("verdict", "causes", "scope", "evidence", "advice", "text")
 _SCOPE = {
     "code": "lines of the program as `function (file.py:41)`",
     "pid": "process or thread ids",
@@ -32,8 +33,8 @@ def titles() -> dict[str, str]:
 
 def declaration(causes: Mapping[str, str]) -> dict[str, Any]:
     """Return the JSON schema of the form."""
-    listed = "; ".join(f"{id}: {title}" for id, title in causes.items())
     texts = {"type": "array", "items": {"type": "string"}}
+    words = judgement()
     scope = {key: {**texts, "description": _SCOPE.get(key, "")} for key in typing.get_args(Dimension)}
     return {
         "type": "object",
@@ -46,14 +47,33 @@ def declaration(causes: Mapping[str, str]) -> dict[str, Any]:
                 "type": "array",
                 "items": {"enum": list(causes)},
                 "maxItems": 3,
-                "description": f"root causes, best first; empty if none. {listed}",
+                "description": f"root causes, best first; empty if none. {_listed(causes)}",
             },
             "scope": {"type": "object", "properties": scope, "additionalProperties": False},
+            "evidence": {
+                "type": "array",
+                "items": _word("measure", words.measures, {"value": {"type": "number"}, "text": {"type": "string"}}),
+                "description": f"measurements that show it, best first. {_listed(words.measures)}",
+            },
+            "advice": {
+                "type": "array",
+                "items": _word("action", words.actions, {"text": {"type": "string"}}),
+                "description": f"what to do, best first. {_listed(words.actions)}",
+            },
             "text": {"type": "string", "description": "the answer for the user, in a few sentences"},
         },
         "required": ["verdict", "causes"],
         "additionalProperties": False,
     }
+
+
+def _word(name: str, words: Mapping[str, str], more: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with one of `words`."""
+    return {"type": "object", "properties": {name: {"enum": list(words)}, **more}, "required": [name]}
+
+
+def _listed(words: Mapping[str, str]) -> str:
+    return "; ".join(f"{word}: {meaning}" for word, meaning in words.items())
 
 
 def answer(value: object, causes: Mapping[str, str]) -> Answer:

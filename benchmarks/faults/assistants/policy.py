@@ -74,7 +74,8 @@ class Careful:
 
     def conclude(self, call: Called) -> Answer:
         """Return the conclusion from the result of `diagnose`."""
-        return Answer.model_validate({**whystall_rules.answer(call.structured or {}), "text": call.text})
+        found = whystall_rules.answer(call.structured or {})
+        return Answer.model_validate({**found, "text": call.text.partition("\n\n")[0]})
 
     def named(self, tools: Sequence[Tool], call: Called) -> list[str]:
         """Return the tools that a diagnosis names and did not run, in the order of its text."""

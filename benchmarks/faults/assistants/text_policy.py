@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.faults.adapters import whystall_words
 from benchmarks.faults.answer import Answer
 from benchmarks.faults.assistants.policy import Careful, named_tools
 from benchmarks.faults.assistants.transcripts import Called, Tool
@@ -47,8 +48,15 @@ class CarefulReader(Careful):
         causes = [self._ids[title] for title in named if title in self._ids]
         stated = call.text.partition(f"\n{_REFUTED}")[0].partition(f"\n{_ALSO}")[0]
         scope = {key: list(dict.fromkeys(pattern.findall(stated))) for key, pattern in _FACTS.items()}
-        value: dict[str, Any] = {"verdict": self.verdict(call), "causes": list(dict.fromkeys(causes))}
-        return Answer.model_validate({**value, "scope": {k: v for k, v in scope.items() if v}, "text": call.text})
+        remedies = whystall_words.advice(self._ids.get(found[2] or "") if found else None)
+        value: dict[str, Any] = {
+            "verdict": self.verdict(call),
+            "causes": list(dict.fromkeys(causes)),
+            "scope": {key: facts for key, facts in scope.items() if facts},
+            "advice": [remedy for remedy in remedies if remedy["text"] in call.text],
+            "text": call.text.partition("\n\n")[0],
+        }
+        return Answer.model_validate(value)
 
     def named(self, tools: Sequence[Tool], call: Called) -> list[str]:
         """Return the tools that a diagnosis names, other than those that ruled something out."""
