@@ -92,7 +92,7 @@ bench: build
 
 # VM=6.1: what this kernel lacks runs in a guest with that one.
 REPEATS := 1
-DIAGNOSERS := rules,most_common,largest_finding,pyspy_top
+DIAGNOSERS := rules,model,mcp,most_common,largest_finding,pyspy_top
 VM :=
 bench-faults: build .setup/torch .setup/py-spy/bin/py-spy $(if $(VM),.setup/test-packages)
 	$(BIN)/python -m benchmarks.faults.run --only '$(ONLY)' --repeats $(REPEATS) --diagnoser '$(DIAGNOSERS)' --vm '$(VM)'
