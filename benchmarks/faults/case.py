@@ -154,6 +154,10 @@ class Case:
         self._write_settings(role)
         os.kill(self.pids[role], signal.SIGHUP)
 
+    def wrap(self, role: str, prefix: Sequence[str]) -> None:
+        """Add a prefix to the command line with which a role will be started, after those it has."""
+        self.wrappers[role] = [*self.wrappers.get(role, []), *prefix]
+
     def write_settings(self, role: str, settings: Mapping[str, Any]) -> Path:
         """Write the first settings of a role, with what all programs need; return the file."""
         common = {"revision": 1, "log": str(self.log_path), "directory": self.facts["directory"]}

@@ -8,6 +8,7 @@ the span counts; a level is a function of (case) at the end of the span. All tak
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import subprocess
 import time
@@ -42,6 +43,11 @@ def _share_pct(case: Case, span: Span, event: str) -> float:
 
 def _rate(case: Case, span: Span, event: str = "") -> float:
     return len(case.log.of(event or case.scenario.unit, span)) / span.length
+
+
+def _worst_s(case: Case, span: Span, event: str = "") -> float:
+    """Return the longest duration since the start of the job."""
+    return _max_s(case, Span(0.0, span.end), event)
 
 
 def _silent_s(case: Case, span: Span, event: str = "") -> float:
@@ -145,6 +151,24 @@ def _file_number(case: Case, fact: str, name: str, key: str = "") -> float:
     raise KeyError(key)
 
 
+def _children_private_mib(case: Case, role: str = "job") -> float:
+    """Memory that the processes of a role, except the first, do not share with another."""
+    kib = 0
+    for pid in _stats_of({case.pids[role]}).keys() - {case.pids[role]}:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        kib += sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:"))
+    return kib / 1024
+
+
+def _free_kib(case: Case, path: str, role: str = "job") -> float:
+    """Space of a file system, as the process sees it."""
+    found = os.statvfs(f"/proc/{case.pids[role]}/root{path}")
+    return found.f_bavail * found.f_bsize / 1024
+
+
 def _vmstat(case: Case, key: str) -> float:
     for line in Path("/proc/vmstat").read_text().splitlines():
         name, value = line.split()
@@ -198,14 +222,19 @@ def _others_cpu_pct(case: Case) -> float:
 
 def _session_ticks(sessions: set[int]) -> float:
     """Return the CPU time of all processes of these sessions, with that of children that have ended."""
-    found = 0.0
+    return sum(float(words[column - 3]) for words in _stats_of(sessions).values() for column in _CPU_TIMES)
+
+
+def _stats_of(sessions: set[int]) -> dict[int, list[str]]:
+    """Return the processes of these sessions, with /proc/PID/stat from its third field on."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = path.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:  # it has ended meanwhile
             continue
         if int(words[_SESSION - 3]) in sessions:
-            found += sum(float(words[column - 3]) for column in _CPU_TIMES)
+            found[int(path.parent.name)] = words
     return found
 
 
@@ -213,6 +242,7 @@ LOGGED: Mapping[str, Callable[..., float]] = {
     "median_s": _median_s,
     "p90_s": _p90_s,
     "max_s": _max_s,
+    "worst_s": _worst_s,
     "share_pct": _share_pct,
     "rate": _rate,
     "silent_s": _silent_s,
@@ -234,12 +264,15 @@ COUNTERS: Mapping[str, Callable[..., float]] = {
     "others_cpu_pct": _others_cpu_pct,
     "dropped": _dropped,
     "request_pct": _request_pct,
+    "children_private_mib_s": _children_private_mib,
 }
 LEVELS: Mapping[str, Callable[..., float]] = {
     "rss_mib": _rss_mib,
     "in_state": _in_state,
     "file_value": _file_number,
     "rtt_ms": _rtt_ms,
+    "children_private_mib": _children_private_mib,
+    "free_kib": _free_kib,
 }
 
 

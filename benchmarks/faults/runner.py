@@ -19,6 +19,7 @@ from benchmarks.faults.log import Span
 from benchmarks.faults.oracle import Proof, prove
 from benchmarks.faults.readings import Sample, others_cpu_pct, sample
 from benchmarks.faults.results import Result
+from benchmarks.faults.rights import command_prefix
 from benchmarks.faults.scenario import HERE, Scenario
 from benchmarks.faults.score import score
 from benchmarks.faults.undo import journal
@@ -126,6 +127,7 @@ def _diagnose(
 ) -> tuple[Sample, Sample]:
     """Run one diagnoser and fill in its result; return the samples around the time after it."""
     symptom = case.rng.choice([case.scenario.symptom.en, case.scenario.symptom.zh])
+    command = [*command_prefix(case.scenario.diagnoser), *command]
     first, used = sample(case), _children_s()
     try:
         answer, result.seconds = run_diagnoser(command, case.pids["job"], symptom, limit_s, HERE.parents[1])

@@ -76,13 +76,20 @@ class Expected(Model):
     verdicts: tuple[Verdict, ...] = ("confirmed", "likely")
 
 
+class Rights(Model):
+    """The rights of the diagnoser. `capabilities` none: as root in a container that was given none."""
+
+    user: str = "root"
+    capabilities: Literal["all", "none"] = "all"
+
+
 class Scenario(Model):
     """One fault or control. `id` is neutral: it is visible to the diagnoser.
 
     `unit`: the event of the log whose duration is the job's speed. `baseline_s`, `proof_s`: how long the job runs
     before the injection, and at most until the oracle must hold. `account`: the marks of the lines that the log's
     phases time, to compare shares. `needs`: features of the kernel (`needs.CHECKS`), else the case runs in a guest
-    or is void.
+    or is void. `diagnoser`: its rights.
     """
 
     id: str = Field(pattern=r"^[a-z][0-9]{2}$")
@@ -99,6 +106,7 @@ class Scenario(Model):
     expected: Expected
     account: dict[str, str] = Field(default_factory=dict)
     needs: list[str] = Field(default_factory=list)
+    diagnoser: Rights = Rights()
 
 
 def drawn(value: Any, rng: random.Random) -> Any:

@@ -17,6 +17,7 @@ from benchmarks.faults.source import Place
 
 Outcome = Literal["right", "weak", "wrong", "abstained", "false_healthy", "false_alarm", "quiet"]
 _STRONG = ("confirmed", "likely")
+_CALM = ("healthy", "idle")
 _CODE = re.compile(r"(?P<function>[^\s(]+) \((?P<file>[^:()]+):(?P<line>\d+)\)")
 _EVIDENCE = 3  # further pieces do not count, else an answer that lists every measure would be right
 
@@ -26,10 +27,11 @@ class Score(BaseModel):
 
     `outcome` of a fault: `right` (right cause first, and confirmed or likely), `weak` (right cause first, not asserted;
     or a cause of `also` asserted), `wrong` (another cause asserted), `false_healthy` (verdict healthy or idle), else
-    `abstained`. Of a control: `quiet` or `false_alarm`. `scope`: by dimension whether an accepted fact is in the
-    answer. `evidence`: one of the first three measures shows the mechanism of an accepted cause; `advice`: the first
-    piece of advice removes one; None for controls. `tempted`: a cause of `tempting` is asserted. `account`: largest
-    difference between the shares of the log's phases and those of the answer, points of the window.
+    `abstained`. Of a control: `false_alarm`, or `quiet`; `false_healthy` if its job suffers, so that neither healthy
+    nor idle is an accepted verdict. `scope`: by dimension whether an accepted fact is in the answer. `evidence`: one
+    of the first three measures shows the mechanism of an accepted cause; `advice`: the first piece of advice removes
+    one; None for controls. `tempted`: a cause of `tempting` is asserted. `account`: largest difference between the
+    shares of the log's phases and those of the answer, points of the window.
     """
 
     outcome: Outcome
@@ -57,9 +59,10 @@ def score(case: Case | PastCase, answer: Answer, shares: dict[str, float]) -> Sc
     }
     if case.scenario.control:
         alarm = strong and first not in expected.also
-        return Score(outcome="false_alarm" if alarm else "quiet", **common)
+        calm = answer.verdict in _CALM and not set(_CALM) & set(expected.verdicts)
+        return Score(outcome="false_alarm" if alarm else "false_healthy" if calm else "quiet", **common)
     outcome: Outcome = "abstained"
-    if answer.verdict in ("healthy", "idle") and answer.verdict not in expected.verdicts:
+    if answer.verdict in _CALM and answer.verdict not in expected.verdicts:
         outcome = "false_healthy"
     elif first in accepted or (not accepted and answer.verdict in expected.verdicts):
         outcome = "right" if answer.verdict in expected.verdicts else "weak"

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,9 @@ from benchmarks.faults.case import PARTS, WORKLOADS, Case
 from benchmarks.faults.injectors import injectors
 from benchmarks.faults.log import Log, Span
 from benchmarks.faults.results import Result, Results
+from benchmarks.faults.rights import command_prefix, hidden_directories
 from benchmarks.faults.run import chosen, run
-from benchmarks.faults.scenario import Scenario, drawn, load
+from benchmarks.faults.scenario import Rights, Scenario, drawn, load
 from benchmarks.faults.score import score, wilson
 from benchmarks.faults.source import Place, install, marks, stripped
 from benchmarks.faults.undo import Journal, journal, start_time, undo_abandoned
@@ -161,6 +163,21 @@ def test_only_an_asserted_cause_is_a_false_alarm(case: Case) -> None:
     case.scenario = next(one for one in SCENARIOS if one.id == "c01")
     assert score(case, answered(causes=["cpu_contention"]), {}).outcome == "false_alarm"
     assert score(case, answered(verdict="healthy", causes=[]), {}).outcome == "quiet"
+
+
+def test_a_suffering_control_is_not_healthy(case: Case) -> None:
+    case.scenario = next(one for one in SCENARIOS if one.id == "c17")
+    assert score(case, answered(verdict="healthy", causes=[]), {}).outcome == "false_healthy"
+    assert score(case, answered(verdict="inconclusive", causes=["cpu_contention"]), {}).outcome == "quiet"
+
+
+def test_rights_of_a_diagnoser() -> None:
+    assert command_prefix(Rights()) == []
+    assert command_prefix(Rights(capabilities="none"))[:2] == ["setpriv", "--bounding-set=-all"]
+    assert "--clear-groups" in command_prefix(Rights(user="nobody"))
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # with mode 0700
+        private = Path(name)
+        assert hidden_directories([private / "lib/python", Path("/usr")]) == {private: private / "lib/python"}
 
 
 def test_wilson_interval() -> None:

@@ -35,7 +35,7 @@ def enter(place: Path) -> list[str]:
 def cpu_quota(case: Case, cpus: float, role: str = "job") -> Generator[None, None, None]:
     """Limit a process to so many CPUs."""
     place = group(case, "cpu")
-    case.wrappers[role] = enter(place)
+    case.wrap(role, enter(place))
     yield
     (place / "cpu.cfs_quota_us").write_text(str(int(cpus * 100_000)))
 
@@ -43,18 +43,19 @@ def cpu_quota(case: Case, cpus: float, role: str = "job") -> Generator[None, Non
 def freeze(case: Case, role: str = "job") -> Generator[None, None, None]:
     """Freeze the cgroup of a process."""
     place = group(case, "freezer")
-    case.wrappers[role] = enter(place)
+    case.wrap(role, enter(place))
     yield
     (place / "freezer.state").write_text("FROZEN")
 
 
 def memory_limit(
-    case: Case, limit_mib: int, role: str = "job", later_mib: int | None = None
+    case: Case, limit_mib: int, role: str = "job", later_mib: int | None = None, beside: tuple[str, ...] = ()
 ) -> Generator[None, None, None]:
-    """Limit the memory of a process; `later_mib`: the limit after the injection."""
+    """Limit the memory of a process, and of those `beside` it; `later_mib`: the limit after the injection."""
     place = group(case, "memory")
     (place / "memory.limit_in_bytes").write_text(str(limit_mib << 20))
-    case.wrappers[role] = enter(place)
+    for one in (role, *beside):
+        case.wrap(one, enter(place))
     yield
     if later_mib is not None:
         (place / "memory.limit_in_bytes").write_text(str(later_mib << 20))

@@ -26,7 +26,7 @@ def _group(case: Case, controller: str, role: str) -> Path:
     case.journal.add("remove_cgroup", str(place))
     place.mkdir()
     case.facts |= {"cgroup": str(place), "cgroup_name": place.name}
-    case.wrappers[role] = enter(place)
+    case.wrap(role, enter(place))
     return place
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from benchmarks.faults.scenario import HERE, Process
 
 _SECTOR = 512
 _NO_UDEV = ("--noudevrules", "--noudevsync")  # guests have none; the kernel itself makes /dev/dm-N
+_FILL_ROUNDS = 150
 _FUSE = HERE.parents[1] / "tests/live/workloads/slow_fuse.py"
 
 
@@ -24,16 +27,16 @@ def call(*argv: str) -> str:
     return done.stdout.strip()
 
 
-def _mount_point(case: Case) -> Path:
-    place = Path("/mnt") / case.name
+def _mount_point(case: Case, suffix: str = "") -> Path:
+    place = Path("/mnt") / f"{case.name}{suffix}"
     case.journal.add("remove_tree", str(place))
     place.mkdir()
     return place
 
 
-def loop_ext4(case: Case, mib: int, backing: str = "/dev/shm") -> tuple[Path, str]:
+def loop_ext4(case: Case, mib: int, backing: str = "/dev/shm", suffix: str = "") -> tuple[Path, str]:
     """Make an ext4 on a loop device whose file is in `backing`; return its directory and device number."""
-    return _mounted_ext4(case, _image(case, mib, backing), "loop,noatime")
+    return _mounted_ext4(case, _image(case, mib, backing), "loop,noatime", suffix)
 
 
 def _image(case: Case, mib: int, backing: str = "/dev/shm") -> Path:
@@ -44,10 +47,10 @@ def _image(case: Case, mib: int, backing: str = "/dev/shm") -> Path:
     return image
 
 
-def _mounted_ext4(case: Case, source: Path, options: str) -> tuple[Path, str]:
+def _mounted_ext4(case: Case, source: Path, options: str, suffix: str = "") -> tuple[Path, str]:
     """Make an ext4 and mount it as the case's directory; return that and its device number."""
     call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(source))
-    place = _mount_point(case)
+    place = _mount_point(case, suffix)
     case.journal.add("unmount", str(place))
     call("mount", "-t", "ext4", "-o", options, str(source), str(place))
     device = os.stat(place).st_dev
@@ -67,7 +70,7 @@ def loop_disk(
     """Put the case's data on a loop device, in memory or on a disk, and limit a process there (blkio.throttle)."""
     _, number = loop_ext4(case, mib, backing)
     place = group(case, "blkio")
-    case.wrappers[role] = enter(place)
+    case.wrap(role, enter(place))
     yield
     for name, rate in (("write", write_mib_s), ("read", read_mib_s)):
         if rate:
@@ -87,6 +90,43 @@ def delayed_disk(case: Case, mib: int = 128, read_ms: int = 0, write_ms: int = 0
     table = f"0 {sectors} delay {loop} 0 {read_ms} {loop} 0 {write_ms}"
     call("dmsetup", "reload", *_NO_UDEV, case.name, "--table", table)
     call("dmsetup", "resume", *_NO_UDEV, case.name)
+
+
+def disk_of_image(case: Case, write_mib_s: float, mib: int = 320, role: str = "job") -> Generator[None, None, None]:
+    """Put the case's data on the image of a disk, whose host writes slowly: while a flush lasts, reads wait.
+
+    The limit is that of the root cgroup for the host's device, so that it does not depend on who writes.
+    """
+    host, number = loop_ext4(case, 2 * mib)
+    root = Path("/sys/fs/cgroup/blkio")
+    limit = root / "blkio.throttle.write_bps_device"
+    if not limit.exists():
+        raise CaseError("no cgroup controller blkio (v1)")
+    loop_ext4(case, mib, str(host), "-data")
+    case.wrap(role, enter(root))  # the loop driver serves one cgroup's requests in their order
+    case.journal.add("write", str(limit), f"{number} 0")
+    yield
+    limit.write_text(f"{number} {int(write_mib_s * (1 << 20))}")
+
+
+def small_shared_memory(case: Case, mib: int, role: str = "job") -> Generator[None, None, None]:
+    """Give a process a /dev/shm of its own, as containers have; later another file fills it."""
+    place = _mount_point(case)
+    case.log_path.touch()
+    script = """
+    log=$1 && shift && mount --bind /dev/shm "$0" && mount -t tmpfs -o size=SIZEm shm /dev/shm &&
+    touch "$log" && mount --bind "$0/${log##*/}" "$log" && umount "$0" && exec "$@"
+    """.replace("SIZE", str(mib))
+    start = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script, str(place), str(case.log_path)]
+    case.wrap(role, start)
+    yield
+    # What the job still has there is freed and used again, until its last piece is taken.
+    with Path(f"/proc/{case.pids[role]}/root/dev/shm/features.bin").open("wb", buffering=0) as file:
+        for _ in range(_FILL_ROUNDS):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+            time.sleep(0.02)
 
 
 def small_disk(case: Case, mib: int, keep_kib: int = 512) -> Generator[None, None, None]:

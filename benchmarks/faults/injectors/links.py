@@ -20,7 +20,7 @@ def _hosts(case: Case, there: list[str]) -> tuple[str, str]:
         call("ip", "netns", "add", name)
         call("ip", "-n", name, "link", "set", "lo", "up")
     for process in case.scenario.processes:
-        case.wrappers[process.role] = ["ip", "netns", "exec", names[process.role in there]]
+        case.wrap(process.role, ["ip", "netns", "exec", names[process.role in there]])
     case.facts |= {"here": HERE, "there": THERE}
     return names
 

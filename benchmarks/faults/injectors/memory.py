@@ -17,7 +17,7 @@ def compressed_swap(case: Case, mib: int, limit_mib: int) -> Generator[None, Non
     place = group(case, "memory")
     (place / "memory.limit_in_bytes").write_text(str(limit_mib << 20))
     (place / "memory.swappiness").write_text("100")
-    case.wrappers["job"] = enter(place)
+    case.wrap("job", enter(place))
     device = call("zramctl", "--find", "--size", f"{mib}M")
     case.journal.add("run", ["zramctl", "--reset", device])
     call("mkswap", device)

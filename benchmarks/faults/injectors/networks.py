@@ -39,5 +39,5 @@ def silent_name_server(case: Case, role: str = "job") -> Generator[None, None, N
     resolver = case.directory / "resolv.conf"
     resolver.write_text("nameserver 127.77.0.53\n")
     script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
-    case.wrappers[role] = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script, str(resolver)]
+    case.wrap(role, ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script, str(resolver)])
     yield

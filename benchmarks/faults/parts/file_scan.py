@@ -16,11 +16,13 @@ class Callbacks(Hooks):
             self.paths.append(path)
 
     def on_step(self, number):
+        count = self.job.settings.get("per_step", len(self.paths))
+        first = number * count % len(self.paths)
         with self.job.phase("scan"):
-            self.scan()
+            self.scan(self.paths[first : first + count])
 
-    def scan(self):
-        for path in self.paths:
+    def scan(self, paths):
+        for path in paths:
             with open(path, "rb", buffering=0) as file:
                 while file.read(1 << 20):  # mark: read
                     pass

@@ -16,7 +16,8 @@ def send(job: Job, number: int) -> None:
     while True:
         time.sleep(chance.expovariate(job.settings["rate"] / job.settings["connections"]))
         long = chance.random() < job.settings["long_share"]
-        text = " ".join(str(chance.getrandbits(40)) for _ in range(job.settings["words"] if long else 20))
+        gap = " " * (job.settings.get("gap", 1) if long else 1)
+        text = gap.join(str(chance.getrandbits(40)) for _ in range(job.settings["words"] if long else 20))
         with job.phase("request", long=long):
             connection.request("POST", "/classify", text.encode())
             connection.getresponse().read()

@@ -15,6 +15,7 @@ from typing import Any
 from joblog import Job
 
 JOB = Job()
+PIECE = bytes(1 << 16)
 CONNECTIONS: queue.Queue[http.client.HTTPConnection] = queue.Queue()
 
 
@@ -30,6 +31,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with JOB.phase("export"):
+            for _ in range(JOB.settings["export_mib"] << 4):
+                self.wfile.write(PIECE)  # mark: send
 
     def classify(self, text: bytes) -> bytes:
         self.write_audit(text)
@@ -93,6 +101,7 @@ def reload() -> None:
 
 
 def main() -> None:
+    Handler.protocol_version = JOB.settings.get("protocol", "HTTP/1.1")
     server = Server(JOB.settings["port"], JOB.settings["threads"])
     for _ in range(JOB.settings.get("connections", 0)):
         CONNECTIONS.put(http.client.HTTPConnection("127.0.0.1", JOB.settings["model_port"]))

@@ -38,6 +38,10 @@ def main() -> None:
                 average(gradient)
                 gradient /= settings["world"]
         job.reloaded()
+        if number >= job.settings.get("batches", number + 1):
+            break
+    job.emit("trained")
+    dist.barrier()  # mark: barrier
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import numpy as np
 from joblog import Job
+
+TRAILING = re.compile(r"\s+$")
 
 
 class Server:
@@ -37,10 +40,15 @@ class Server:
         return float(scores.max())
 
     def tokenize(self, text: str) -> list[int]:
-        words = text.split()
+        words = self.tidied(text).split()
         if self._job.revision > 1 and len(words) > self._job.settings["long"]:
             return self.split_pieces(words)
         return [len(word) for word in words]
+
+    def tidied(self, text: str) -> str:
+        if self._job.revision > 1 and self._job.settings.get("tidy"):
+            return TRAILING.sub("", text)  # mark: tidy
+        return text
 
     def split_pieces(self, words: list[str]) -> list[int]:
         pieces: list[str] = []

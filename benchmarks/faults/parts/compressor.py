@@ -1,0 +1,23 @@
+"""Compress what was logged, every few seconds, in several threads."""
+
+import random
+import threading
+import time
+import zlib
+
+
+def compress(data, end):
+    while time.monotonic() < end:
+        zlib.compress(data, 6)
+
+
+if __name__ == "__main__":
+    data = random.randbytes(1 << 14) * 16
+    while True:
+        time.sleep(random.uniform(3.0, 4.5))
+        end = time.monotonic() + 2.0
+        threads = [threading.Thread(target=compress, args=(data, end)) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
