@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pwd
 import shlex
 import stat
@@ -58,4 +57,4 @@ def _uncover(hidden: dict[Path, Path]) -> str:
         # The path is not canonicalised, so that "." stays the covered directory.
         lines += [f"cd {below}", f"mount -t tmpfs -o mode=755 none {above}", f"mkdir -p {below}"]
         lines.append(f"mount -c --bind . {below}")
-    return "\n".join([*lines, f"cd {shlex.quote(os.getcwd())}", 'exec "$@"'])
+    return "\n".join([*lines, f"cd {shlex.quote(str(HERE.parents[1]))}", 'exec "$@"'])

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-RATE = 300 << 20
+RATE = 400 << 20
 
 if __name__ == "__main__":
     number = 0
