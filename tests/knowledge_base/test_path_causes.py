@@ -232,6 +232,11 @@ def test_a_semaphore_held_by_a_sleeping_thread_is_a_wait_for_it() -> None:
     assert leader(wait("queue", 99.0, root_wait="queue", root_by="p (9)"), calm) is None
 
 
+def test_a_peer_with_an_empty_queue_is_not_slow() -> None:
+    assert leader(wait("socket", 99.0, root_wait="queue", root_by="messages (9)")) is None
+    assert leader(wait("socket", 99.0, root_wait="sleep", root_by="messages (9)")) == "slow_peer"
+
+
 def test_a_barrier_is_no_contended_lock() -> None:
     calm = finding("offcpu.lock_wait", id="o", polarity="normal", window_pct=95, total_ms=5000, count=146)
     assert leader(wait("barrier", 86.0, root_wait="running", root_by="p (9)"), calm) == "lock_wait"
