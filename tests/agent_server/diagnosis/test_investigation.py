@@ -329,7 +329,7 @@ def waits_for_a_busy_colleague() -> Scene:
         (deadlock, {"idle_unexplained", "waits_for_thread"}),
         (kernel_time_without_a_call, {"unexplained_loss"}),
         (kernel_time_beside_a_neighbours_reclaim, {"unexplained_loss"}),
-        (waits_for_a_busy_colleague, {"unexplained_loss", "waits_for_thread"}),
+        (waits_for_a_busy_colleague, {"unexplained_loss", "awaited_unexplained"}),
         (timer_wakes_main, {"unexplained_loss"}),
     ],
 )
