@@ -146,7 +146,8 @@ def test_a_guest_ends_with_the_harness(tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[1])
     harness = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": tests})
     try:
-        _until(lambda: _with_words(mark))
+        # before the command itself runs, it is not yet bound to those that start it
+        _until(lambda: any(words.startswith("sh ") for words in _with_words(mark)))
     finally:
         harness.kill()
         harness.wait()
