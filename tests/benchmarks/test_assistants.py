@@ -193,8 +193,8 @@ async def test_a_model_can_be_the_policy() -> None:
     answer = await policy.next(TOOLS, START, [CALLS["likely"]])
     assert isinstance(answer, Answer)
     assert (answer.causes, answer.scope) == (["slow_peer"], {"peer": ["10.77.0.2:38487"]})
-    told = [message.content for message in model.messages if message.role == "tool"]
-    assert told == [CALLS["likely"].text, "error: give an object", "error: unknown causes: ['gremlins']"]
+    replies = [message.content for message in model.messages if message.role == "tool"]
+    assert replies == [CALLS["likely"].text, "error: give an object", "error: unknown causes: ['gremlins']"]
 
 
 @pytest.mark.parametrize(

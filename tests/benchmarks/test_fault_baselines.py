@@ -29,7 +29,7 @@ def test_the_most_common_cause_is_counted() -> None:
 
 def test_causes_of_the_tables_exist() -> None:
     rules = pyspy_top.rules()
-    named = {entry[key] for entry in rules["causes"].values() for key in ("cause", "held") if key in entry}
+    named = {entry[key] for entry in rules["causes"].values() for key in ("cause", "stuck") if key in entry}
     assert named | {entry["cause"] for entry in TABLE} <= set(load_causes())
     assert {entry["measure"] for entry in rules["threads"]} <= {*judgement().measures, *pyspy_top._IDLE}
 

@@ -22,7 +22,7 @@ _LIMIT_S = 3.0
 _REAL_TIME = (1, 2, 6)  # SCHED_FIFO, SCHED_RR, SCHED_DEADLINE
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
-_HELD = "Tt"  # stopped, traced: py-spy would wait until it goes on
+_CANNOT_RUN = "Tt"  # stopped, traced: py-spy would wait until the process continues
 _OWN_TOOLS = HERE.parents[1] / ".setup/py-spy/bin"
 
 
@@ -146,7 +146,7 @@ def look(pid: int, spy: str) -> Look:
     beside = {p: one for p, one in end.items() if p not in own and p not in (os.getpid(), os.getppid())}
     seen.others = {p: round(_cpu_pct(one, start.get(p), seconds), 1) for p, one in beside.items()}
     seen.real_time = [p for p, one in beside.items() if one.policy in _REAL_TIME]
-    seen.stopped = [p for p, one in beside.items() if one.state in _HELD]
+    seen.stopped = [p for p, one in beside.items() if one.state in _CANNOT_RUN]
     seen.swap_mib = _swap_mib(pid)
     spent = [b - a for a, b in zip(host, _host(), strict=True)]
     seen.idle_pct, seen.iowait_pct = (100 * one / max(1, sum(spent)) for one in spent[3:5])
@@ -170,8 +170,8 @@ def _dump(spy: str, pid: int, own: list[int], seen: Look) -> list[ThreadSample]:
             tid = int(task.name)
             wchan = _text(task / "wchan").strip()
             samples[tid] = ThreadSample(int(task.parts[2]), tid, found.state, wchan, file=_file(task))
-    held = any(one.state in _HELD + "D" or "freez" in one.wchan for one in samples.values())
-    options = ["--json", "--full-filenames", *(["--nonblocking"] if held else []), *(["-s"] if len(own) > 1 else [])]
+    waits = any(one.state in _CANNOT_RUN + "D" or "freez" in one.wchan for one in samples.values())
+    options = ["--json", "--full-filenames", *(["--nonblocking"] if waits else []), *(["-s"] if len(own) > 1 else [])]
     try:
         done = subprocess.run([spy, "dump", *options, "--pid", str(pid)], capture_output=True, timeout=_LIMIT_S)
         threads = json.loads(done.stdout or b"[]")

@@ -23,7 +23,7 @@ _ANSWER_SHARE = 0.4  # of the dumps, from which a wait is named as likely
 _NOTICE_SHARE = 0.2  # from which it is named at all
 _READY_SHARE = 0.25  # of the time ready without running, from which a thread lacks a CPU
 _BUSY_PCT = 30.0
-_HELD_PCT = 1.0  # CPU time of a job that does nothing at all
+_INACTIVE_PCT = 1.0  # CPU time of a job that does nothing at all
 _IDLE_PCT = 5.0
 _GROWTH_MIB_S = 4.0
 _SWAPPED_MIB = 10.0
@@ -63,7 +63,7 @@ def measure(sample: ThreadSample, others: Iterable[ThreadSample] = ()) -> str:
         "source": next((one.source for one in inner), ""),
         "frames": "\n".join(f"{one.function} {one.file.rpartition('/')[2]}" for one in inner),
     }
-    # frames of torch.distributed are told by their directory
+    # frames of torch.distributed are recognised by their directory
     texts["frames"] += "\n" + "\n".join(f"{one.function} {one.file}" for one in inner)
     for rule in rules()["threads"]:
         state = rule.get("state", sample.state)
@@ -107,10 +107,10 @@ def read(seen: Look) -> Reading | None:
     if not samples:
         return None
     counts = Counter(found for _, found in samples)
-    same = len({(sample.frames, found) for sample, found in samples}) == 1 and _job_pct(seen) < _HELD_PCT
-    for held in ("stopped", "traced", "frozen"):
-        if counts[held] >= len(samples) / 2:
-            return _reading(held, samples, counts, pids=[seen.pid], direct=True)
+    same = len({(sample.frames, found) for sample, found in samples}) == 1 and _job_pct(seen) < _INACTIVE_PCT
+    for state in ("stopped", "traced", "frozen"):
+        if counts[state] >= len(samples) / 2:
+            return _reading(state, samples, counts, pids=[seen.pid], direct=True)
     if (found := _cpu_wait(seen, samples)) is not None:
         return found
     waits = [(one, n) for one, n in counts.most_common() if one not in (*_IDLE, "own_cpu", "garbage_collection")]
@@ -186,7 +186,7 @@ def _wait(
 ) -> Reading:
     """Return the cause of a wait, by what is waited for."""
     known = rules()["causes"][found]
-    reading = _reading(found, samples, counts, cause=known["held"] if same and "held" in known else "")
+    reading = _reading(found, samples, counts, cause=known["stuck"] if same and "stuck" in known else "")
     rest = [
         (one, measure(one, dump)) for dump in seen.dumps for one in dump if one.tid not in {s.tid for s, _ in samples}
     ]
@@ -231,7 +231,7 @@ def _behind(seen: Look, reading: Reading, rest: Sequence[tuple[ThreadSample, str
     behind = rules()["causes"][found]
     own = [one for one, what in rest if one.tid == tid and what == found]
     fuse = any(re.search("request_wait_answer|fuse", one.wchan) for one in own)
-    cause = behind.get("held" if same else "cause", behind["cause"])
+    cause = behind.get("stuck" if same else "cause", behind["cause"])
     if fuse and not same:
         cause = "remote_file_system"
     files = [one.file for one in own if _has_file(one, found)]

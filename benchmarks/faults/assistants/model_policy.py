@@ -39,7 +39,7 @@ class ModelPolicy:
         self._messages: list[Message] = []
         self._wanted: list[ToolCall] = []  # calls of the latest message that were not made yet
         self._made: ToolCall | None = None
-        self._said = ""
+        self._message = ""
         self._answers = 0
 
     async def next(self, tools: Sequence[Tool], start: Started, calls: Sequence[Called]) -> Call | Answer:
@@ -65,13 +65,13 @@ class ModelPolicy:
                 if step is not None:
                     return step
             if self._answers >= MOST_ANSWERS:
-                return Answer(verdict="inconclusive", text=self._said, detail={"stopped": "answers"})
+                return Answer(verdict="inconclusive", text=self._message, detail={"stopped": "answers"})
             await self._ask(functions)
 
     async def _ask(self, functions: Sequence[Function]) -> None:
         reply = await self._model.complete(self._messages, functions)
         self._answers += 1
-        self._said = reply.content or reply.refusal
+        self._message = reply.content or reply.refusal
         self._wanted = list(reply.calls)
         self._messages.append(
             Message(role="assistant", content=reply.content or "-", calls=reply.calls, reasoning=reply.reasoning)
@@ -80,7 +80,7 @@ class ModelPolicy:
             self._messages.append(Message(role="user", content=_CALL_NOW))
 
     def _step(self, call: ToolCall) -> Call | Answer | None:
-        """Return the step that a call of the model means; None if it is wrong, which the model is told."""
+        """Return the step that a call of the model asks for; None if it is invalid, of which the model is informed."""
         try:
             arguments = parse_json(call.arguments or "{}")
             if call.name == form.CONCLUDE:
@@ -91,9 +91,9 @@ class ModelPolicy:
         except ValueError as error:
             self._messages.append(Message(role="tool", content=f"error: {error}", call_id=call.id))
             return None
-        said, self._said = self._said, ""
+        message, self._message = self._message, ""
         self._made = call
-        return Call(call.name, arguments, said)
+        return Call(call.name, arguments, message)
 
     def _content(self, called: Called) -> str:
         text = called.text

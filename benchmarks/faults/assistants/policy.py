@@ -21,11 +21,11 @@ _NAME = re.compile(r"(?<=whystall run )[a-z_]+|\b[a-z]+_[a-z_]+\b")
 
 @dataclass(frozen=True)
 class Call:
-    """A call that an assistant wants. `said`: what it says with it."""
+    """A call that an assistant wants. `message`: its text beside the call."""
 
     tool: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    said: str = ""
+    message: str = ""
 
 
 class Policy(Protocol):

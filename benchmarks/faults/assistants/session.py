@@ -57,16 +57,16 @@ async def run(
             elif len(transcript.calls) >= MOST_CALLS:
                 transcript.conclusion = Concluded(answer=Answer(verdict="inconclusive"), stopped="calls")
             else:
-                transcript.calls.append(await call(client, step.tool, step.arguments, step.said))
+                transcript.calls.append(await call(client, step.tool, step.arguments, step.message))
                 writer.put(transcript.calls[-1])
         writer.put(transcript.conclusion)
     return transcript
 
 
-async def call(client: Client, tool: str, arguments: dict[str, object], said: str = "") -> Called:
+async def call(client: Client, tool: str, arguments: dict[str, object], message: str = "") -> Called:
     """Call a tool and return what it returned; an error of the protocol is a failed call."""
     begin = time.monotonic()
-    asked = Called(tool=tool, arguments=arguments, said=said)
+    asked = Called(tool=tool, arguments=arguments, message=message)
     try:
         result = await client.call_tool(tool, arguments, read_timeout_seconds=_CALL_S)
     except MCPError as error:

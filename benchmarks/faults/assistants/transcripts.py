@@ -69,12 +69,12 @@ class Offered(Event):
 
 
 class Called(Event):
-    """A call and its result. `said`: what the assistant said with it; `error`: the call failed, and `text` says why."""
+    """A call and its result. `message`: the assistant's text beside the call; `error`: the call failed, and `text` says why."""
 
     event: Literal["call"] = "call"
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
-    said: str = ""
+    message: str = ""
     text: str = ""
     structured: dict[str, Any] | None = None
     error: bool = False

@@ -1,4 +1,4 @@
-"""Read the whole data set in every step."""
+"""Read files of the data set in every step: `per_step` of them, by default all. `keep`: they start in the page cache."""
 
 import os
 
@@ -13,13 +13,16 @@ class Callbacks(Hooks):
             with open(path, "wb") as file:
                 file.write(os.urandom(4 << 20))
                 os.fsync(file.fileno())
+                if not self.job.settings.get("keep", True):
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             self.paths.append(path)
 
     def on_step(self, number):
         count = self.job.settings.get("per_step", len(self.paths))
         first = number * count % len(self.paths)
-        with self.job.phase("scan"):
-            self.scan(self.paths[first : first + count])
+        if count:
+            with self.job.phase("scan"):
+                self.scan(self.paths[first : first + count])
 
     def scan(self, paths):
         for path in paths:
