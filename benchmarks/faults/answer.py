@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchmarks.faults.scenario import Dimension, Verdict
+from benchmarks.faults.undo import Journal, kill_tree, start_time
 
 
 class Row(BaseModel):
@@ -68,25 +69,41 @@ class AnswerError(RuntimeError):
 
 
 def run_diagnoser(
-    command: Sequence[str], pid: int, symptom: str, limit_s: float, cwd: Path | None = None
+    command: Sequence[str],
+    pid: int,
+    symptom: str,
+    limit_s: float,
+    cwd: Path | None = None,
+    journal: Journal | None = None,
 ) -> tuple[Answer, float]:
-    """Run a diagnoser; return its answer and its duration in seconds. Raises AnswerError."""
+    """Run a diagnoser; return its answer and its duration in seconds. Raises AnswerError.
+
+    Afterwards, and also by `journal` if this process is killed, all processes that it started are killed: what it left
+    running would disturb the next one.
+    """
     start = time.monotonic()
+    with subprocess.Popen(
+        [*command, "--pid", str(pid), "--symptom", symptom],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        start_new_session=True,
+    ) as process:
+        started = start_time(process.pid)
+        if journal is not None:
+            journal.add("kill_tree", process.pid, started)
+        try:
+            output, errors = process.communicate(timeout=limit_s)
+            seconds = time.monotonic() - start
+        except subprocess.TimeoutExpired as error:
+            raise AnswerError(f"no answer within {limit_s:.0f} s") from error
+        finally:
+            kill_tree(process.pid, started)
+    if process.returncode:
+        raise AnswerError(f"exit status {process.returncode}: {errors.strip()[-500:]}")
     try:
-        done = subprocess.run(
-            [*command, "--pid", str(pid), "--symptom", symptom],
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            stdin=subprocess.DEVNULL,
-            cwd=cwd,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise AnswerError(f"no answer within {limit_s:.0f} s") from error
-    seconds = time.monotonic() - start
-    if done.returncode:
-        raise AnswerError(f"exit status {done.returncode}: {done.stderr.strip()[-500:]}")
-    try:
-        return Answer.model_validate(json.loads(done.stdout)), seconds
+        return Answer.model_validate(json.loads(output)), seconds
     except (ValueError, ValidationError) as error:
         raise AnswerError(f"not an answer: {str(error)[:500]}") from error

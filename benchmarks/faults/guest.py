@@ -49,8 +49,7 @@ def run(
         with tempfile.TemporaryDirectory(prefix="guest-") as folder:
             stored = Path(folder) / "results.jsonl"
             own = Results(stored)
-            for result in results.of(set(missing), known, repeats, version):
-                own.add(result)
+            own.add(*results.of(set(missing), known, repeats, version))
             argv = [sys.executable, "-m", "benchmarks.faults.run", "--only", ",".join(missing)]
             argv += ["--repeats", str(repeats), "--seed", str(seed), "--commit", version, "--limit", str(_LIMIT_S)]
             argv += ["--results", str(stored), "--out", str(Path(folder) / "report.md")]

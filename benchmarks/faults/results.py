@@ -74,11 +74,11 @@ class Results:
         key = (scenario, repeat, diagnoser, commit)
         return any((r.scenario, r.repeat, r.diagnoser, r.commit) == key for r in self._all)
 
-    def add(self, result: Result) -> None:
-        """Append a result."""
-        self._all.append(result)
+    def add(self, *results: Result) -> None:
+        """Append the results of a case."""
+        self._all += results
         with self._path.open("a") as file:
-            file.write(result.model_dump_json() + "\n")
+            file.write("".join(result.model_dump_json() + "\n" for result in results))
 
     def of(self, scenarios: set[str], diagnosers: set[str], repeats: int, commit: str) -> list[Result]:
         """Return the results of these cases at a commit, by scenario."""

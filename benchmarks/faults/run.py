@@ -19,7 +19,7 @@ from benchmarks.faults import diagnosers, guest, needs, report
 from benchmarks.faults.results import Result, Results
 from benchmarks.faults.runner import LIMIT_S, blank, observe
 from benchmarks.faults.scenario import HERE, Scenario, load
-from benchmarks.faults.undo import undo_abandoned
+from benchmarks.faults.undo import UndoError, undo_abandoned
 
 ROOT = HERE.parents[1]
 REPORTS = ("benchmarks/FAULTS.md", "benchmarks/FAULTS.json")
@@ -41,23 +41,27 @@ def commit() -> str:
 
 
 class Progress:
-    """Shows each result, and the time left at the pace so far."""
+    """Shows each result, and the time left at the mean time of a diagnosis so far, with its share of the setup.
 
-    def __init__(self, cases: int) -> None:
-        self._cases = cases
+    `diagnoses`: how many each case has; those in a guest are not part of it.
+    """
+
+    def __init__(self, diagnoses: Sequence[int]) -> None:
+        self._diagnoses = diagnoses
         self._done = 0
         self._start = time.monotonic()
 
     def show(self, result: Result) -> None:
         """Show a result of the case that runs now."""
-        print(f"[{self._done + 1}/{self._cases}] {report.line(result)}", file=sys.stderr, flush=True)
+        print(f"[{self._done + 1}/{len(self._diagnoses)}] {report.line(result)}", file=sys.stderr, flush=True)
 
     def end_case(self) -> None:
         """Count a case, and show the time left."""
         self._done += 1
-        if self._done < self._cases:
-            left = (time.monotonic() - self._start) / self._done * (self._cases - self._done)
-            print(f"faults: {timedelta(seconds=round(left))} left", file=sys.stderr, flush=True)
+        done, left = sum(self._diagnoses[: self._done]), sum(self._diagnoses[self._done :])
+        if left:
+            seconds = (time.monotonic() - self._start) / done * left
+            print(f"faults: about {timedelta(seconds=round(seconds))} left", file=sys.stderr, flush=True)
 
 
 def run(
@@ -72,6 +76,7 @@ def run(
 ) -> list[Result]:
     """Run what `results` does not have yet; return all results of these scenarios. `commands`: of diagnosers.
 
+    The results of a case are stored when it has ended: after an interruption the whole case runs again.
     Scenarios whose `needs` this kernel lacks run in a guest with a kernel of the series `vm`, otherwise they are void.
     """
     version = version or commit()
@@ -85,11 +90,17 @@ def run(
             names = [name for name in commands if not results.has(scenario.id, repeat, name, version)]
             if names:
                 cases.append((scenario, repeat, {name: shlex.split(commands[name]) for name in names}))
-    progress = Progress(len(cases))
+    progress = Progress([len(missing) for *_, missing in cases])
     for scenario, repeat, missing in cases:
-        for result in observe(scenario, repeat, seed, missing, version, limit_s):
-            results.add(result)
-            progress.show(result)
+        found = []
+        try:
+            for result in observe(scenario, repeat, seed, missing, version, limit_s):
+                found.append(result)
+                progress.show(result)
+        except UndoError:
+            results.add(*found)
+            raise
+        results.add(*found)
         progress.end_case()
     why = ""
     if there and vm:

@@ -22,7 +22,7 @@ from benchmarks.faults.results import Result
 from benchmarks.faults.rights import command_prefix
 from benchmarks.faults.scenario import HERE, Scenario
 from benchmarks.faults.score import score
-from benchmarks.faults.undo import journal
+from benchmarks.faults.undo import UndoError, journal
 
 _WARM_S = 1.0
 _PROOF_S = 3.0  # length of the span that must prove the fault
@@ -73,18 +73,18 @@ def observe(
         case = Case(scenario, own_seed, undo)
         try:
             baseline, before = _fault(case)
-            for name in order:
+            while order:
+                name = order[0]
                 before = _diagnose(case, results[name], diagnosers[name], baseline, before, limit_s)
-                yield results[name]
+                yield results[order.pop(0)]
         except (Void, CaseError, OSError, KeyError) as error:
             for name in order:
-                if results[name].score is None and not results[name].failed:
-                    yield results[name].model_copy(update={"void": f"{type(error).__name__}: {error}"[:2000]})
+                yield results[name].model_copy(update={"void": f"{type(error).__name__}: {error}"[:2000]})
         finally:
             failed = undo.undo_all()
             case.reap()
     if failed:
-        raise OSError("; ".join(failed))
+        raise UndoError("; ".join(failed))
 
 
 def _fault(case: Case) -> tuple[tuple[Sample, Sample], tuple[Sample, Sample]]:
@@ -130,7 +130,9 @@ def _diagnose(
     command = [*command_prefix(case.scenario.diagnoser), *command]
     first, used = sample(case), _children_s()
     try:
-        answer, result.seconds = run_diagnoser(command, case.pids["job"], symptom, limit_s, HERE.parents[1])
+        answer, result.seconds = run_diagnoser(
+            command, case.pids["job"], symptom, limit_s, HERE.parents[1], case.journal
+        )
     except AnswerError as error:
         answer = None
         result.failed = str(error)

@@ -26,6 +26,10 @@ _PREFIX = "job-journal-"
 _GONE_S = 5.0
 
 
+class UndoError(OSError):
+    """A change to the host could not be undone: further cases would not be valid."""
+
+
 def start_time(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None if it has ended or is a zombie."""
     try:
@@ -43,6 +47,38 @@ def _kill_group(pid: int, started: int | None) -> None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def kill_tree(pid: int, started: int | None) -> None:
+    """Kill a process with its descendants and all processes of their sessions; nothing if the pid was reused."""
+    now = start_time(pid)
+    if now not in (None, started):
+        return
+    tree: set[int] = set()
+    found = _descendants({pid}) if now is None else {pid}
+    while found:
+        for one in found:  # a stopped process cannot start another one before it is killed
+            _signal(one, signal.SIGSTOP)
+        tree |= found
+        found = _descendants({pid, *tree})
+    for one in tree:
+        _signal(one, signal.SIGKILL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _descendants(pids: set[int]) -> set[int]:
+    """Return the other processes whose parent or session is one of `pids`, without those that have ended."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, parent, _, session = path.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if state not in "ZX" and pids & {int(parent), int(session)}:
+                found.add(int(path.parent.name))
+    return found - pids
 
 
 def _remove_cgroup(path: str) -> None:
@@ -113,6 +149,7 @@ def _retry(action: Callable[[], object]) -> None:
 
 _ACTIONS: dict[str, Callable[..., None]] = {
     "kill_group": _kill_group,
+    "kill_tree": kill_tree,
     "remove_cgroup": _remove_cgroup,
     "unmount": _unmount,
     "abort_fuse": _abort_fuse,
@@ -166,7 +203,7 @@ def undo_abandoned() -> list[str]:
 def journal() -> Iterator[Journal]:
     """Yield a journal that is run on leaving, or by the cleanup process if this process is killed.
 
-    Raises OSError on leaving if something could not be undone.
+    Raises UndoError on leaving if something could not be undone.
     """
     path = _JOURNALS / f"{_PREFIX}{os.getpid()}-{time.monotonic_ns()}"
     # Locked before it gets its name, so that another runner never considers it abandoned.
@@ -199,7 +236,7 @@ def journal() -> Iterator[Journal]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if failed:
-        raise OSError("; ".join(failed))
+        raise UndoError("; ".join(failed))
 
 
 def _clean_up_after(path: Path, fd: int) -> None:

@@ -19,6 +19,7 @@ from kernels import boot as kernel_boot
 from kernels import image, stock
 
 from benchmarks.faults import needs, readings, report
+from benchmarks.faults import run as run_module
 from benchmarks.faults.answer import Answer, AnswerError, run_diagnoser
 from benchmarks.faults.case import PARTS, WORKLOADS, Case
 from benchmarks.faults.injectors import injectors
@@ -263,6 +264,27 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
     assert len(Results(path).of({"p01"}, {"rules"}, 2, "abc")) == 2
 
 
+def test_an_interrupted_case_runs_again_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def observe(scenario: Scenario, repeat: int, _: int, diagnosers: dict[str, list[str]], *__: object) -> object:
+        ran.append(list(diagnosers))
+        for name in diagnosers:
+            if len(ran) == 2 and name == "b":
+                raise SystemExit
+            yield result(scenario=scenario.id, repeat=repeat, diagnoser=name)
+
+    monkeypatch.setattr(run_module, "observe", observe)
+    wanted, two = [one for one in SCENARIOS if one.id == "p01"], {"a": "true", "b": "true"}
+    with pytest.raises(SystemExit):
+        run(wanted, two, 2, 1, Results(tmp_path / "r"), "abc")
+    assert len(Results(tmp_path / "r").of({"p01"}, {"a", "b"}, 2, "abc")) == 2  # the first case only
+    found = run(wanted, two, 2, 1, Results(tmp_path / "r"), "abc")
+    found = run(wanted, {**two, "c": "true"}, 2, 1, Results(tmp_path / "r"), "abc")
+    assert ran == [["a", "b"], ["a", "b"], ["a", "b"], ["c"], ["c"]]
+    assert sorted((one.repeat, one.diagnoser) for one in found) == [(n, name) for n in (0, 1) for name in "abc"]
+
+
 def test_a_case_whose_kernel_feature_is_missing_runs_in_a_guest_or_is_void(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +319,21 @@ def test_the_error_of_a_failed_diagnoser_is_kept() -> None:
         run_diagnoser(["sh", "-c", "exit 3"], 1, "slow", 5)
     with pytest.raises(AnswerError, match="not an answer"):
         run_diagnoser(["echo"], 1, "slow", 5)
+
+
+def test_what_a_diagnoser_started_ends_with_it(tmp_path: Path) -> None:
+    """A child in a session of its own at the limit, and one whose parent ended in both cases."""
+    orphan = f"(sleep 600 > /dev/null 2>&1 & echo $! >> {tmp_path}/pids) &"
+    for script, why in ((f"setsid sh -c 'echo $$ >> {tmp_path}/pids; sleep 600'", "within"), ("sleep 0.2", "exit")):
+        (tmp_path / "pids").write_text("")
+        with pytest.raises(AnswerError, match=why):
+            run_diagnoser(["sh", "-c", f"{orphan} {script}; exit 3"], 1, "slow", 0.6)
+        pids = [int(text) for text in (tmp_path / "pids").read_text().split()]
+        assert len(pids) == (2 if why == "within" else 1)
+        deadline = time.monotonic() + 5
+        while any(start_time(pid) is not None for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_install_returns_the_marks_of_what_it_writes(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Offered(Event):
 
 
 class Called(Event):
-    """A call and its result. `message`: the assistant's text beside the call; `error`: the call failed, and `text` says why."""
+    """A call and its result. `message`: what the assistant wrote with it; `error`: it failed, and `text` says why."""
 
     event: Literal["call"] = "call"
     tool: str

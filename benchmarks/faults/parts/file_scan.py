@@ -1,4 +1,4 @@
-"""Read files of the data set in every step: `per_step` of them, by default all. `keep`: they start in the page cache."""
+"""Read files of the data set in every step: `per_step` of them, or all. `keep`: they start in the page cache."""
 
 import os
 
