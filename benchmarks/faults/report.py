@@ -25,6 +25,7 @@ from benchmarks.faults.summary import (
     Share,
     Summary,
     answered,
+    common,
     is_right,
     outcome,
     share,
@@ -36,9 +37,10 @@ _HEAD = """\
 # Diagnosis of real faults
 
 Made by `make bench-faults`; docs/benchmark.md explains the scenarios, the proof that each fault was real, and the
-score. Shares are followed by their 95 % interval (Wilson). A void case is one whose fault could not be proved; it does
-not count. Diagnosers answer about the same injection, in random order. The medians of seconds and slowdown leave out
-cases in an emulated machine.
+score. A case is one repeat of a scenario. Shares are followed by their 95 % interval (Wilson), which counts each
+scenario as one trial, since its repeats are much alike. A void case is one whose fault could not be proved; it does not
+count. Diagnosers answer about the same injection, in random order. The medians of seconds and slowdown leave out cases
+in an emulated machine.
 """
 _ROWS = 5
 _REASONS = HERE / "reasons.yaml"
@@ -116,7 +118,8 @@ def page(results: Sequence[Result]) -> str:
     scenarios = len({result.scenario for result in results})
     parts = [_HEAD, f"Commit {commits}; {scenarios} scenarios, {len(_cases(results))} cases, {void} void.\n"]
     parts.append(_kernels(results))
-    parts += [_goals(ours or found), _side_by_side(found), _verdicts(found), _groups(found), _scenarios(results, found)]
+    parts += [_goals(ours or found), "## Diagnosers side by side\n", _side_by_side(found), _same_cases(results)]
+    parts += [_tempting(found), _verdicts(found), _groups(found), _scenarios(results, found)]
     for one in found:
         parts += [f"## Answers of {one.diagnoser}\n", _confusion(one, results)]
         if not one.baseline:
@@ -148,13 +151,33 @@ def _goals(found: Sequence[Summary]) -> str:
 
 
 def _side_by_side(found: Sequence[Summary]) -> str:
-    rows = [(name, *(str(one.measures[name]) for one in found)) for name in (found[0].measures if found else ())]
-    rows += [
+    rows = [
+        ("cases of faults (scenarios)", *(f"{one.faults} ({one.fault_scenarios})" for one in found)),
+        ("cases of controls (scenarios)", *(f"{one.controls} ({one.control_scenarios})" for one in found)),
+        *((name, *(str(one.measures[name]) for one in found)) for name in (found[0].measures if found else ())),
+        ("scenarios right in some repeats only", *(str(len(one.unstable)) for one in found)),
         ("no answer (failed)", *(str(one.failed) for one in found)),
         ("seconds: median, longest", *(f"{_number(one.seconds_median)}, {_number(one.seconds_max)}" for one in found)),
         ("slowdown of the job, median (cases)", *(f"{_pct(one.slowdown_median)} ({one.slowdown_of})" for one in found)),
     ]
-    return "## Diagnosers side by side\n\n" + _table(("measure", *(one.diagnoser for one in found)), rows)
+    return _table(("measure", *(one.diagnoser for one in found)), rows)
+
+
+def _same_cases(results: Sequence[Result]) -> str:
+    same = common(results)
+    scenarios, cases = len({result.scenario for result in same}), len(_cases(same))
+    judged = len(_cases(result for result in results if not result.void))
+    text = f"## The same cases for all\n\n{cases} of {judged} cases ({scenarios} scenarios) count for every diagnoser"
+    if cases in (0, judged):
+        return f"{text}.\n"
+    return f"{text}; the table above has all that count for each.\n\n{_side_by_side(summaries(same))}"
+
+
+def _tempting(found: Sequence[Summary]) -> str:
+    text = "## Tempting wrong answers\n\nHow often a wrong cause was asserted that the evidence suggests.\n"
+    names = sum((Counter(one.tempting) for one in found), Counter())
+    rows = [(name, *(str(one.tempting.get(name, 0)) for one in found)) for name, _ in names.most_common()]
+    return text + "\n" + _table(("asserted", *(one.diagnoser for one in found)), rows)
 
 
 def _verdicts(found: Sequence[Summary]) -> str:
@@ -176,7 +199,12 @@ def _groups(found: Sequence[Summary]) -> str:
 
 
 def _scenarios(results: Sequence[Result], found: Sequence[Summary]) -> str:
-    text = "## Scenarios\n\nRight answers; of a control (c), answers without a false alarm.\n"
+    text = """\
+## Scenarios
+
+Right answers; of a control (c), answers without a false alarm. Intervals are over the repeats. Unstable: right in some
+repeats only.
+"""
     titles = {r.scenario: f"{r.title} ({_kernel(r)})" if r.emulated else r.title for r in results}
     rows = [
         (scenario, title, *(_short(one.scenarios.get(scenario, share([]))) for one in found))
@@ -186,7 +214,10 @@ def _scenarios(results: Sequence[Result], found: Sequence[Summary]) -> str:
 
 
 def _short(one: Share) -> str:
-    return f"{one.hits}/{one.of} ({one.low_pct:.0f} to {one.high_pct:.0f})" if one.of else "void"
+    if not one.of:
+        return "void"
+    unstable = "**unstable** " if 0 < one.hits < one.of else ""
+    return f"{unstable}{one.hits}/{one.of} ({one.low_pct:.0f} to {one.high_pct:.0f})"
 
 
 def _confusion(one: Summary, results: Sequence[Result]) -> str:

@@ -30,15 +30,15 @@ class Score(BaseModel):
     `abstained`. Of a control: `false_alarm`, or `quiet`; `false_healthy` if its job suffers, so that neither healthy
     nor idle is an accepted verdict. `scope`: by dimension whether an accepted fact is in the answer. `evidence`: one
     of the first three measures shows the mechanism of an accepted cause; `advice`: the first piece of advice removes
-    one; None for controls. `tempted`: a cause of `tempting` is asserted. `account`: largest difference between the
-    shares of the log's phases and those of the answer, points of the window.
+    one; None for controls. `tempted`: a cause of `tempting` is asserted; None without such. `account`: largest
+    difference between the shares of the log's phases and those of the answer, points of the window.
     """
 
     outcome: Outcome
     top1: bool | None = None
     top3: bool | None = None
     verdict_ok: bool = False
-    tempted: bool = False
+    tempted: bool | None = None
     scope: dict[Dimension, bool] = {}
     evidence: bool | None = None
     advice: bool | None = None
@@ -53,7 +53,7 @@ def score(case: Case | PastCase, answer: Answer, shares: dict[str, float]) -> Sc
     first = answer.causes[0] if answer.causes else None
     common: dict[str, Any] = {
         "verdict_ok": answer.verdict in expected.verdicts,
-        "tempted": strong and first in expected.tempting,
+        "tempted": strong and first in expected.tempting if expected.tempting else None,
         "scope": {dimension: found(case, dimension, facts, answer) for dimension, facts in expected.scope.items()},
         "account": account(case, answer, shares),
     }
@@ -134,7 +134,7 @@ def _on_line(text: str, place: Place) -> bool:
     )
 
 
-def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(right: float, total: int, z: float = 1.96) -> tuple[float, float]:
     """Return the 95 % interval of a proportion (Wilson 1927), as fractions; (0, 1) without trials."""
     if not total:
         return 0.0, 1.0

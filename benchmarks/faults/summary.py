@@ -19,12 +19,16 @@ CONTROL = "no fault"
 
 @dataclass(frozen=True)
 class Share:
-    """`hits` of `of`, with the 95 % interval in percent (Wilson 1927)."""
+    """`hits` of `of`, with the 95 % interval in percent (Wilson 1927).
+
+    `scenarios`: of how many scenarios they are. The interval counts each as one trial: its repeats are much alike.
+    """
 
     hits: int
     of: int
     low_pct: float
     high_pct: float
+    scenarios: int = 1
 
     @property
     def pct(self) -> float | None:
@@ -54,32 +58,54 @@ class Summary:
     """The score of one diagnoser.
 
     `measures`: shares by name. `verdicts`: how often the answer was right, by its verdict. `scenarios`: shares of right
-    answers (of quiet ones for controls). `groups`: by group of faults, shares by measure. `confusion`: by expected and
-    answered cause, how often. Medians are None without values.
+    answers (of quiet ones for controls), with intervals over their repeats. `groups`: by group of faults, shares by
+    measure. `confusion`: by expected and answered cause, how often. `tempting`: how often each cause was asserted where
+    it is a tempting wrong one. Medians are None without values.
     """
 
     diagnoser: str
     baseline: bool
     faults: int
+    fault_scenarios: int
     controls: int
+    control_scenarios: int
     failed: int
     measures: dict[str, Share] = field(default_factory=dict)
     verdicts: dict[str, Share] = field(default_factory=dict)
     scenarios: dict[str, Share] = field(default_factory=dict)
     groups: dict[str, dict[str, Share]] = field(default_factory=dict)
     confusion: dict[str, dict[str, int]] = field(default_factory=dict)
+    tempting: dict[str, int] = field(default_factory=dict)
     seconds_median: float | None = None
     seconds_max: float | None = None
     slowdown_median: float | None = None
     slowdown_of: int = 0
     goals: list[Goal] = field(default_factory=list)
 
+    @property
+    def unstable(self) -> list[str]:
+        """Return the scenarios that are right in some repeats only."""
+        return [name for name, one in self.scenarios.items() if 0 < one.hits < one.of]
+
 
 def share(values: Iterable[bool | None]) -> Share:
-    """Count values; None is no trial."""
-    counted = [bool(value) for value in values if value is not None]
-    low, high = wilson(sum(counted), len(counted))
-    return Share(sum(counted), len(counted), round(100 * low, 1), round(100 * high, 1))
+    """Count the values of independent trials; None is no trial."""
+    return _share((str(number), value) for number, value in enumerate(values))
+
+
+def share_of(results: Iterable[Result], holds: Callable[[Result], bool | None]) -> Share:
+    """Count the results for which a statement holds; None is no trial. Repeats of a scenario are not independent."""
+    return _share((result.scenario, holds(result)) for result in results)
+
+
+def _share(values: Iterable[tuple[str, bool | None]]) -> Share:
+    """Count values by cluster. Their mean, with as many trials as clusters, gives the interval: the design effect of
+    clusters of equal size that vary only between each other, its upper bound (Kish 1965).
+    """
+    counted = [(cluster, bool(value)) for cluster, value in values if value is not None]
+    hits, clusters = sum(value for _, value in counted), len({cluster for cluster, _ in counted})
+    low, high = wilson(hits * clusters / max(1, len(counted)), clusters)
+    return Share(hits, len(counted), round(100 * low, 1), round(100 * high, 1), clusters)
 
 
 def outcome(result: Result) -> str:
@@ -107,6 +133,16 @@ def answered(result: Result) -> str:
     return causes[0] if causes and result.answer.verdict in STRONG else f"({result.answer.verdict})"
 
 
+def common(results: Sequence[Result]) -> list[Result]:
+    """Return the results of the cases that count for every diagnoser: voids differ, so their own cases do too."""
+    counted: dict[tuple[str, int, str], list[Result]] = {}
+    for result in results:
+        if not result.void:
+            counted.setdefault((result.scenario, result.repeat, result.commit), []).append(result)
+    names = {result.diagnoser for result in results}
+    return [one for case in counted.values() if {r.diagnoser for r in case} == names for one in case]
+
+
 def summaries(results: Sequence[Result]) -> list[Summary]:
     """Return the score of each diagnoser, whystall's first, baselines last."""
     names = in_order({result.diagnoser for result in results})
@@ -125,15 +161,18 @@ def summary(name: str, results: Sequence[Result]) -> Summary:
         diagnoser=name,
         baseline=is_baseline(name),
         faults=len(faults),
+        fault_scenarios=len({result.scenario for result in faults}),
         controls=len(controls),
+        control_scenarios=len({result.scenario for result in controls}),
         failed=sum(outcome(result) == "failed" for result in counted),
         measures=measures(faults, controls),
-        verdicts={one: share(_right_by_strength(r) for r in counted if verdict(r) == one) for one in VERDICTS},
+        verdicts={one: share_of([r for r in counted if verdict(r) == one], _right_by_strength) for one in VERDICTS},
         scenarios=_by(counted, lambda r: r.scenario, is_right),
         groups={
             group: measures([r for r in faults if r.group == group], []) for group in sorted({r.group for r in faults})
         },
         confusion=confusion(counted),
+        tempting=dict(Counter(answered(r) for r in counted if r.score and r.score.tempted).most_common()),
         seconds_median=statistics.median(seconds) if seconds else None,
         seconds_max=max(seconds, default=None),
         slowdown_median=statistics.median(slowdowns) if slowdowns else None,
@@ -149,19 +188,22 @@ def _by(results: Sequence[Result], key: Callable[[Result], str], right: Callable
 
 def measures(faults: Sequence[Result], controls: Sequence[Result]) -> dict[str, Share]:
     """Return the shares of faults, or controls, for which each statement holds."""
-    facts = [hit for r in faults for hit in (r.score.scope.values() if r.score else ())]
+    asked = {r.scenario: dict.fromkeys(r.score.scope, False) for r in faults if r.score}  # without an answer: not named
+    named = [(r.scenario, r.score.scope if r.score else asked.get(r.scenario, {})) for r in faults]
+    facts = [(scenario, hit) for scenario, scope in named for hit in scope.values()]
     return {
-        "root cause first": share(bool(r.score and r.score.top1) for r in faults),
-        "root cause among three": share(bool(r.score and r.score.top3) for r in faults),
-        "asserted and right": share(outcome(r) == "right" for r in faults),
-        "asserted and wrong": share(outcome(r) == "wrong" for r in faults),
-        "weak": share(outcome(r) == "weak" for r in faults),
-        "abstained": share(outcome(r) in ("abstained", "failed") for r in faults),
-        "false healthy": share(outcome(r) == "false_healthy" for r in [*faults, *controls]),
-        "facts of the scope named": share(facts),
-        "evidence measures the mechanism": share(r.score.evidence if r.score else False for r in faults),
-        "first advice removes the cause": share(r.score.advice if r.score else False for r in faults),
-        "false alarms on controls": share(outcome(r) == "false_alarm" for r in controls),
+        "root cause first": share_of(faults, lambda r: bool(r.score and r.score.top1)),
+        "root cause among three": share_of(faults, lambda r: bool(r.score and r.score.top3)),
+        "asserted and right": share_of(faults, lambda r: outcome(r) == "right"),
+        "asserted and wrong": share_of(faults, lambda r: outcome(r) == "wrong"),
+        "weak": share_of(faults, lambda r: outcome(r) == "weak"),
+        "abstained": share_of(faults, lambda r: outcome(r) in ("abstained", "failed")),
+        "false healthy": share_of([*faults, *controls], lambda r: outcome(r) == "false_healthy"),
+        "facts of the scope named": _share(facts),
+        "evidence measures the mechanism": share_of(faults, lambda r: r.score.evidence if r.score else False),
+        "first advice removes the cause": share_of(faults, lambda r: r.score.advice if r.score else False),
+        "tempting wrong cause asserted": share_of([*faults, *controls], lambda r: r.score.tempted if r.score else None),
+        "false alarms on controls": share_of(controls, lambda r: outcome(r) == "false_alarm"),
     }
 
 

@@ -15,7 +15,7 @@ from benchmarks.faults.judgement import judgement
 from benchmarks.faults.results import Result
 from benchmarks.faults.scenario import HERE, load
 from benchmarks.faults.score import removes_cause, shows_mechanism
-from benchmarks.faults.summary import confusion, share, summary
+from benchmarks.faults.summary import confusion, is_right, share, share_of, summary
 from whystall.knowledge_base.causes import load_causes, ranked_remedies
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.host.common.path_codes import MODES, WAITS
@@ -87,6 +87,7 @@ def result(**values: object) -> Result:
 
 def answered(outcome: str, verdict: str, cause: str = "", **values: object) -> Result:
     score = {"outcome": outcome, "top1": outcome == "right", "top3": outcome == "right", "scope": {"code": True}}
+    score["tempted"] = {"wrong": True, "false_alarm": False}.get(outcome)
     answer = {"verdict": verdict, "causes": [cause] if cause else []}
     return result(score=score, answer=answer, seconds=10.0, slowdown=0.01, **values)
 
@@ -107,11 +108,11 @@ def test_counts_of_a_diagnoser() -> None:
     found = summary("rules", RESULTS[:-1])
     assert (found.faults, found.controls, found.failed) == (4, 2, 1)
     assert (found.measures["root cause first"].hits, found.measures["root cause first"].of) == (1, 4)
-    assert found.verdicts["confirmed"] == share([True, False])
+    assert (found.verdicts["confirmed"].hits, found.verdicts["confirmed"].of) == (1, 2)
     assert (found.verdicts["likely"].hits, found.verdicts["healthy"].hits) == (0, 1)
     assert {goal.name: goal.met for goal in found.goals} == {
         "root cause first": False,
-        "facts of the scope named": True,
+        "facts of the scope named": False,
         "wrong and confirmed": False,
         "asserted and right": False,
         "false healthy": True,
@@ -125,11 +126,26 @@ def test_counts_of_a_diagnoser() -> None:
     }
 
 
+def test_repeats_of_a_scenario_are_one_trial_of_the_interval() -> None:
+    right = {f"p{n:02}": n < 5 for n in range(10)}
+    alike = [answered("right" if right[s] else "wrong", "likely", scenario=s, repeat=r) for s in right for r in (0, 1)]
+    found, once = share_of(alike, is_right), share(right.values())
+    assert (found.hits, found.of, found.scenarios) == (10, 20, 10)
+    assert (found.low_pct, found.high_pct) == (once.low_pct, once.high_pct)
+
+
 def test_the_page_shows_diagnosers_side_by_side_and_what_was_not_right(tmp_path: Path) -> None:
     report.write(RESULTS, tmp_path / "page.md", tmp_path / "page.json")
     text = (tmp_path / "page.md").read_text()
     assert "2 scenarios, 7 cases, 1 void" in text
-    assert "| root cause first | 1 of 4 (25 %, 5 to 70) | 1 of 1 (100 %, 21 to 100) |" in text
+    assert "| cases of faults (scenarios) | 4 (1) | 1 (1) |" in text
+    assert "| root cause first | 1 of 4 (25 %, 2 to 88) | 1 of 1 (100 %, 21 to 100) |" in text
+    assert "1 of 6 cases (1 scenarios) count for every diagnoser; the table above" in text
+    assert "| root cause first | 1 of 1 (100 %, 21 to 100) | 1 of 1 (100 %, 21 to 100) |" in text
+    assert "| scenarios right in some repeats only | 2 | 0 |" in text
+    assert "| p01 | t | **unstable** 1/4 (5 to 70) | 1/1 (21 to 100) |" in text
+    assert "| tempting wrong cause asserted | 1 of 2 (50 %, 10 to 90) | - |" in text
+    assert "| asserted | rules | most_common |\n|---|---|---|\n| deadlock | 1 | 0 |" in text
     assert "| slow_peer | **slow_peer 1**, deadlock 1, (inconclusive) 1, (failed) 1 |" in text
     assert "### Not right: 4" in text
     assert "| p01 #3 | t | failed |  (failed) | slow_peer | exit status 1 |" in text
