@@ -19,6 +19,9 @@ STALL_PCT = 5.0
 # Share of the victim's lost time that a cause must explain.
 _CONFIRMED_PCT = 50.0
 _LIKELY_PCT = 25.0
+# Losing less than this share of the time in which it has something to do slows no job down noticeably: healthy programs
+# lose as much to waits of all kinds, and one observation cannot tell whether that is new.
+_NOTICED_PCT = 10.0
 # A cause that explains this share of what the leading cause explains is a rival.
 _RIVAL = 0.5
 # An ordinary cause does not lead if another cause takes this share of the window.
@@ -104,6 +107,9 @@ def conclude(
         missing.append("second_mechanism")
     if leader.explained_pct < _CONFIRMED_PCT:
         missing.append("low_explained_share")
+    small = _is_small(causes[leader.cause], leader, victim)
+    if small:
+        missing.append("small_share")
     if victim is None:
         missing.append("no_victim")
     if rivals or unexamined:
@@ -116,7 +122,7 @@ def conclude(
     if not missing:
         verdict = Verdict.CONFIRMED
     # a small part of the time is the answer to a symptom that is about it
-    elif victim is not None and (leader.explained_pct >= _LIKELY_PCT or causes[leader.cause].symptoms):
+    elif victim is not None and not small and (leader.explained_pct >= _LIKELY_PCT or causes[leader.cause].symptoms):
         verdict = Verdict.LIKELY
     else:
         verdict = Verdict.INCONCLUSIVE
@@ -144,6 +150,17 @@ def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], near
     most = max(a.explained_pct for a in stalls)
     close = [a for a in stalls if a.explained_pct >= nearly * most]
     return max(close, key=lambda a: (causes[a.cause].specificity, a.explained_pct))
+
+
+def _is_small(cause: Cause, leader: Assessment, victim: Victim | None) -> bool:
+    """Return whether a cause takes too little of the thread's time to be what somebody noticed.
+
+    Causes of short pauses, and those about which the symptom asks, count at any size.
+    """
+    if cause.symptoms or cause.stall_pct < STALL_PCT:
+        return False
+    busy = 100.0 - victim.idle_pct if victim is not None else 100.0
+    return leader.window_pct < _NOTICED_PCT * busy / 100.0
 
 
 def _rivals(

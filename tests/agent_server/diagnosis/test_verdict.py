@@ -305,6 +305,13 @@ def test_several_files_of_one_mechanism_add_up() -> None:
     assert found.explained_pct == pytest.approx(100)
 
 
+@pytest.mark.parametrize(("pct", "verdict"), [(12, Verdict.CONFIRMED), (8, Verdict.INCONCLUSIVE)])
+def test_too_small_a_share_of_the_time_is_named_but_not_asserted(pct: float, verdict: Verdict) -> None:
+    found = judge([account(user_pct=99 - pct), fsync(pct=pct), blocked(pct=pct)])
+    assert (found.verdict, found.cause) == (verdict, "sync_checkpoint_write")
+    assert ("small_share" in found.missing) is (verdict is Verdict.INCONCLUSIVE)
+
+
 @pytest.mark.parametrize(("pct", "verdict"), [(30, Verdict.CONFIRMED), (18, Verdict.LIKELY), (6, Verdict.INCONCLUSIVE)])
 def test_a_cause_must_explain_the_loss(pct: float, verdict: Verdict) -> None:
     other = blocked("else", path="/d/x", pct=50 - pct, syscall="", state="D")
