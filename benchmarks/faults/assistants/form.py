@@ -12,6 +12,7 @@ from benchmarks.faults.answer import Answer
 from benchmarks.faults.judgement import judgement
 from benchmarks.faults.scenario import Dimension, Verdict
 from whystall.knowledge_base.causes import load_causes
+from whystall.tools.host.common.path_codes import WAITS
 
 CONCLUDE = "conclude"
 _FIELDS = ("verdict", "causes", "scope", "evidence", "advice", "text")
@@ -22,7 +23,7 @@ _SCOPE = {
     "device": "disks",
     "cgroup": "cgroups",
     "peer": "addresses as `10.0.0.2:8080`",
-    "wait": "kinds of waits, as the results name them (`attributes.wait`)",
+    "wait": f"kinds of waits. {'; '.join(f'{wait}: {meaning}' for wait, meaning in WAITS.items())}",
 }
 
 

@@ -9,18 +9,22 @@ from typing import Any
 from benchmarks.faults.adapters import whystall_words
 from benchmarks.faults.answer import Answer
 from benchmarks.faults.assistants.policy import Careful, named_tools
+from benchmarks.faults.assistants.sentences import activities
 from benchmarks.faults.assistants.transcripts import Called, Tool
+from whystall.tools.host.common.path_codes import MODES
 
 _VERDICT = re.compile(r"^Verdict: (\w+)(?: - (.+))?$", re.MULTILINE)
 _ALSO = "Also supported by evidence:"
 _REFUTED = "Ruled out:"
+_CITED = re.compile(r"^\d+\. \[F\d+\] (.+)$", re.MULTILINE)
+_PCT = re.compile(r"([\d.]+) % of the time")
 _RULED_BY = re.compile(r": by ([a-z_, ]+)")
 # Facts as the texts write them: ``save (train.py:41)``, ``python (4711)`` or ``pid 4711``, ``/data/a.bin``.
 _FACTS = {
     "code": re.compile(r"[\w.<>]+ \([^()\s:]*\.[A-Za-z]\w*:\d+\)"),
     "pid": re.compile(r"(?:\((?=\d+\))|\bpid |\bthread )(\d+)\b"),
     "file": re.compile(r"(?<![\w.])/[^\s,;()\"]+"),
-    "device": re.compile(r"\b(?:disk |on )([a-z]+\d*[a-z0-9]*)\b"),
+    "device": re.compile(r"\b(?:disk |on )((?:s|v|xv|h)d[a-z]+\d*|[a-z]+-?\d\w*)"),
     "cgroup": re.compile(r"(?<![\w.])/[^\s,;()\"]+"),
     "peer": re.compile(r"\b\d+\.\d+\.\d+\.\d+:\d+|\[[0-9a-f:]+\]:\d+"),
 }
@@ -48,11 +52,13 @@ class CarefulReader(Careful):
         causes = [self._ids[title] for title in named if title in self._ids]
         stated = call.text.partition(f"\n{_REFUTED}")[0].partition(f"\n{_ALSO}")[0]
         scope = {key: list(dict.fromkeys(pattern.findall(stated))) for key, pattern in _FACTS.items()}
+        scope["wait"] = list(dict.fromkeys(code for code, _ in activities(stated)))
         remedies = whystall_words.advice(self._ids.get(found[2] or "") if found else None)
         value: dict[str, Any] = {
             "verdict": self.verdict(call),
             "causes": list(dict.fromkeys(causes)),
             "scope": {key: facts for key, facts in scope.items() if facts},
+            "evidence": _evidence(stated),
             "advice": [remedy for remedy in remedies if remedy["text"] in call.text],
             "text": call.text.partition("\n\n")[0],
         }
@@ -70,3 +76,18 @@ class CarefulReader(Careful):
         rest = text.partition(f"\n{heading}\n")[2].splitlines()
         end = next((i for i, line in enumerate(rest) if not line.startswith("- ")), len(rest))
         return rest[:end]
+
+
+def _evidence(text: str) -> list[dict[str, Any]]:
+    """Return what the cited findings measure, those of the largest share of the time first: waits and running only."""
+    found = []
+    for line in _CITED.findall(text):
+        if (share := _PCT.search(line)) is None:
+            continue
+        for code, detail in activities(line):
+            words = {"mode" if code in MODES else "wait": code, "detail": detail}
+            found += [
+                {"measure": measure, "value": float(share[1]), "unit": "% of the window", "text": line}
+                for measure in whystall_words.measures("path.wait", words)
+            ]
+    return sorted(found, key=lambda one: -one["value"])
