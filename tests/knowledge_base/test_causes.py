@@ -59,6 +59,7 @@ PATH = {
     "data_loader_waiting",
     "data_loader_stuck",
     "slow_peer",
+    "slow_transfer",
     "silent_peer",
     "packet_loss",
     "bandwidth_limit",

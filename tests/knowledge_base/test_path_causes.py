@@ -188,7 +188,7 @@ def test_what_limits_the_connection_is_named_before_its_peer(kind: str, cause: s
     ("kind", "words", "cause"),
     [
         ("net.transfer", {"limit": "network"}, "bandwidth_limit"),
-        ("net.transfer", {"limit": "either"}, "slow_peer"),
+        ("net.transfer", {"limit": "either"}, "slow_transfer"),
         ("net.out_of_order", {}, "packet_loss"),
     ],
 )
