@@ -11,6 +11,8 @@ KINDS: dict[str, KindSpec] = {
     "process.io_wait": kind(_COUNTERS, "process", "block_io_s window_pct", share="window_pct"),
     "process.system_time": kind(_COUNTERS, "thread", "system_s user_s window_pct", share="window_pct"),
     "process.major_faults": kind(_COUNTERS, "process", "count rate"),
+    # page faults that read nothing; `grown_bytes`: of resident memory in the window, if it grew
+    "process.minor_faults": kind(_COUNTERS, "process", "count rate grown_bytes"),
     "sched.runqueue_delay": kind(_COUNTERS, "thread", "wait_s run_s window_pct", share="window_pct"),
     # `cpus`, `allowed_cpus`: those that the target may use, if it may not use all; the values are then about these
     "cpu.saturated": kind(_COUNTERS, "host", "busy_pct allowed_cpus runnable_per_cpu:ratio psi_some_pct", "cpus"),

@@ -82,7 +82,8 @@ class Disk(Model):
 
 
 class Process(Model):
-    """One process, all its threads. `cpu_pct`: of one CPU; `block_io_pct`: of one thread's time."""
+    """One process, all its threads. `cpu_pct`: of one CPU; `block_io_pct`: of one thread's time. `grown_bytes`: by which
+    its resident memory grew in the window; negative if it shrank."""
 
     pid: int
     comm: str
@@ -92,6 +93,8 @@ class Process(Model):
     system_pct: float
     block_io_pct: float | None
     major_faults: int
+    minor_faults: int = 0
+    grown_bytes: int = 0
     read_bytes_rate: float | None
     write_bytes_rate: float | None
     rss_bytes: int

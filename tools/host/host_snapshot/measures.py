@@ -290,6 +290,8 @@ def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> l
                 system_pct=100 * cpu["system"] / span_s,
                 block_io_pct=None if block is None else share(block, span_s),
                 major_faults=max(0, last["major_faults"] - first["major_faults"]),
+                minor_faults=max(0, last["minor_faults"] - first["minor_faults"]),
+                grown_bytes=last["rss_bytes"] - first["rss_bytes"],
                 read_bytes_rate=None if reads is None else reads / span_s,
                 write_bytes_rate=None if writes is None else writes / span_s,
                 rss_bytes=last["rss_bytes"],
