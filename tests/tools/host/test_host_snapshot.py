@@ -334,6 +334,16 @@ def test_a_thread_id_that_was_reused_counts_only_its_last_owner() -> None:
     assert row.user_pct == pytest.approx(10)
 
 
+@pytest.mark.parametrize(
+    ("faults", "grown_bytes", "bad"),
+    [(20_000, 0, True), (20_000, 30_000 * 4096, False), (20_000, 4_000 * 4096, True), (1_000, 0, False)],
+)
+def test_faults_for_memory_that_is_not_kept_are_abnormal(faults: int, grown_bytes: int, bad: bool) -> None:
+    result = judge(processes=pair(PROCESS, minor_faults=faults, rss_bytes=grown_bytes))
+    (finding,) = of(result, "process.minor_faults")
+    assert (finding.polarity is Polarity.ABNORMAL, finding.metrics["rate"]) == (bad, faults / 10)
+
+
 def test_without_a_target_no_thread_or_neighbour_is_named() -> None:
     result = judge(everything=True, processes=pair(PROCESS, user_ns=9 * S, major_faults=600))
     kinds = {f.kind for f in result.findings}

@@ -24,7 +24,7 @@ _PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct"
 
 KINDS: dict[str, KindSpec] = {
     # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.
-    # `interpreted_pct`: of the window, in the program's own Python code rather than in native code that it calls.
+    # `interpreted_pct`: of the window, in the program's Python code and the standard library, not in packages.
     # `growth_ratio`: time of a call in the last third of the window to that in the first third; 1 without a trend.
     "path.running": kind(
         Mechanism.SWITCHES,

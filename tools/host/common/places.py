@@ -65,8 +65,9 @@ _DEVICE_CALLS = (
 _DRIVERS = re.compile(r"^\[?lib(cuda|cudart|amdhip64|hsa-runtime64|ascendcl|ascend_hal)(-[0-9a-f.]+)?\.so")
 # Functions of PyTorch and its accelerator plug-ins that return when the device is done.
 _DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/accelerator/")
-# Modules of native frames that do not belong to an extension: the interpreter and the C library.
+# Modules of native frames that do not belong to an extension: the interpreter, its standard library, the C library.
 _INTERPRETER = re.compile(r"(lib)?python3|\[|lib[cm]\.so|ld-|linux-vdso|lib(pthread|m|c)-")
+_STANDARD = "/lib-dynload/"
 # Functions of Python's garbage collector (Modules/gcmodule.c, Python/gc.c); compilers append suffixes. Functions named
 # *_traverse are called by the collector only.
 _COLLECTOR_CALLS = (
@@ -152,10 +153,14 @@ class Place:
                     return role
         return ""
 
-    @property
+    @cached_property
     def interpreted(self) -> bool:
-        """Whether the program's own Python code runs: no library's, and no extension called by it."""
-        return bool(self.python) and not self.library and not self.extension
+        """Whether the interpreter runs the program's own code, or what that calls in the standard library (parsing,
+        compiling patterns, shuffling): no package, no extension of one, and no library code with a role of its own."""
+        if not self.python or self.extension or self.role:
+            return False
+        called = self.python[: self.python.index(self.own)] if self.own is not None else self.python
+        return all(is_standard(file) for _, file, _ in called)
 
     @cached_property
     def in_loop_callback(self) -> bool:
@@ -214,7 +219,7 @@ def place_of_calls(frames: Iterable[tuple[str, str, int, str]]) -> Place:
             python.append((name, short_path(file), max(line, 0)))
         elif kind == "native" and not python:
             module = file.rpartition("/")[2]
-            if not native and module and not _INTERPRETER.match(module):
+            if not native and module and not _INTERPRETER.match(module) and _STANDARD not in file:
                 extension = module
             native.append(name)
     return Place(tuple(python), tuple(native), extension)

@@ -82,8 +82,8 @@ class Disk(Model):
 
 
 class Process(Model):
-    """One process, all its threads. `cpu_pct`: of one CPU; `block_io_pct`: of one thread's time. `grown_bytes`: by which
-    its resident memory grew in the window; negative if it shrank."""
+    """One process, all its threads. `cpu_pct`: of one CPU; `block_io_pct`: of one thread's time. `grown_bytes`: of
+    resident memory in the window; negative if it shrank."""
 
     pid: int
     comm: str

@@ -158,6 +158,24 @@ def test_garbage_collection_is_recognised_by_its_functions(name: str, mode: str)
     assert running_kind(sampled((name, "/usr/bin/python3.11")), ()) == Kind(mode)
 
 
+@pytest.mark.parametrize(
+    ("file", "module", "interpreted"),
+    [
+        ("/usr/lib/python3.11/random.py", "", True),
+        ("/usr/lib/python3.11/json/decoder.py", "/usr/lib/python3.11/lib-dynload/_json.cpython-311.so", True),
+        ("/usr/lib/python3.11/logging/__init__.py", "", False),
+        ("/v/lib/python3.11/site-packages/torch/nn/modules/linear.py", "", False),
+        ("/usr/lib/python3.11/random.py", "/v/site-packages/numpy/core/_multiarray_umath.so", False),
+    ],
+)
+def test_the_standard_library_counts_as_the_programs_own_work_unless_it_has_a_role(
+    file: str, module: str, interpreted: bool
+) -> None:
+    native = [("work", module, 0, "native")] if module else []
+    frames = [*native, ("called", file, 3, "python"), ("step", "/job/train.py", 7, "python")]
+    assert place_of_calls(frames).interpreted is interpreted
+
+
 def test_a_thread_that_yields_spins_and_one_in_a_call_or_fault_is_in_the_kernel() -> None:
     place = sampled(("x", "/x/libx.so"))
     assert running_kind(place, ("schedule", "__x64_sys_sched_yield")).code == "spin"
