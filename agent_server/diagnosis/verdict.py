@@ -35,6 +35,8 @@ _RUNNABLE = (
 # A more specific cause leads if it explains this share of what the strongest explains. Sampling measures each call too
 # short by up to two periods, so the share of sampled calls is a lower bound.
 _NEARLY, _NEARLY_SAMPLED = 0.7, 0.25
+# What runs within a function counts as an effect of its work below this share of it.
+_SIDE_EFFECT = 0.5
 # More idle time than this without a sleep is not healthy: the job may wait for something that was not observed.
 _IDLE_PCT = 50.0
 _SLEEPS = ("nanosleep", "clock_nanosleep")
@@ -86,7 +88,7 @@ def conclude(
     """
     by_id = {f.id: f for f in findings}
     weak = [code for code in _WEAKENS if any(spot.code == code for spot in blind)]
-    leader = _leader(causes, assessments, _NEARLY_SAMPLED if "sampled" in weak else _NEARLY)
+    leader = _leader(causes, assessments, by_id, _NEARLY_SAMPLED if "sampled" in weak else _NEARLY)
     unexamined = [a for a in assessments if a.state is CauseState.NOT_EXAMINED]
     if leader is None:
         exited = any(spot.code in ("target_exited", "target_oom_killed") for spot in blind)
@@ -138,13 +140,16 @@ def conclude(
     )
 
 
-def _leader(causes: Mapping[str, Cause], assessments: Sequence[Assessment], nearly: float) -> Assessment | None:
+def _leader(
+    causes: Mapping[str, Cause], assessments: Sequence[Assessment], by_id: Mapping[str, Finding], nearly: float
+) -> Assessment | None:
     """Return the supported cause that explains most, or a more specific one that explains nearly as much."""
     stalls = [a for a in assessments if a.state is CauseState.SUPPORTED and a.window_pct >= causes[a.cause].stall_pct]
     if not stalls:
         return None
     # A cause that the symptom selected counts at any size.
-    faults = [a for a in stalls if not causes[a.cause].ordinary]
+    ordinary = [a for a in stalls if causes[a.cause].ordinary]
+    faults = [a for a in stalls if a not in ordinary and not any(_is_side_effect(by_id, a, of) for of in ordinary)]
     if any(a.window_pct >= _OTHER_PCT or causes[a.cause].symptoms for a in faults):
         stalls = faults
     most = max(a.explained_pct for a in stalls)
@@ -161,6 +166,15 @@ def _is_small(cause: Cause, leader: Assessment, victim: Victim | None) -> bool:
         return False
     busy = 100.0 - victim.idle_pct if victim is not None else 100.0
     return leader.window_pct < _NOTICED_PCT * busy / 100.0
+
+
+def _is_side_effect(by_id: Mapping[str, Finding], one: Assessment, of: Assessment) -> bool:
+    """Return whether `one` is what running the function of `of` brings about, and far less than its own work: who
+    makes many objects also runs the garbage collector and faults in their memory."""
+    first, other = by_id[one.for_[0]], by_id[of.for_[0]]
+    same = first.attributes.get("function", "") == other.attributes.get("function") != ""
+    running = first.kind == other.kind == "path.running" and same
+    return running and one.window_pct < _SIDE_EFFECT * of.window_pct
 
 
 def _rivals(

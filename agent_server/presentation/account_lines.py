@@ -13,7 +13,7 @@ from whystall.prompts.escape import Safe, short
 from whystall.prompts.path_sentences import REST
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, voice, words
-from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.findings import Finding, Polarity
 
 if TYPE_CHECKING:
     from whystall.tools.host.critical_path import tool as critical_path
@@ -24,6 +24,7 @@ _WIDTH = 6  # of a share
 _ROWS = 12
 _NOTHING_PCT = 0.05  # rounding errors
 _LONG = 200
+_NUMBERS = 3
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,25 @@ def _cause(
     if evidence:  # of rows of the path the line of code is known
         facts += _places(next((f for f in evidence if f.kind in _PATH), evidence[0]), suffix, lang)
     text = Safe(f"{title}{marks['colon']}{marks['comma'].join(facts)}" if facts else title)
-    if cause is None or not _of_other_time(a, leader, by_id):
+    if cause is None:
+        return text
+    needed = _own_condition(cause, a, leader, by_id)
+    if needed is not None:
+        text = Safe(f"{text}{marks['semicolon']}{voice(suffix, lang).finding(needed, _NUMBERS)}")
+    if needed is None and not _of_other_time(a, leader, by_id):
         return text
     return Safe(f"{text}{marks['semicolon']}{fill(form.running, labels['try_first'], _remedy(cause, lang))}")
+
+
+def _own_condition(
+    cause: Cause, a: Assessment, leader: Assessment | None, by_id: Mapping[str, Finding]
+) -> Finding | None:
+    """Return what the cause requires beyond a share of the time, and the leading cause does not rest on: a limit that
+    is reached, a slow disk. Such a cause may be removed by itself, though it explains the same time."""
+    required = {p.kind for p in cause.required}
+    known = set(leader.for_) if leader is not None else set()
+    found = (by_id[i] for i in a.for_ if i in by_id and i not in known)
+    return next((f for f in found if f.kind in required and f.polarity is Polarity.ABNORMAL), None)
 
 
 def _remedy(cause: Cause, lang: Lang) -> Safe:

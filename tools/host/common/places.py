@@ -68,6 +68,7 @@ _DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/acceler
 # Modules of native frames that do not belong to an extension: the interpreter, its standard library, the C library.
 _INTERPRETER = re.compile(r"(lib)?python3|\[|lib[cm]\.so|ld-|linux-vdso|lib(pthread|m|c)-")
 _STANDARD = "/lib-dynload/"
+_UNNAMED = "[unknown]"
 # Functions of Python's garbage collector (Modules/gcmodule.c, Python/gc.c); compilers append suffixes. Functions named
 # *_traverse are called by the collector only.
 _COLLECTOR_CALLS = (
@@ -122,7 +123,7 @@ class Place:
         """The innermost line of the program: ``train (train.py:41)``; a native function, or empty, without one."""
         if self.own is not None:
             return text(self.own)
-        return self.code or (self.native[0] if self.native else "")
+        return self.code or (self.native[0] if self.native and self.native[0] != _UNNAMED else "")
 
     @property
     def function(self) -> Function | None:

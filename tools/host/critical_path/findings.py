@@ -89,7 +89,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         step, took = root
         attributes |= {
             "chain": chain_text(world, row),
-            "root_by": thread_label(world, step.tid),
+            "root_by": root_label(world, row),
             "root_code": step.line,
         }
         attributes |= {"root_wait": step.code, "root_object": world.objects.name(step.object)}
@@ -218,8 +218,16 @@ def thread_label(world: World, tid: int) -> str:
     """Return a thread as text: ``python3 (812)``; of another process with its pid, ``worker (813 of 812)``."""
     line = world.lines.get(tid)
     if line is None:
-        return f"({tid})" if tid else ""
+        return f"{world.comm(tid)} ({tid})".lstrip() if tid else ""
     return f"{line.comm} ({tid})" if line.pid == tid else f"{line.comm} ({tid} of {line.pid})"
+
+
+def root_label(world: World, row: Row) -> str:
+    """Return the thread at the end of a row's chains as text, with the number of further processes it stands for."""
+    found = row.root()
+    others = row.alike(found[0]) if found is not None else 0
+    label = thread_label(world, found[0].tid) if found is not None else ""
+    return f"{label} +{others}" if others and label else label
 
 
 def main_actor(row: Row) -> str:

@@ -21,6 +21,7 @@ INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
 _RUNS = 0.3
 # Rows with less of the running time have too few samples to show that they grow.
 _JUDGED = 0.05
+_CHILDREN = frozenset({"child", "start_process"})
 ABSENT = "absent"
 """`code` of the row for the time in which the thread did not exist."""
 
@@ -28,7 +29,8 @@ ABSENT = "absent"
 @dataclass
 class Row:
     """A part of a thread's time. `code`: a wait's, `running`, or `ABSENT`. `took`: the lengths of its waits; `chains`:
-    what the threads did that it waited for; `by`: time by who ended the waits (tid), or had the CPU (pid).
+    what the threads did that it waited for; `children`: names of those in child processes, by tid: processes that are
+    started one after another count as one by name; `by`: time by who ended the waits (tid), or had the CPU (pid).
     `interpreted_ns`: time in the bytecode of Python, or in what the interpreter does for it, None: not known. `growth`:
     see `growth_of`. `cpus`: the only ones that the thread may use, if its waits depend on that."""
 
@@ -41,6 +43,7 @@ class Row:
     took: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     chains: Chains = field(default_factory=Counter)
+    children: dict[int, str] = field(default_factory=dict)
     by: Counter[tuple[int, str]] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)
@@ -93,11 +96,11 @@ class Row:
         if not ends:
             return None
         # add up lines of one thread and kind; a thread without a CPU counts as running
-        groups: Counter[tuple[int, str, str]] = Counter()
+        groups: Counter[tuple[int | str, str, str]] = Counter()
         for step, took in ends.items():
-            groups[_group(step)] += took
+            groups[self._group(step)] += took
         best, total = groups.most_common(1)[0]
-        inside = [step for step in ends if _group(step) == best]
+        inside = [step for step in ends if self._group(step) == best]
         codes: Counter[str] = Counter()
         for step in inside:
             codes[step.code] += ends[step]
@@ -107,21 +110,32 @@ class Row:
 
     def passes(self, step: Step) -> int:
         """Return the time of the chains that contain `step`, at any line."""
-        return sum(took for chain, took in self.chains.items() if any(_group(one) == _group(step) for one in chain))
+        return sum(
+            took for chain, took in self.chains.items() if any(self._group(one) == self._group(step) for one in chain)
+        )
 
     def chain(self) -> tuple[Step, ...]:
         """Return the chain with most of the time among those that end in the root."""
         found = self.root()
         if found is None:
             return ()
-        ends = {chain: took for chain, took in self.chains.items() if chain and _group(chain[-1]) == _group(found[0])}
+        ends = {
+            chain: took
+            for chain, took in self.chains.items()
+            if chain and self._group(chain[-1]) == self._group(found[0])
+        }
         return max(ends, key=lambda chain: ends[chain])
 
+    def alike(self, step: Step) -> int:
+        """Return the number of further threads that count as that of `step` and end a chain like it."""
+        group = self._group(step)
+        return len({chain[-1].tid for chain in self.chains if chain and self._group(chain[-1]) == group} - {step.tid})
 
-def _group(step: Step) -> tuple[int, str, str]:
-    if step.code in (RUNNING, "cpu"):
-        return step.tid, RUNNING, ""
-    return step.tid, step.code, step.detail
+    def _group(self, step: Step) -> tuple[int | str, str, str]:
+        who = self.children.get(step.tid) or step.tid
+        if step.code in (RUNNING, "cpu"):
+            return who, RUNNING, ""
+        return who, step.code, step.detail
 
 
 def rows_of(world: World, line: Timeline) -> list[Row]:
@@ -194,11 +208,21 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
             for chain, took in world.answers(other, wait.start_ns, wait.awake_ns, (line.tid,)):
                 if chain:
                     row.chains[chain] += took
+                    _name_children(world, row, chain)
     if runnable > 0:
         row = _row(rows, "cpu", "", wait, world)
         _count(row, wait, runnable)
         if wait.ran_pid > 0:
             row.by[wait.ran_pid, wait.ran_comm] += runnable
+
+
+def _name_children(world: World, row: Row, chain: tuple[Step, ...]) -> None:
+    """Note the names of the steps of `chain` that are in child processes."""
+    inside = row.code in _CHILDREN
+    for step in chain:
+        if inside and (comm := world.comm(step.tid)):
+            row.children[step.tid] = comm
+        inside = inside or step.code in _CHILDREN
 
 
 def _count(row: Row, wait: Wait, took: int) -> None:

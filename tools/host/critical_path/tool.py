@@ -24,7 +24,7 @@ from whystall.tools.host.critical_path.findings import (
     main_actor,
     path_findings,
     pause_findings,
-    thread_label,
+    root_label,
 )
 from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
@@ -282,7 +282,7 @@ def _path_row(world: World, row: Row) -> PathRow:
         max_ms=row.longest_ns / 1e6 if row.took else None,
         by=main_actor(row),
         chain=chain_text(world, row),
-        root=thread_label(world, root[0].tid) if root else "",
+        root=root_label(world, row),
         root_what=root[0].code if root else "",
         root_line=root[0].line if root else "",
         root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,

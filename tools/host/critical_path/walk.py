@@ -70,6 +70,8 @@ class World:
     presumed: set[tuple[int, int]] = field(default_factory=set)
     """(tid, pid): a thread that is taken to wait for a process that cannot run, since no object names what it waits
     for."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Names of threads that ended waits and were not observed themselves, by tid."""
     spent: int = 0
 
     def is_kernel(self, line: Timeline) -> bool:
@@ -122,17 +124,27 @@ class World:
         if code == "socket" and end.context == "task" and not self._may_send(line, end):
             return self._holder(line, end, code)  # it only forwards packets, such as the owner of a TUN device
         if end.context in ("task", "signal") or (not end.context and code in _BY_THREADS):
-            return other or Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
+            return other or self._unobserved(end)
         if end.context in ("network", "interrupt") and code in _ON_SOCKETS:
             peer = self.objects.peer(end.object)
             local = peer is not None and peer["pid"] == end.waker_pid
             sends = end.waker_syscall in _SENDS
             if local or (sends and end.waker_pid != line.pid and self.objects.connected(line.pid, end.waker_pid)):
-                return other or Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
+                return other or self._unobserved(end)
             return self._holder(line, end, code)
         if not end.context:
             return self._holder(line, end, code)
         return None
+
+    def _unobserved(self, end: Wait) -> Timeline:
+        """Return the thread that ended a wait, of which no more is known."""
+        self.names[end.waker_tid] = end.waker_comm
+        return Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
+
+    def comm(self, tid: int) -> str:
+        """Return the name of a thread; empty if unknown."""
+        line = self.lines.get(tid)
+        return line.comm if line is not None else self.names.get(tid, "")
 
     def _may_send(self, line: Timeline, end: Wait) -> bool:
         """Return whether the waker may have sent what a thread received on a socket."""
