@@ -147,9 +147,10 @@ def _leader(
     stalls = [a for a in assessments if a.state is CauseState.SUPPORTED and a.window_pct >= causes[a.cause].stall_pct]
     if not stalls:
         return None
-    # A cause that the symptom selected counts at any size.
     ordinary = [a for a in stalls if causes[a.cause].ordinary]
     faults = [a for a in stalls if a not in ordinary and not any(_is_side_effect(by_id, a, of) for of in ordinary)]
+    stalls = [*faults, *ordinary]
+    # A cause that the symptom selected counts at any size.
     if any(a.window_pct >= _OTHER_PCT or causes[a.cause].symptoms for a in faults):
         stalls = faults
     most = max(a.explained_pct for a in stalls)

@@ -67,6 +67,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("dns"), "dns_timeout"),
         (wait("connect"), "connect_timeout"),
         (wait("pipe_full"), "blocked_log_pipe"),
+        (wait("lock", role="logging", root_wait="pipe_full"), "blocked_log_pipe"),
+        (wait("lock", role="logging", root_wait="file"), "lock_held_blocked"),
         (wait("terminal", detail="write"), "blocked_log_pipe"),
         (finding("path.loop_lag", window_pct=3, max_ms=400), "event_loop_blocked"),
         (wait("child"), "child_process_per_step"),
@@ -116,6 +118,14 @@ def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
 def test_what_healthy_jobs_show_answers_a_symptom_only(row: Finding, symptom: str, cause: str) -> None:
     assert leader(row, symptom=symptom) == cause
     assert leader(row) is None
+
+
+@pytest.mark.parametrize(("collecting", "cause"), [(20.0, "own_hot_code"), (45.0, "garbage_collection")])
+def test_collecting_what_a_function_makes_is_an_effect_of_its_work_if_it_takes_far_less(
+    collecting: float, cause: str
+) -> None:
+    collects = wait("running", collecting, mode="garbage_collection", function="f (a.py:1)")
+    assert leader(work(50.0, interpreted_pct=45.0), collects, symptom="it is slow") == cause
 
 
 @pytest.mark.parametrize(("symptom", "verdict"), [("it is slow", "inconclusive"), ("", "healthy"), ("ok?", "healthy")])
