@@ -13,6 +13,7 @@ from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.failed_calls import failed_calls
 from whystall.tools.host.common.file_devices import FileDevices
+from whystall.tools.host.common.missing_frames import complete_places
 from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
@@ -140,6 +141,7 @@ def _needs(params: Params) -> list[Need]:
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Account for the time of the chosen thread of `recording`."""
     lines = timelines(recording)
+    complete_places(lines.values())
     add_still_threads(recording, lines)
     target = recording.manifest.target
     children = _children(recording)

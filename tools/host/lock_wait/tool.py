@@ -13,6 +13,7 @@ from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.deadlocks import deadlock_findings
 from whystall.tools.host.common.lock_groups import Evidence, Group, What, groups_of, main_activity
+from whystall.tools.host.common.missing_frames import complete_places
 from whystall.tools.host.common.objects import objects_of
 from whystall.tools.host.common.thread_states import ThreadStates, thread_states_of
 from whystall.tools.host.common.timelines import Timeline, timelines
@@ -95,6 +96,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Judge the waits for locks in `recording`."""
     window_ns = max(recording.manifest.window_ns, 1)
     lines, objects = timelines(recording), objects_of(recording)
+    complete_places(lines.values())
     known = thread_states_of(recording) if recording.has("objects") else None
     groups = groups_of(lines, objects, known)
     sample_ns = _sample_ns(recording)
