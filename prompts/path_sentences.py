@@ -19,6 +19,7 @@ _USER, _CPU = "user", "cpu"
 _USUAL = ("sleep", "timeout", "poll", "events", "cpu")
 _LONG = 200
 _RETRY = "retry"
+_UNKNOWN = "unknown"
 _NOTHING = Safe("")
 # Calls of a function that take longer by less than this factor are not said to grow.
 _GROWS = 1.2
@@ -179,7 +180,8 @@ class PathFormatter:
     def _by(self, what: str, words: Mapping[str, str]) -> Safe:
         """Return who ended the wait or had the CPU, unless `_meanwhile` names the same thread."""
         by = words.get("by", "")
-        if not by or (_number(by) == _number(words.get("root_by", "")) and what != _CPU):
+        same = _number(by) == _number(words.get("root_by", "")) and words.get("root_wait") != _UNKNOWN
+        if not by or (same and what != _CPU):
             return Safe("")
         if words.get("detail", "").startswith(_RETRY):
             return Safe(self._texts["held_by"].format(self.thread(by)))
@@ -206,8 +208,10 @@ class PathFormatter:
     def _meanwhile(self, words: Mapping[str, str], root_pct: float) -> Safe:
         """Return what the thread at the end of the chain of waits did, and the chain if it has more than one wait."""
         who, what = words.get("root_by", ""), words.get("root_wait", "")
-        if not what or (not who and what in (words.get("wait", ""), "unknown")):
+        if not what or (not who and what in (words.get("wait", ""), _UNKNOWN)):
             return Safe("")
+        if what == _UNKNOWN and words.get("by") and _number(words["by"]) == _number(who):
+            return Safe("")  # `_by` names it
         root = {"code": words.get("root_code", ""), "object": words.get("root_object", "")}
         text = self._texts["meanwhile" if who else "in_the_end"].format(
             who=self.thread(who) if who else "", does=self._does(what, root)

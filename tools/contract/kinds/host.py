@@ -54,8 +54,10 @@ KINDS: dict[str, KindSpec] = {
         "rate:bytes/s used_bytes limit_bytes until_limit_s anon_rate:bytes/s shmem_rate:bytes/s file_rate:bytes/s"
         " slab_rate:bytes/s",
     ),
-    # memory that a process and its descendants shared after a fork, copied since
-    "memory.copies": kind(_COUNTERS, "process", "processes copied_bytes rate:bytes/s remaining_bytes"),
+    # memory that a process and its descendants shared after a fork, copied since; `window_pct`: all of the window
+    "memory.copies": kind(
+        _COUNTERS, "process", "processes copied_bytes rate:bytes/s remaining_bytes window_pct", share="window_pct"
+    ),
     # killed by the kernel for lack of memory; `window_pct`: from the kill to the end of the window; 100 if it killed
     # the target
     "memory.oom_kill": kind(_COUNTERS, "process", "window_pct anon_bytes limit_bytes", "limit_of", share="window_pct"),

@@ -26,7 +26,7 @@ _READINGS = 12
 _WITHIN_MIN = 240.0
 _MAJOR_S, _CRITICAL_S = 3600.0, 600.0
 # The sum of PSS moves by some hundred KiB when programs load libraries.
-_COPIED_BYTES = 8 << 20
+_COPIED_BYTES = 4 << 20
 _FINDINGS = 8
 # A process that starts after this share of the window is not judged: every program grows while it starts.
 _BORN = 0.2
@@ -221,7 +221,7 @@ def _copy_findings(recording: Recording, found: list[Copies], groups: list[Group
         grade = Severity.MAJOR if room and one.remaining_bytes > min(room) else Severity.MINOR
         row = _copy_row(one)
         metrics = {name: getattr(row, name) for name in ("processes", "copied_bytes", "remaining_bytes")}
-        metrics["rate"] = row.bytes_rate
+        metrics |= {"rate": row.bytes_rate, "window_pct": 100.0}
         subject = Subject(type="process", pid=one.pid, comm=one.comm, cgroup=one.cgroup or None)
         made.append(finding("memory.copies", subject, window(recording.manifest.window_ns), metrics, grade))
     return made[:_FINDINGS]
