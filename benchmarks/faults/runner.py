@@ -28,7 +28,7 @@ _WARM_S = 1.0
 _PROOF_S = 3.0  # length of the span that must prove the fault
 _STEP_S = 0.5
 _AFTER_S = 2.0
-_LEAST_S = 6.0  # of a diagnosis: a shorter span would not show every fault, however fast the diagnoser is
+_LEAST_S = 6.0  # of a proof: a shorter span would not show every fault, however fast the diagnoser is
 LIMIT_S = 120.0  # of one diagnosis
 _LEAST_EVENTS = 3
 # Above this CPU use of processes outside the case, in percent of one CPU, competition for the CPUs is a fault of its
@@ -125,7 +125,10 @@ def _diagnose(
     before: tuple[Sample, Sample],
     limit_s: float,
 ) -> tuple[Sample, Sample]:
-    """Run one diagnoser and fill in its result; return the samples around the time after it."""
+    """Run one diagnoser and fill in its result; return the samples around the time after it.
+
+    The oracle must hold over the diagnosis; if that was short, over the time from `before` to after it.
+    """
     symptom = case.rng.choice([case.scenario.symptom.en, case.scenario.symptom.zh])
     command = [*command_prefix(case.scenario.diagnoser), *command]
     first, used = sample(case), _children_s()
@@ -136,22 +139,22 @@ def _diagnose(
     except AnswerError as error:
         answer = None
         result.failed = str(error)
-    time.sleep(max(0.0, first.at + _LEAST_S - time.monotonic()))
     last, used = sample(case), _children_s() - used
-    proofs = prove(case, baseline, (first, last))
+    case.note_threads()
+    time.sleep(max(_AFTER_S, before[0].at + _LEAST_S - last.at))
+    after = (last, sample(case))
+    whole = (first, last) if last.at - first.at >= _LEAST_S else (before[0], after[1])
+    proofs = prove(case, baseline, whole)
     result.proofs = [asdict(proof) for proof in proofs]
-    result.others_cpu_pct = round(others_cpu_pct(first, last, used), 1)
+    result.others_cpu_pct = round(others_cpu_pct(*whole, used), 1)
     if not all(proof.holds for proof in proofs):
         raise Void(f"did not last: {[asdict(p) for p in proofs if not p.holds]}; {case.output()}")
     if result.others_cpu_pct > _BUSY_PCT:
         raise Void(f"other programs used {result.others_cpu_pct:.0f} % of a CPU")
-    span = Span(first.at, last.at)
+    span = Span(whole[0].at, whole[1].at)
     events = {line["event"] for line in case.log.lines() if "s" in line}
     result.shares = {event: round(case.log.share_pct(event, span), 2) for event in sorted(events)}
-    case.note_threads()
     result.key = Key.of(case)
-    time.sleep(_AFTER_S)
-    after = (last, sample(case))
     result.slowdown = _slowdown(case, before, (first, last), after)
     if answer is not None:
         result.answer = answer

@@ -146,7 +146,7 @@ READERS = [Careful(), CarefulReader(form.titles())]
 @pytest.mark.anyio
 @pytest.mark.parametrize("policy", READERS, ids=lambda policy: policy.name)
 async def test_the_careful_policy_follows_up_only_what_is_not_conclusive(policy: Policy) -> None:
-    asked = {"pid": 812, "symptom": START.symptom}
+    asked = {"pid": 812, "symptom": START.symptom, "duration": 8}
     assert await policy.next(TOOLS, START, []) == Call("diagnose", asked)
     done = await policy.next(TOOLS, START, [CALLS["likely"]])
     assert isinstance(done, Answer)
@@ -154,7 +154,7 @@ async def test_the_careful_policy_follows_up_only_what_is_not_conclusive(policy:
     calls = [CALLS["inconclusive"]]
     assert await policy.next(TOOLS, START, calls) == Call("cpu_profile", {"pid": 812})
     calls.append(Called(tool="cpu_profile"))
-    assert await policy.next(TOOLS, START, calls) == Call("diagnose", {**asked, "duration": 24})
+    assert await policy.next(TOOLS, START, calls) == Call("diagnose", {**asked, "duration": 16})
     assert await policy.next(TOOLS, START, [*calls, CALLS["likely"]]) == done
     failed = Called(tool="diagnose", text="busy", error=True)
     assert await policy.next(TOOLS, START, [failed]) == Call("diagnose", asked)

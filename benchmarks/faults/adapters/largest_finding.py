@@ -18,8 +18,7 @@ import yaml
 from benchmarks.faults.adapters.whystall_rules import MAIN, scope
 from benchmarks.faults.adapters.whystall_words import advice, evidence
 
-_TOOLS = ("critical_path", "host_snapshot")
-_DURATION_S = 5
+_TOOLS = {"critical_path": 5, "host_snapshot": 3}  # seconds to observe
 _LIKELY_PCT = 20.0
 _LEAST_PCT = 5.0  # less is normal on a host that others use
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -66,9 +65,9 @@ def look(pid: str, home: str) -> list[dict[str, Any]]:
     Raises OSError if one has none.
     """
     findings = []
-    for tool in _TOOLS:
+    for tool, duration in _TOOLS.items():
         done = subprocess.run(
-            [sys.executable, "-c", MAIN, "run", tool, "--json", "--pid", pid, "--duration", str(_DURATION_S)],
+            [sys.executable, "-c", MAIN, "run", tool, "--json", "--pid", pid, "--duration", str(duration)],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,

@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pid", required=True)
     parser.add_argument("--symptom", required=True)
-    parser.add_argument("--duration", type=float, default=8.0)
+    parser.add_argument("--duration", type=float, default=whystall_rules.DURATION_S)
     parser.add_argument("--policy", default="engineer", help="of examples/model_server.py, if no model is set up")
     parser.add_argument("--raw", type=Path, help="also write the whole diagnosis to this file")
     options = parser.parse_args()

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.faults.adapters.whystall_words import advice, evidence
 
-_DURATION_S = 8
+DURATION_S = 8
 MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
 _NUMBER = re.compile(r"\((?:pid )?(\d+)\)")
 _CODE_KEYS = ("code", "function", "chain", "root_code", "stack")
@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pid", required=True)
     parser.add_argument("--symptom", required=True)
-    parser.add_argument("--duration", type=float, default=_DURATION_S)
+    parser.add_argument("--duration", type=float, default=DURATION_S)
     parser.add_argument("--raw", type=Path, help="also write the whole diagnosis to this file")
     options = parser.parse_args()
     command = [sys.executable, "-c", MAIN, "diagnose", "--json", "--pid", options.pid]

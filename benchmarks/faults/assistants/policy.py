@@ -12,8 +12,8 @@ from benchmarks.faults.answer import Answer
 from benchmarks.faults.assistants.transcripts import Called, Started, Tool
 
 DIAGNOSE = "diagnose"
-LONGER_S = 24
-"""Length of a second diagnosis: twice the default of the first."""
+LONGER_S = 2 * whystall_rules.DURATION_S
+"""Length of a second diagnosis; the first observes as long as the other diagnosers do."""
 _STRENGTH = ("idle", "healthy", "inconclusive", "likely", "confirmed")
 # `whystall run NAME`, or a name with an underscore: other names are also plain words ("interrupts").
 _NAME = re.compile(r"(?<=whystall run )[a-z_]+|\b[a-z]+_[a-z_]+\b")
@@ -54,7 +54,7 @@ class Careful:
         """Return the next call, or the conclusion."""
         tried = [call for call in calls if call.tool == DIAGNOSE]
         done = [call for call in tried if not call.error]
-        question = {"pid": start.pid, "symptom": start.symptom}
+        question = {"pid": start.pid, "symptom": start.symptom, "duration": whystall_rules.DURATION_S}
         if not done:
             if len(tried) < 2:  # once more after an error
                 return Call(DIAGNOSE, question)
