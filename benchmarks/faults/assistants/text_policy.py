@@ -16,6 +16,7 @@ from whystall.tools.host.common.path_codes import MODES
 _VERDICT = re.compile(r"^Verdict: (\w+)(?: - (.+))?$", re.MULTILINE)
 _ALSO = "Also supported by evidence:"
 _REFUTED = "Ruled out:"
+_AFTER = ("What could not be observed:", "Similar past incidents:", "What to do")
 _CITED = re.compile(r"^\d+\. \[F\d+\] (.+)$", re.MULTILINE)
 _PCT = re.compile(r"([\d.]+) % of the time")
 _RULED_BY = re.compile(r": by ([a-z_, ]+)")
@@ -50,7 +51,7 @@ class CarefulReader(Careful):
         named = [found[2]] if found and found[2] else []
         named += [line[2:].partition(": ")[0] for line in self._section(call.text, _ALSO)]
         causes = [self._ids[title] for title in named if title in self._ids]
-        stated = call.text.partition(f"\n{_REFUTED}")[0].partition(f"\n{_ALSO}")[0]
+        stated = re.split("|".join(f"\n{one}" for one in (_ALSO, _REFUTED, *_AFTER)), call.text)[0]
         scope = {key: list(dict.fromkeys(pattern.findall(stated))) for key, pattern in _FACTS.items()}
         scope["wait"] = list(dict.fromkeys(code for code, _ in activities(stated)))
         remedies = whystall_words.advice(self._ids.get(found[2] or "") if found else None)
