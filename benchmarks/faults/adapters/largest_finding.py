@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import anyio
 import yaml
 
-from benchmarks.faults.adapters.whystall_rules import MAIN, scope
+from benchmarks.faults.adapters.whystall_rules import scope
 from benchmarks.faults.adapters.whystall_words import advice, evidence
+from whystall.agent_server.diagnosis.observer import LiveObserver
+from whystall.agent_server.interfaces.serialize import structured
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.params import TargetParams
+from whystall.tools.recording.target import resolve
+from whystall.tools.toolbox import registry
 
-_TOOLS = {"critical_path": 5, "host_snapshot": 3}  # seconds to observe
+_TOOLS = ("critical_path", "host_snapshot")
+_DURATION_S = 5.0
 _LIKELY_PCT = 20.0
 _LEAST_PCT = 5.0  # less is normal on a host that others use
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -59,34 +64,25 @@ def answer(findings: list[dict[str, Any]], table: Iterable[dict[str, Any]]) -> d
     }
 
 
-def look(pid: str, home: str) -> list[dict[str, Any]]:
-    """Run the tools of the first look, one by one since only one may observe; return their findings.
+async def look(pid: int) -> list[dict[str, Any]]:
+    """Run the tools of the first look in one window, as `whystall diagnose` does; return their findings.
 
-    Raises OSError if one has none.
+    Raises ToolError.
     """
-    findings = []
-    for tool, duration in _TOOLS.items():
-        done = subprocess.run(
-            [sys.executable, "-c", MAIN, "run", tool, "--json", "--pid", pid, "--duration", str(duration)],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "WHYSTALL_HOME": home},
-        )
-        result = json.loads(done.stdout or "{}")
-        if "findings" not in result:
-            raise OSError(f"{tool}: {done.stdout[-300:]} {done.stderr[-300:]}")
-        findings += [one | {"id": f"{tool}:{one['id']}"} for one in result["findings"]]
-    return findings
+    known, observer = registry(), LiveObserver(resolve(TargetParams(pid=pid)), "auto", None)
+    results = await observer.observe([known.get(name) for name in _TOOLS], _DURATION_S, {})
+    return [one | {"id": f"{result.tool}:{one['id']}"} for result in results for one in structured(result)["findings"]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pid", required=True)
+    parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--symptom", required=True)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        findings = look(options.pid, home)
+    try:
+        findings = anyio.run(look, options.pid)
+    except ToolError as error:
+        sys.exit(str(error))
     print(json.dumps(answer(findings, yaml.safe_load(_TABLE.read_text(encoding="utf-8")))))
 
 

@@ -23,6 +23,7 @@ from benchmarks.faults.adapters import whystall_rules
 _SERVER = Path(__file__).resolve().parents[3] / "examples/model_server.py"
 _EXPORT = re.compile(r"(WHYSTALL_LLM_\w+)=(\S+)")
 _CONCLUDE = "conclude"
+_WINDOW_S = 5.0  # of each look, of which a model asks for several; the longer one of the rules has 5.3 s
 
 
 @contextlib.contextmanager
@@ -89,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pid", required=True)
     parser.add_argument("--symptom", required=True)
-    parser.add_argument("--duration", type=float, default=whystall_rules.DURATION_S)
+    parser.add_argument("--duration", type=float, default=_WINDOW_S)
     parser.add_argument("--policy", default="engineer", help="of examples/model_server.py, if no model is set up")
     parser.add_argument("--raw", type=Path, help="also write the whole diagnosis to this file")
     options = parser.parse_args()
