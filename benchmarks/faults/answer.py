@@ -100,7 +100,7 @@ def run_diagnoser(
         except subprocess.TimeoutExpired as error:
             raise AnswerError(f"no answer within {limit_s:.0f} s") from error
         finally:
-            kill_tree(process.pid, started)
+            kill_tree(process.pid, started if process.returncode is None else None)
     if process.returncode:
         raise AnswerError(f"exit status {process.returncode}: {errors.strip()[-500:]}")
     try:

@@ -50,12 +50,14 @@ def _kill_group(pid: int, started: int | None) -> None:
 
 
 def kill_tree(pid: int, started: int | None) -> None:
-    """Kill a process with its descendants and all processes of their sessions; nothing if the pid was reused."""
-    now = start_time(pid)
-    if now not in (None, started):
+    """Kill a process with its descendants and all processes of their sessions, unless the pid was reused.
+
+    `started`: when it started, by `start_time`; None if it has just ended, and only what it left is killed.
+    """
+    if start_time(pid) != started:
         return
     tree: set[int] = set()
-    found = _descendants({pid}) if now is None else {pid}
+    found = _descendants({pid}) if started is None else {pid}
     while found:
         for one in found:  # a stopped process cannot start another one before it is killed
             _signal(one, signal.SIGSTOP)
