@@ -67,6 +67,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("dns"), "dns_timeout"),
         (wait("connect"), "connect_timeout"),
         (wait("pipe_full"), "blocked_log_pipe"),
+        (hung("child", root_wait="pipe_full", root_by="p (9)"), "unread_output"),
+        (hung("child", root_wait="queue", root_by="p (9)"), None),
         (wait("lock", role="logging", root_wait="pipe_full"), "blocked_log_pipe"),
         (wait("lock", role="logging", root_wait="file"), "lock_held_blocked"),
         (wait("terminal", detail="write"), "blocked_log_pipe"),

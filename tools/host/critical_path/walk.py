@@ -210,6 +210,8 @@ class World:
             for path in (wait.path, row["object"] if row is not None else ""):
                 if path and (pids := self.objects.readers(path, line.pid)):
                     return self._one_of(pids, line, wait)
+        if wait.open and code == "join" and (joined := self._joined(line)) is not None:
+            return joined
         if code == "file_lock" and (pid := self.objects.lock_holder(line.pid)):
             return self._of_process(pid, "", line)
         if code == "child" and (pids := self.children.get(line.pid, [])):
@@ -220,6 +222,17 @@ class World:
             self.presumed.add((line.tid, held))
             return self._of_process(held, "", line)
         return None
+
+    def _joined(self, line: Timeline) -> Timeline | None:
+        """Return the thread whose end a thread awaits: the only other one of its process, or the least idle one."""
+        others = [
+            one
+            for one in self.lines.values()
+            if one.pid == line.pid and one.tid != line.tid and one.tid in self.objects.threads
+        ]
+        if len(others) > 1:
+            self.presumed.add((line.tid, line.pid))
+        return max(others, key=self._activity, default=None)
 
     def _one_of(self, pids: Sequence[int], line: Timeline, wait: Wait) -> Timeline | None:
         """Return the thread that most likely answers of processes any of which could."""
