@@ -17,9 +17,14 @@ from benchmarks.faults.adapters.whystall_words import advice, evidence
 
 DURATION_S = 8
 MAIN = "from whystall.agent_server.interfaces.cli.main import main; main()"
-_NUMBER = re.compile(r"\((?:pid )?(\d+)\)")
+# train (812), worker (813 of 812), viewer (pid 9)
+_NUMBER = re.compile(r"\((?:pid )?(\d+)(?: of (\d+))?\)")
 _CODE_KEYS = ("code", "function", "chain", "root_code", "stack")
-_OBJECT_KEYS = ("object", "root_object", "detail", "by", "root_by", "chain")
+# Attributes that name one object, or one thread. A chain names every thread and object on the way: as a whole it would
+# hold almost any fact.
+_OBJECT_KEYS = ("object", "root_object", "path", "mount")
+_THREAD_KEYS = ("by", "root_by", "object", "root_object", "peer", "holder")
+_LIMIT_KEYS = ("limit_of", "cgroup")
 
 
 def scope(diagnosis: dict[str, Any]) -> dict[str, list[str]]:
@@ -47,11 +52,14 @@ def scope(diagnosis: dict[str, Any]) -> dict[str, list[str]]:
         add("cgroup", subject.get("cgroup"))
         add("code", *(words.get(key) for key in _CODE_KEYS))
         add("wait", words.get("wait"), words.get("root_wait"), words.get("mode"))
+        add("device", words.get("device"))
+        add("cgroup", *(words.get(key) for key in _LIMIT_KEYS))
+        add("peer", words.get("peer"))
         for key in _OBJECT_KEYS:
             text = words.get(key, "")
-            add("pid", *_NUMBER.findall(text))
-            for dimension in ("file", "device", "peer", "cgroup"):
-                add(dimension, text)
+            add("file" if text.startswith("/") else "peer", text)
+        for key in _THREAD_KEYS:
+            add("pid", *(number for numbers in _NUMBER.findall(words.get(key, "")) for number in numbers))
     return {key: list(dict.fromkeys(values)) for key, values in named.items() if values}
 
 
