@@ -34,6 +34,7 @@ class AccountRow(Model):
     root_code: str = ""
     root_by: str = ""
     root_object: str = ""
+    root_detail: str = ""
     root_pct: float = 0.0
     role: str = ""
     cpus: str = ""

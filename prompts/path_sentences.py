@@ -213,6 +213,7 @@ class PathFormatter:
         if what == _UNKNOWN and words.get("by") and _number(words["by"]) == _number(who):
             return Safe("")  # `_by` names it
         root = {"code": words.get("root_code", ""), "object": words.get("root_object", "")}
+        root["detail"] = words.get("root_detail", "")
         text = self._texts["meanwhile" if who else "in_the_end"].format(
             who=self.thread(who) if who else "", does=self._does(what, root)
         )
@@ -234,7 +235,9 @@ class PathFormatter:
             return self._name(text)
         step = f"{self.thread(known['who'])} {does}"
         if known["detail"]:
-            step += "".join(f" {self._name(word)}" for word in known["detail"].split())
+            known_detail = self._texts["cpu_details"].get(known["detail"]) if known["code"] == _CPU else None
+            step += "".join(f" {self._name(word)}" for word in known["detail"].split() if not known_detail)
+            step += self._texts["about"].format(known_detail) if known_detail else ""
         if known["line"]:
             step += self._texts["at"].format(self._located(known["line"]))
         if known["object"]:

@@ -15,7 +15,7 @@ _RUNNING, _WAIT = "path.running", "path.wait"
 _NOTHING_PCT = 0.05
 _TEXTS = (
     *("mode", "detail", "code", "function", "object", "by", "chain"),
-    *("root_wait", "root_code", "root_by", "root_object", "role", "cpus"),
+    *("root_wait", "root_code", "root_by", "root_object", "root_detail", "role", "cpus"),
 )
 
 

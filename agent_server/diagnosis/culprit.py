@@ -11,8 +11,8 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import Mechanism
 
 _MAX_ACTORS = 3
-# Waits of a thread that cannot run.
-_HELD = ("stopped", "traced", "frozen")
+# Waits of a thread that cannot run, or may not for a part of the time.
+_HELD = ("stopped", "traced", "frozen", "quota")
 
 
 def culprit(

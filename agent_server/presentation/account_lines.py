@@ -85,6 +85,7 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
             **{"mode": row.mode, "detail": row.detail, "code": row.inner, "function": row.line, "object": row.object},
             **{"by": row.by, "chain": row.chain, "wait": row.what, "open": "yes" if row.open_s else ""},
             **{"root_wait": row.root_what, "root_code": row.root_line, "root_by": row.root, "cpus": row.cpus},
+            "root_detail": row.root_detail,
         }
         text = say.path.row(row.what, known, row.root_pct or 0.0, row.growth)
         lines.append(_share(row.window_pct, "txt", lang, text))

@@ -122,6 +122,13 @@ def read_limits(place: Place) -> Limits | None:
     return Limits(**cpu, **memory) if cpu or memory else None
 
 
+def read_quota(place: Place) -> tuple[int, int, int, int, int]:
+    """Return throttled time (ns), periods, throttled periods, quota and period (us) of a cgroup; -1 if unknown or
+    none."""
+    cpu = Limits(**_cpu(place))
+    return cpu.throttled_ns, cpu.periods, cpu.throttled_periods, cpu.quota_us, cpu.period_us
+
+
 def _cpu(place: Place) -> dict[str, int]:
     base = place.cpu or b""
     stat = read_keyed(base + b"/cpu.stat")

@@ -17,6 +17,7 @@ from pathlib import Path
 from whystall.tools.collect import proc_counters as counters
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.ftrace.cpus import format_cpus
+from whystall.tools.collect.proc_bounds import BoundsReader
 from whystall.tools.collect.proc_cgroup import Hierarchies, Place, read_limits
 from whystall.tools.collect.proc_disks import partitions, whole_disks
 from whystall.tools.collect.proc_filesystems import filesystems
@@ -35,6 +36,7 @@ _THREAD_TICK_NS = 25_000_000
 _IO_TICK_NS = 100_000_000
 """Of reads of what cgroups with an I/O limit move: the longest slice of blk-throttle (DFL_THROTL_SLICE_HD)."""
 _THREAD_SHARE = 0.005
+_KTHREADD = 2
 _MAX_THREAD_ROWS = 200_000
 Row = tuple[object, ...]
 
@@ -69,7 +71,8 @@ class ProcReader:
         self._cpus: set[int] = set()
         self._masks: dict[int, set[int]] = {}
         self._cpusets: dict[int, str] = {}
-        self._cgroup_of: dict[tuple[int, int], str] = {}
+        self._cgroup_of: dict[tuple[int, int], dict[str, bytes]] = {}
+        self._bounds = BoundsReader(Hierarchies(self._view.mounts), clock)
         self._delays = _delay_accounting()
         self._real_time = RealTimeThreads(self._read, self._threads_of, clock)
         self._own = OwnCpuTime(self._read, self._threads_of)
@@ -256,6 +259,10 @@ class ProcReader:
                     *(stat.threads, self._cgroup(name, stat)),
                 )
             )
+        if self._pids:
+            ours = (stat for stat in found if _KTHREADD not in (stat.pid, stat.ppid))
+            cgroups = {stat.pid: self._cgroup_of[stat.pid, stat.start_ticks] for stat in ours}
+            self._rows["cpu_bounds"] += self._bounds.look(cgroups, self._pids)
         self._rows["real_time"] += self._real_time.look(found)
 
     def _process_file(self, pid: str, name: str) -> bytes | None:
@@ -281,10 +288,10 @@ class ProcReader:
         key = (stat.pid, stat.start_ticks)
         if key not in self._cgroup_of:
             raw = self._process_file(pid, "cgroup")
-            paths = self._view.membership(raw or b"")
-            named = [paths[c] for c in ("", "cpu", "memory") if paths.get(c, b"/") != b"/"]
-            self._cgroup_of[key] = clean_path((named or [b"/" if paths else b""])[0])
-        return self._cgroup_of[key]
+            self._cgroup_of[key] = self._view.membership(raw or b"")
+        paths = self._cgroup_of[key]
+        named = [paths[c] for c in ("", "cpu", "memory") if paths.get(c, b"/") != b"/"]
+        return clean_path((named or [b"/" if paths else b""])[0])
 
     def _threads_of(self, pid: int) -> Sequence[str]:
         try:

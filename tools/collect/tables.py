@@ -144,6 +144,9 @@ PROC = {
     # The CPUs that a target thread may run on (a list like 0-3,8), at first and after each change. Absent in
     # recordings of version 0.1. cpuset: those of its cgroup, empty if unknown.
     "affinity": _schema(f"at_ns {_THREAD} cpus:str", added="cpuset:str"),
+    # Processes outside of the target that a CPU quota (of `cgroup`, theirs or one above it) or an affinity binds, at
+    # the start and at the end. -1: no quota; cpus empty: all of the host. Absent in older recordings.
+    "cpu_bounds": _schema("at_ns pid cgroup:str throttled_ns periods throttled_periods quota_us period_us cpus:str"),
     # Threads of the host with a real-time policy (fifo, rr, deadline) at the end that ran. run_ns: on a CPU between the
     # start and the end, -1: unknown (it had another policy at the start). priority: 1 (low) to 99, of deadline 0. cpus:
     # those that it may run on. Absent in older recordings.

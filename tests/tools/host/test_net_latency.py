@@ -72,6 +72,7 @@ def test_differences_of_the_two_readings() -> None:
     ("changed", "kind", "says"),
     [
         ({"retransmits": (0, 30)}, "net.loss", {}),
+        ({"retransmits": (0, 30), "local": "10.0.0.2:40000"}, "net.receiver_slow", {}),
         ({"busy_us": (0, 9_000_000), "rwnd_limited_us": (0, 4_000_000)}, "net.receiver_slow", {}),
         ({"busy_us": (0, 9_000_000), "rtt_us": 6000}, "net.bandwidth", {"limit": "network"}),
         # a small request for each round trip over a long distance

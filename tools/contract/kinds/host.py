@@ -19,10 +19,12 @@ KINDS: dict[str, KindSpec] = {
     "cpu.neighbour": kind(_COUNTERS, "process", "cpu_pct"),
     # a thread with a real-time policy (fifo, rr, deadline) that ran on the target's CPUs; `cpu_pct`: of one CPU
     "sched.real_time": kind(_COUNTERS, "thread", "cpu_pct priority", "policy cpus"),
+    # `waiter`: the thread that waits for a throttled process of another job, in `window_pct` of the time
     "cgroup.cpu_throttled": kind(
         _COUNTERS,
         "cgroup",
         "throttled_s window_pct throttled_periods periods quota_cpus:cpus",
+        "waiter",
         share="window_pct",
     ),
     # A limit of block I/O above the device, set in `limit_file` of the cgroup `limit_of`. `window_pct`: the time that

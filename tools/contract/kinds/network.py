@@ -16,9 +16,13 @@ KINDS: dict[str, KindSpec] = {
     # `answer`: silent (all was acknowledged, nothing came back) or unreachable (nothing is acknowledged)
     "net.no_answer": kind(Mechanism.OBJECTS, "process", "sent_ago_s silent_s unacked retransmits", f"{_PLACE} answer"),
     "net.loss": kind(Mechanism.OBJECTS, "process", "loss_pct retransmits busy_pct rtt_ms sent_rate:bytes/s", _PLACE),
-    # the sender was limited by the receiver's window in `limited_pct` of the time
+    # the sender was limited by the receiver's window in `limited_pct` of the time; or, within the host, it sent
+    # segments again since the receiver did not take them in time
     "net.receiver_slow": kind(
-        Mechanism.OBJECTS, "process", "limited_pct busy_pct send_queue_bytes sent_rate:bytes/s", _PLACE
+        Mechanism.OBJECTS,
+        "process",
+        "limited_pct busy_pct send_queue_bytes sent_rate:bytes/s loss_pct retransmits",
+        _PLACE,
     ),
     # `limit`: network, send_buffer
     "net.bandwidth": kind(

@@ -12,11 +12,12 @@ _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 # A row of the critical path. `code`: the innermost line of Python in the program or its libraries; `function`: that
 # of the program itself (``save (train.py:41)``); `stack`: its frames of Python, outermost first. `wait`, `mode` and
 # `role`: codes of `whystall.tools.host.common.path_codes`. `by`: who ended the wait, or took the CPU. `root_*`: what
-# the thread at the end of the chain of waits did in most of the time, in `root_pct` of it. `device`, `mount`: the
-# disk of the file `object`, and where it is mounted. `cpus`: the only ones that the thread may use, where that matters.
+# the thread at the end of the chain of waits did in most of the time, in `root_pct` of it; `root_detail`: why it had no
+# CPU, and `root_object` who ran instead. `device`, `mount`: the disk of the file `object`, and where it is mounted.
+# `cpus`: the only ones that the thread may use, where that matters.
 _PATH = (
     "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
-    " cpus"
+    " cpus root_detail"
 )
 _LOCK = "window_pct total_ms max_ms count threads holder_pct"
 _HOLDER = "holder holder_code holder_doing"

@@ -12,12 +12,9 @@ from whystall.tools.collect.ftrace.cpus import format_cpus
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.real_time import RealTimeThread, cpus_of, kept_waiting_by, real_time_threads
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import World
+from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
 from whystall.tools.recording.store import Recording
 
-# A thread without quota left waits for the rest of a period, which is 100 ms by default; one that competes waits for a
-# slice, of 3 ms by default (kernel/sched/fair.c, sysctl_sched_base_slice).
-_THROTTLED_NS = 4_000_000
 _MOSTLY = 0.5
 # The other CPUs must be idle for this much more of their time to blame the thread's affinity.
 _LESS_BUSY = 0.15
@@ -38,7 +35,7 @@ def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: 
                 row.cpus = crowded
             found.append(row)
             continue
-        long = sorted((took for took in row.took if took >= _THROTTLED_NS), reverse=True)
+        long = sorted((took for took in row.took if took >= THROTTLED_NS), reverse=True)
         quota: list[int] = []
         while long and throttled > 0 and sum(quota) + long[0] <= 1.1 * throttled:
             quota.append(long.pop(0))
@@ -50,7 +47,7 @@ def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: 
                 row, total_ns=rest, count=row.count - held.count, took=[t for t in row.took if t not in quota]
             )
         if row.total_ns > 0:
-            row.detail = _who(recording, world, line, row)
+            row.detail = who_had_cpus(recording, world, line, row)
             found.append(row)
     return sorted(found, key=lambda row: -row.total_ns)
 
@@ -66,7 +63,7 @@ def throttled_ns(recording: Recording) -> int:
     return int(grown["ns"].max() or 0) if grown.height else 0  # type: ignore[arg-type]
 
 
-def _who(recording: Recording, world: World, line: Timeline, row: Row) -> str:
+def who_had_cpus(recording: Recording, world: World, line: Timeline, row: Row) -> str:
     """Return the detail of a row of waits for a CPU, and set its `by` and `cpus` where the detail depends on them."""
     affinity = _Affinity(recording)
     allowed, cpuset = affinity.of(line.tid)
@@ -80,7 +77,7 @@ def _who(recording: Recording, world: World, line: Timeline, row: Row) -> str:
     known = row.by.total()
     if known < _MOSTLY * row.total_ns:
         return ""
-    own = sum(took for (pid, _), took in row.by.items() if pid in world.target) >= _MOSTLY * known
+    own = sum(took for (pid, _), took in row.by.items() if pid in world.target or pid == line.pid) >= _MOSTLY * known
     crowded = own and _busy_threads(world, affinity, allowed) > (len(allowed) or host)
     if not 0 < len(allowed) < host:
         return ("own" if crowded else "") if own else "others"

@@ -10,7 +10,7 @@ from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.pauses import Lag, Pause
-from whystall.tools.host.critical_path.rows import ABSENT, Row
+from whystall.tools.host.critical_path.rows import ABSENT, KEPT_OFF, Row
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step, World
 
 _ROWS = 24
@@ -93,6 +93,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
             "root_code": step.line,
         }
         attributes |= {"root_wait": step.code, "root_object": world.objects.name(step.object)}
+        attributes["root_detail"] = step.detail if step.code == "cpu" else ""
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
     if row.object.startswith("/"):
         subject = subject.model_copy(update={"path": path_series({row.object}) or None})
@@ -123,7 +124,9 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
     for step, took in steps[:_STEPS]:
         share = 100.0 * took / world.window_ns
         other = world.lines.get(step.tid)
-        if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events", "cpu"):
+        if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events"):
+            continue
+        if step.code == "cpu" and step.detail not in KEPT_OFF:
             continue
         # the two ends of a wait confirm each other only if an object links them
         via = "" if _is_presumed(world, line, row, other) else row.line

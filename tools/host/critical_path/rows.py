@@ -19,6 +19,10 @@ INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
 """Prefixes of names that add nothing to the kind of the wait."""
 # A thread that runs for at least this share of the time that it runs or lacks a CPU counts as running.
 _RUNS = 0.3
+_MOSTLY = 0.5
+# Why a thread has no CPU although its job does not use them up.
+KEPT_OFF = ("others", "confined", "pinned", "real_time")
+"""Details of steps without a CPU."""
 # Rows with less of the running time have too few samples to show that they grow.
 _JUDGED = 0.05
 _CHILDREN = frozenset({"child", "start_process"})
@@ -104,7 +108,13 @@ class Row:
         codes: Counter[str] = Counter()
         for step in inside:
             codes[step.code] += ends[step]
-        code = RUNNING if codes[RUNNING] >= _RUNS * total else codes.most_common(1)[0][0]
+        kept = sum(ends[step] for step in inside if step.code == "cpu" and step.detail in KEPT_OFF)
+        if codes["quota"] >= _RUNS * total:
+            code = "quota"
+        elif kept >= _MOSTLY * total:
+            code = "cpu"
+        else:
+            code = RUNNING if codes[RUNNING] >= _RUNS * total else codes.most_common(1)[0][0]
         step = max((step for step in inside if step.code == code), key=lambda step: ends[step])
         return step, total
 
@@ -133,7 +143,7 @@ class Row:
 
     def _group(self, step: Step) -> tuple[int | str, str, str]:
         who = self.children.get(step.tid) or step.tid
-        if step.code in (RUNNING, "cpu"):
+        if step.code in (RUNNING, "cpu", "quota"):
             return who, RUNNING, ""
         return who, step.code, step.detail
 

@@ -17,6 +17,12 @@ from whystall.tools.host.common.missing_frames import complete_places
 from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
+from whystall.tools.host.critical_path.awaited_cpus import (
+    bounds_of,
+    explain_chain_ends,
+    quota_findings,
+    throttled_processes,
+)
 from whystall.tools.host.critical_path.choose import Choice, choose_thread
 from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits, real_time_hogs
 from whystall.tools.host.critical_path.findings import (
@@ -57,9 +63,9 @@ class PathRow(Model):
     """A part of the thread's time. `what`: a wait (`path_codes.WAITS`), ``running``, ``absent``, or ``rest`` for all
     shorter rows; `mode`, `detail` as described there. `line`: in the program; `inner`: the innermost line of Python.
     `by`: who ended the waits, or had the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this
-    time. `open_s`: how long a wait that has not ended has lasted, at the end of the window. `cpus`: the only ones that
-    the thread may use, where that matters. `growth`: of a function, by what factor its calls took longer in the last
-    third of the window than in the first."""
+    time, `root_detail`: why it had no CPU. `open_s`: how long a wait that has not ended has lasted, at the end of the
+    window. `cpus`: the only ones that the thread may use, where that matters. `growth`: of a function, by what factor
+    its calls took longer in the last third of the window than in the first."""
 
     what: str
     mode: str = ""
@@ -79,6 +85,7 @@ class PathRow(Model):
     root_what: str = ""
     root_line: str = ""
     root_pct: float | None = None
+    root_detail: str = ""
     cpus: str = ""
     growth: float | None = None
     open_s: float | None = None
@@ -153,16 +160,20 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         lock_words(recording, lines.values()),
         children,
     )
+    bounds = bounds_of(recording)
+    world.throttled = throttled_processes(recording, world, bounds)
     choice = _choice(world, params, target.sole_pid)
     if choice is None:
         return Judgement(findings=[], data=Data(), seen=0)
     line = choice.line
     rows = explain_cpu_waits(recording, world, line, rows_of(world, line))
+    explain_chain_ends(recording, world, rows, bounds)
     explain_retries(world, rows, line.tid, failed_calls(recording), _comms(recording))
     pauses = pauses_of(world, line, _sample_period(recording))
     lag = loop_lag(world, line)
     devices = FileDevices(recording)
     findings: list[Finding] = [devices.placed(one) for one in path_findings(world, line, rows)]
+    findings += quota_findings(world, line, rows, bounds)
     findings += pause_findings(line, pauses, world.window_ns)
     if any(row.detail == "real_time" for row in rows):
         findings += real_time_findings(real_time_hogs(recording, line), world.window_ns)
@@ -288,6 +299,7 @@ def _path_row(world: World, row: Row) -> PathRow:
         root_what=root[0].code if root else "",
         root_line=root[0].line if root else "",
         root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,
+        root_detail=root[0].detail if root and root[0].code == "cpu" else "",
         cpus=row.cpus,
         growth=row.growth,
         open_s=row.open_ns / 1e9 if row.open_ns else None,
@@ -335,6 +347,11 @@ TOOL = Tool(
     data=Data,
     needs=_needs,
     judge=judge,
-    kinds=frozenset({"path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag", "sched.real_time"}),
+    kinds=frozenset(
+        {
+            *("path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag"),
+            *("sched.real_time", "cgroup.cpu_throttled"),
+        }
+    ),
     cost=2.0,
 )

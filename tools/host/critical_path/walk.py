@@ -26,6 +26,9 @@ _SAME_WAIT_NS = 2_000_000
 # A thread that runs for less than this share of the window holds the interpreter lock for no noticeable time.
 _RUNS_SHARE = 0.005
 _SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice", "pwritev2"})
+# A thread without quota left waits for the rest of a period, which is 100 ms by default; one that competes waits for a
+# slice, of 3 ms by default (kernel/sched/fair.c, sysctl_sched_base_slice).
+THROTTLED_NS = 4_000_000
 # Waits that another thread ends, where the context of the wake-up was not recorded.
 _BY_THREADS = frozenset(
     {"lock", "interpreter_lock", "queue", "barrier", "join", "pipe", "pipe_full", "socket", "child", "collective"}
@@ -72,6 +75,8 @@ class World:
     for."""
     names: dict[int, str] = field(default_factory=dict)
     """Names of threads that ended waits and were not observed themselves, by tid."""
+    throttled: frozenset[int] = frozenset()
+    """Processes whose long waits for a CPU are due to a quota, by its own counter."""
     spent: int = 0
 
     def is_kernel(self, line: Timeline) -> bool:
@@ -288,7 +293,8 @@ class World:
                 yield from self._waited(line, wait, begin, awake, path)
             if stop > awake:
                 text = wait.place.line or line.line_near(awake)
-                yield (Step(line.tid, "cpu", "", "", text, wait.ran_comm),), stop - awake
+                held = line.pid in self.throttled and wait.end_ns - wait.awake_ns >= THROTTLED_NS
+                yield (Step(line.tid, "quota" if held else "cpu", "", "", text, ""),), stop - awake
             at = stop
         if end > at:
             yield from self._ran(line, at, end)

@@ -97,6 +97,12 @@ class Connection:
         return self.peer_pid is not None or self.family == "unix" or _is_loopback(self.remote)
 
     @property
+    def is_loopback(self) -> bool:
+        """Whether the kernel hands its packets over within the host: both ends have one address, or loopback ones."""
+        own, other = address_of(self.local), address_of(self.remote)
+        return own is not None and other is not None and (own == other or (own.is_loopback and other.is_loopback))
+
+    @property
     def is_private(self) -> bool:
         """Whether the peer's address is private (RFC 1918, RFC 4193)."""
         address = address_of(self.remote)

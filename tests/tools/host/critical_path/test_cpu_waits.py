@@ -107,3 +107,53 @@ def test_a_real_time_thread_that_was_seen_on_the_cpu_is_blamed_no_longer_than_it
 def test_a_list_of_cpus_that_is_none_is_unknown() -> None:
     row, _ = judged(bound(waiting(99, "stress"), "0-99999999"))
     assert (row.detail, row.cpus) == ("others", "")
+
+
+RANK = 5000
+REDUCE = ("all_reduce (torch/distributed/distributed_c10d.py:3252)", "average (train.py:21)")
+
+
+def awaited(*, throttled_s: float = 0.0, cgroup: str = "", cpus: str = "", by: int = HOG, ms: float = 50) -> Scene:
+    """The main thread waits for a thread of another process, which waits for a CPU for parts of `ms`."""
+    scene = Scene().thread(user=10).thread(RANK, "rank", pid=RANK)
+    scene.tables["proc.threads"] = [row for row in scene.tables["proc.threads"] if row["pid"] == PID]
+    for second in range(12):
+        woken = {"context": "task", "runnable_ns": 0, "waker_syscall": "sendto"}
+        scene.wait(second, 900, "futex", lock=64, waker=(RANK, RANK, "rank"), user=REDUCE, **woken)
+        at = second * 1.0
+        while at + ms / 1e3 <= second + 0.9:
+            scene.wait(at, ms, "", tid=RANK, state="R", runnable_ns=int(ms * 1e6), ran_pid=by, ran_comm="spinner")
+            at += ms / 1e3 + 0.002
+    bound = {"pid": RANK, "cgroup": cgroup, "cpus": cpus, "quota_us": 20_000 if cgroup else -1, "period_us": 100_000}
+    for at_ns, part in ((0, 0.0), (WINDOW_NS, 1.0)):
+        counts = {"throttled_ns": int(part * throttled_s * 1e9), "periods": int(120 * part)}
+        row = {"at_ns": at_ns, **bound, **counts, "throttled_periods": int(100 * part)}
+        scene.tables.setdefault("proc.cpu_bounds", []).append(row)
+    return scene
+
+
+def ends(scene: Scene) -> tuple[PathRow, list[Finding]]:
+    result = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID}))
+    assert isinstance(result.data, Data)
+    return max(result.data.rows, key=lambda row: row.window_pct), result.findings
+
+
+def test_a_chain_ends_in_the_quota_of_another_process_if_its_cgroup_was_throttled() -> None:
+    row, findings = ends(awaited(throttled_s=9.0, cgroup="/pods/b"))
+    assert (row.root, row.root_what) == ("rank (5000)", "quota")
+    (named,) = [f for f in findings if f.kind == "cgroup.cpu_throttled"]
+    assert (named.subject.cgroup, named.subject.pid, named.metrics["quota_cpus"]) == ("/pods/b", RANK, 0.2)
+    assert named.window_pct == pytest.approx(85, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("ms", "throttled_s", "by", "cpus", "detail"),
+    [(50, 0.1, HOG, "", "others"), (3, 9.0, HOG, "0", "confined"), (50, 0.0, PID, "", "")],
+)
+def test_a_chain_ends_in_a_process_that_others_keep_off_the_cpu(
+    ms: float, throttled_s: float, by: int, cpus: str, detail: str
+) -> None:
+    row, findings = ends(awaited(throttled_s=throttled_s, cgroup="/pods/b", by=by, ms=ms, cpus=cpus))
+    assert (row.root_what, row.root_detail) == ("cpu", detail)
+    assert ("spinner (77)" in row.chain) is bool(detail)
+    assert not [f for f in findings if f.kind == "cgroup.cpu_throttled"]
