@@ -63,6 +63,26 @@ class Objects:
                     return True
         return False
 
+    def connected_processes(self, pid: int) -> dict[int, str]:
+        """Return the processes of this host to which process `pid` has connections, with their commands."""
+        ends = (self.sockets.get(s["peer"]) for s in self.sockets.values() if s["pid"] == pid and s["peer"] > 0)
+        return {end["pid"]: end["comm"] for end in ends if end is not None and end["pid"] not in (pid, -1)}
+
+    def has_network(self, pid: int) -> bool:
+        """Return whether process `pid` has a connection by another device than the loopback one."""
+        return any(
+            s["pid"] == pid and s["protocol"] == "tcp" and s["state"] == "established" and not _is_loopback(s["remote"])
+            for s in self.sockets.values()
+        )
+
+    def shares(self, pid: int, writer: int) -> bool:
+        """Return whether process `pid` may read what process `writer` writes to a pipe or counts in an eventfd."""
+        return any(
+            any(end["pid"] == pid and end["reads"] for end in ends)
+            and any(end["pid"] == writer and end["writes"] for end in ends)
+            for ends in self.ends.values()
+        )
+
     def is_client_of(self, pid: int, server: int) -> bool:
         """Return whether process `pid` has a connection to a port at which process `server` listens."""
         ports = self._ports(server)
@@ -142,6 +162,10 @@ class Objects:
         ports = self._ports(pid)
         served = [s for s in own if s["state"] == "established" and _port(s["local"]) in ports]
         return sum(1 for s in served if s["recv_queue"] > 0 or 0 <= s["last_received_ms"] < s["last_sent_ms"])
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith(("127.", "[::1]", "[::ffff:127."))
 
 
 def _port(address: str) -> str:

@@ -25,6 +25,7 @@ _BUDGET = 400_000
 _SAME_WAIT_NS = 2_000_000
 # A thread that runs for less than this share of the window holds the interpreter lock for no noticeable time.
 _RUNS_SHARE = 0.005
+_RECEIVES = frozenset({"recvfrom", "recvmsg", "recvmmsg", "read", "readv", "splice"})
 _SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice", "pwritev2"})
 # A thread without quota left waits for the rest of a period, which is 100 ms by default; one that competes waits for a
 # slice, of 3 ms by default (kernel/sched/fair.c, sysctl_sched_base_slice).
@@ -126,9 +127,13 @@ class World:
         if end.open or end.waker_tid <= 0 or end.waker_tid == line.tid:
             return self._holder(line, end, code)
         other = self.lines.get(end.waker_tid)
-        if code == "socket" and end.context == "task" and not self._may_send(line, end):
+        if code in ("socket", "events") and end.context == "task" and not self._may_send(line, end, code):
             return self._holder(line, end, code)  # it only forwards packets, such as the owner of a TUN device
         if end.context in ("task", "signal") or (not end.context and code in _BY_THREADS):
+            return other or self._unobserved(end)
+        # the reader's acknowledgement arrives while it is still in its call
+        reads = end.context == "network" and end.waker_syscall in _RECEIVES and end.waker_pid != line.pid
+        if code == "socket_full" and reads and self.objects.connected(line.pid, end.waker_pid):
             return other or self._unobserved(end)
         if end.context in ("network", "interrupt") and code in _ON_SOCKETS:
             peer = self.objects.peer(end.object)
@@ -151,9 +156,14 @@ class World:
         line = self.lines.get(tid)
         return line.comm if line is not None else self.names.get(tid, "")
 
-    def _may_send(self, line: Timeline, end: Wait) -> bool:
-        """Return whether the waker may have sent what a thread received on a socket."""
+    def _may_send(self, line: Timeline, end: Wait, code: str) -> bool:
+        """Return whether the waker may have sent what a thread received on a socket, or on one of several descriptors
+        (`code` events)."""
         if end.waker_pid == line.pid or end.waker_syscall not in ("write", "writev"):
+            return True
+        if code == "events" and (
+            not self.objects.has_network(line.pid) or self.objects.shares(line.pid, end.waker_pid)
+        ):
             return True
         peer = self.objects.peer(end.object)
         return (peer is not None and peer["pid"] == end.waker_pid) or self.objects.connected(line.pid, end.waker_pid)
@@ -226,6 +236,9 @@ class World:
         if wait.open and code in _UNNAMED and (held := self._held_process(line.pid, code)) is not None:
             self.presumed.add((line.tid, held))
             return self._of_process(held, "", line)
+        if wait.open and code == "collective" and (rank := self._other_rank(line)) is not None:
+            self.presumed.add((line.tid, rank))
+            return self._of_process(rank, line.comm, line)
         return None
 
     def _joined(self, line: Timeline) -> Timeline | None:
@@ -238,6 +251,21 @@ class World:
         if len(others) > 1:
             self.presumed.add((line.tid, line.pid))
         return max(others, key=self._activity, default=None)
+
+    def _other_rank(self, line: Timeline) -> int | None:
+        """Return the process that has not come to the collective in which a thread stays; None if several could be it.
+
+        Of the processes of the same command to which this one has connections, one that waits in no collective.
+        """
+        comm = next((one.comm for one in self.lines.values() if one.tid == line.pid), line.comm)
+        ranks = [pid for pid, name in self.objects.connected_processes(line.pid).items() if name == comm]
+        absent = [pid for pid in ranks if not self._in_collective(pid)]
+        found = absent or ranks
+        return found[0] if len(found) == 1 else None
+
+    def _in_collective(self, pid: int) -> bool:
+        main = self.lines.get(pid)
+        return main is not None and any(wait.open and self.kind(main, wait).code == "collective" for wait in main.waits)
 
     def _one_of(self, pids: Sequence[int], line: Timeline, wait: Wait) -> Timeline | None:
         """Return the thread that most likely answers of processes any of which could."""

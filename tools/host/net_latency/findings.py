@@ -22,9 +22,9 @@ _QUEUE_LOSS_PCT = 10.0
 # Evidence of a standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms
 # is the interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
 _QUEUE_MS = 100.0
-# Bytes in flight below which no link is full: four segments of Ethernet (RFC 3390 allows as many before the first
-# acknowledgement).
-_IN_FLIGHT = 4 * 1448
+# Bytes in flight below which no link is full: ten segments of Ethernet, which a sender may send at once, before any
+# acknowledgement (RFC 6928). Less are messages that each wait for the way there and back.
+_IN_FLIGHT = 10 * 1448
 # Light in fibre takes 1 ms to go 100 km and back: 5,000 km is too far within a site (addresses of RFC 1918 and RFC
 # 4193), 30,000 km around the globe.
 _SITE_RTT_MS = 50.0

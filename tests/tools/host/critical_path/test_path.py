@@ -327,3 +327,38 @@ def test_a_file_operation_ends_in_the_stopped_server_of_its_file_system() -> Non
     held(scene, "filed")
     found = row(account_of(scene), "file")
     assert (found.root, found.root_what) == ("filed (5000)", "stopped")
+
+
+@pytest.mark.parametrize(("comm", "by"), [("train", "train (5000)"), ("rank", "")])
+def test_a_collective_that_stays_ends_in_the_only_other_rank(comm: str, by: str) -> None:
+    scene = Scene().thread()
+    still(scene, lock=64, user=REDUCES)
+    linked(scene, unread=0)
+    for one in scene.tables["objects.sockets"]:
+        one["comm"] = comm
+    waiting = {"state": "S", "syscall": "clock_nanosleep", "wchan": "hrtimer_nanosleep"}
+    scene.seen("threads", looks="end", pid=PEER, tid=PEER, comm=comm, **waiting)
+    found = row(account_of(scene), "collective")
+    assert (found.root, found.root_what) == (by, "sleep" if by else "")
+
+
+def test_a_full_connection_ends_in_its_slow_reader_on_this_host() -> None:
+    scene = Scene().thread(user=10)
+    linked(scene, unread=0)
+    scene.pids[PEER] = PEER
+    for second in range(12):
+        ack = {"context": "network", "waker_syscall": "recvfrom", "object": "socket:[501]", "runnable_ns": 0}
+        scene.wait(second, 900, "sendto", user=("export (gateway.py:7)",), waker=(PEER, PEER, "rank"), **ack)
+        scene.wait(second, 895, "clock_nanosleep", tid=PEER, user=("view (viewer.py:3)",), runnable_ns=0)
+    found = row(account_of(scene), "socket_full")
+    assert (found.root, found.root_what, found.root_line) == ("train (5000)", "sleep", "view (viewer.py:3)")
+
+
+@pytest.mark.parametrize(("remote", "by"), [("10.0.0.2:80", ""), ("127.0.0.1:80", "tunnel (6000)")])
+def test_who_forwards_packets_is_not_who_is_waited_for(remote: str, by: str) -> None:
+    scene = Scene().thread(user=10)
+    scene.seen("sockets", inode=501, pid=PID, protocol="tcp", state="established", local="10.0.0.1:4", remote=remote)
+    for second in range(12):
+        ended = {"context": "task", "waker_syscall": "write", "runnable_ns": 0}
+        scene.wait(second, 900, "epoll_wait", user=("loop (x.py:1)",), waker=(6000, 6000, "tunnel"), **ended)
+    assert {one.by for one in account_of(scene).rows if one.count == 12} == {by}
