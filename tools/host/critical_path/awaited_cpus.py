@@ -13,7 +13,7 @@ from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.cpu_waits import throttled_ns, who_had_cpus
 from whystall.tools.host.critical_path.rows import Row
-from whystall.tools.host.critical_path.walk import THROTTLED_NS, Step, World
+from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
 from whystall.tools.recording.store import Recording
 
 # Share of a thread's long waits for a CPU that the throttled time of its cgroup must cover.
@@ -102,12 +102,15 @@ def _why(recording: Recording, world: World, line: Timeline, bounds: dict[int, B
 
 
 def quota_findings(world: World, line: Timeline, rows: Iterable[Row], bounds: dict[int, Bound]) -> list[Finding]:
-    """Return a finding for each cgroup whose quota holds back a process at the end of a chain of thread `line`."""
+    """Return a finding for each cgroup whose quota holds back a process at the end of a chain of thread `line`.
+
+    Its share of the window is the time in which the chain ends in that process: throttled, or running at last.
+    """
     held: Counter[int] = Counter()
     for row in rows:
         root = row.root()
         if root is not None and root[0].code == "quota" and (other := world.lines.get(root[0].tid)) is not None:
-            held[other.pid] += sum(took for chain, took in row.chains.items() if _ends_in_quota(chain, root[0].tid))
+            held[other.pid] += root[1]
     found = []
     for pid, took in held.items():
         share = 100.0 * took / world.window_ns
@@ -133,7 +136,3 @@ def quota_findings(world: World, line: Timeline, rows: Iterable[Row], bounds: di
             )
         )
     return found
-
-
-def _ends_in_quota(chain: tuple[Step, ...], tid: int) -> bool:
-    return bool(chain) and chain[-1].tid == tid and chain[-1].code == "quota"

@@ -143,7 +143,7 @@ def test_a_chain_ends_in_the_quota_of_another_process_if_its_cgroup_was_throttle
     assert (row.root, row.root_what) == ("rank (5000)", "quota")
     (named,) = [f for f in findings if f.kind == "cgroup.cpu_throttled"]
     assert (named.subject.cgroup, named.subject.pid, named.metrics["quota_cpus"]) == ("/pods/b", RANK, 0.2)
-    assert named.window_pct == pytest.approx(85, abs=1)
+    assert named.window_pct == pytest.approx(90, abs=1)
 
 
 @pytest.mark.parametrize(
