@@ -21,6 +21,7 @@ _MOST_PROCESSES = 256
 _MOST_OTHERS = 64
 _MOST_THREADS = 4096
 _MOST_SOCKETS = 4096
+_MOST_FURTHER = 1024  # sockets of processes to which the target has connections
 _MOST_LOCKS = 1024
 _SHARED = ("pipe:[", "anon_inode:[eventfd")
 _ROUNDS = 4  # depth to which holders of what holders wait for are followed
@@ -97,7 +98,7 @@ class Snapshot:
         if last:
             self._follow()
         self._keep_threads()
-        self._keep_sockets(set(own))
+        self._keep_sockets(set(own), last=last)
         self._keep_ends()
         self._keep_locks(None if everywhere else self._seen)
         self._rows.cut("processes without their descriptors", self._holders.left)
@@ -201,10 +202,11 @@ class Snapshot:
             place = (t.state, t.wchan, t.syscall, t.object, t.fd, t.word, t.lock.kind, t.lock.owner, t.holds_gil)
             self._rows.keep("threads", (self._at, t.pid, t.tid, t.comm, *place, t.tracer_pid, t.frozen, *stacks))
 
-    def _keep_sockets(self, own: set[int]) -> None:
+    def _keep_sockets(self, own: set[int], *, last: bool) -> None:
         """Keep the sockets of the target and their other ends; without a target those of all processes."""
         held = {inode for inode in self._sockets.inodes() if self._held_by(inode, own)}
-        kept = sorted(held | {peer for inode in held if (peer := self._sockets.peers.get(inode, 0))})
+        ends = held | {peer for inode in held if (peer := self._sockets.peers.get(inode, 0))}
+        kept = sorted(ends) + (sorted(self._further_sockets(own, ends)) if own and last else [])
         self._rows.cut("sockets", (len(kept) - _MOST_SOCKETS) or int(self._sockets.cut))
         comms: dict[int, str] = {}
         for inode in kept[:_MOST_SOCKETS]:
@@ -214,6 +216,25 @@ class Snapshot:
             row = self._sockets.row(self._at, inode, pid, fd, comms[pid])
             if row is not None:
                 self._rows.keep("sockets", row)
+
+    def _further_sockets(self, own: set[int], kept: set[int]) -> set[int]:
+        """Return the sockets between the processes to which the target has connections, and those to which these have
+        some: a server may wait for another one."""
+        by_pid: dict[int, list[int]] = {}
+        for inode in self._sockets.inodes():
+            for holder in self._holders.of(name_of(inode))[:1]:
+                by_pid.setdefault(holder.pid, []).append(inode)
+        found: set[int] = set()
+        seen, new = set(own), kept
+        for _ in range(_ROUNDS):
+            pids = {holder.pid for inode in new for holder in self._holders.of(name_of(inode))[:1]} - seen
+            seen |= pids
+            inodes = {inode for pid in pids for inode in by_pid.get(pid, ())}
+            new = (inodes | {self._sockets.peers.get(inode, 0) for inode in inodes}) - kept - found - {0}
+            if len(found) + len(new) > _MOST_FURTHER:
+                break
+            found |= new
+        return found
 
     def _held_by(self, inode: int, own: set[int]) -> bool:
         holders = self._holders.of(name_of(inode))

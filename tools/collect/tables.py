@@ -211,13 +211,14 @@ OBJECTS = {
     # The words on which threads wait for the interpreter lock of a process, one row each, and its holder's tid (-1:
     # nobody, unknown).
     "interpreters": _schema("at_ns pid version:str word holder_tid"),
-    # Sockets of the target's processes and their other ends on this host, one row each, with one of the processes that
-    # hold it (pid, fd -1: unknown; before the end those of other processes are not searched). peer: the inode of the
-    # other end, -1 if it is not on this host; of a connection that is not accepted yet, the listening socket. family:
-    # inet, inet6, unix; protocol: tcp, udp; stream, dgram, seqpacket; state: established, listen, syn_sent ... local,
-    # remote: 10.0.0.1:80, [::1]:80, a path, @name. From tcp_info (-1: not TCP, unknown), times in microseconds:
-    # retransmits: segments so far; lost, unacked: segments now; busy: with data unacknowledged; rwnd_limited,
-    # sndbuf_limited: of it, limited by the receiver's window, by the send buffer; rates: bytes per second.
+    # Sockets of the target's processes and their other ends on this host (at the end also those of the processes that
+    # have these, as far as there are few), one row each, with one of the processes that hold it (pid, fd -1: unknown;
+    # before the end those of other processes are not searched). peer: the inode of the other end, -1 if it is not on
+    # this host; of a connection that is not accepted yet, the listening socket. family: inet, inet6, unix; protocol:
+    # tcp, udp; stream, dgram, seqpacket; state: established, listen, syn_sent ... local, remote: 10.0.0.1:80,
+    # [::1]:80, a path, @name. From tcp_info (-1: not TCP, unknown), times in microseconds: retransmits: segments so
+    # far; lost, unacked: segments now; busy: with data unacknowledged; rwnd_limited, sndbuf_limited: of it, limited by
+    # the receiver's window, by the send buffer; rates: bytes per second.
     "sockets": _schema(
         "at_ns inode peer pid fd comm:str family:str protocol:str state:str local:str remote:str recv_queue send_queue",
         "rtt_us min_rtt_us rtt_var_us retransmits unacked lost cwnd segments_out bytes_acked bytes_received busy_us",
