@@ -121,14 +121,18 @@ def conclude(
         missing.append("waits_for_thread")
     if not _tied(causes[leader.cause], evidence, victim):
         missing.append("not_tied")
+    first = evidence[0]
     if not missing:
         verdict = Verdict.CONFIRMED
     # a small part of the time is the answer to a symptom that is about it
-    elif victim is not None and not small and (leader.explained_pct >= _LIKELY_PCT or causes[leader.cause].symptoms):
+    elif (
+        victim is not None
+        and not small
+        and (leader.explained_pct >= _LIKELY_PCT or _is_asked_about(causes[leader.cause], first, victim))
+    ):
         verdict = Verdict.LIKELY
     else:
         verdict = Verdict.INCONCLUSIVE
-    first = evidence[0]
     chain = [first.id, *([confirming.id] if confirming else []), *(f.id for f in evidence[1:] if f is not confirming)]
     return Conclusion(
         verdict=verdict,
@@ -156,6 +160,11 @@ def _leader(
     most = max(a.explained_pct for a in stalls)
     close = [a for a in stalls if a.explained_pct >= nearly * most]
     return max(close, key=lambda a: (causes[a.cause].specificity, a.explained_pct))
+
+
+def _is_asked_about(cause: Cause, first: Finding, victim: Victim) -> bool:
+    """Return whether the symptom is about the cause, or about its first finding, which need not cost time yet."""
+    return bool(cause.symptoms) or any(p.symptoms and matches(p, first, victim) for p in cause.primary)
 
 
 def _is_small(cause: Cause, leader: Assessment, victim: Victim | None) -> bool:

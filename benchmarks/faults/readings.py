@@ -20,7 +20,8 @@ from typing import Any
 from benchmarks.faults.case import Case
 from benchmarks.faults.log import Span, median
 
-_SESSION, _CPU_TIMES = 6, (14, 15, 16, 17)  # columns of /proc/PID/stat, proc_pid_stat(5)
+_KTHREADD = 2
+_PARENT, _SESSION, _CPU_TIMES = 4, 6, (14, 15, 16, 17)  # columns of /proc/PID/stat, proc_pid_stat(5)
 _TICK_S = 0.01
 
 
@@ -79,6 +80,8 @@ def _schedstat(case: Case, role: str, column: int, main: bool) -> float:
 
 
 def _cpu_pct(case: Case, role: str = "job", main: bool = False) -> float:
+    if not main:  # also of threads that have ended
+        return (_stat(case, role, 14) + _stat(case, role, 15)) * _TICK_S * 100
     return _schedstat(case, role, 0, main)
 
 
@@ -213,27 +216,38 @@ def _in_network(case: Case, role: str, *argv: str) -> str:
 
 
 def _others_cpu_pct(case: Case) -> float:
-    """CPU time of processes outside the case, percent of one CPU."""
+    """CPU time of processes outside the case, percent of one CPU, without threads of the kernel, which serve any."""
     with Path("/proc/stat").open() as file:
         numbers = [int(word) for word in file.readline().split()[1:]]
     busy = sum(numbers) - numbers[3] - numbers[4]
-    return (busy - _session_ticks(set(case.pids.values()))) * _TICK_S * 100
+    sessions = set(case.pids.values())
+    inside = _stats(lambda words: int(words[_SESSION - 3]) in sessions or int(words[_PARENT - 3]) == _KTHREADD)
+    return (busy - _ticks(inside)) * _TICK_S * 100
 
 
 def _session_ticks(sessions: set[int]) -> float:
     """Return the CPU time of all processes of these sessions, with that of children that have ended."""
-    return sum(float(words[column - 3]) for words in _stats_of(sessions).values() for column in _CPU_TIMES)
+    return _ticks(_stats_of(sessions))
+
+
+def _ticks(stats: Mapping[int, list[str]]) -> float:
+    return sum(float(words[column - 3]) for words in stats.values() for column in _CPU_TIMES)
 
 
 def _stats_of(sessions: set[int]) -> dict[int, list[str]]:
     """Return the processes of these sessions, with /proc/PID/stat from its third field on."""
+    return _stats(lambda words: int(words[_SESSION - 3]) in sessions)
+
+
+def _stats(wanted: Callable[[list[str]], bool]) -> dict[int, list[str]]:
+    """Return the processes whose /proc/PID/stat, from its third field on, is `wanted`."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             words = path.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:  # it has ended meanwhile
             continue
-        if int(words[_SESSION - 3]) in sessions:
+        if wanted(words):
             found[int(path.parent.name)] = words
     return found
 

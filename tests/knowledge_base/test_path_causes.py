@@ -141,6 +141,15 @@ def test_native_work_alone_is_no_fault(symptom: str, verdict: str) -> None:
     assert conclusion.missing == (["own_work"] if verdict == "inconclusive" else [])
 
 
+def test_copies_after_a_fork_answer_a_symptom_about_memory_though_nothing_waits() -> None:
+    copied = finding("memory.copies", id="c1", copied_bytes=2e7, remaining_bytes=1e8, rate=2e6, window_pct=100.0)
+    who = victim().model_copy(update={"lost_pct": 0.0, "user_pct": 98.0})
+    for symptom, verdict in (("the container runs out of memory", Verdict.LIKELY), ("ok?", Verdict.HEALTHY)):
+        causes = considered_for(load_causes(), symptom)
+        found = conclude(causes, assess(causes, [work(90.0), copied], who, _RAN), [work(90.0), copied], who, [])
+        assert found.verdict is verdict
+
+
 def test_a_real_time_thread_is_named_with_who_it_is() -> None:
     row = wait("cpu", 60.0, detail="real_time", by="spinner (77)")
     hog = finding("sched.real_time", id="r1", subject={"pid": 77, "tid": 77}, words={"policy": "fifo"}, cpu_pct=95)
