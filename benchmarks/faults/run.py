@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.faults import diagnosers, guest, needs, report
+from benchmarks.faults.adapters import homes
 from benchmarks.faults.results import Result, Results
 from benchmarks.faults.runner import LIMIT_S, blank, observe
 from benchmarks.faults.scenario import HERE, Scenario, load
@@ -158,10 +159,11 @@ def main(arguments: list[str]) -> int:
     for line in undo_abandoned():
         print(f"faults: left behind by an earlier run: {line}", file=sys.stderr)
     results = Results(options.results, options.fresh)
-    found = run(
-        *(chosen(load(), options.only), commands, options.repeats, options.seed, results),
-        *(options.commit, options.vm, options.limit),
-    )
+    with homes.prepared():
+        found = run(
+            *(chosen(load(), options.only), commands, options.repeats, options.seed, results),
+            *(options.commit, options.vm, options.limit),
+        )
     if options.table:
         options.table.write_text("\n".join(report.lines(found)) + "\n")
     judged = [result for result in found if result.score]

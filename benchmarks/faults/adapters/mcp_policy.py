@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from pathlib import Path
 import anyio
 from mcp import MCPError
 
+from benchmarks.faults.adapters import homes
 from benchmarks.faults.adapters.whystall_rules import MAIN
 from benchmarks.faults.assistants import form, session
 from benchmarks.faults.assistants.model_policy import ModelPolicy
@@ -35,9 +35,7 @@ async def diagnose(name: str, pid: int, symptom: str, transcript: Path | None) -
     """Let the policy `name` answer. Raises `ToolError` without a usable model, `LlmError`, MCPError, OSError."""
     async with AsyncExitStack() as stack:
         policy = await _policy(name, stack)
-        # A separate home, so that results of earlier cases are not used.
-        with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile("w+") as errors:
-            environment = {**os.environ, "WHYSTALL_HOME": home}
+        with homes.fresh() as environment, tempfile.TemporaryFile("w+") as errors:
             command = [sys.executable, "-c", MAIN, "serve"]
             try:
                 return await session.run(command, environment, policy, pid, symptom, transcript, errors)

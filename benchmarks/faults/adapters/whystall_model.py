@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.adapters import whystall_rules
+from benchmarks.faults.adapters import homes, whystall_rules
 
 _SERVER = Path(__file__).resolve().parents[3] / "examples/model_server.py"
 _EXPORT = re.compile(r"(WHYSTALL_LLM_\w+)=(\S+)")
@@ -96,10 +96,10 @@ def main() -> None:
     options = parser.parse_args()
     command = [sys.executable, "-c", whystall_rules.MAIN, "diagnose", "--llm", "--json", "--pid", options.pid]
     command += ["--symptom", options.symptom, "--duration", str(options.duration)]
-    with model_environment(options.policy) as named, tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, **named, "WHYSTALL_HOME": home}
+    with model_environment(options.policy) as named, homes.fresh() as own:
+        environment = {**own, **named}
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
-        stored = sorted(Path(home).glob("transcripts/*.jsonl"))
+        stored = sorted(Path(own["WHYSTALL_HOME"]).glob("transcripts/*.jsonl"))
         records = [json.loads(line) for path in stored for line in path.read_text().splitlines()]
     if options.raw:
         options.raw.write_text(done.stdout)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.adapters import homes
 from benchmarks.faults.adapters.whystall_rules import MAIN, scope
 
 _DURATION_S = 6
@@ -45,8 +44,7 @@ def main() -> None:
     options = parser.parse_args()
     command = [sys.executable, "-c", MAIN, "run", "critical_path", "--json", "--pid", options.pid]
     command += ["--duration", str(_DURATION_S)]
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "WHYSTALL_HOME": home}
+    with homes.fresh() as environment:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
     if options.raw:
         options.raw.write_text(done.stdout)

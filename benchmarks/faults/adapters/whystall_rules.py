@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.adapters import homes
 from benchmarks.faults.adapters.whystall_words import advice, evidence
 
 DURATION_S = 8
@@ -131,9 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     command = [sys.executable, "-c", MAIN, "diagnose", "--json", "--pid", options.pid]
     command += ["--symptom", options.symptom, "--duration", str(options.duration)]
-    # A separate home, so that results of earlier cases are not used.
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "WHYSTALL_HOME": home}
+    with homes.fresh() as environment:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
     if done.returncode and not done.stdout.strip().startswith("{"):
         sys.exit(done.stderr.strip()[-500:] or done.returncode)
