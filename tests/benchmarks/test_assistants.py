@@ -15,7 +15,7 @@ from benchmarks.faults.answer import Answer
 from benchmarks.faults.assistants import form
 from benchmarks.faults.assistants.model_policy import ModelPolicy
 from benchmarks.faults.assistants.policy import Call, Careful, Policy
-from benchmarks.faults.assistants.sentences import activities
+from benchmarks.faults.assistants.sentences import activities, role
 from benchmarks.faults.assistants.text_policy import CarefulReader
 from benchmarks.faults.assistants.transcripts import (
     Called,
@@ -184,6 +184,7 @@ def test_every_wait_and_mode_is_found_in_its_sentence() -> None:
         for share in ("", " 93.1 % of the time"):
             text = f"{sentence.format(share=share)}, at f (a.py:3)"
             assert activities(text) == ([] if code in ("other", "unknown", "user") else [(code, "")]), text
+    assert (role('data from a pipe ("pipe:[7]"), part: starting other programs'), role("apart")) == ("subprocess", "")
     running = "runs f (a.py:3) 9 % of the time; runs in the system call futex"
     assert activities(running) == [("user", ""), ("system", "")]
 

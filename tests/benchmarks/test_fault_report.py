@@ -62,6 +62,7 @@ def test_what_a_row_of_the_path_measures() -> None:
     assert measures("path.wait", {"wait": "queue", "root_wait": "running"}) == ["handover_wait", "own_cpu"]
     assert measures("path.wait", {"wait": "file", "detail": "pwrite64 ext4"}) == ["file_write"]
     assert measures("path.wait", {"wait": "file", "detail": "fdatasync ext4"}) == ["file_sync"]
+    assert measures("path.wait", {"wait": "pipe", "role": "subprocess"}) == ["handover_wait", "child_wait"]
     assert measures("path.running", {"mode": "system"}) == ["system_cpu"]
     assert measures("thread.time", {}) == []
 

@@ -15,6 +15,7 @@ from benchmarks.faults.scenario import HERE
 _FILE = Path(__file__).with_name("whystall_words.yaml")
 _CAUSES = HERE.parents[1] / "knowledge_base/catalog/causes"
 _FILE_WAITS = ("file", "io_uring")
+_ROLES = {"collective": "collective_wait", "subprocess": "child_wait"}  # what such code waits for, whatever the call
 
 
 def evidence(findings: Iterable[dict[str, Any]], cited: Collection[str]) -> list[dict[str, Any]]:
@@ -43,8 +44,7 @@ def measures(kind: str, words: dict[str, str]) -> list[str]:
     named = [_wait(words.get("wait", ""), words.get("detail", "")), _wait(words.get("root_wait", ""), "")]
     if not words.get("wait"):
         named.append(table["modes"].get(words.get("mode", ""), ""))
-    if words.get("role") == "collective":
-        named.append("collective_wait")
+    named.append(_ROLES.get(words.get("role", ""), ""))
     return list(dict.fromkeys(filter(None, named)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 from whystall.prompts.files import read_file
 
@@ -29,10 +30,22 @@ def activities(text: str) -> list[tuple[str, str]]:
     return found
 
 
+def role(text: str) -> str:
+    """Return the role of the code in a text, for example "subprocess" of "part: starting other programs"; else ""."""
+    words = _words()["path"]
+    return next((code for code, name in words["roles"].items() if words["role"].format(name) in text), "")
+
+
+@cache
+def _words() -> dict[str, Any]:
+    found: dict[str, Any] = read_file("en.yaml")
+    return found
+
+
 @cache
 def _pattern() -> tuple[list[str], re.Pattern[str]]:
     """Return codes, and a pattern whose groups are the sentences with which the server's texts state them."""
-    words = read_file("en.yaml")
+    words = _words()
     sentences = words["path_waits"] | words["path"]["modes"]
     codes, patterns = [], []
     for key in sentences.keys() - set(_NO_KIND):

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.faults.adapters import whystall_words
 from benchmarks.faults.answer import Answer
 from benchmarks.faults.assistants.policy import Careful, named_tools
-from benchmarks.faults.assistants.sentences import activities
+from benchmarks.faults.assistants.sentences import activities, role
 from benchmarks.faults.assistants.transcripts import Called, Tool
 from whystall.tools.host.common.path_codes import MODES
 
@@ -86,7 +86,7 @@ def _evidence(text: str) -> list[dict[str, Any]]:
         if (share := _PCT.search(line)) is None:
             continue
         for code, detail in activities(line):
-            words = {"mode" if code in MODES else "wait": code, "detail": detail}
+            words = {"mode" if code in MODES else "wait": code, "detail": detail, "role": role(line)}
             found += [
                 {"measure": measure, "value": float(share[1]), "unit": "% of the window", "text": line}
                 for measure in whystall_words.measures("path.wait", words)
