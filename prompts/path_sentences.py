@@ -181,7 +181,8 @@ class PathFormatter:
         """Return who ended the wait or had the CPU, unless `_meanwhile` names the same thread."""
         by = words.get("by", "")
         same = _number(by) == _number(words.get("root_by", "")) and words.get("root_wait") != _UNKNOWN
-        unended = words.get("open") == "yes" and bool(words.get("chain"))  # the chain names it
+        number = _number(by)
+        unended = words.get("open") == "yes" and bool(number) and f"({number}" in words.get("chain", "")
         if not by or unended or (same and what != _CPU):
             return Safe("")
         if words.get("detail", "").startswith(_RETRY):

@@ -225,12 +225,8 @@ def _others_cpu_pct(case: Case) -> float:
     return (busy - _ticks(inside)) * _TICK_S * 100
 
 
-def _session_ticks(sessions: set[int]) -> float:
-    """Return the CPU time of all processes of these sessions, with that of children that have ended."""
-    return _ticks(_stats_of(sessions))
-
-
 def _ticks(stats: Mapping[int, list[str]]) -> float:
+    """Return the CPU time of processes, with that of their children that have ended."""
     return sum(float(words[column - 3]) for words in stats.values() for column in _CPU_TIMES)
 
 
