@@ -44,7 +44,9 @@ class Samples(Dataset[torch.Tensor]):
 
 
 def train(job: Job, samples: Samples) -> None:
-    loader = DataLoader(samples, batch_size=8, num_workers=job.settings["workers"])
+    # The default function puts a batch into shared memory at once; another one leaves that to the queue's thread.
+    collate = torch.stack if job.settings.get("stack") else None
+    loader = DataLoader(samples, batch_size=8, num_workers=job.settings["workers"], collate_fn=collate)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     start = time.monotonic()
