@@ -96,6 +96,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("queue", role="collective", root_wait="running", root_by="p (9)", root_pct=25.0), "collective_wait"),
         (wait("queue", 28.0, role="collective", root_wait="running", root_by="p (9)", root_pct=25.0), None),
         (wait("collective"), "collective_wait"),
+        (wait("queue", root_wait="cpu", root_detail="others", root_by="p (9)", root_pct=80.0), "cpu_contention"),
+        (wait("queue", root_wait="cpu", root_by="p (9)", root_pct=80.0), "lock_wait"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -203,6 +205,18 @@ def test_a_busy_disk_refutes_no_slow_device() -> None:
 def test_what_limits_the_connection_is_named_before_its_peer(kind: str, cause: str) -> None:
     limit = finding(kind, id="net", subject={"type": "process", "pid": victim().pid})
     assert leader(wait("socket"), limit) == cause
+    assert leader(wait("socket", root_wait="events", root_pct=90.0), limit) == cause
+    assert leader(wait("socket", root_wait="running", root_pct=40.0), limit) == cause
+    assert leader(wait("socket", root_wait="running", root_pct=90.0), limit) == "slow_peer"
+
+
+def test_a_quota_of_another_rank_is_the_root() -> None:
+    row = wait("collective", 80.0, root_wait="quota", root_by="p (9)", root_pct=90.0)
+    cgroup = {"type": "cgroup", "cgroup": "/pods/b", "pid": 9}
+    words = {"waiter": f"python ({victim().tid})"}
+    held = finding("cgroup.cpu_throttled", id="quota", subject=cgroup, words=words, window_pct=72, throttled_s=6)
+    assert leader(row, held) == "cgroup_cpu_throttling"
+    assert leader(row) == "collective_wait"
 
 
 @pytest.mark.parametrize(
