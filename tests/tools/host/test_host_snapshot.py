@@ -167,6 +167,7 @@ def test_processes_that_use_the_disks_are_named_while_the_target_waits_for_io(st
         *pair({**program, "pid": 9, "comm": "logger"}, write_bytes=2 * mib, user_ns=S),
         *pair({**program, "pid": 10, "comm": "shell"}, write_bytes=18 * mib),  # of children that it reaped
         *pair({**PROCESS, "pid": 11, "comm": "denied"}),
+        *pair({**program, "pid": 12, "ppid": 2, "comm": "kworker/u8:1"}, write_bytes=90 * mib, user_ns=S),
     ]
     found = of(judge(threads=rows, processes=processes), "disk.neighbour")
     assert [f.subject.comm for f in found] == named

@@ -23,12 +23,14 @@ def disk_neighbours(m: Measures) -> list[Finding]:
     unless the target waits for I/O.
 
     The counters (/proc/PID/io) do not say which disk a process uses, and count a buffered write when the page becomes
-    dirty (Documentation/filesystems/proc.rst).
+    dirty (Documentation/filesystems/proc.rst). Threads of the kernel (writeback, loop devices, journals) are left out:
+    they move the data of processes, perhaps of the target itself.
     """
     if not m.target_pids or not _waits(m):
         return []
-    total = sum(_rate(p) for p in m.processes)
-    others = sorted((p for p in m.processes if not p.in_target), key=_rate, reverse=True)
+    programs = [p for p in m.processes if not p.kernel]
+    total = sum(_rate(p) for p in programs)
+    others = sorted((p for p in programs if not p.in_target), key=_rate, reverse=True)
     return [
         finding(
             "disk.neighbour",

@@ -21,6 +21,7 @@ from whystall.tools.recording.store import Recording
 
 _Row = dict[str, Any]
 _Key = TypeVar("_Key")
+_KTHREADD = 2  # the parent of all threads of the kernel
 # Threads on a CPU without a tick (nohz_full) are accounted once a second (kernel/sched/core.c, sched_tick_remote).
 _STILL_NS = 1_500_000_000
 # A thread's counters are read some ms before or after their timestamp.
@@ -292,6 +293,7 @@ def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> l
                 major_faults=max(0, last["major_faults"] - first["major_faults"]),
                 minor_faults=max(0, last["minor_faults"] - first["minor_faults"]),
                 grown_bytes=last["rss_bytes"] - first["rss_bytes"],
+                kernel=last["ppid"] == _KTHREADD or last["pid"] == _KTHREADD,
                 read_bytes_rate=None if reads is None else reads / span_s,
                 write_bytes_rate=None if writes is None else writes / span_s,
                 rss_bytes=last["rss_bytes"],
