@@ -79,7 +79,8 @@ def explain_chain_ends(recording: Recording, world: World, rows: Sequence[Row], 
                 known[line.tid] = _why(recording, world, line, bounds)
             detail, object = known[line.tid]
             took = row.chains.pop(chain)
-            row.chains[(*chain[:-1], chain[-1]._replace(detail=detail, object=object))] += took
+            named = (*chain[:-1], chain[-1]._replace(detail=detail, object=object))
+            row.chains[named] += took
 
 
 def _why(recording: Recording, world: World, line: Timeline, bounds: dict[int, Bound]) -> tuple[str, str]:
