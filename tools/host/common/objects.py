@@ -75,6 +75,13 @@ class Objects:
             for s in self.sockets.values()
         )
 
+    def reaches_others(self, pid: int) -> bool:
+        """Return whether process `pid` has a connection whose other end is on no process of this host."""
+        return any(
+            s["pid"] == pid and s["protocol"] == "tcp" and s["state"] == "established" and s["peer"] <= 0
+            for s in self.sockets.values()
+        )
+
     def shares(self, pid: int, writer: int) -> bool:
         """Return whether process `pid` may read what process `writer` writes to a pipe or counts in an eventfd."""
         return any(

@@ -255,10 +255,14 @@ class World:
     def _other_rank(self, line: Timeline) -> int | None:
         """Return the process that has not come to the collective in which a thread stays; None if several could be it.
 
-        Of the processes of the same command to which this one has connections, one that waits in no collective.
+        Of the processes of the same command to which this one has connections, one that waits in no collective. Not
+        its launcher, and none if further ranks may be on other hosts.
         """
+        if self.objects.reaches_others(line.pid):
+            return None
         comm = next((one.comm for one in self.lines.values() if one.tid == line.pid), line.comm)
         ranks = [pid for pid, name in self.objects.connected_processes(line.pid).items() if name == comm]
+        ranks = [pid for pid in ranks if line.pid not in self.children.get(pid, ())]
         absent = [pid for pid in ranks if not self._in_collective(pid)]
         found = absent or ranks
         return found[0] if len(found) == 1 else None

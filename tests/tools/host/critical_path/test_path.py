@@ -329,9 +329,14 @@ def test_a_file_operation_ends_in_the_stopped_server_of_its_file_system() -> Non
     assert (found.root, found.root_what) == ("filed (5000)", "stopped")
 
 
-@pytest.mark.parametrize(("comm", "by"), [("train", "train (5000)"), ("rank", "")])
-def test_a_collective_that_stays_ends_in_the_only_other_rank(comm: str, by: str) -> None:
-    scene = Scene().thread()
+@pytest.mark.parametrize(
+    ("comm", "ppid", "far", "by"),
+    [("train", 1, "", "train (5000)"), ("rank", 1, "", ""), ("train", PEER, "", ""), ("train", 1, "10.0.0.9:1", "")],
+)
+def test_a_collective_that_stays_ends_in_the_only_other_rank(comm: str, ppid: int, far: str, by: str) -> None:
+    scene = Scene().thread().process(PID, "train", ppid=ppid)
+    if far:
+        scene.seen("sockets", inode=505, pid=PID, protocol="tcp", state="established", local="10.0.0.1:2", remote=far)
     still(scene, lock=64, user=REDUCES)
     linked(scene, unread=0)
     for one in scene.tables["objects.sockets"]:
