@@ -289,10 +289,12 @@ class PathFormatter:
         return Safe("".join(f"{comma}{part}" for part in parts) + self._flag(words))
 
     def _flag(self, words: Mapping[str, str]) -> Safe:
-        """Return the note that the wait did not end, unless its kind is usually open."""
+        """Return the notes that it was for short-lived processes, and that the wait did not end, unless its kind is
+        usually open."""
         open_ = words.get("open") == "yes" and words.get("wait") not in _USUAL
-        flag = self._words["flags"]["open"] if open_ else ""
-        return Safe(f"{self._words['marks']['comma']}{flag}" if flag else "")
+        found = {"brief": words.get("brief") == "yes", "open": open_}
+        comma = self._words["marks"]["comma"]
+        return Safe("".join(f"{comma}{self._words['flags'][name]}" for name, shown in found.items() if shown))
 
 
 def _number(thread: str) -> str:

@@ -17,7 +17,7 @@ _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 # `cpus`: the only ones that the thread may use, where that matters.
 _PATH = (
     "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
-    " cpus root_detail"
+    " cpus root_detail brief"
 )
 _LOCK = "window_pct total_ms max_ms count threads holder_pct"
 _HOLDER = "holder holder_code holder_doing"

@@ -32,6 +32,8 @@ _MODES = {
 # training and inference spend their time in native code, or in many functions. Percent of the window.
 _HOT_PCT = 60.0
 _SLACK_PCT = 0.5
+# A row is reported as spent for processes that came and went if they account for this share of it.
+_MOSTLY = 0.5
 _LAG_PCT = 2.0
 # A row is reported as not ended if open waits are this share of it; less is a wait that the window cut off.
 _OPEN = 0.5
@@ -95,6 +97,8 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         attributes |= {"root_wait": step.code, "root_object": world.objects.name(step.object)}
         attributes["root_detail"] = step.detail if step.code == "cpu" else ""
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
+        brief = sum(took for chain, took in row.chains.items() if chain and world.is_brief(chain[-1].tid))
+        attributes["brief"] = "yes" if brief >= _MOSTLY * row.total_ns else ""
     if row.object.startswith("/"):
         subject = subject.model_copy(update={"path": path_series({row.object}) or None})
     interval = Interval(start_ns=max(row.first_ns, 0), end_ns=row.last_ns) if row.last_ns else window(world.window_ns)

@@ -159,6 +159,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         _target_pids(recording, lines, children),
         lock_words(recording, lines.values()),
         children,
+        resident=_resident(recording),
     )
     bounds = bounds_of(recording)
     world.throttled = throttled_processes(recording, world, bounds)
@@ -210,6 +211,14 @@ def _children(recording: Recording) -> dict[int, list[int]]:
         for parent, pid in rows.iter_rows():
             found.setdefault(parent, []).append(pid)
     return found
+
+
+def _resident(recording: Recording) -> frozenset[int]:
+    """Return the processes of the first and the last look at all processes; empty without two looks."""
+    rows = recording.table("proc.processes") if recording.has("proc") else None
+    if rows is None or rows.height == 0 or rows["at_ns"].max() == rows["at_ns"].min():
+        return frozenset()
+    return frozenset(rows["pid"].to_list())
 
 
 def _target_pids(recording: Recording, lines: dict[int, Timeline], children: dict[int, list[int]]) -> frozenset[int]:

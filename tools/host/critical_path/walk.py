@@ -78,6 +78,9 @@ class World:
     """Names of threads that ended waits and were not observed themselves, by tid."""
     throttled: frozenset[int] = frozenset()
     """Processes whose long waits for a CPU are due to a quota, by its own counter."""
+    _pids: dict[int, int] = field(default_factory=dict)
+    resident: frozenset[int] = frozenset()
+    """Processes that were seen at the start or at the end of the window; empty: not known."""
     spent: int = 0
 
     def is_kernel(self, line: Timeline) -> bool:
@@ -149,12 +152,19 @@ class World:
     def _unobserved(self, end: Wait) -> Timeline:
         """Return the thread that ended a wait, of which no more is known."""
         self.names[end.waker_tid] = end.waker_comm
+        self._pids[end.waker_tid] = end.waker_pid
         return Timeline(end.waker_pid, end.waker_tid, end.waker_comm)
 
     def comm(self, tid: int) -> str:
         """Return the name of a thread; empty if unknown."""
         line = self.lines.get(tid)
         return line.comm if line is not None else self.names.get(tid, "")
+
+    def is_brief(self, tid: int) -> bool:
+        """Return whether a thread is in a process that started and ended within the window."""
+        line = self.lines.get(tid)
+        pid = line.pid if line is not None else self._pids.get(tid, 0)
+        return pid > 0 and bool(self.resident) and pid not in self.resident
 
     def _may_send(self, line: Timeline, end: Wait, code: str) -> bool:
         """Return whether the waker may have sent what a thread received on a socket, or on one of several descriptors

@@ -46,6 +46,21 @@ def test_a_wait_is_followed_through_two_threads_to_a_file() -> None:
     assert found.root_pct == pytest.approx(100 * 680 / 700, abs=0.5)
 
 
+@pytest.mark.parametrize(("resident", "brief"), [(False, "yes"), (True, None)])
+def test_workers_that_come_and_go_within_the_window_are_told_from_those_that_stay(
+    resident: bool, brief: str | None
+) -> None:
+    scene = Scene().process(PID, "train").thread(user=30).thread(OTHER, "worker", pid=77)
+    if resident:
+        scene.process(77, "worker")
+    for second in range(12):
+        woken = {"context": "task", "runnable_ns": 0}
+        scene.wait(second, 700, "futex", lock=64, waker=(77, OTHER, "worker"), user=MAIN, **woken)
+    found = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).findings
+    (waits,) = (one for one in found if one.kind == "path.wait" and one.attributes["wait"] == "queue")
+    assert waits.attributes.get("brief") == brief
+
+
 def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
     scene = Scene().thread(user=20).thread(OTHER, "burner", user=80)
     for second in range(12):
