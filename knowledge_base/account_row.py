@@ -14,7 +14,8 @@ class AccountRow(Model):
     `function`: the innermost line of the program; `by`: who ended the wait or had the CPU; `chain`: the chain of waits
     as text; `root_*`: what the thread at its end did, `root_pct` in percent of the row's time. `open`: not ended.
     `cpus`: the only ones that the thread may use, where that matters. `growth`: by what factor calls of the function
-    took longer in the last third of the window than in the first, 1 without a trend, None if not known.
+    took longer in the last third of the window than in the first, 1 without a trend, None if not known. `between`,
+    `between_object`: what little the thread does between its sleeps (`path_codes.ASKS` and so on), in `between_ms`.
     """
 
     finding: str = ""
@@ -38,5 +39,8 @@ class AccountRow(Model):
     root_pct: float = 0.0
     role: str = ""
     cpus: str = ""
+    between: str = ""
+    between_object: str = ""
+    between_ms: float = 0.0
     growth: float | None = None
     open: bool = False

@@ -74,7 +74,8 @@ class PathFormatter:
         if finding.kind == "path.pause":
             return Safe(f"{text}{self._mostly(words, metrics)}")
         meanwhile = self._meanwhile(words, metrics.get("root_pct", 0.0))
-        return Safe(f"{text}{self._grows(metrics.get('growth_ratio'))}{meanwhile}{self._remarks(words)}")
+        grows, looks = self._grows(metrics.get("growth_ratio")), self._looks(words, metrics.get("between_ms", 0.0))
+        return Safe(f"{text}{grows}{looks}{meanwhile}{self._remarks(words)}")
 
     def lead(self, finding: Any, who: Safe, share: Safe = _NOTHING) -> Safe:
         """Return the first part of the sentence: who does what, and where."""
@@ -90,15 +91,22 @@ class PathFormatter:
         running = finding.kind == "path.running" or (finding.kind == "path.waker" and not words.get("wait"))
         return Safe(f"{who} {self._does(RUNNING if running else words.get('wait', 'unknown'), words, share)}")
 
-    def row(self, what: str, words: Mapping[str, str], root_pct: float = 0.0, growth: float | None = None) -> Safe:
+    def row(
+        self,
+        what: str,
+        words: Mapping[str, str],
+        root_pct: float = 0.0,
+        growth: float | None = None,
+        between_ms: float = 0.0,
+    ) -> Safe:
         """Return what a thread did, where, and what the thread that it waited for did. `what`: a code of waits,
-        ``running``, or ``rest``. `growth`: of the calls of a function within the window, see `AccountRow`.
+        ``running``, or ``rest``. `growth`, `between_ms`: see `AccountRow`.
         """
         if what == REST:
             return Safe(self._texts["rest"])
         words = {**words, "wait": what}
-        grows = self._grows(growth)
-        return Safe(f"{self._does(what, words)}{grows}{self._meanwhile(words, root_pct)}{self._flag(words)}")
+        remark = f"{self._grows(growth)}{self._looks(words, between_ms)}"
+        return Safe(f"{self._does(what, words)}{remark}{self._meanwhile(words, root_pct)}{self._flag(words)}")
 
     def pauses(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
         """Return that a pause recurs: its period, length and place."""
@@ -118,6 +126,18 @@ class PathFormatter:
         if growth is None or growth <= 1 / _GROWS:
             return Safe("")
         return Safe(self._texts["grows" if growth >= _GROWS else "steady"].format(quantity(growth, "ratio")))
+
+    def _looks(self, words: Mapping[str, str], between_ms: float) -> Safe:
+        """Return how little the thread does between its sleeps; nothing if that was not found."""
+        what, about = words.get("between", ""), words.get("between_object", "")
+        if not what:
+            return Safe("")
+        texts: dict[str, Any] = self._texts["between"]
+        named = self._texts["about"].format(self._name(short(about, _LONG))) if about else ""
+        known = texts.get(what)
+        if known is None:
+            return Safe(texts["other"].format(self._name(short(what, _LONG))) + named)
+        return Safe(known.format(about=named, each=quantity(between_ms, "ms")))
 
     def _share(self, finding: Any) -> Safe:
         pct = finding.window_pct

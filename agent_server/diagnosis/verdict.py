@@ -44,6 +44,8 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 _WAITS_PCT = 25.0
 # A process that waits at its poll for more than this share of the window is idle.
 _NOTHING_ASKED_PCT = 85.0
+# A thread that sleeps for this share, and only looks for work in between.
+_LOOKS_PCT = 50.0
 # A process that runs for more than this share of the window handles requests.
 _SERVES_PCT = 3.0
 # What a thread did at the end of a chain of waits, if it was not observed there.
@@ -243,6 +245,8 @@ def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exite
     if exited:
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "target_exited"])
     own = [f for f in findings if f.kind in PATH_ROWS and f.subject.tid == victim.tid]
+    if sum(f.window_pct for f in own if f.attributes.get("between")) >= _LOOKS_PCT:
+        return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "looks_for_work"])
     in_flight = max((f.metrics.get("requests_in_flight", 0.0) for f in own), default=0.0)
     runs = victim.user_pct + victim.system_pct
     if victim.idle_pct >= _NOTHING_ASKED_PCT and victim.lost_pct < STALL_PCT and runs < _SERVES_PCT:

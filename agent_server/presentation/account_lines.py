@@ -58,7 +58,8 @@ def account_text(d: Diagnosis, suffix: str, lang: Lang, budget: int | None = Non
 def _row(row: AccountRow, suffix: str, lang: Lang) -> Safe:
     texts = {name: value for name, value in row.model_dump().items() if isinstance(value, str)}
     known = {**texts, "open": "yes" if row.open else ""}
-    return _share(row.window_pct, suffix, lang, voice(suffix, lang).path.row(row.what, known, row.root_pct, row.growth))
+    text = voice(suffix, lang).path.row(row.what, known, row.root_pct, row.growth, row.between_ms)
+    return _share(row.window_pct, suffix, lang, text)
 
 
 def _share(pct: float, suffix: str, lang: Lang, text: Safe) -> Safe:
@@ -86,8 +87,9 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
             **{"by": row.by, "chain": row.chain, "wait": row.what, "open": "yes" if row.open_s else ""},
             **{"root_wait": row.root_what, "root_code": row.root_line, "root_by": row.root, "cpus": row.cpus},
             "root_detail": row.root_detail,
+            **{"between": row.between, "between_object": row.between_object},
         }
-        text = say.path.row(row.what, known, row.root_pct or 0.0, row.growth)
+        text = say.path.row(row.what, known, row.root_pct or 0.0, row.growth, row.between_ms or 0.0)
         lines.append(_share(row.window_pct, "txt", lang, text))
     left = 100.0 - sum(row.window_pct for row in rows)
     return [*lines, *([_share(left, "txt", lang, say.path.row(REST, {}))] if left >= _NOTHING_PCT else [])]

@@ -152,6 +152,16 @@ def test_copies_after_a_fork_answer_a_symptom_about_memory_though_nothing_waits(
         assert found.verdict is verdict
 
 
+@pytest.mark.parametrize("what", ["asks", "looks", "nothing"])
+def test_a_thread_that_only_looks_for_work_is_not_accused_of_its_sleeps(what: str) -> None:
+    row = wait("sleep", 95.0, between=what)
+    who = victim().model_copy(update={"lost_pct": 95.0})
+    causes = considered_for(load_causes(), "it is slow")
+    conclusion = conclude(causes, assess(causes, [row], who, _RAN), [row], who, [], reported="slow")
+    assert (conclusion.verdict.value, conclusion.cause) == ("inconclusive", None)
+    assert conclusion.missing == ["looks_for_work"]
+
+
 def test_a_real_time_thread_is_named_with_who_it_is() -> None:
     row = wait("cpu", 60.0, detail="real_time", by="spinner (77)")
     hog = finding("sched.real_time", id="r1", subject={"pid": 77, "tid": 77}, words={"policy": "fifo"}, cpu_pct=95)

@@ -15,6 +15,8 @@ _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 # the thread at the end of the chain of waits did in most of the time, in `root_pct` of it; `root_detail`: why it had no
 # CPU, and `root_object` who ran instead. `device`, `mount`: the disk of the file `object`, and where it is mounted.
 # `cpus`: the only ones that the thread may use, where that matters.
+# `between`, `between_object`: of a sleep, that the thread only looks for work before it sleeps again (`path_codes.ASKS`
+# and so on), which takes `between_ms`.
 _PATH = (
     "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
     " cpus root_detail brief"
@@ -34,7 +36,13 @@ KINDS: dict[str, KindSpec] = {
         f"{_PATH} mode",
         share="window_pct",
     ),
-    "path.wait": kind(Mechanism.SWITCHES, "thread", f"{_PATH_METRICS} requests_in_flight", _PATH, share="window_pct"),
+    "path.wait": kind(
+        Mechanism.SWITCHES,
+        "thread",
+        f"{_PATH_METRICS} requests_in_flight between_ms",
+        f"{_PATH} between between_object",
+        share="window_pct",
+    ),
     # What a thread did while another one waited for it; subject: that thread; `waiter`: the waiting one.
     "path.waker": kind(Mechanism.WAKER, "thread", _PATH_METRICS, f"{_PATH} mode waiter via", share="window_pct"),
     # A function that recurs, for a short time each.

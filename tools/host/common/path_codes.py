@@ -49,6 +49,10 @@ WAITS = MappingProxyType(
 RETRY = "retry"
 """First word of the detail of a sleep between failing calls that are tried again; call and error follow."""
 
+ASKS, LOOKS, NOTHING = "asks", "looks", "nothing"
+"""Values of `between` of a sleep, if the thread does no more between its sleeps than: ask a peer; look at a file or a
+directory; compare something in its memory or the time."""
+
 RUNNING = "running"
 """Value of `root_wait` if the thread at the end of the chain runs."""
 

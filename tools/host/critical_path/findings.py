@@ -72,6 +72,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         attributes["mode"] = row.mode
     else:
         attributes |= {"wait": row.code, "open": "yes" if row.open_ns >= _OPEN * row.total_ns else "no"}
+        attributes |= {"between": row.between, "between_object": row.between_object}
     metrics: dict[str, float | None] = {
         "window_pct": min(share, 100.0),
         "total_ms": row.total_ns / 1e6,
@@ -84,6 +85,8 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         known = row.interpreted_ns is not None
         metrics["interpreted_pct"] = 100.0 * (row.interpreted_ns or 0) / world.window_ns if known else None
         metrics["growth_ratio"] = row.growth
+    if row.between:
+        metrics["between_ms"] = row.between_ns / 1e6
     if row.code == "events":
         metrics["requests_in_flight"] = world.objects.requests_in_flight(subject.pid or 0)
     root = row.root()

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from whystall.tools.host.common.failed_calls import FailureRow, is_held_lock
 from whystall.tools.host.common.path_codes import RETRY
+from whystall.tools.host.critical_path.looks import PAUSES
 from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import World
 
-_PAUSES = frozenset({"sleep", "timeout", "poll"})
 # A loop of retries sleeps about once per failure.
 _LEAST_FAILURES, _LEAST_SHARE = 3, 0.5
 
@@ -26,7 +26,7 @@ def explain_retries(
     own = [one for one in failures if one.tid == tid and one.count >= _LEAST_FAILURES]
     for row in rows:
         able = [one for one in own if one.count >= _LEAST_SHARE * row.count]
-        if row.code not in _PAUSES or not able:
+        if row.code not in PAUSES or not able:
             continue
         failure = max(able, key=lambda one: (is_held_lock(one), one.count))
         row.detail = f"{RETRY} {failure.syscall} {failure.error}"

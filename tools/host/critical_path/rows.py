@@ -36,7 +36,9 @@ class Row:
     what the threads did that it waited for; `children`: names of those in child processes, by tid: processes that are
     started one after another count as one by name; `by`: time by who ended the waits (tid), or had the CPU (pid).
     `interpreted_ns`: time in the bytecode of Python, or in what the interpreter does for it, None: not known. `growth`:
-    see `growth_of`. `cpus`: the only ones that the thread may use, if its waits depend on that."""
+    see `growth_of`. `cpus`: the only ones that the thread may use, if its waits depend on that. `between`,
+    `between_object`: of a sleep, `path_codes.ASKS` and so on, and the peer or file, if the thread does no more between
+    two sleeps, which takes `between_ns`."""
 
     code: str
     mode: str = ""
@@ -56,6 +58,9 @@ class Row:
     interpreted_ns: int | None = None
     growth: float | None = None
     cpus: str = ""
+    between: str = ""
+    between_object: str = ""
+    between_ns: int = 0
     first_ns: int = -1
     last_ns: int = 0
 

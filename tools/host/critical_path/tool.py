@@ -11,7 +11,7 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
-from whystall.tools.host.common.failed_calls import failed_calls
+from whystall.tools.host.common.failed_calls import FailureRow, failed_calls
 from whystall.tools.host.common.file_devices import FileDevices
 from whystall.tools.host.common.missing_frames import complete_places
 from whystall.tools.host.common.objects import lock_words, objects_of
@@ -34,6 +34,7 @@ from whystall.tools.host.critical_path.findings import (
     root_label,
 )
 from whystall.tools.host.critical_path.folded import folded_path
+from whystall.tools.host.critical_path.looks import PAUSES, explain_looks, reads_each_time
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
 from whystall.tools.host.critical_path.real_time import real_time_findings
 from whystall.tools.host.critical_path.retries import explain_retries
@@ -64,8 +65,9 @@ class PathRow(Model):
     shorter rows; `mode`, `detail` as described there. `line`: in the program; `inner`: the innermost line of Python.
     `by`: who ended the waits, or had the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this
     time, `root_detail`: why it had no CPU. `open_s`: how long a wait that has not ended has lasted, at the end of the
-    window. `cpus`: the only ones that the thread may use, where that matters. `growth`: of a function, by what factor
-    its calls took longer in the last third of the window than in the first."""
+    window. `cpus`: the only ones that the thread may use, where that matters. `between`, `between_object`: what
+    little the thread does between its sleeps (`path_codes.ASKS` and so on), in `between_ms`. `growth`: of a function,
+    by what factor its calls took longer in the last third of the window than in the first."""
 
     what: str
     mode: str = ""
@@ -87,6 +89,9 @@ class PathRow(Model):
     root_pct: float | None = None
     root_detail: str = ""
     cpus: str = ""
+    between: str = ""
+    between_object: str = ""
+    between_ms: float | None = None
     growth: float | None = None
     open_s: float | None = None
 
@@ -197,6 +202,13 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         not_seen=_not_seen(recording, world, line, rows),
         basis=(world, line, rows),
     )
+
+
+def _failures(recording: Recording, line: Timeline, rows: list[Row]) -> list[FailureRow]:
+    """Return the failing calls; without names that do not exist, if the thread reads something else each time."""
+    rounds = sum(row.count for row in rows if row.code in PAUSES)
+    reads = rounds > 0 and reads_each_time(recording, line.tid, rounds)
+    return [one for one in failed_calls(recording) if not (reads and one.tid == line.tid and one.error == "ENOENT")]
 
 
 def _comms(recording: Recording) -> dict[int, str]:
@@ -310,6 +322,9 @@ def _path_row(world: World, row: Row) -> PathRow:
         root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,
         root_detail=root[0].detail if root and root[0].code == "cpu" else "",
         cpus=row.cpus,
+        between=row.between,
+        between_object=row.between_object,
+        between_ms=row.between_ns / 1e6 if row.between else None,
         growth=row.growth,
         open_s=row.open_ns / 1e9 if row.open_ns else None,
     )

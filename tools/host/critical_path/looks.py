@@ -1,0 +1,159 @@
+"""Tell a thread that only looks for work between its sleeps from one that works and sleeps. Pure.
+
+Both spend most of their time in the same sleep. What differs is what they do in between: a thread that has no work asks
+a peer, or looks at a file or a directory, gets next to nothing, and sleeps again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+import polars as pl
+
+from whystall.tools.host.common.path_codes import ASKS, LOOKS, NOTHING, RETRY
+from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.critical_path.rows import Row
+from whystall.tools.host.critical_path.walk import World
+from whystall.tools.recording.store import Recording
+
+PAUSES = frozenset({"sleep", "timeout", "poll"})
+_ON_PEERS = frozenset({"socket", "socket_full", "connect", "dns", "events"})
+_ON_FILES = frozenset({"file", "file_lock"})
+_ON_CPU = frozenset({"cpu", "quota"})
+# With fewer sleeps, what lies between them was hardly seen.
+_LEAST_SLEEPS = 3
+# Shares of its time: it sleeps; at most, it runs or lacks a CPU; at most, it waits for anything else than answers.
+_SLEEPS, _RUNS, _OTHER = 0.8, 0.03, 0.02
+# CPU time between two sleeps: a look (a request and its parsing), and a look at memory or the clock only, ns.
+_LOOK_NS, _GLANCE_NS = 20_000_000, 1_000_000
+# An empty answer is a status line with headers, or less; an empty directory or table fits into a page. Bytes.
+_ANSWER_BYTES, _PAGE_BYTES, _REQUEST_BYTES = 1024, 4096, 4096
+# A call that occurs in at least this share of the rounds belongs to each.
+_EACH = 0.5
+_RECEIVES = ("recvfrom", "recvmsg", "recvmmsg", "accept", "accept4")
+_SENDS = ("sendto", "sendmsg", "sendmmsg")
+_READS = ("read", "readv", "pread64", "preadv", "preadv2", "getdents", "getdents64")
+_WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2", "fsync", "fdatasync", "sendfile", "rename")
+_LOOKUPS = ("stat", "lstat", "fstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "inotify_init1")
+
+
+class _Calls(NamedTuple):
+    """Numbers of calls of one thread, and of the bytes that they moved, by system call."""
+
+    count: Counter[str]
+    size: Counter[str]
+
+    def each(self, names: tuple[str, ...], rounds: int) -> bool:
+        """Return whether one of the calls `names` belongs to each round."""
+        return sum(self.count[name] for name in names) >= _EACH * rounds
+
+    def bytes_of(self, names: tuple[str, ...]) -> int:
+        """Return the bytes that the calls `names` moved."""
+        return sum(self.size[name] for name in names)
+
+
+def explain_looks(recording: Recording, world: World, line: Timeline, rows: list[Row]) -> None:
+    """Fill in `between`, `between_object` and `between_ns` of the rows of sleeps of `line`, if it only looks for work
+    between them: it sleeps for most of its time, and in between runs little, writes nothing, receives next to nothing,
+    and no call of it fails.
+
+    Nothing is filled in without the system calls of the thread: which of them it makes, and how much they move, is the
+    evidence.
+    """
+    calls = _calls(recording, line.tid)
+    sleeps = [row for row in rows if row.code in PAUSES]
+    rounds = sum(row.count for row in sleeps)
+    if calls is None or rounds < _LEAST_SLEEPS or any(row.detail.startswith(RETRY) for row in sleeps):
+        return
+    if not _rests(line, rows, rounds):
+        return
+    what = _what(calls, rows, rounds)
+    if what is None:
+        return
+    named = {ASKS: _peer(world, line, rows), LOOKS: _file(recording, line.pid, rounds)}.get(what, "")
+    gap = _gap_ns(world, line)
+    for row in sleeps:
+        row.between, row.between_object, row.between_ns = what, named, gap
+
+
+def reads_each_time(recording: Recording, tid: int, rounds: int) -> bool:
+    """Return whether thread `tid` gets data in each of `rounds` rounds: a name that does not exist is then one of
+    several that it tries, such as the journal of a database, and no failure."""
+    calls = _calls(recording, tid)
+    return calls is not None and calls.each(_READS + _RECEIVES, rounds) and calls.bytes_of(_READS + _RECEIVES) >= rounds
+
+
+def _calls(recording: Recording, tid: int) -> _Calls | None:
+    table = recording.find("syscalls.totals")
+    own = table.filter(pl.col("tid") == tid) if table is not None else None
+    if own is None or own.is_empty():
+        return None
+    count: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    for name, number, moved in own.select("syscall", "count", "bytes").iter_rows():
+        count[name] += number
+        size[name] += max(moved, 0)
+    return _Calls(count, size)
+
+
+def _rests(line: Timeline, rows: list[Row], rounds: int) -> bool:
+    """Return whether the thread sleeps for most of its time, and hardly runs."""
+    lived = max(line.alive[1] - line.alive[0], 1)
+    slept = sum(row.total_ns for row in rows if row.code in PAUSES)
+    waited = {row.code for row in rows} - PAUSES - _ON_PEERS - _ON_FILES - _ON_CPU - {"running", "absent"}
+    other = sum(row.total_ns for row in rows if row.code in waited)
+    busy = line.running_ns + sum(row.total_ns for row in rows if row.code in _ON_CPU)
+    return (
+        slept >= _SLEEPS * lived
+        and busy <= _RUNS * lived
+        and line.running_ns <= _LOOK_NS * rounds
+        and other <= _OTHER * lived
+    )
+
+
+def _what(calls: _Calls, rows: list[Row], rounds: int) -> str | None:
+    """Return what the thread does between its sleeps; None if that is more than a look."""
+    waits = sum(row.count for row in rows if row.code in _ON_PEERS)
+    asks = waits >= _EACH * rounds or calls.each(_RECEIVES, rounds)
+    sends = calls.each(_SENDS, rounds)
+    if calls.each(_WRITES, rounds) and (sends or not asks):
+        return None  # it writes output: a log of steps, or results
+    received, read = calls.bytes_of(_RECEIVES), calls.bytes_of(_READS)
+    if asks:
+        sent = calls.bytes_of(_SENDS + _WRITES)
+        return ASKS if received + read <= _ANSWER_BYTES * rounds and sent <= _REQUEST_BYTES * rounds else None
+    if calls.each(_READS + _LOOKUPS, rounds):
+        return LOOKS if read <= _PAGE_BYTES * rounds else None
+    running = sum(row.total_ns for row in rows if row.code == "running")
+    return NOTHING if running <= _GLANCE_NS * rounds else None
+
+
+def _peer(world: World, line: Timeline, rows: list[Row]) -> str:
+    """Return the peer that the thread waits for most often, else one to which its process is connected."""
+    waits = Counter({row.object: row.count for row in rows if row.code in _ON_PEERS and row.object})
+    if waits:
+        return world.objects.name(waits.most_common(1)[0][0])
+    own = (s["inode"] for s in world.objects.sockets.values() if s["pid"] == line.pid and s["state"] == "established")
+    return next((world.objects.name(f"socket:[{inode}]") for inode in own), "")
+
+
+def _file(recording: Recording, pid: int, rounds: int) -> str:
+    """Return the file or directory on which the process makes most calls, at least one in each round."""
+    table, files = recording.find("syscalls.latency"), recording.find("syscalls.files")
+    if table is None or files is None:
+        return ""
+    counts = table.filter(pl.col("pid") == pid).group_by("file").agg(pl.col("count").sum()).sort("count", "file")
+    if counts.is_empty() or counts["count"][-1] < _EACH * rounds:
+        return ""
+    paths: dict[int, str] = dict(files.select("file", "path").iter_rows())
+    return paths.get(counts["file"][-1], "")
+
+
+def _gap_ns(world: World, line: Timeline) -> int:
+    """Return the median time from the end of a sleep to the start of the next one."""
+    sleeps = [wait for wait in line.waits if world.kind(line, wait).code in PAUSES | {"queue"}]
+    gaps = [max(after.start_ns - before.end_ns, 0) for before, after in pairwise(sleeps)]
+    return int(median(gaps)) if gaps else 0
