@@ -318,8 +318,9 @@ def _set_alive(recording: Recording, found: Mapping[int, Timeline]) -> None:
     for tid, line in found.items():
         events = [(w.start_ns, w.end_ns) for w in (line.waits[:1] + line.waits[-1:])]
         events += [(s.at_ns, s.at_ns) for s in (line.samples[:1] + line.samples[-1:])]
-        begin = min((start for start, _ in events), default=0)
-        end = max((stop for _, stop in events), default=window)
+        # without events: a thread of one reading hardly lived, a thread of all of them ran all along
+        begin = min((start for start, _ in events), default=first.get(tid, 0))
+        end = max((stop for _, stop in events), default=last.get(tid, window))
         known = tid in first
         from_start = bool(line.waits and line.waits[0].seeded) or (known and first[tid] <= earliest)
         to_end = bool(line.waits and line.waits[-1].open) or (known and last[tid] >= latest)

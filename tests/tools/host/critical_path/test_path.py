@@ -382,3 +382,15 @@ def test_who_forwards_packets_is_not_who_is_waited_for(remote: str, by: str) -> 
         ended = {"context": "task", "waker_syscall": "write", "runnable_ns": 0}
         scene.wait(second, 900, "epoll_wait", user=("loop (x.py:1)",), waker=(6000, 6000, "tunnel"), **ended)
     assert {one.by for one in account_of(scene).rows if one.count == 12} == {by}
+
+
+def test_a_thread_of_one_request_did_not_run_all_along() -> None:
+    scene = Scene().thread(OTHER, "handler").thread(user=1)
+    of_other = [one for one in scene.tables["proc.threads"] if one["tid"] == OTHER]
+    for one in of_other[:5] + of_other[6:]:
+        scene.tables["proc.threads"].remove(one)
+    for second in range(12):
+        scene.wait(second, 990, "clock_nanosleep", user=("pace (train.py:8)",), asked_ns=990_000_000, runnable_ns=0)
+    data = account_of(scene)
+    assert data.thread is not None
+    assert data.thread.tid == PID
