@@ -95,7 +95,7 @@ def conclude(
     if leader is None:
         exited = any(spot.code in ("target_exited", "target_oom_killed") for spot in blind)
         if victim is not None and any(f.kind in PATH_ROWS and f.subject.tid == victim.tid for f in findings):
-            found = _by_path(victim, findings, weak, exited, reported == "slow")
+            found = _by_path(victim, findings, weak, exited, reported)
         else:
             found = _without_cause(victim, findings, weak, bool(unexamined), exited)
         if reported == "hangs" and found.verdict is Verdict.HEALTHY:
@@ -236,26 +236,34 @@ def _on_path(evidence: Sequence[Finding]) -> bool:
     return any(f.kind.startswith("path.") for f in evidence)
 
 
-def _by_path(victim: Victim, findings: Sequence[Finding], weak: list[str], exited: bool, slow: bool) -> Conclusion:
+def _by_path(
+    victim: Victim, findings: Sequence[Finding], weak: list[str], exited: bool, reported: Literal["", "hangs", "slow"]
+) -> Conclusion:
     """Return the verdict on a thread whose whole time is accounted for, if no cause is supported.
 
-    ``idle``: it waits at its poll, and no request is unanswered. ``healthy``: it does its own work; if it is reported
-    to be `slow`, one observation cannot tell whether that work has grown. Else ``inconclusive``, with the reasons.
+    ``idle``: it waits at its poll, and no request is unanswered. ``healthy``: it does its own work; if it is `reported`
+    to be slow, one observation cannot tell whether that work has grown. What a server waits for is requests; if any
+    other process is reported to be slow or to hang, whether it waits for too long cannot be told either. Else
+    ``inconclusive``, with the reasons.
     """
     if exited:
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "target_exited"])
     own = [f for f in findings if f.kind in PATH_ROWS and f.subject.tid == victim.tid]
     if sum(f.window_pct for f in own if f.attributes.get("between")) >= _LOOKS_PCT:
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "looks_for_work"])
-    in_flight = max((f.metrics.get("requests_in_flight", 0.0) for f in own), default=0.0)
+    served = [f.metrics["requests_in_flight"] for f in own if "requests_in_flight" in f.metrics]
+    in_flight = max(served, default=0.0)
     runs = victim.user_pct + victim.system_pct
+    events = sum(f.window_pct for f in own if f.attributes.get("wait") == "events")
+    if reported and events >= _IDLE_PCT and not served and victim.lost_pct < 2 * STALL_PCT:
+        return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "waits_for_events"])
     if victim.idle_pct >= _NOTHING_ASKED_PCT and victim.lost_pct < STALL_PCT and runs < _SERVES_PCT:
         if in_flight:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=[*weak, "requests_unanswered"])
         return Conclusion(verdict=Verdict.IDLE)
     unknown = sum(f.window_pct for f in own if f.attributes.get("wait") in ("unknown", "other"))
     if victim.lost_pct < 2 * STALL_PCT and unknown < STALL_PCT:
-        if slow and runs >= _WORKS_PCT:
+        if reported == "slow" and runs >= _WORKS_PCT:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["own_work"])
         return Conclusion(verdict=Verdict.HEALTHY)
     missing = [*weak, "unexplained_loss"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,6 +158,11 @@ class Objects:
         """Return a process besides `but` that holds a lock of the file."""
         locks = (row for row in self.file_locks if (row["dev"], row["ino"]) == (dev, ino) and not row["waits"])
         return next((row["pid"] for row in locks if row["pid"] not in (but, -1)), None)
+
+    def serves(self, pids: Collection[int]) -> bool:
+        """Return whether one of the processes `pids` listens for clients, or has a connection that a client made."""
+        own = (s for s in self.sockets.values() if s["pid"] in pids)
+        return any(s["state"] == "listen" or (s["state"] == "established" and self.is_accepted(s)) for s in own)
 
     def requests_in_flight(self, pid: int) -> int | None:
         """Return how many connections of the server process `pid` received data and have sent nothing since; None if

@@ -49,9 +49,10 @@ WAITS = MappingProxyType(
 RETRY = "retry"
 """First word of the detail of a sleep between failing calls that are tried again; call and error follow."""
 
-ASKS, LOOKS, NOTHING = "asks", "looks", "nothing"
-"""Values of `between` of a sleep, if the thread does no more between its sleeps than: ask a peer; look at a file or a
-directory; compare something in its memory or the time."""
+ASKS, LOOKS, NOTHING, STILL = "asks", "looks", "nothing", "still"
+"""Values of `between` of a sleep, or a wait for a peer, if the thread does no more between two of them than: ask a
+peer; look at a file or a directory; compare something in its memory or the time. Of a wait that lasts all along:
+`STILL`."""
 
 RUNNING = "running"
 """Value of `root_wait` if the thread at the end of the chain runs."""

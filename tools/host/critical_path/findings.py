@@ -87,7 +87,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         metrics["growth_ratio"] = row.growth
     if row.between:
         metrics["between_ms"] = row.between_ns / 1e6
-    if row.code == "events":
+    if row.code == "events" and world.serves(subject.pid or 0):
         metrics["requests_in_flight"] = world.objects.requests_in_flight(subject.pid or 0)
     root = row.root()
     if root is not None:

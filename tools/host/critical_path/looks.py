@@ -7,19 +7,22 @@ a peer, or looks at a file or a directory, gets next to nothing, and sleeps agai
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
 
 import polars as pl
 
-from whystall.tools.host.common.path_codes import ASKS, LOOKS, NOTHING, RETRY
+from whystall.tools.host.common.path_codes import ASKS, LOOKS, NOTHING, RETRY, STILL
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import World
 from whystall.tools.recording.store import Recording
 
 PAUSES = frozenset({"sleep", "timeout", "poll"})
+# What a peer waits for that has nothing to do: a request, time, or something that it could hand out.
+_IDLE = frozenset({"events", "timeout", "queue"})
 _ON_PEERS = frozenset({"socket", "socket_full", "connect", "dns", "events"})
 _ON_FILES = frozenset({"file", "file_lock"})
 _ON_CPU = frozenset({"cpu", "quota"})
@@ -36,11 +39,13 @@ _EACH = 0.5
 _RECEIVES = ("recvfrom", "recvmsg", "recvmmsg", "accept", "accept4")
 _SENDS = ("sendto", "sendmsg", "sendmmsg")
 _READS = ("read", "readv", "pread64", "preadv", "preadv2", "getdents", "getdents64")
-_WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2", "fsync", "fdatasync", "sendfile", "rename")
+_WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendfile")
+_STORES = ("fsync", "fdatasync", "rename", "renameat", "renameat2")
 _LOOKUPS = ("stat", "lstat", "fstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "inotify_init1")
 
 
-class _Calls(NamedTuple):
+@dataclass(frozen=True)
+class _Calls:
     """Numbers of calls of one thread, and of the bytes that they moved, by system call."""
 
     count: Counter[str]
@@ -56,25 +61,32 @@ class _Calls(NamedTuple):
 
 
 def explain_looks(recording: Recording, world: World, line: Timeline, rows: list[Row]) -> None:
+    """Fill in what little `line` does between its waits, if it only looks for work: see `_between_sleeps`,
+    `_between_answers`."""
+    calls = _calls(recording, line.tid)
+    _between_sleeps(recording, world, line, rows, calls)
+    _between_answers(world, line, rows, calls)
+
+
+def _between_sleeps(recording: Recording, world: World, line: Timeline, rows: list[Row], calls: _Calls | None) -> None:
     """Fill in `between`, `between_object` and `between_ns` of the rows of sleeps of `line`, if it only looks for work
-    between them: it sleeps for most of its time, and in between runs little, writes nothing, receives next to nothing,
-    and no call of it fails.
+    between them: it sleeps for most of its time, and in between runs little, sends and receives next to
+    nothing, and no call of it fails.
 
     Nothing is filled in without the system calls of the thread: which of them it makes, and how much they move, is the
     evidence.
     """
-    calls = _calls(recording, line.tid)
     sleeps = [row for row in rows if row.code in PAUSES]
     rounds = sum(row.count for row in sleeps)
     if calls is None or rounds < _LEAST_SLEEPS or any(row.detail.startswith(RETRY) for row in sleeps):
         return
-    if not _rests(line, rows, rounds):
+    if not _rests(line, rows, rounds, PAUSES):
         return
     what = _what(calls, rows, rounds)
     if what is None:
         return
     named = {ASKS: _peer(world, line, rows), LOOKS: _file(recording, line.pid, rounds)}.get(what, "")
-    gap = _gap_ns(world, line)
+    gap = _gap_ns(world, line, PAUSES | {"queue"})
     for row in sleeps:
         row.between, row.between_object, row.between_ns = what, named, gap
 
@@ -99,11 +111,35 @@ def _calls(recording: Recording, tid: int) -> _Calls | None:
     return _Calls(count, size)
 
 
-def _rests(line: Timeline, rows: list[Row], rounds: int) -> bool:
-    """Return whether the thread sleeps for most of its time, and hardly runs."""
+def _between_answers(world: World, line: Timeline, rows: list[Row], calls: _Calls | None) -> None:
+    """Fill in the same of waits for one peer, of a thread that does next to nothing else: it takes what a queue has for
+    it, and each request for more waits there (BLPOP, a long poll), or the peer sends by itself.
+
+    Either it stays in one wait all along, or its answers are next to nothing, and the peer, which is on this host, has
+    nothing to do meanwhile.
+    """
+    waits = [row for row in rows if row.code == "socket"]
+    rounds = sum(row.count for row in waits)
+    if not waits or not _rests(line, rows, rounds, {"socket"}):
+        return
+    still = rounds == 1 and waits[0].open_ns > 0
+    if not still:
+        roots = [row.root() for row in waits]
+        if calls is None or not all(root is not None and root[0].code in _IDLE for root in roots):
+            return
+        little = calls.bytes_of(_RECEIVES + _READS) <= _ANSWER_BYTES * rounds
+        if not little or calls.bytes_of(_SENDS + _WRITES) > _REQUEST_BYTES * rounds or calls.each(_STORES, rounds):
+            return
+    for row in waits:
+        row.between, row.between_object = (STILL, "") if still else (ASKS, _peer(world, line, rows))
+        row.between_ns = _gap_ns(world, line, {"socket", "events"})
+
+
+def _rests(line: Timeline, rows: list[Row], rounds: int, waits: Collection[str]) -> bool:
+    """Return whether the thread is in `waits` for most of its time, and hardly runs."""
     lived = max(line.alive[1] - line.alive[0], 1)
-    slept = sum(row.total_ns for row in rows if row.code in PAUSES)
-    waited = {row.code for row in rows} - PAUSES - _ON_PEERS - _ON_FILES - _ON_CPU - {"running", "absent"}
+    slept = sum(row.total_ns for row in rows if row.code in waits)
+    waited = {row.code for row in rows} - {*waits} - _ON_PEERS - _ON_FILES - _ON_CPU - {"running", "absent"}
     other = sum(row.total_ns for row in rows if row.code in waited)
     busy = line.running_ns + sum(row.total_ns for row in rows if row.code in _ON_CPU)
     return (
@@ -118,15 +154,16 @@ def _what(calls: _Calls, rows: list[Row], rounds: int) -> str | None:
     """Return what the thread does between its sleeps; None if that is more than a look."""
     waits = sum(row.count for row in rows if row.code in _ON_PEERS)
     asks = waits >= _EACH * rounds or calls.each(_RECEIVES, rounds)
-    sends = calls.each(_SENDS, rounds)
-    if calls.each(_WRITES, rounds) and (sends or not asks):
-        return None  # it writes output: a log of steps, or results
     received, read = calls.bytes_of(_RECEIVES), calls.bytes_of(_READS)
+    # a line of a log is little, too
+    if calls.bytes_of(_SENDS + _WRITES) > _REQUEST_BYTES * rounds or calls.each(_STORES, rounds):
+        return None
     if asks:
-        sent = calls.bytes_of(_SENDS + _WRITES)
-        return ASKS if received + read <= _ANSWER_BYTES * rounds and sent <= _REQUEST_BYTES * rounds else None
+        return ASKS if received + read <= _ANSWER_BYTES * rounds else None
     if calls.each(_READS + _LOOKUPS, rounds):
         return LOOKS if read <= _PAGE_BYTES * rounds else None
+    if calls.each(_WRITES, rounds):
+        return None  # it has made a step, of which it writes
     running = sum(row.total_ns for row in rows if row.code == "running")
     return NOTHING if running <= _GLANCE_NS * rounds else None
 
@@ -152,8 +189,8 @@ def _file(recording: Recording, pid: int, rounds: int) -> str:
     return paths.get(counts["file"][-1], "")
 
 
-def _gap_ns(world: World, line: Timeline) -> int:
-    """Return the median time from the end of a sleep to the start of the next one."""
-    sleeps = [wait for wait in line.waits if world.kind(line, wait).code in PAUSES | {"queue"}]
-    gaps = [max(after.start_ns - before.end_ns, 0) for before, after in pairwise(sleeps)]
+def _gap_ns(world: World, line: Timeline, codes: Collection[str]) -> int:
+    """Return the median time from the end of a wait of kind `codes` to the start of the next one."""
+    waits = [wait for wait in line.waits if world.kind(line, wait).code in codes]
+    gaps = [max(after.start_ns - before.end_ns, 0) for before, after in pairwise(waits)]
     return int(median(gaps)) if gaps else 0

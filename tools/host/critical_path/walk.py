@@ -17,7 +17,7 @@ from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
 
 _DEPTH = 12
-_KTHREADD = 2
+_INIT, _KTHREADD = 1, 2
 _ON_CPU = (RUNNING, "cpu")
 # Most waits that are followed for one table; further ones count as not followed.
 _BUDGET = 400_000
@@ -215,6 +215,11 @@ class World:
         # remote: a process that listens may have been woken by a client
         remote = not self.objects.connected(line.pid, end.waker_pid)
         return remote and end.waker_pid != line.pid and self.objects.has_remote(line.pid)
+
+    def serves(self, pid: int) -> bool:
+        """Return whether a process is a server: it listens for clients, or its parent does for it, or one connected."""
+        parents = {parent for parent, children in self.children.items() if pid in children}
+        return self.objects.serves({pid, *parents - {_INIT}})
 
     def _holder(self, line: Timeline, wait: Wait, code: str) -> Timeline | None:
         """Return the thread that holds what `wait` is for, by its owner, peer or other end.

@@ -40,13 +40,26 @@ ASKED = (("sendto", "", EMPTY), ("recvfrom", "", EMPTY))
         (sleeper(*ASKED), "asks"),
         (sleeper(("sendto", "", EMPTY), ("recvfrom", "", FULL)), ""),
         (sleeper(("sendto", "", FULL), ("recvfrom", "", EMPTY)), ""),
-        (sleeper(*ASKED, ("write", "/var/log/steps.log", 80)), ""),
+        (sleeper(*ASKED, ("write", "/var/log/asked.log", 80)), "asks"),
+        (sleeper(("write", "/var/log/steps.log", 80)), ""),
+        (sleeper(*ASKED, ("write", "/data/results", 80), ("fsync", "/data/results", 0)), ""),
         (sleeper(("getdents64", "/inbox", EMPTY)), "looks"),
         (sleeper(("read", "/data/batch.npy", FULL)), ""),
         (sleeper(), "nothing"),
         (sleeper(*ASKED, ms=300.0), ""),
     ],
-    ids=["empty answers", "full answers", "full requests", "output", "directory", "data", "clock", "busy"],
+    ids=[
+        "empty answers",
+        "full answers",
+        "full requests",
+        "log",
+        "output",
+        "results",
+        "directory",
+        "data",
+        "clock",
+        "busy",
+    ],
 )
 def test_only_a_look_between_two_sleeps_is_one(scene: Scene, what: str) -> None:
     assert between(scene)[0] == what
