@@ -206,7 +206,9 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
     code = kind.code
     if code == "events" and world.awaits_server(line, wait):
         code = "socket"
-    if code in ("queue", "lock", "events") and wait.asked_ns > 0:
+    # the time-out of an event loop's poll is its next timer, not the end of its patience
+    looping = code == "events" and wait.place.role == "event_loop"
+    if code in ("queue", "lock", "events") and wait.asked_ns > 0 and not looping:
         end = world.end_of(line, wait)
         if end is wait and wait.context == "timer":
             code = "timeout"

@@ -174,7 +174,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     line = choice.line
     rows = explain_cpu_waits(recording, world, line, rows_of(world, line))
     explain_chain_ends(recording, world, rows, bounds)
-    explain_retries(world, rows, line.tid, failed_calls(recording), _comms(recording))
+    explain_retries(world, rows, line.tid, _failures(recording, line, rows), _comms(recording))
+    explain_looks(recording, world, line, rows)
     pauses = pauses_of(world, line, _sample_period(recording))
     lag = loop_lag(world, line)
     devices = FileDevices(recording)

@@ -394,3 +394,11 @@ def test_a_thread_of_one_request_did_not_run_all_along() -> None:
     data = account_of(scene)
     assert data.thread is not None
     assert data.thread.tid == PID
+
+
+def test_the_timers_of_an_event_loop_are_its_idle_state() -> None:
+    scene = Scene().thread()
+    loop = ("select (python3.11/selectors.py:468)", "_run_once (python3.11/asyncio/base_events.py:1884)", "a (s.py:9)")
+    for second in range(12):
+        scene.wait(second, 990, "epoll_wait", asked_ns=990_000_000, context="timer", user=loop, runnable_ns=0)
+    assert {one.what for one in account_of(scene, tid=PID).rows if one.count} <= {"events", "running"}
