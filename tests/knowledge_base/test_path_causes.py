@@ -98,6 +98,9 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("collective"), "collective_wait"),
         (wait("queue", root_wait="cpu", root_detail="others", root_by="p (9)", root_pct=80.0), "cpu_contention"),
         (wait("queue", root_wait="cpu", root_by="p (9)", root_pct=80.0), "lock_wait"),
+        (wait("collective", root_wait="cpu", root_by="p (9)", root_pct=80.0), "slow_rank_on_path"),
+        (wait("collective", root_wait="cpu", root_detail="confined", root_by="p (9)", root_pct=80.0), "cpu_contention"),
+        (wait("collective", root_wait="cpu", root_detail="others", root_by="p (9)", root_pct=40.0), "collective_wait"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
