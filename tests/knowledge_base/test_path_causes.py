@@ -227,9 +227,9 @@ def test_a_quota_of_another_rank_is_the_root() -> None:
     row = wait("collective", 80.0, root_wait="quota", root_by="p (9)", root_pct=90.0)
     cgroup = {"type": "cgroup", "cgroup": "/pods/b", "pid": 9}
     words = {"waiter": f"python ({victim().tid})"}
-    held = finding("cgroup.cpu_throttled", id="quota", subject=cgroup, words=words, window_pct=72, throttled_s=6)
+    held = finding("cgroup.cpu_throttled", id="quota", subject=cgroup, words=words, window_pct=52, throttled_s=6)
     assert leader(row, held) == "cgroup_cpu_throttling"
-    assert leader(row) == "collective_wait"
+    assert leader(row) is None
 
 
 @pytest.mark.parametrize(
