@@ -74,7 +74,7 @@ class PathFormatter:
         if finding.kind == "path.pause":
             return Safe(f"{text}{self._mostly(words, metrics)}")
         meanwhile = self._meanwhile(words, metrics.get("root_pct", 0.0))
-        grows, looks = self._grows(metrics.get("growth_ratio")), self._looks(words, metrics.get("between_ms", 0.0))
+        grows, looks = self._grows(metrics.get("growth_ratio")), self._looks(words, metrics)
         return Safe(f"{text}{grows}{looks}{meanwhile}{self._remarks(words)}")
 
     def lead(self, finding: Any, who: Safe, share: Safe = _NOTHING) -> Safe:
@@ -97,15 +97,16 @@ class PathFormatter:
         words: Mapping[str, str],
         root_pct: float = 0.0,
         growth: float | None = None,
-        between_ms: float = 0.0,
+        looks: Mapping[str, float] | None = None,
     ) -> Safe:
         """Return what a thread did, where, and what the thread that it waited for did. `what`: a code of waits,
-        ``running``, or ``rest``. `growth`, `between_ms`: see `AccountRow`.
+        ``running``, or ``rest``. `growth`: see `AccountRow`;
+        `looks`: its `between_ms` and `max_ms`.
         """
         if what == REST:
             return Safe(self._texts["rest"])
         words = {**words, "wait": what}
-        remark = f"{self._grows(growth)}{self._looks(words, between_ms)}"
+        remark = f"{self._grows(growth)}{self._looks(words, looks or {})}"
         return Safe(f"{self._does(what, words)}{remark}{self._meanwhile(words, root_pct)}{self._flag(words)}")
 
     def pauses(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
@@ -127,7 +128,7 @@ class PathFormatter:
             return Safe("")
         return Safe(self._texts["grows" if growth >= _GROWS else "steady"].format(quantity(growth, "ratio")))
 
-    def _looks(self, words: Mapping[str, str], between_ms: float) -> Safe:
+    def _looks(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
         """Return how little the thread does between its sleeps; nothing if that was not found."""
         what, about = words.get("between", ""), words.get("between_object", "")
         if not what:
@@ -137,7 +138,8 @@ class PathFormatter:
         known = texts.get(what)
         if known is None:
             return Safe(texts["other"].format(self._name(short(what, _LONG))) + named)
-        return Safe(known.format(about=named, each=quantity(between_ms, "ms")))
+        most, each = (quantity(metrics.get(name, 0.0), "ms") for name in ("max_ms", "between_ms"))
+        return Safe(known.format(about=named, most=most, each=each))
 
     def _share(self, finding: Any) -> Safe:
         pct = finding.window_pct

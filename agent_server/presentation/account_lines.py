@@ -58,7 +58,8 @@ def account_text(d: Diagnosis, suffix: str, lang: Lang, budget: int | None = Non
 def _row(row: AccountRow, suffix: str, lang: Lang) -> Safe:
     texts = {name: value for name, value in row.model_dump().items() if isinstance(value, str)}
     known = {**texts, "open": "yes" if row.open else ""}
-    text = voice(suffix, lang).path.row(row.what, known, row.root_pct, row.growth, row.between_ms)
+    looks = {"between_ms": row.between_ms, "max_ms": row.max_ms or 0.0}
+    text = voice(suffix, lang).path.row(row.what, known, row.root_pct, row.growth, looks)
     return _share(row.window_pct, suffix, lang, text)
 
 
@@ -89,7 +90,8 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
             "root_detail": row.root_detail,
             **{"between": row.between, "between_object": row.between_object},
         }
-        text = say.path.row(row.what, known, row.root_pct or 0.0, row.growth, row.between_ms or 0.0)
+        looks = {"between_ms": row.between_ms or 0.0, "max_ms": row.max_ms or 0.0}
+        text = say.path.row(row.what, known, row.root_pct or 0.0, row.growth, looks)
         lines.append(_share(row.window_pct, "txt", lang, text))
     left = 100.0 - sum(row.window_pct for row in rows)
     return [*lines, *([_share(left, "txt", lang, say.path.row(REST, {}))] if left >= _NOTHING_PCT else [])]

@@ -9,6 +9,7 @@ from whystall.tools.contract.text import path_series
 from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.critical_path.looks import PAUSES
 from whystall.tools.host.critical_path.pauses import Lag, Pause
 from whystall.tools.host.critical_path.rows import ABSENT, KEPT_OFF, Row
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step, World
@@ -54,7 +55,7 @@ def path_findings(world: World, line: Timeline, rows: Sequence[Row]) -> list[Fin
 
 def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Finding:
     running = row.code == RUNNING
-    bad = _running_is_bad(row, share) if running else row.code not in _NORMAL and share >= _ABNORMAL_PCT
+    bad = _running_is_bad(row, share) if running else not _is_normal(row) and share >= _ABNORMAL_PCT
     at_end = world.objects.threads.get(subject.tid or 0)
     # a file that is still being opened has no descriptor; its path is in the call's arguments
     opened = at_end["object"] if at_end is not None and row.code == "file" and row.open_ns else ""
@@ -113,6 +114,11 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         severity(share) if bad else None,
         {name: text for name, text in attributes.items() if text},
     )
+
+
+def _is_normal(row: Row) -> bool:
+    """Return whether a wait is a thread's normal state: it has no work, or sleeps until it looks for work again."""
+    return row.code in _NORMAL or (row.code in PAUSES and bool(row.between))
 
 
 def _running_is_bad(row: Row, share: float) -> bool:
