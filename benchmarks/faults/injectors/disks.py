@@ -34,22 +34,30 @@ def _mount_point(case: Case, suffix: str = "") -> Path:
     return place
 
 
-def loop_ext4(case: Case, mib: int, backing: str = "/dev/shm", suffix: str = "") -> tuple[Path, str]:
-    """Make an ext4 on a loop device whose file is in `backing`; return its directory and device number."""
-    return _mounted_ext4(case, _image(case, mib, backing), "loop,noatime", suffix)
+def loop_ext4(
+    case: Case, mib: int, backing: str = "/dev/shm", suffix: str = "", full: bool = False
+) -> tuple[Path, str]:
+    """Make an ext4 on a loop device whose file is in `backing`; return its directory and device number.
+
+    `full`: write the file first. Where the host must find blocks for it, each sync of the baseline waits for that too.
+    """
+    return _mounted_ext4(case, _image(case, mib, backing, full), "loop,noatime", suffix)
 
 
-def _image(case: Case, mib: int, backing: str = "/dev/shm") -> Path:
+def _image(case: Case, mib: int, backing: str = "/dev/shm", full: bool = False) -> Path:
     image = Path(backing) / f"{case.name}.img"
     case.journal.add("remove_tree", str(image))
     with image.open("wb") as file:
         file.truncate(mib << 20)
+        for _ in range(mib if full else 0):
+            file.write(bytes(1 << 20))
+        os.fsync(file.fileno())
     return image
 
 
 def _mounted_ext4(case: Case, source: Path, options: str, suffix: str = "") -> tuple[Path, str]:
     """Make an ext4 and mount it as the case's directory; return that and its device number."""
-    call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(source))
+    call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", str(source))
     place = _mount_point(case, suffix)
     case.journal.add("unmount", str(place))
     call("mount", "-t", "ext4", "-o", options, str(source), str(place))
@@ -68,7 +76,7 @@ def loop_disk(
     backing: str = "/dev/shm",
 ) -> Generator[None, None, None]:
     """Put the case's data on a loop device, in memory or on a disk, and limit a process there (blkio.throttle)."""
-    _, number = loop_ext4(case, mib, backing)
+    _, number = loop_ext4(case, mib, backing, full=backing != "/dev/shm")
     place = group(case, "blkio")
     case.wrap(role, enter(place))
     yield
