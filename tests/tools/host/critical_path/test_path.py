@@ -117,6 +117,18 @@ def test_a_wait_that_never_ended_is_followed_to_the_owner_of_the_lock() -> None:
     assert found.chain.startswith("helper (4101 of 4000)")
 
 
+def test_a_join_that_never_ended_is_followed_to_the_only_other_thread() -> None:
+    scene = Scene().thread().thread(OTHER, "feeder")
+    joins = ("Thread._wait_for_tstate_lock (python3.11/threading.py:1132)", "gather (train.py:7)")
+    scene.wait(0, 12_000, "futex", lock=64, user=joins, still=True, seeded=True, runnable_ns=0)
+    writes = {"object": "pipe:[7]", "still": True, "seeded": True, "runnable_ns": 0}
+    scene.wait(0, 12_000, "write", tid=OTHER, user=("send (connection.py:384)",), **writes)
+    for tid, call in ((PID, "futex"), (OTHER, "write")):
+        scene.seen("threads", pid=PID, tid=tid, comm="feeder", state="S", syscall=call)
+    found = row(account_of(scene, tid=PID), "join")
+    assert (found.root, found.root_what) == ("feeder (4101 of 4000)", "pipe_full")
+
+
 @pytest.mark.parametrize("threads", [2000])
 def test_many_idle_threads_cost_little_and_change_no_rows(threads: int) -> None:
     scene = Scene().thread(user=60)
