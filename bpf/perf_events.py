@@ -83,7 +83,7 @@ def _refused(number: int, cpu: int) -> BpfError:
             "no_privilege", what, "run as root, or with CAP_BPF and CAP_PERFMON; in a container, allow perf_event_open"
         )
     if number in (errno.EMFILE, errno.ENFILE):
-        return BpfError("attach_failed", what, "two descriptors per CPU are needed: raise the limit (ulimit -n)")
+        return BpfError("attach_failed", what, "four descriptors per CPU are needed: raise the limit (ulimit -n)")
     if number in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
         return BpfError("attach_failed", what, "use a kernel built with CONFIG_PERF_EVENTS")
     return BpfError("attach_failed", what, "report this with the kernel version")

@@ -1,9 +1,11 @@
-"""Samples of the running threads and their stacks, by a timer per CPU."""
+"""Samples of the running threads and their stacks, by two timers per CPU."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Mapping
+from itertools import product
+from math import sqrt
 
 from whystall.bpf import layout as lay
 from whystall.bpf.capture import Stack
@@ -14,10 +16,15 @@ from whystall.bpf.samples import Place, SampleLog, Samples
 
 _STACKS = 1 << 16  # while sampling, nearly every stack is new
 _OTHER_DESCRIPTORS = 512  # other open descriptors: 120 of hooks and maps, and files of processes
+# Periods of the timers of a CPU, as multiples of the mean one: their rates sum to its rate. With a single period, work
+# that repeats at about a multiple of it is always met at the same point for a while, as if one call took that long
+# (aliasing). The golden ratio has no good approximation by a ratio of small integers, so no work does that to both.
+_GOLDEN = (1 + sqrt(5)) / 2
+_PERIODS = (_GOLDEN, 1 + _GOLDEN)
 
 
 class CpuSamples(Collector):
-    """Sample every CPU each `period_ns`."""
+    """Sample every CPU each `period_ns` on average."""
 
     shared_maps = ("stacks_emitted",)
 
@@ -45,20 +52,20 @@ class CpuSamples(Collector):
         return {lay.RECORD_SAMPLE: self._take}
 
     def attach(self, program: Program) -> list[Link]:
-        """Attach to a timer of every CPU; timers are not synchronized."""
+        """Attach to the timers of every CPU; timers are not synchronized."""
         cpus = online_cpus()
-        raise_open_files(2 * len(cpus) + _OTHER_DESCRIPTORS)
+        raise_open_files(2 * len(_PERIODS) * len(cpus) + _OTHER_DESCRIPTORS)
         links = []
         try:
-            for cpu in cpus:
-                timer = cpu_clock(cpu, self._period_ns)
+            for cpu, multiple in product(cpus, _PERIODS):
+                timer = cpu_clock(cpu, round(multiple * self._period_ns))
                 if timer is not None:
                     links.append(program.attach_to_timer(timer))
         except BaseException:
             while links:
                 links.pop().close()
             raise
-        self.timers = len(links)
+        self.timers = len(links) // len(_PERIODS)
         return links
 
     def _take(self, record: bytes) -> None:

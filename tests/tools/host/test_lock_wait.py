@@ -136,6 +136,20 @@ def test_each_threads_share_of_the_interpreter_lock() -> None:
     assert [row.kind for row in result.data.rows] == ["interpreter"]
 
 
+def test_the_interpreter_lock_is_held_by_who_keeps_the_longest_waiter_waiting() -> None:
+    """When the window ends, the waiter has the lock for a moment, and the thread that had it before waits."""
+    scene = Scene(window_s=SECONDS).thread(WAITER).thread(HOLDER, "holder")
+    for second in range(SECONDS):
+        for begin, ms, waiter, by in ((0.0, 800, WAITER, HOLDER), (0.85, 50, HOLDER, WAITER)):
+            waker = (PID, by, "x")
+            scene.wait(second + begin, ms, "futex", tid=waiter, lock=GIL, waker=waker, context="task", user=USES)
+    scene.wait(SECONDS - 0.05, 50, "futex", tid=HOLDER, lock=GIL, user=USES, still=True)
+    thread(scene, HOLDER, "use (job.py:10)", comm="holder", lock=GIL, owner_tid=WAITER)
+    scene.seen("interpreters", pid=PID, version="3.11", word=GIL, holder_tid=WAITER)
+    found = bad(locks(scene).findings)["lock.interpreter"]
+    assert (found.subject.tid, found.attributes["holder"]) == (WAITER, f"holder ({HOLDER})")
+
+
 def test_a_file_lock_names_the_process_that_has_it() -> None:
     scene = Scene(window_s=SECONDS).thread(WAITER)
     scene.wait(1, 9000, "flock", "/data/index.lock", user=("flock", "index (job.py:3)"), still=True)

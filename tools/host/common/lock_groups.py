@@ -88,11 +88,12 @@ class Group:
         """The thread that waits most."""
         return max(self.waiters.values(), key=lambda w: w.total_ns)
 
-    def ended_by(self) -> Counter[int]:
-        """Return the waiting time that each thread ended, ns by tid."""
+    def ended_by(self, waiter: Waiter | None = None) -> Counter[int]:
+        """Return the waiting time that each thread ended, ns by tid; only that of `waiter` if given."""
         found: Counter[int] = Counter()
         for part in self.ended:
-            found[part.tid] += part.end_ns - part.start_ns
+            if waiter is None or part.waiter_tid == waiter.line.tid:
+                found[part.tid] += part.end_ns - part.start_ns
         return found
 
 

@@ -165,10 +165,15 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
         if kind == "start_process" and wait.syscall in _CHILDREN:
             return Kind("child")
         if kind not in ("child", "start_process", "events") or wait.syscall not in _FUTEX:
-            return Kind(kind, _remote(names) if kind in ("memory", "file_lock") else "")
+            return Kind(kind, _remote(names) if kind in ("memory", "file_lock") else _of_terminal(kind, wait))
     if remote := _remote(names):
         return Kind("file", " ".join(filter(None, (wait.syscall, remote))))
     return _by_call(wait, names, gil_words, lock_words)
+
+
+def _of_terminal(kind: str, wait: Wait) -> str:
+    """Return the system call of a wait for a terminal: whether output or input is awaited."""
+    return wait.syscall if kind == "terminal" else ""
 
 
 def _by_call(wait: Wait, names: Sequence[str], gil_words: Collection[int], lock_words: Collection[int]) -> Kind:
@@ -204,7 +209,7 @@ def _by_call(wait: Wait, names: Sequence[str], gil_words: Collection[int], lock_
     if wait.path.startswith(_DEVICE_FILES):
         return Kind("device")
     if wait.path.startswith(("/dev/tty", "/dev/pts/", "/dev/console")):
-        return Kind("terminal")
+        return Kind("terminal", _of_terminal("terminal", wait))
     if of.startswith("socket:"):
         return Kind("socket_full" if call in _SENDS else "socket")
     if of.startswith("pipe:"):

@@ -124,13 +124,15 @@ def _sample_ns(recording: Recording) -> float:
 
 
 def _held(group: Group, lines: Mapping[int, Timeline], known: ThreadStates | None, sample_ns: float) -> Held:
-    """Return the holder of a lock: the owner read from memory if a thread still waits, else who ended most waiting."""
-    ended_by = group.ended_by()
-    owner = _owner(group, known)
+    """Return the holder of a lock: the owner read from memory if a thread still waits, else who ended most waiting of
+    the thread that waits longest. The interpreter lock changes hands too often for its last owner to matter."""
+    ended_by = group.ended_by(group.longest) or group.ended_by()
+    owner = None if group.what == "interpreter" and ended_by else _owner(group, known)
     tid = owner if owner is not None else ended_by.most_common(1)[0][0] if ended_by else None
     if tid is None:
         return _file_holder(group, known) if group.what == "file" and known is not None else Held()
-    pct = 100 * ended_by[tid] / max(group.total_ns, 1) if ended_by[tid] else None
+    waited = group.longest.total_ns if group.ended_by(group.longest) else group.total_ns
+    pct = 100 * ended_by[tid] / max(waited, 1) if ended_by[tid] else None
     line = lines.get(tid)
     if line is not None and ended_by[tid]:
         spans = [(p.start_ns, p.end_ns) for p in group.ended if p.tid == tid]

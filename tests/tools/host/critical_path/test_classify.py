@@ -116,6 +116,14 @@ CASES: list[tuple[str, Wait]] = [
     ("other", made("restart_syscall", "schedule_timeout strange_wait")),
     ("unknown", made("", "")._replace(kernel=())),
 ]
+
+
+def test_a_wait_for_a_terminal_tells_output_from_input() -> None:
+    full = made("write", "wait_woken n_tty_write file_tty_write", path="/dev/pts/0")
+    assert wait_kind(full) == Kind("terminal", "write")
+    assert wait_kind(full._replace(kernel=())) == Kind("terminal", "write")
+
+
 # Decided from more than one wait, or from its socket or cgroup.
 ELSEWHERE = {"timeout", "poll", "dns", "quota"}
 
