@@ -64,14 +64,16 @@ def choose_victim(findings: Sequence[Finding]) -> Victim | None:
     return max((_victim(f, findings, "loses_most") for f in peers), key=lambda v: v.lost_pct)
 
 
+_OWN = "user"
 _SYSTEM = ("system", "fault", "swap_in", "copy", "interrupt")
 
 
 def victim_on_path(findings: Sequence[Finding], pid: int, tid: int, comm: str, chosen_by: str) -> Victim:
     """Return thread `tid` as the victim, with its time as the rows of its critical path account for it.
 
-    Lost are waits that are not a normal state, time without a CPU, and running that is no progress (abnormal rows); of
-    an event loop also the stretches in which it does not poll, since all other requests wait meanwhile.
+    Lost are waits that are not a normal state, time without a CPU, and running that is no progress (abnormal rows, but
+    not the program's own code); of an event loop also the stretches in which it does not poll, since all other requests
+    wait meanwhile.
     """
     own = [f for f in findings if f.kind in PATH_ROWS and f.subject.tid == tid]
     runs = [f for f in own if f.kind == "path.running"]
@@ -92,12 +94,16 @@ def victim_on_path(findings: Sequence[Finding], pid: int, tid: int, comm: str, c
         runnable_pct=runnable,
         blocked_pct=max(waited - idle - runnable, 0.0),
         idle_pct=idle,
-        lost_pct=min(max(sum(f.window_pct for f in own if _bad(f)), lag), 100.0),
+        lost_pct=min(max(sum(f.window_pct for f in own if _bad(f) and not _own_code(f)), lag), 100.0),
     )
 
 
 def _bad(finding: Finding) -> bool:
     return finding.polarity is Polarity.ABNORMAL
+
+
+def _own_code(row: Finding) -> bool:
+    return row.kind == "path.running" and row.attributes.get("mode", _OWN) == _OWN
 
 
 def choose_feeder(findings: Sequence[Finding], dispatchers: Sequence[Dispatcher]) -> Victim | None:
