@@ -74,7 +74,7 @@ def test_differences_of_the_two_readings() -> None:
         ({"retransmits": (0, 30)}, "net.loss", {}),
         ({"retransmits": (0, 30), "local": "10.0.0.2:40000"}, "net.receiver_slow", {"local": "10.0.0.2:40000"}),
         ({"busy_us": (0, 9_000_000), "rwnd_limited_us": (0, 4_000_000)}, "net.receiver_slow", {}),
-        ({"busy_us": (0, 9_000_000), "rtt_us": 16_000}, "net.bandwidth", {"limit": "network"}),
+        ({"busy_us": (0, 9_000_000), "rtt_us": 30_000}, "net.bandwidth", {"limit": "network"}),
         # a small request for each round trip over a long distance
         (
             {"busy_us": (0, 9_000_000), "rtt_us": 144_000, "min_rtt_us": 143_000, "bytes_acked": (0, 5000)},
@@ -83,7 +83,7 @@ def test_differences_of_the_two_readings() -> None:
         ),
         # a full queue before a slow link loses some
         (
-            {"busy_us": (0, 9_000_000), "retransmits": (0, 15), "rtt_us": 15_000, "rtt_var_us": 2000},
+            {"busy_us": (0, 9_000_000), "retransmits": (0, 15), "rtt_us": 30_000, "rtt_var_us": 2000},
             "net.bandwidth",
             {"limit": "network"},
         ),

@@ -52,8 +52,6 @@ class Connection:
     rwnd_limited_pct: float | None
     sndbuf_limited_pct: float | None
     unacked: int | None
-    cwnd: int | None
-    """Congestion window at the end, segments."""
     recv_queue: int
     send_queue: int
     silent_ms: float | None
@@ -224,7 +222,6 @@ def _connection(
         rwnd_limited_pct=share("rwnd_limited_us"),
         sndbuf_limited_pct=share("sndbuf_limited_us"),
         unacked=known("unacked"),
-        cwnd=known("cwnd"),
         recv_queue=max(0, row["recv_queue"]),
         send_queue=max(0, row["send_queue"]),
         silent_ms=float(silent) if silent is not None and row["bytes_received"] > 0 else None,

@@ -22,13 +22,10 @@ _QUEUE_LOSS_PCT = 10.0
 # Evidence of a standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms
 # is the interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
 _QUEUE_MS = 100.0
-# Bytes in flight below which no link is full: ten segments of Ethernet, which a sender may send at once, before any
-# acknowledgement (RFC 6928). Less are messages that each wait for the way there and back. A sender that does not use
-# half of its congestion window has nothing more to send (RFC 7661, section 4.1); in slow start the window grows up to
-# twice of what is used (tcp_is_cwnd_limited in include/net/tcp.h).
-_SEGMENT = 1448
-_IN_FLIGHT = 10 * _SEGMENT
-_WINDOW_USED = 0.55
+# Bytes in flight below which no link is full: twice the ten segments of Ethernet that a sender may send before any
+# acknowledgement (RFC 6928). Less are messages that take two round trips at most, and wait for the distance. The
+# congestion window tells nothing here: it keeps the size that a faster link allowed.
+_IN_FLIGHT = 2 * 10 * 1448
 # Light in fibre takes 1 ms to go 100 km and back: 5,000 km is too far within a site (addresses of RFC 1918 and RFC
 # 4193), 30,000 km around the globe.
 _SITE_RTT_MS = 50.0
@@ -189,10 +186,7 @@ def _fills_link(connection: Connection) -> bool:
     """Return whether enough bytes are in flight on average for the link to be what limits the sender. A small request
     per round trip keeps a connection busy too, and waits for the distance."""
     sent, rtt = _rate(connection.sent_bytes, connection), connection.rtt_ms
-    if sent is None or rtt is None:
-        return False
-    window = _SEGMENT * (connection.cwnd or 0)
-    return sent * rtt / 1e3 >= max(_IN_FLIGHT, _WINDOW_USED * window)
+    return sent is not None and rtt is not None and sent * rtt / 1e3 >= _IN_FLIGHT
 
 
 def _is_stable(connection: Connection) -> bool:
