@@ -318,10 +318,10 @@ def _set_alive(recording: Recording, found: Mapping[int, Timeline]) -> None:
     for tid, line in found.items():
         events = [(w.start_ns, w.end_ns) for w in (line.waits[:1] + line.waits[-1:])]
         events += [(s.at_ns, s.at_ns) for s in (line.samples[:1] + line.samples[-1:])]
-        # without events: a thread of one reading hardly lived, a thread of all of them ran all along
-        begin = min((start for start, _ in events), default=first.get(tid, 0))
-        end = max((stop for _, stop in events), default=last.get(tid, window))
         known = tid in first
+        # without events: a thread of no or one reading hardly lived, a thread of all of them ran all along
+        begin = min((start for start, _ in events), default=first.get(tid, 0))
+        end = max((stop for _, stop in events), default=last.get(tid, 0))
         from_start = bool(line.waits and line.waits[0].seeded) or (known and first[tid] <= earliest)
         to_end = bool(line.waits and line.waits[-1].open) or (known and last[tid] >= latest)
         if not known and not readings:

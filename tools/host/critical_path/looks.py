@@ -124,8 +124,8 @@ def _between_answers(world: World, line: Timeline, rows: list[Row], calls: _Call
         return
     still = rounds == 1 and waits[0].open_ns > 0
     if not still:
-        roots = [row.root() for row in waits]
-        if calls is None or not all(root is not None and root[0].code in _IDLE for root in roots):
+        roots = {root[0].code for row in waits if (root := row.root()) is not None} - {"unknown"}
+        if calls is None or not roots or not roots <= _IDLE:
             return
         little = calls.bytes_of(_RECEIVES + _READS) <= _ANSWER_BYTES * rounds
         if not little or calls.bytes_of(_SENDS + _WRITES) > _REQUEST_BYTES * rounds or calls.each(_STORES, rounds):

@@ -377,7 +377,8 @@ class World:
     def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
         """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits, or
         the nearest sample."""
-        if line.tid not in self.lines:  # its time was not recorded
+        begin, stop = line.alive
+        if line.tid not in self.lines or end <= begin or start >= stop:  # its time was not recorded
             yield (Step(line.tid, "unknown", "", "", "", ""),), end - start
             return
         samples = line.samples_within(start, end)
