@@ -30,7 +30,8 @@ WAITS = MappingProxyType(
         "memory": "for memory to be reclaimed, or for dirty pages to be written",
         "cpu": "runnable, for a CPU; by: who ran there; detail: own (threads of its job), others, real_time, "
         "pinned (other CPUs are idle), own_pinned (own threads, more than the CPUs that they may use), "
-        "own_cpuset (the same, by the cpuset of their cgroup), confined (others, on the few CPUs that it may use)",
+        "own_cpuset (the same, by the cpuset of their cgroup), confined (others, on the few CPUs that it may use), "
+        "own_shared (own threads, although no more than the CPUs)",
         "quota": "runnable, while its cgroup has used up its CPU quota",
         "device": "for an accelerator (stream, event or device synchronise, blocking copy)",
         "collective": "for other ranks, in a collective or a barrier of ranks",

@@ -16,6 +16,8 @@ from whystall.tools.host.critical_path.walk import THROTTLED_NS, World
 from whystall.tools.recording.store import Recording
 
 _MOSTLY = 0.5
+# No neighbour is to blame for waits for a CPU that threads of the job had in this share of them.
+_OWN = 0.8
 # The other CPUs must be idle for this much more of their time to blame the thread's affinity.
 _LESS_BUSY = 0.15
 # A thread that runs or lacks a CPU for this share of the window counts as busy.
@@ -48,6 +50,8 @@ def explain_cpu_waits(recording: Recording, world: World, line: Timeline, rows: 
             )
         if row.total_ns > 0:
             row.detail = who_had_cpus(recording, world, line, row)
+            if not row.detail and _by_own(world, line, row) >= max(_OWN * row.by.total(), _MOSTLY * row.total_ns):
+                row.detail = "own_shared"
             found.append(row)
     return sorted(found, key=lambda row: -row.total_ns)
 
@@ -77,7 +81,7 @@ def who_had_cpus(recording: Recording, world: World, line: Timeline, row: Row) -
     known = row.by.total()
     if known < _MOSTLY * row.total_ns:
         return ""
-    own = sum(took for (pid, _), took in row.by.items() if pid in world.target or pid == line.pid) >= _MOSTLY * known
+    own = _by_own(world, line, row) >= _MOSTLY * known
     crowded = own and _busy_threads(world, affinity, allowed) > (len(allowed) or host)
     if not 0 < len(allowed) < host:
         return ("own" if crowded else "") if own else "others"
@@ -87,6 +91,11 @@ def who_had_cpus(recording: Recording, world: World, line: Timeline, row: Row) -
     if _others_less_busy(recording):
         return "pinned"
     return ("own_pinned" if crowded else "") if own else "others"
+
+
+def _by_own(world: World, line: Timeline, row: Row) -> int:
+    """Return the time of the row's waits in which threads of the job had the CPU, ns."""
+    return sum(took for (pid, _), took in row.by.items() if pid in world.target or pid == line.pid)
 
 
 def real_time_hogs(recording: Recording, line: Timeline) -> list[RealTimeThread]:

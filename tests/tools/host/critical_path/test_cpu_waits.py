@@ -157,3 +157,11 @@ def test_a_chain_ends_in_a_process_that_others_keep_off_the_cpu(
     assert (row.root_what, row.root_detail) == ("cpu", detail)
     assert ("spinner (77)" in row.chain) is bool(detail)
     assert not [f for f in findings if f.kind == "cgroup.cpu_throttled"]
+
+
+@pytest.mark.parametrize(("by", "detail"), [(PID, "own_shared"), (99, "others")])
+def test_no_neighbour_is_blamed_for_waits_behind_few_own_threads(by: int, detail: str) -> None:
+    scene = Scene().thread(user=50)
+    for second in range(12):
+        scene.wait(second, 500, "", state="R", runnable_ns=500_000_000, ran_pid=by, ran_comm="rank")
+    assert judged(scene)[0].detail == detail
