@@ -59,16 +59,16 @@ def of_column(table: str, column: str) -> Privacy | None:
 
 PUBLIC_ATTRIBUTES = _names(
     # codes, calls, errors, yes and no; functions of the kernel; CPUs, ranks and counts
-    "advice answer between brief cpus direct direction error event evidence expected files found frame_kind in_flight"
-    " kernel_path limit limit_file lock main_wait mode moves open operation operations own peers policy processes proof ranks"
-    " reason role root_detail root_wait state syscall wait what"
+    "advice answer between brief cpus direct direction error event evidence expected files found frame_kind"
+    " in_flight kernel_path limit limit_file lock main_wait mode moves open operation operations own peers policy"
+    " processes proof ranks reason role root_detail root_wait state syscall wait what"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
-    "accelerator between_object by callee chain code cycle detail device example filesystem function holder holder_code"
-    " holder_doing interrupt limit_of local main mostly mount name neighbour object path peer peer_code root_by root_code"
-    " root_object stack user_path via waiter waker"
+    "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
+    " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object path peer"
+    " peer_code root_by root_code root_object stack user_path via waiter waker"
 )
 """Attributes of findings that may contain a private name: they are made of private columns."""
 
