@@ -71,17 +71,29 @@ def next_tools(
     """Return the tools that can decide open causes, most causes per cost first; empty when none is open.
 
     All useful tools are named: one window runs them together, and a cause is confirmed only by a second mechanism. A
-    tool that would only corroborate is not run. `signs`: as `Case.signs`; causes that require a sign and show none are
-    skipped.
+    tool that would only corroborate is not run, nor one that decides by what a cheaper one finds too. `signs`: as
+    `Case.signs`; causes that require a sign and show none are skipped.
     """
     worth: dict[str, float] = {}
     wanted = [a for a in assessments if _open(a) and (signs is None or not causes[a.cause].signs or a.cause in signs)]
-    deciding = {name for assessment in wanted for name in causes[assessment.cause].examined_by}
+    deciding = {name for a in wanted for name in _deciding(causes[a.cause], tools)}
     for assessment in wanted:
         for name, tool in tools.items():
             if name in deciding and name not in ran and is_relevant(tool, causes[assessment.cause]):
                 worth[name] = worth.get(name, 0.0) + 1 / tool.cost
     return sorted(worth, key=lambda name: (-worth[name], name))
+
+
+def _deciding(cause: Cause, tools: Mapping[str, Tool[Any, Any]]) -> list[str]:
+    """Return the tools that examine a cause, without those of which a cheaper one finds all that decides it."""
+    kinds = {p.kind for p in (*cause.primary, *cause.required, *cause.against)}
+    able = [tools[name] for name in cause.examined_by if name in tools]
+
+    def is_covered(tool: Tool[Any, Any]) -> bool:
+        found = tool.kinds & kinds
+        return bool(found) and any(found <= other.kinds and other.cost < tool.cost for other in able)
+
+    return [tool.name for tool in able if not is_covered(tool)]
 
 
 def is_relevant(tool: Tool[Any, Any], cause: Cause) -> bool:

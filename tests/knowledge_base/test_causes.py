@@ -88,7 +88,7 @@ PATH = {
     "recurring_pause",
     "waiting_for_person",
 }
-HOST_BOUND = {"core_neighbour", "forced_migrations", "softirq_steal", "host_bound_dispatch", "late_wakeups"}
+HOST_BOUND = {"core_neighbour", "forced_migrations", "host_bound_dispatch", "late_wakeups"}
 CJK = re.compile(r"[\u4e00-\u9fff]")
 
 
@@ -251,6 +251,16 @@ def test_remedies_are_ranked_by_gain_then_effort() -> None:
             id="a quota, by the scheduler and by its counter",
         ),
         pytest.param([finding("irq.steal", window_pct=20)], {"softirq_steal"}, id="interrupts"),
+        pytest.param(
+            [finding("irq.steal", window_pct=9), finding("path.running", words={"mode": "interrupt"}, window_pct=60)],
+            {"softirq_steal"},
+            id="interrupts that are sampled, but only partly timed",
+        ),
+        pytest.param(
+            [finding("path.running", words={"mode": "interrupt"}, window_pct=60)],
+            set(),
+            id="interrupts in samples only",
+        ),
         pytest.param([finding("sched.migrations", window_pct=6)], {"forced_migrations"}, id="moved to and fro"),
         pytest.param(
             [finding("accel.host_bound", words={"reason": "running"}, window_pct=30)],

@@ -96,7 +96,7 @@ def test_remedies_of_other_causes_are_struck() -> None:
 def test_no_look_is_taken_for_an_examination_that_was_none() -> None:
     """Of what no tool looked at, nothing may be said, good or bad."""
     held = solved("checkpoint")
-    for claim in ("The network is not congested.", "No GPU waits.", "Interrupts are not the cause."):
+    for claim in ("The network is not congested.", "No GPU waits."):
         said = ModelConclusion(chain=[Link(claim=claim, findings=[cited(held, "file.slow_sync")])])
         assert ground(said, held).codes == ["not_examined"], claim
 

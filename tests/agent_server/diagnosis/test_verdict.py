@@ -11,7 +11,7 @@ from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.rules import next_tools
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
 from whystall.agent_server.diagnosis.victim import choose_victim
-from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.causes import considered_for, load_causes
 from whystall.knowledge_base.models import Assessment, CauseState, Pattern, Verdict, Victim
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.kinds import KINDS
@@ -435,6 +435,14 @@ def test_all_that_is_open_is_looked_at_and_nothing_twice() -> None:
     assert next_tools(CAUSES, open_, TOOLS, ALL) == []
     closed = [Assessment(cause=c, state=CauseState.RULED_OUT, by=["fileslower"]) for c in CAUSES]
     assert next_tools(CAUSES, closed, TOOLS, ["host_snapshot", "fileslower"]) == []
+
+
+def test_a_tool_is_not_run_for_what_a_cheaper_one_finds() -> None:
+    """Interrupts are timed by `interrupts`; a trace of the scheduler is for symptoms of an idle accelerator."""
+    open_ = [Assessment(cause="softirq_steal", state=CauseState.NOT_EXAMINED)]
+    slow, idle = (considered_for(CAUSES, symptom) for symptom in ("training is slow", "GPU idle"))
+    assert next_tools(slow, open_, TOOLS, ["host_snapshot"]) == ["interrupts"]
+    assert set(next_tools(idle, open_, TOOLS, ["host_snapshot"])) == {"interrupts", "host_bound"}
 
 
 def test_a_culprits_file_brings_its_disk_along_unless_several_could_be_meant() -> None:

@@ -188,6 +188,16 @@ def test_a_target_confined_to_one_full_cpu_is_saturated_though_the_host_is_not()
     assert of(result, "cpu.neighbour") == []  # who ran on that CPU is not known
 
 
+@pytest.mark.parametrize(("softirq_s", "bound"), [(0.1, 1.0), (0.3, 3.0), (1.0, None)])
+def test_interrupts_of_all_cpus_bound_those_of_each(softirq_s: float, bound: float | None) -> None:
+    """On two CPUs over 10 s: what they take together is the most that one of them spends."""
+    idle = 15 - softirq_s
+    result = judge({"cpu_softirq_ns": (0.0, softirq_s * S), "cpu_idle_ns": (0.0, idle * S)})
+    found = [f.metrics["cpu_pct"] for f in of(result, "irq.load")]
+    assert found == ([] if bound is None else [pytest.approx(bound)])
+    assert all(f.polarity is Polarity.NORMAL for f in result.findings if f.kind == "irq.load")
+
+
 def test_busy_cpus_without_a_queue_are_a_job_at_work() -> None:
     result = judge({**SATURATED, "runnable": (2, 2), "psi_cpu_some_us": (0.0, 1e5)})
     assert "cpu.saturated" not in abnormal(result)
@@ -348,7 +358,7 @@ def test_faults_for_memory_that_is_not_kept_are_abnormal(faults: int, grown_byte
 def test_without_a_target_no_thread_or_neighbour_is_named() -> None:
     result = judge(everything=True, processes=pair(PROCESS, user_ns=9 * S, major_faults=600))
     kinds = {f.kind for f in result.findings}
-    assert kinds == {"process.major_faults", "cpu.saturated", "memory.reclaim", "memory.swap"}
+    assert kinds == {"process.major_faults", "cpu.saturated", "irq.load", "memory.reclaim", "memory.swap"}
     assert [f.metrics["rate"] for f in of(result, "process.major_faults")] == [60.0]
 
 

@@ -77,7 +77,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
     metrics: dict[str, float | None] = {
         "window_pct": min(share, 100.0),
         "total_ms": row.total_ns / 1e6,
-        "count": row.count,
+        "count": None if running else row.count,  # of what runs only samples are counted
         "max_ms": row.longest_ns / 1e6 if row.took else None,
         "p50_ms": row.typical_ns / 1e6 if row.took else None,
         "asked_ms": row.requested_ns / 1e6 if row.requested_ns is not None else None,

@@ -279,7 +279,8 @@ def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
         if natives:
             row.interpreted_ns = (row.interpreted_ns or 0) + (took if sample.place.interpreted else 0)
     for row in rows.values():
-        if row.code == RUNNING and row.total_ns >= _JUDGED * line.running_ns and row.place.function is not None:
+        own = row.code == RUNNING and row.mode == "user"
+        if own and row.total_ns >= _JUDGED * line.running_ns and row.place.function is not None:
             row.growth = growth_of(line, row.place.function)
 
 

@@ -16,7 +16,7 @@ class Pressure(Model):
 
 
 class Cpu(Model):
-    """All CPUs together; the parts add up to 100. `user` includes nice and guests, `system` interrupts."""
+    """All CPUs together; the parts add up to 100. `user` includes nice and guests, `system` includes `interrupt`."""
 
     cpus: int
     user_pct: float
@@ -24,6 +24,7 @@ class Cpu(Model):
     iowait_pct: float
     steal_pct: float
     idle_pct: float
+    interrupt_pct: float = 0.0
     context_switches: float | None = None
 
 

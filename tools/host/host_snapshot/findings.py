@@ -69,6 +69,7 @@ def findings(m: Measures, target: Target) -> list[Finding]:
         *_major_faults(m),
         *_minor_faults(m),
         *saturated,
+        *_interrupts(m),
         *_neighbours(m, delayed, saturated),
         *_throttled(m, target),
         *_memory(m),
@@ -249,6 +250,14 @@ def _cpu_saturated(m: Measures) -> list[Finding]:
     }
     cpus = {"cpus": m.target_cpu_list} if _confined(m) and m.target_cpu_list else None
     return [finding("cpu.saturated", _HOST, m.span, metrics, bad, cpus)]
+
+
+def _interrupts(m: Measures) -> list[Finding]:
+    """Return that no CPU spends much time in handlers of interrupts, if all CPUs together spend little."""
+    cpu = m.tables.cpu
+    if cpu is None or cpu.interrupt_pct * cpu.cpus >= NOTICEABLE_PCT:
+        return []
+    return [finding("irq.load", _HOST, m.span, {"cpu_pct": cpu.interrupt_pct * cpu.cpus})]
 
 
 def _neighbours(m: Measures, delayed: list[ThreadTime], saturated: list[Finding]) -> list[Finding]:

@@ -159,6 +159,7 @@ def _cpu(counters: HostCounters) -> data.Cpu | None:
         iowait_pct=share("iowait"),
         steal_pct=share("steal"),
         idle_pct=share("idle"),
+        interrupt_pct=share("irq", "softirq"),
         context_switches=counters.rate("context_switches"),
     )
 

@@ -74,7 +74,7 @@ TOOL = Tool(
     kinds=frozenset(
         {
             *("thread.time", "sched.runqueue_delay", "process.system_time", "process.io_wait", "process.major_faults"),
-            "process.minor_faults",
+            *("process.minor_faults", "irq.load"),
             *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
             *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated", "disk.neighbour"),
             *("filesystem.full", "cgroup.io_limit"),
