@@ -132,6 +132,23 @@ def _io_bytes(case: Case, role: str = "job", key: str = "write_bytes") -> float:
     raise KeyError(key)
 
 
+def _minor_faults(case: Case, role: str = "job") -> float:
+    return _stat(case, role, 10)
+
+
+def _open_files(case: Case, role: str = "job") -> float:
+    return float(len(list(Path(f"/proc/{case.pids[role]}/fd").iterdir())))
+
+
+def _softirqs(case: Case, name: str, cpu: int) -> float:
+    """Return how often a CPU ran a kind of softirq (/proc/softirqs)."""
+    for line in Path("/proc/softirqs").read_text().splitlines():
+        words = line.split()
+        if words[0] == name + ":":
+            return float(words[1 + cpu])
+    raise KeyError(name)
+
+
 def _rss_mib(case: Case, role: str = "job") -> float:
     return _status(case, role, "VmRSS") / 1024
 
@@ -265,6 +282,8 @@ COUNTERS: Mapping[str, Callable[..., float]] = {
     "voluntary_switches": _voluntary,
     "involuntary_switches": _involuntary,
     "major_faults": _major_faults,
+    "minor_faults": _minor_faults,
+    "softirqs": _softirqs,
     "child_cpu_pct": _child_cpu_pct,
     "system_pct": _system_pct,
     "io_bytes": _io_bytes,
@@ -279,6 +298,7 @@ COUNTERS: Mapping[str, Callable[..., float]] = {
 LEVELS: Mapping[str, Callable[..., float]] = {
     "rss_mib": _rss_mib,
     "in_state": _in_state,
+    "open_files": _open_files,
     "file_value": _file_number,
     "rtt_ms": _rtt_ms,
     "children_private_mib": _children_private_mib,

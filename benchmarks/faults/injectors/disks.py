@@ -106,14 +106,36 @@ def disk_of_image(case: Case, write_mib_s: float, mib: int = 320, role: str = "j
     The limit is that of the root cgroup for the host's device, so that it does not depend on who writes.
     """
     host, number = loop_ext4(case, 2 * mib)
-    root = Path("/sys/fs/cgroup/blkio")
-    limit = root / "blkio.throttle.write_bps_device"
-    if not limit.exists():
-        raise CaseError("no cgroup controller blkio (v1)")
+    limit = _limit_of_all_writers()
     loop_ext4(case, mib, str(host), "-data")
-    case.wrap(role, enter(root))  # the loop driver serves one cgroup's requests in their order
+    case.wrap(role, enter(limit.parent))  # the loop driver serves one cgroup's requests in their order
     case.journal.add("write", str(limit), f"{number} 0")
     yield
+    limit.write_text(f"{number} {int(write_mib_s * (1 << 20))}")
+
+
+def _limit_of_all_writers() -> Path:
+    """Return the file that limits the writes of the root cgroup, of which the kernel's flusher threads are part."""
+    limit = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device")
+    if not limit.exists():
+        raise CaseError("no cgroup controller blkio (v1)")
+    return limit
+
+
+def dirty_disk(case: Case, write_mib_s: float, dirty_mib: int, mib: int = 512) -> Generator[None, None, None]:
+    """Put the case's data on a loop device; later it writes slowly, and little of its data may be dirty.
+
+    `strict_limit` and `max_bytes` of the device's backing_dev_info (Linux 6.2) hold its writers back.
+    """
+    _, number = loop_ext4(case, mib)
+    limit = _limit_of_all_writers()
+    backing = Path("/sys/class/bdi") / number
+    if not (backing / "max_bytes").exists():
+        raise CaseError("this kernel cannot bound the dirty data of a disk")
+    case.journal.add("write", str(limit), f"{number} 0")
+    yield
+    (backing / "strict_limit").write_text("1")
+    (backing / "max_bytes").write_text(str(dirty_mib << 20))
     limit.write_text(f"{number} {int(write_mib_s * (1 << 20))}")
 
 

@@ -36,3 +36,9 @@ def neighbour(case: Case, program: str, count: int = 1, role: str = "other") -> 
         path = case.install_program(PARTS / program, "worker.py")
         name = role if number == 0 else f"{role}{number + 1}"
         case.spawn(name, [sys.executable, str(path), case.facts["directory"]])
+
+
+def open_file_limit(case: Case, files: int, role: str = "job") -> Generator[None, None, None]:
+    """Limit the open files of a process (RLIMIT_NOFILE) from its start."""
+    case.wrap(role, ["prlimit", f"--nofile={files}"])
+    yield

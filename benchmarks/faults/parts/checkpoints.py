@@ -1,4 +1,4 @@
-"""Save a checkpoint after every few steps; try again if that fails."""
+"""Save a checkpoint after every few steps; try again if that fails. `durable`: with fsync, which is the default."""
 
 import os
 import time
@@ -22,7 +22,8 @@ class Callbacks(Hooks):
                 with open(path, "wb") as file:
                     file.write(self.data)  # mark: write
                     file.flush()
-                    os.fsync(file.fileno())  # mark: sync
+                    if self.job.settings.get("durable", True):
+                        os.fsync(file.fileno())  # mark: sync
                 return
             except OSError as error:
                 self.job.emit("failed", errno=error.errno)
