@@ -311,10 +311,10 @@ class PathFormatter:
         return Safe("".join(f"{comma}{part}" for part in parts) + self._flag(words))
 
     def _flag(self, words: Mapping[str, str]) -> Safe:
-        """Return the notes that it was for short-lived processes, and that the wait did not end, unless its kind is
-        usually open."""
+        """Return the notes that it was for short-lived or killed processes, and that the wait did not end, unless its
+        kind is usually open."""
         open_ = words.get("open") == "yes" and words.get("wait") not in _USUAL
-        found = {"brief": words.get("brief") == "yes", "open": open_}
+        found = {**{name: words.get(name) == "yes" for name in ("brief", "killed")}, "open": open_}
         comma = self._words["marks"]["comma"]
         return Safe("".join(f"{comma}{self._words['flags'][name]}" for name, shown in found.items() if shown))
 

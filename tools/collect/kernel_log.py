@@ -7,8 +7,8 @@ Format of records: Documentation/ABI/testing/dev-kmsg of the kernel. The two lin
     3,2033,25320993947,-;Memory cgroup out of memory: Killed process 19763 (python3) total-vm:221368kB,
         anon-rss:32512kB, file-rss:6632kB, shmem-rss:0kB, UID:0 pgtables:124kB oom_score_adj:0
 
-The first one exists since Linux 5.0. Records from user space have a facility other than 0, so processes cannot forge
-these.
+The first one exists since Linux 5.0, and only for the first ten kills in five seconds (``oom_rs``). Records from user
+space have a facility other than 0, so processes cannot forge these.
 """
 
 from __future__ import annotations
@@ -31,27 +31,31 @@ _KILL = re.compile(
     rb"^oom-kill:constraint=[A-Z_]+,.*?(?:(?:,oom_memcg=(?P<limit>/.*?)|,global_oom),task_memcg=(?P<group>/.*))?"
     rb",task=(?P<comm>.{0,64}),pid=(?P<pid>\d+),uid=\d+$"
 )
-_KILLED = re.compile(rb"Killed process (?P<pid>\d+) \(.*\) total-vm:\d+kB, anon-rss:(?P<anon>\d+)kB")
+_KILLED = re.compile(
+    rb"^(?P<what>Memory cgroup out of memory|Out of memory).*: Killed process (?P<pid>\d+) \((?P<comm>.{0,64})\) "
+    rb"total-vm:\d+kB, anon-rss:(?P<anon>\d+)kB"
+)
 _KERNEL = 8
 """Lower priorities are of facility 0, the kernel's."""
 
 
 class OomKill(NamedTuple):
-    """A killed process. `cgroup`: its own, `limit_cgroup`: the one whose limit was reached, empty for the host's
-    memory. `anon_bytes` -1: unknown. `time_us`: by the log's clock, which may differ from CLOCK_MONOTONIC by seconds.
+    """A killed process. `cgroup`: its own, None if it was not logged; `limit_cgroup`: the one whose limit was reached,
+    empty for the host's memory, or if not logged. `anon_bytes` -1: unknown. `time_us`: by the log's clock, which may
+    differ from CLOCK_MONOTONIC by seconds.
     """
 
     time_us: int
     pid: int
     comm: str
-    cgroup: str
+    cgroup: str | None
     limit_cgroup: str
     anon_bytes: int
 
 
 def oom_kills(records: list[bytes]) -> list[OomKill]:
     """Return the kills among `records` of /dev/kmsg."""
-    kills: list[OomKill] = []
+    kills: dict[int, OomKill] = {}
     for raw in records:
         record = _RECORD.match(raw)
         if record is None or int(record["priority"]) >= _KERNEL:
@@ -59,12 +63,13 @@ def oom_kills(records: list[bytes]) -> list[OomKill]:
         text = record["text"]
         if (kill := _KILL.match(text)) is not None:
             group, limit = (clean_path(kill[name]) if kill[name] else "" for name in ("group", "limit"))
-            kills.append(OomKill(int(record["time_us"]), int(kill["pid"]), clean(kill["comm"]), group, limit, -1))
-        elif (killed := _KILLED.search(text)) is not None:
-            for index, one in enumerate(kills):
-                if one.pid == int(killed["pid"]):
-                    kills[index] = one._replace(anon_bytes=int(killed["anon"]) * 1024)
-    return kills
+            pid = int(kill["pid"])
+            kills[pid] = OomKill(int(record["time_us"]), pid, clean(kill["comm"]), group, limit, -1)
+        elif (killed := _KILLED.match(text)) is not None:
+            pid, of_host = int(killed["pid"]), killed["what"].startswith(b"Out")
+            alone = OomKill(int(record["time_us"]), pid, clean(killed["comm"]), "" if of_host else None, "", -1)
+            kills[pid] = kills.get(pid, alone)._replace(anon_bytes=int(killed["anon"]) * 1024)
+    return list(kills.values())
 
 
 class KernelLog:

@@ -8,7 +8,7 @@ above `_ROLLUP_BYTES`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from whystall.tools.collect import proc_parse as parse
@@ -206,24 +206,34 @@ class MemoryUse:
         """Return the kills from the log, and those shown by counters only, without those of unrelated processes."""
         now = self._clock()
         groups = {*self._group_of.values(), *self._places}
-        own = [
-            (at_ns, kill)
-            for at_ns, kill in self._kills
-            if not self._target.pids or kill.pid in self._seen or kill.cgroup in groups
+        risen = {name: last - first for name, (first, last) in self._counts.items() if name and last > first}
+        own = []
+        for at_ns, kill in self._kills:
+            group = kill.cgroup if kill.cgroup is not None else self._group_of_kill(kill.pid, risen)
+            if group is not None and (not self._target.pids or kill.pid in self._seen or group in groups):
+                own.append((at_ns, kill, group))
+        rows: list[Row] = [
+            (at, k.pid, k.comm, group, k.limit_cgroup, k.anon_bytes, "counter" if k.cgroup is None else "log")
+            for at, k, group in own
         ]
-        rows: list[Row] = [(at, k.pid, k.comm, k.cgroup, k.limit_cgroup, k.anon_bytes, "log") for at, k in own]
-        logged = {kill.pid for _, kill in own}
+        logged = {kill.pid for _, kill, _ in own}
         vanished = [
             Vanished(p.pid, p.comm, self._group_of[p.pid, p.start_ticks], p.anon_bytes)
             for pid, p in self._seen.items()
             if pid not in self._alive and pid not in logged
         ]
         signals = {one.pid: exit_signal(self._root / str(one.pid) / "stat") for one in vanished}
-        risen = {name: last - first for name, (first, last) in self._counts.items() if name}
-        for one, group in counted_kills(vanished, signals, risen, [kill.cgroup for _, kill in own]):
+        for one, group in counted_kills(vanished, signals, risen, [group for *_, group in own]):
             named = (one.pid, one.comm, group, "", one.anon_bytes) if one else (_UNKNOWN, "", group, "", _UNKNOWN)
             rows.append((now, *named, "counter"))
         return rows
+
+    def _group_of_kill(self, pid: int, risen: Collection[str]) -> str | None:
+        """Return the cgroup of a killed process that was not logged: its own if it was read, else the only one whose
+        counter has risen."""
+        if (process := self._seen.get(pid)) is not None:
+            return self._group_of[pid, process.start_ticks]
+        return next(iter(risen)) if len(risen) == 1 else None
 
     def _blind_spots(self) -> list[tuple[str, str]]:
         spots = []

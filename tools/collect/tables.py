@@ -256,7 +256,8 @@ MEMORY_USE = {
     ),
     # Processes that the kernel killed for lack of memory. cgroup: its own, empty if unknown; limit_cgroup: whose limit
     # was reached, empty: the host's memory, or unknown. pid -1: the counter of `cgroup` rose, and which process was
-    # killed is unknown. source: log (/dev/kmsg), counter (the process vanished while its cgroup's counter rose).
+    # killed is unknown. source: log (/dev/kmsg), counter (the process vanished while its cgroup's counter rose, or the
+    # log names the process, and counters the cgroup).
     "oom_kills": _schema("at_ns pid comm:str cgroup:str limit_cgroup:str anon_bytes source:str"),
 }
 

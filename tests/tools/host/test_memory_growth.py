@@ -69,6 +69,14 @@ def test_the_log_names_the_killed_process_and_both_cgroups(tmp_path: Path) -> No
     assert (absent.denied, absent.read()) == (True, [])
 
 
+def test_a_kill_whose_first_line_was_suppressed_has_no_cgroup() -> None:
+    """The kernel logs the cgroups of ten kills in five seconds, and the name of every killed process."""
+    second = b"3,9,%d,-;%s: Killed process %d (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB\n"
+    of_group, of_host = (b"Memory cgroup out of memory", b"Out of memory")
+    later = [second % (5, of_group, 20), second % (6, of_host, 21)]
+    assert oom_kills(LOG[:4] + later)[1:] == [(5, 20, "python3", None, "", 8192), (6, 21, "python3", "", "", 8192)]
+
+
 def test_counters_name_a_process_only_if_all_that_vanished_there_are_accounted_for() -> None:
     one, other = Vanished(7, "a", "/job", 5), Vanished(8, "b", "/job", 6)
     assert counted_kills([one], {}, {"/job": 1, "/x": 0}, []) == [(one, "/job")]
@@ -163,6 +171,15 @@ def test_the_oom_kill_of_the_target_is_named_with_cgroup_and_limit() -> None:
     (finding,) = of(scene, "memory.oom_kill", target_exited=True)
     assert (finding.subject.pid, finding.subject.cgroup, finding.attributes["limit_of"]) == (PID, "/job/a", "/job")
     assert (finding.metrics["limit_bytes"], finding.window_pct) == (22 * MIB, 100)
+
+
+def test_of_many_alike_that_were_killed_two_are_listed() -> None:
+    scene = growing(2 * MIB, 22 * MIB)
+    for pid in (20, 21, 22, PID):
+        kill = {"at_ns": 9_000_000_000, "pid": pid, "comm": "train", "cgroup": "/job/a", "limit_cgroup": "/job"}
+        scene.tables.setdefault("memory_use.oom_kills", []).append({**kill, "anon_bytes": MIB, "source": "log"})
+    found = of(scene, "memory.oom_kill", target_exited=True)
+    assert [(f.subject.pid, "window_pct" in f.metrics) for f in found] == [(20, False), (21, False), (PID, True)]
 
 
 def test_without_the_collector_a_kill_is_found_by_the_counters_of_the_cgroup() -> None:

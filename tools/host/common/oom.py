@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import polars as pl
@@ -16,6 +17,8 @@ HOST = "host"
 # Least share of its limit that a cgroup used at its fullest reading, if it ran out of memory.
 _FULL = 0.8
 _MOST = 8
+# Kills of processes of one name and cgroup that are listed.
+_ALIKE = 2
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,20 @@ def kills(recording: Recording) -> list[Kill]:
 def findings(recording: Recording, found: list[Kill]) -> list[Finding]:
     """Return a finding per killed process, and one per cgroup whose killed processes are unknown.
 
-    The share of the window is the time after the kill; the whole window if the target was killed.
+    The share of the window is the time after the kill, the whole window if the target was killed; of other processes
+    there is none. Of several that have the same name and cgroup, two are listed.
     """
     manifest = recording.manifest
     whole = manifest.window_ns
     made = []
-    for kill in [kill for kill in found if kill.pid is not None][:_MOST]:
+    listed: Counter[tuple[str | None, str]] = Counter()
+    for kill in [kill for kill in found if kill.pid is not None]:
         mine = kill.pid in manifest.target.pids
+        listed[kill.comm, kill.cgroup] += 1
+        if len(made) >= _MOST or (listed[kill.comm, kill.cgroup] > _ALIKE and not mine):
+            continue
         lost = 100.0 if mine and manifest.target_exited else 100 * (whole - kill.at_ns) / max(whole, 1)
-        metrics = {"anon_bytes": kill.anon_bytes, "limit_bytes": kill.limit_bytes, "window_pct": lost if mine else 0.0}
+        metrics = {"anon_bytes": kill.anon_bytes, "limit_bytes": kill.limit_bytes, "window_pct": lost if mine else None}
         subject = Subject(type="process", pid=kill.pid, comm=kill.comm, cgroup=kill.cgroup or None)
         limit = {"limit_of": kill.limit_of} if kill.limit_of else {}
         made.append(finding("memory.oom_kill", subject, window(whole), metrics, Severity.CRITICAL, limit))

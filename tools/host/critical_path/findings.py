@@ -74,6 +74,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
     else:
         attributes |= {"wait": row.code, "open": "yes" if row.open_ns >= _OPEN * row.total_ns else "no"}
         attributes |= {"between": row.between, "between_object": row.between_object}
+        attributes["killed"] = "yes" if row.killed_ns >= _MOSTLY * row.total_ns else ""
     metrics: dict[str, float | None] = {
         "window_pct": min(share, 100.0),
         "total_ms": row.total_ns / 1e6,

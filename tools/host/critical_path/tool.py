@@ -34,6 +34,7 @@ from whystall.tools.host.critical_path.findings import (
     root_label,
 )
 from whystall.tools.host.critical_path.folded import folded_path
+from whystall.tools.host.critical_path.kills import explain_kills
 from whystall.tools.host.critical_path.looks import PAUSES, explain_looks, reads_each_time
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
 from whystall.tools.host.critical_path.real_time import real_time_findings
@@ -176,6 +177,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     explain_chain_ends(recording, world, rows, bounds)
     explain_retries(world, rows, line.tid, _failures(recording, line, rows), _comms(recording))
     explain_looks(recording, world, line, rows)
+    explain_kills(recording, world, rows)
     pauses = pauses_of(world, line, _sample_period(recording))
     lag = loop_lag(world, line)
     devices = FileDevices(recording)

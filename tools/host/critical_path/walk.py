@@ -160,10 +160,14 @@ class World:
         line = self.lines.get(tid)
         return line.comm if line is not None else self.names.get(tid, "")
 
+    def pid_of(self, tid: int) -> int:
+        """Return the process of a thread; 0 if unknown."""
+        line = self.lines.get(tid)
+        return line.pid if line is not None else self._pids.get(tid, 0)
+
     def is_brief(self, tid: int) -> bool:
         """Return whether a thread is in a process that started and ended within the window."""
-        line = self.lines.get(tid)
-        pid = line.pid if line is not None else self._pids.get(tid, 0)
+        pid = self.pid_of(tid)
         return pid > 0 and bool(self.resident) and pid not in self.resident
 
     def _may_send(self, line: Timeline, end: Wait, code: str) -> bool:

@@ -61,6 +61,21 @@ def test_workers_that_come_and_go_within_the_window_are_told_from_those_that_sta
     assert waits.attributes.get("brief") == brief
 
 
+@pytest.mark.parametrize(("killed", "words"), [(10, "yes"), (4, None)])
+def test_waits_for_children_that_were_killed_are_told_from_others(killed: int, words: str | None) -> None:
+    scene = Scene().process(PID, "train").thread(user=30)
+    for second in range(12):
+        child = 6000 + second
+        scene.wait(second, 900, "wait4", waker=(child, child, "export"), context="task", runnable_ns=0)
+        if second < killed:
+            at = {"at_ns": second * 10**9, "pid": child, "comm": "export", "cgroup": "/job", "limit_cgroup": "/job"}
+            kill = {**at, "anon_bytes": 1 << 20, "source": "log"}
+            scene.tables.setdefault("memory_use.oom_kills", []).append(kill)
+    found = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).findings
+    (waits,) = (one for one in found if one.kind == "path.wait" and one.attributes["wait"] == "child")
+    assert waits.attributes.get("killed") == words
+
+
 def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
     scene = Scene().thread(user=20).thread(OTHER, "burner", user=80)
     for second in range(12):
