@@ -35,6 +35,8 @@ _RUNNABLE = (
 # A more specific cause leads if it explains this share of what the strongest explains. Sampling measures each call too
 # short by up to two periods, so the share of sampled calls is a lower bound.
 _NEARLY, _NEARLY_SAMPLED = 0.7, 0.25
+# The same for a cause that explains a part of the very wait that the strongest cause names.
+_NEARLY_SAME_WAIT = 0.5
 # What runs within a function counts as an effect of its work below this share of it.
 _SIDE_EFFECT = 0.5
 # More idle time than this without a sleep is not healthy: the job may wait for something that was not observed.
@@ -159,8 +161,11 @@ def _leader(
     # A cause that the symptom selected counts at any size.
     if any(a.window_pct >= _OTHER_PCT or causes[a.cause].symptoms for a in faults):
         stalls = faults
-    most = max(a.explained_pct for a in stalls)
-    close = [a for a in stalls if a.explained_pct >= nearly * most]
+    most = max(stalls, key=lambda a: a.explained_pct)
+    within = min(nearly, _NEARLY_SAME_WAIT)
+    close = [
+        a for a in stalls if a.explained_pct >= (within if a.for_[0] == most.for_[0] else nearly) * most.explained_pct
+    ]
     return max(close, key=lambda a: (causes[a.cause].specificity, a.explained_pct))
 
 
