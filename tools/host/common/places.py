@@ -69,6 +69,9 @@ _DEVICE_MODULES = ("torch/cuda/", "torch_npu/npu/", "torch/xpu/", "torch/acceler
 _INTERPRETER = re.compile(r"(lib)?python3|\[|lib[cm]\.so|ld-|linux-vdso|lib(pthread|m|c)-")
 _STANDARD = "/lib-dynload/"
 _UNNAMED = "[unknown]"
+# Function of multiprocessing (also of its copies in billiard and multiprocess) that forks a worker. The frames around
+# it are those of the parent at that moment, of which the worker runs none.
+_FORKS = ("_launch", "popen_fork.py")
 # Functions of Python's garbage collector (Modules/gcmodule.c, Python/gc.c); compilers append suffixes. Functions named
 # *_traverse are called by the collector only.
 _COLLECTOR_CALLS = (
@@ -207,7 +210,16 @@ def place_of_texts(frames: Sequence[str]) -> Place:
             python.append(found)
         elif not python:
             native.append(frame)
-    return Place(tuple(python), tuple(native))
+    return Place(_since_fork(python), tuple(native))
+
+
+def _since_fork(python: Sequence[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+    """Return the frames without those that a worker process inherited from its parent."""
+    name, module = _FORKS
+    for at, (function, file, _) in enumerate(python):
+        if function.rpartition(".")[2] == name and file.endswith(f"/{module}"):
+            return tuple(python[:at])
+    return tuple(python)
 
 
 def place_of_calls(frames: Iterable[tuple[str, str, int, str]]) -> Place:
@@ -223,4 +235,4 @@ def place_of_calls(frames: Iterable[tuple[str, str, int, str]]) -> Place:
             if not native and module and not _INTERPRETER.match(module) and _STANDARD not in file:
                 extension = module
             native.append(name)
-    return Place(tuple(python), tuple(native), extension)
+    return Place(_since_fork(python), tuple(native), extension)

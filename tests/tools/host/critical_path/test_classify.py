@@ -137,6 +137,21 @@ def test_every_kind_of_wait_has_a_case() -> None:
     assert {code for code, _ in CASES} == set(WAITS) - ELSEWHERE
 
 
+FORKED = (
+    ("_recv", "python3.11/multiprocessing/connection.py", 384),
+    ("Process.run", "python3.11/multiprocessing/process.py", 108),
+    ("Popen._launch", "python3.11/multiprocessing/popen_fork.py", 71),
+    ("start_workers", "train.py", 7),
+)
+
+
+def test_a_worker_is_not_at_the_line_where_its_parent_forked_it() -> None:
+    forked = [f"{name} ({file}:{line})" for name, file, line in FORKED]
+    sampled = [(name, f"/usr/lib/{file}", line, "python") for name, file, line in FORKED]
+    assert place_of_texts(forked).line == place_of_calls(sampled).line == forked[0]
+    assert place_of_texts(["decode (data.py:3)", *forked]).functions == (("decode", "data.py"),)
+
+
 def sampled(*native: tuple[str, str]) -> Place:
     frames = [(name, module, 0, "native") for name, module in native]
     return place_of_calls([*frames, ("step", "/job/train.py", 7, "python"), ("main", "/usr/bin/python3", 0, "native")])
