@@ -16,6 +16,7 @@ class AccountRow(Model):
     `cpus`: the only ones that the thread may use, where that matters. `growth`: by what factor calls of the function
     took longer in the last third of the window than in the first, 1 without a trend, None if not known. `between`,
     `between_object`: what little the thread does between its sleeps (`path_codes.ASKS` and so on), in `between_ms`.
+    `standstill`: ``yes`` if all threads of the job wait for each other.
     """
 
     finding: str = ""
@@ -44,3 +45,4 @@ class AccountRow(Model):
     between_ms: float = 0.0
     growth: float | None = None
     open: bool = False
+    standstill: str = ""

@@ -314,7 +314,8 @@ class PathFormatter:
         """Return the notes that it was for short-lived or killed processes, and that the wait did not end, unless its
         kind is usually open."""
         open_ = words.get("open") == "yes" and words.get("wait") not in _USUAL
-        found = {**{name: words.get(name) == "yes" for name in ("brief", "killed")}, "open": open_}
+        yes = {name: words.get(name) == "yes" for name in ("brief", "killed", "standstill")}
+        found = {"brief": yes["brief"], "killed": yes["killed"], "open": open_, "standstill": yes["standstill"]}
         comma = self._words["marks"]["comma"]
         return Safe("".join(f"{comma}{self._words['flags'][name]}" for name, shown in found.items() if shown))
 

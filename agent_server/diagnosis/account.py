@@ -16,6 +16,7 @@ _NOTHING_PCT = 0.05
 _TEXTS = (
     *("mode", "detail", "code", "function", "object", "by", "chain"),
     *("root_wait", "root_code", "root_by", "root_object", "root_detail", "role", "cpus", "between", "between_object"),
+    "standstill",
 )
 
 

@@ -88,7 +88,7 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
             **{"by": row.by, "chain": row.chain, "wait": row.what, "open": "yes" if row.open_s else ""},
             **{"root_wait": row.root_what, "root_code": row.root_line, "root_by": row.root, "cpus": row.cpus},
             "root_detail": row.root_detail,
-            **{"between": row.between, "between_object": row.between_object},
+            **{"between": row.between, "between_object": row.between_object, "standstill": row.standstill},
         }
         looks = {"between_ms": row.between_ms or 0.0, "max_ms": row.max_ms or 0.0}
         text = say.path.row(row.what, known, row.root_pct or 0.0, row.growth, looks)

@@ -200,7 +200,9 @@ class Snapshot:
         for t in self._waiting:
             stacks = (self._rows.stack(t.kstack, kernel=True), self._rows.stack(t.pystack, kernel=False))
             place = (t.state, t.wchan, t.syscall, t.object, t.fd, t.word, t.lock.kind, t.lock.owner, t.holds_gil)
-            self._rows.keep("threads", (self._at, t.pid, t.tid, t.comm, *place, t.tracer_pid, t.frozen, *stacks))
+            self._rows.keep(
+                "threads", (self._at, t.pid, t.tid, t.comm, *place, t.tracer_pid, t.frozen, *stacks, t.limited)
+            )
 
     def _keep_sockets(self, own: set[int], *, last: bool) -> None:
         """Keep the sockets of the target and their other ends; without a target those of all processes."""

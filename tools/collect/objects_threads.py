@@ -48,6 +48,7 @@ class ThreadInfo:
     frozen: bool = False
     kstack: tuple[str, ...] = ()
     pystack: tuple[str, ...] = ()
+    limited: int = -1
     objects: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -151,6 +152,7 @@ class ThreadReader:
     ) -> None:
         """Fill in the system call and what it waits for."""
         thread.syscall = syscall_name(call.nr)
+        thread.limited = _limited(call, thread.syscall)
         if syscalls.row(thread.syscall)["flags"] & layout.ROW_FUTEX and len(call.args) >= 3:
             thread.word, operation, expected = call.args[:3]
             interpreter = next((held for held in locks if thread.word in held.lock.words), None)
@@ -208,6 +210,19 @@ def _name_owners(python: PythonThreads, threads: list[ThreadInfo], over: Callabl
     for thread in waiting:
         if thread.word in owners:
             thread.lock = Lock("python", owners[thread.word])
+
+
+def _limited(call: parse.InSyscall, name: str) -> int:
+    """Return 1 if a system call ends after a time by itself, 0 if it does not, -1 if that is unknown."""
+    row = syscalls.row(name)
+    kind, number = row.get("time_kind", layout.TIME_NONE), row.get("time", 0)
+    if name == "restart_syscall" or number >= len(call.args):
+        return -1
+    if kind == layout.TIME_NONE:
+        return 0
+    value = call.args[number]
+    # a number of milliseconds, negative for no limit, or the address of a structure
+    return int(not value & 0x80000000 if kind == layout.TIME_MS else value != 0)
 
 
 def tracer(status: bytes) -> int:

@@ -203,10 +203,11 @@ OBJECTS = {
     # parent held when this process was forked: nobody can release it), empty if unknown;
     # owner_tid: of the lock, also of a thread that has ended, -1 if it keeps none or it could not be read. holds_gil:
     # the interpreter lock is held by this thread. tracer_pid: 0 if not traced. frozen: by a freezer cgroup. Of a thread
-    # on a CPU or waiting for one (R) only the Python stack is read.
+    # on a CPU or waiting for one (R) only the Python stack is read. limited: the call has a time-out (1) or none (0).
     "threads": _schema(
         f"at_ns {_THREAD} state:str wchan:str syscall:str object:str fd lock lock_kind:str owner_tid holds_gil:bool",
         "tracer_pid frozen:bool kstack pystack",
+        added="limited",
     ),
     # The words on which threads wait for the interpreter lock of a process, one row each, and its holder's tid (-1:
     # nobody, unknown).

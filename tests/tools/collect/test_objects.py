@@ -85,6 +85,23 @@ def test_a_thread_that_reads_a_pipe(proc: Pretended) -> None:
     assert thread.comm == "a\\x1b[31m) S ("
 
 
+@pytest.mark.parametrize(
+    ("text", "limited"),
+    [
+        (call("futex", 0, 128, 2), 0),
+        (call("futex", 0, 128, 2, 0x7F00), 1),
+        (call("poll", 0, 0, 0xFFFFFFFF), 0),
+        (call("poll", 0, 0, 5000), 1),
+        (call("epoll_wait", 4, 0, 8, 0xFFFFFFFFFFFFFFFF), 0),
+        (call("read", 5), 0),
+        (call("restart_syscall"), -1),
+    ],
+)
+def test_a_call_may_have_a_time_out(proc: Pretended, text: str, limited: int) -> None:
+    proc.thread(11, "S", text)
+    assert [thread.limited for thread in proc.read()] == [limited]
+
+
 def test_a_running_thread_waits_for_nothing(proc: Pretended) -> None:
     proc.thread(11, "R", "running\n")
     (thread,) = proc.read()

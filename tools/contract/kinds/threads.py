@@ -17,7 +17,7 @@ _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 # `cpus`: the only ones that the thread may use, where that matters.
 # `between`, `between_object`: of a sleep, that the thread only looks for work before it sleeps again (`path_codes.ASKS`
 # and so on), which takes `between_ms`. `killed`: ended by processes that were killed for lack of memory.
-# `requests_in_flight`: of a process that serves clients.
+# `standstill`: all threads of the job wait for each other. `requests_in_flight`: of a process that serves clients.
 _PATH = (
     "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
     " cpus root_detail brief"
@@ -41,7 +41,7 @@ KINDS: dict[str, KindSpec] = {
         Mechanism.SWITCHES,
         "thread",
         f"{_PATH_METRICS} requests_in_flight between_ms",
-        f"{_PATH} between between_object killed",
+        f"{_PATH} between between_object killed standstill",
         share="window_pct",
     ),
     # What a thread did while another one waited for it; subject: that thread; `waiter`: the waiting one.

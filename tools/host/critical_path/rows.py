@@ -38,7 +38,8 @@ class Row:
     `interpreted_ns`: time in the bytecode of Python, or in what the interpreter does for it, None: not known. `growth`:
     see `growth_of`. `cpus`: the only ones that the thread may use, if its waits depend on that. `between`,
     `between_object`: of a sleep, `path_codes.ASKS` and so on, and the peer or file, if the thread does no more between
-    two sleeps, which takes `between_ns`. `killed_ns`: see `explain_kills`."""
+    two sleeps, which takes `between_ns`. `killed_ns`: see `explain_kills`. `standstill`: all threads of the job wait for
+    each other."""
 
     code: str
     mode: str = ""
@@ -62,6 +63,7 @@ class Row:
     between_object: str = ""
     between_ns: int = 0
     killed_ns: int = 0
+    standstill: bool = False
     first_ns: int = -1
     last_ns: int = 0
 

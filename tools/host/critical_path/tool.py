@@ -41,6 +41,7 @@ from whystall.tools.host.critical_path.real_time import real_time_findings
 from whystall.tools.host.critical_path.retries import explain_retries
 from whystall.tools.host.critical_path.rows import Row, rows_of
 from whystall.tools.host.critical_path.stacks import path_stacks
+from whystall.tools.host.critical_path.standstill import explain_standstill
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -68,7 +69,8 @@ class PathRow(Model):
     time, `root_detail`: why it had no CPU. `open_s`: how long a wait that has not ended has lasted, at the end of the
     window. `cpus`: the only ones that the thread may use, where that matters. `between`, `between_object`: what
     little the thread does between its sleeps (`path_codes.ASKS` and so on), in `between_ms`. `growth`: of a function,
-    by what factor its calls took longer in the last third of the window than in the first."""
+    by what factor its calls took longer in the last third of the window than in the first. `standstill`: ``yes`` if all
+    threads of the job wait for each other."""
 
     what: str
     mode: str = ""
@@ -95,6 +97,7 @@ class PathRow(Model):
     between_ms: float | None = None
     growth: float | None = None
     open_s: float | None = None
+    standstill: str = ""
 
 
 class PauseRow(Model):
@@ -178,6 +181,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     explain_retries(world, rows, line.tid, _failures(recording, line, rows), _comms(recording))
     explain_looks(recording, world, line, rows)
     explain_kills(recording, world, rows)
+    explain_standstill(world, rows)
     pauses = pauses_of(world, line, _sample_period(recording))
     lag = loop_lag(world, line)
     devices = FileDevices(recording)
@@ -330,6 +334,7 @@ def _path_row(world: World, row: Row) -> PathRow:
         between_ms=row.between_ns / 1e6 if row.between else None,
         growth=row.growth,
         open_s=row.open_ns / 1e9 if row.open_ns else None,
+        standstill="yes" if row.standstill else "",
     )
 
 

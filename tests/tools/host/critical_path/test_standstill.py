@@ -1,0 +1,48 @@
+"""Whether the threads of a job wait for each other only, so that none will go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from recordings import PID, Scene
+
+from whystall.tools.host.critical_path.tool import TOOL, Data
+from whystall.tools.recording.judging import judge
+
+OTHER, STRANGER = 4101, 99
+RESULT = ("Condition.wait (python3.11/threading.py:327)", "Queue.get (python3.11/queue.py:171)", "run (job.py:9)")
+
+
+def standstill(syscall: str = "futex", limited: int = 0, **more: Any) -> str:
+    """Return what is found of a thread that waits for a result, beside another thread in the wait `syscall`."""
+    scene = Scene().thread().thread(OTHER, "worker")
+    still = {"still": True, "seeded": True, "runnable_ns": 0}
+    scene.wait(0, 12_000, "futex", lock=64, user=RESULT, **still)
+    scene.wait(0, 12_000, syscall, tid=OTHER, user=RESULT[1:], **{**still, **more})
+    scene.seen("threads", pid=PID, tid=PID, state="S", syscall="futex", limited=0)
+    scene.seen(
+        "threads", pid=PID, tid=OTHER, state="S", syscall=syscall, limited=limited, object=more.get("object", "")
+    )
+    scene.seen("ends", object="pipe:[7]", pid=PID, reads=True, writes=True)
+    scene.seen("ends", object="pipe:[8]", pid=STRANGER, reads=False, writes=True)
+    data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, "tid": PID})).data
+    assert isinstance(data, Data)
+    return data.rows[0].standstill
+
+
+@pytest.mark.parametrize(
+    ("other", "stands"),
+    [
+        ({"lock": 96}, "yes"),
+        ({"lock": 96, "limited": 1}, ""),
+        ({"lock": 96, "limited": -1}, ""),
+        ({"syscall": "read", "object": "pipe:[7]"}, "yes"),
+        ({"syscall": "read", "object": "pipe:[8]"}, ""),
+        ({"syscall": "recvfrom", "object": "socket:[9]"}, ""),
+        ({"syscall": "clock_nanosleep"}, ""),
+    ],
+    ids=["queue", "time-out", "not known", "own pipe", "pipe of another", "socket", "sleep"],
+)
+def test_a_job_stands_still_if_its_threads_wait_for_each_other(other: dict[str, Any], stands: str) -> None:
+    assert standstill(**other) == stands

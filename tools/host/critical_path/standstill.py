@@ -1,0 +1,47 @@
+"""Tell a job whose threads all wait for each other from one that waits for something from outside. Pure."""
+
+from __future__ import annotations
+
+from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.critical_path.rows import Row
+from whystall.tools.host.critical_path.walk import World
+
+# Waits that only threads of the job end. A pipe does too if all its other ends are in the job.
+_WITHIN = frozenset({"queue", "queue_full", "lock", "join", "barrier", "child"})
+_PIPES = frozenset({"pipe", "pipe_full"})
+# Share of the window from which on a wait lasted all along.
+_ALL_ALONG = 0.95
+
+
+def explain_standstill(world: World, rows: list[Row]) -> None:
+    """Set `standstill` of the rows of waits that have lasted all along, if no thread of the job will go on."""
+    waits = [row for row in rows if row.open_ns >= _ALL_ALONG * world.window_ns]
+    stands = bool(waits) and at_standstill(world)
+    for row in waits:
+        row.standstill = stands
+
+
+def at_standstill(world: World) -> bool:
+    """Return whether every thread of the job has been all along in one wait without a time-out, which only another
+    thread of the job can end: then none of them will go on.
+
+    False if a thread was not observed, or if what it waits for is not known.
+    """
+    known = {tid for tid, row in world.objects.threads.items() if row["pid"] in world.target}
+    lines = [line for line in world.lines.values() if line.pid in world.target and not world.is_kernel(line)]
+    return bool(lines) and known <= {line.tid for line in lines} and all(_waits_within(world, one) for one in lines)
+
+
+def _waits_within(world: World, line: Timeline) -> bool:
+    row = world.objects.threads.get(line.tid)
+    wait = line.waits[-1] if line.waits else None
+    if row is None or wait is None or not wait.open or row["limited"] != 0:
+        return False
+    if wait.end_ns - wait.start_ns < _ALL_ALONG * world.window_ns:
+        return False
+    kind = world.kind(line, wait)
+    if kind.code in _WITHIN:
+        return True
+    ends = world.objects.writers if kind.code == "pipe" else world.objects.readers
+    name = wait.object or row["object"]
+    return kind.code in _PIPES and bool(name) and set(ends(name, line.pid)) <= world.target
