@@ -46,7 +46,9 @@ _DISTINCTIVE = frozenset(
     {"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch", "wait", "role", "mode"}
 )
 # Waits and roles that jobs with different problems share.
-_GENERIC_WAITS = frozenset({"queue", "events", "timeout", "file", "cpu", "lock", "socket", "other", "unknown"})
+_GENERIC_WAITS = frozenset(
+    {"queue", "queue_full", "events", "timeout", "file", "cpu", "lock", "socket", "other", "unknown"}
+)
 _GENERIC_MODES = frozenset({"user", "system", "fault"})
 # System calls that every program waits in or uses all the time.
 _WAITS = (

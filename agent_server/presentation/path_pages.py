@@ -36,7 +36,9 @@ _LOOKS = {
     "absent": "dead",
     **dict.fromkeys(_NO_CPU, "runnable"),
     **dict.fromkeys(("lock", "interpreter_lock", "file_lock"), "lock"),
-    **dict.fromkeys(("queue", "barrier", "join", "pipe", "pipe_full", "child", "start_process"), "handover"),
+    **dict.fromkeys(
+        ("queue", "queue_full", "barrier", "join", "pipe", "pipe_full", "child", "start_process"), "handover"
+    ),
     **dict.fromkeys(("socket", "socket_full", "connect", "dns", "collective"), "network"),
     **dict.fromkeys(("file", "page_fault", "swap", "memory", "io_uring"), "uninterruptible"),
     "device": "sync",

@@ -16,6 +16,7 @@ from whystall.knowledge_base.tokens import concepts
 from whystall.tools.contract.findings import Finding
 
 _RAN = sorted({tool for cause in load_causes().values() for tool in cause.examined_by})
+SENDS = "Connection._send (python3.11/multiprocessing/connection.py:384)"
 _NUMBERS = {"count": 40.0, "max_ms": 60.0, "total_ms": 4000.0, "p50_ms": 50.0}
 
 
@@ -55,6 +56,15 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (hung("lock"), "deadlock"),
         (hung("queue", root_wait="lock"), "deadlock"),
         (wait("queue", role="data_loader", root_wait="running"), "data_loader_slow"),
+        (wait("queue", root_wait="running", function="run (a.py:1)"), "data_loader_slow"),
+        (wait("queue", root_wait="sleep"), "worker_waiting"),
+        (wait("join", root_wait="file"), "worker_waiting"),
+        (wait("queue_full", root_wait="running"), "full_queue"),
+        (wait("queue_full", root_wait="sleep"), "full_queue"),
+        (wait("queue_full", root_wait="stopped"), "stopped_process"),
+        (hung("queue_full", root_wait="lock"), "deadlock"),
+        (wait("queue", root_wait="running", root_code=SENDS, function="run (a.py:1)"), "handover_overhead"),
+        (wait("running", 12.0, mode="user", code=SENDS), "handover_overhead"),
         (wait("running", role="data_loader", mode="user"), "data_loader_slow"),
         (wait("queue", role="data_loader", root_wait="file"), "data_loader_waiting"),
         (wait("pipe", role="data_loader", root_wait="socket"), "data_loader_waiting"),
@@ -118,6 +128,8 @@ def test_a_row_leads_to_its_cause(row: Finding, cause: str) -> None:
         (wait("poll"), "it is slow", "polling_loop"),
         (wait("device", 70.0), "the steps are slow", "device_wait"),
         (hung("terminal", detail="read"), "it hangs", "waiting_for_person"),
+        (hung("queue", standstill="yes"), "it hangs", "nobody_works"),
+        (hung("join", standstill="yes", root_wait="queue"), "it hangs", "nobody_works"),
         (finding("path.pause", count=4, window_pct=4.6), "stops and goes every few seconds", "recurring_pause"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -276,7 +288,7 @@ def test_an_io_limit_needs_a_fast_disk_and_long_waits() -> None:
 
 def test_a_semaphore_held_by_a_sleeping_thread_is_a_wait_for_it() -> None:
     calm = finding("offcpu.lock_wait", id="o", polarity="normal", window_pct=100, total_ms=5000, count=20)
-    assert leader(wait("queue", 99.0, root_wait="sleep", root_by="p (9)"), calm) == "lock_wait"
+    assert leader(wait("queue", 99.0, root_wait="sleep", root_by="p (9)"), calm) == "worker_waiting"
     assert leader(wait("queue", 99.0, root_wait="queue", root_by="p (9)"), calm) is None
 
 

@@ -49,6 +49,7 @@ _OF_CODE = {
     "sleep": "nanosleep clock_nanosleep",
     "lock": "futex mutex",
     "queue": "futex",
+    "queue_full": "futex",
     "barrier": "OpenMP",
     "child": "wait4 waitpid",
     "stopped": "SIGSTOP SIGTSTP",

@@ -25,6 +25,7 @@ _CERTAIN: Mapping[str, What] = {
     "interpreter_lock": "interpreter",
     "lock": "lock",
     "queue": "queue",
+    "queue_full": "queue",
     "barrier": "barrier",
     "collective": "barrier",
     "join": "join",

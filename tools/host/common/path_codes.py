@@ -12,6 +12,7 @@ WAITS = MappingProxyType(
         "lock": "for a lock that another thread holds",
         "interpreter_lock": "for the lock of the Python interpreter (GIL)",
         "queue": "for another thread to hand over work or a result (queue, condition, event, future)",
+        "queue_full": "for another thread to take work from a queue that is full",
         "barrier": "for other threads of a parallel section (OpenMP, thread pools of libraries)",
         "join": "for another thread to end",
         "pipe": "for data from a pipe or FIFO",

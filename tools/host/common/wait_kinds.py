@@ -99,6 +99,7 @@ _SUFFIX = re.compile(r"\.(isra|constprop|part|cold)\.?\d*$|\+0x.*$")
 _PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
     ("threading.py", "_wait_for_tstate_lock", "join"),
     ("threading.py", "join", "join"),
+    ("threading.py", "_shutdown", "join"),
     ("threading.py", "wait_for", "queue"),
     ("threading.py", "wait", "queue"),
     ("threading.py", "acquire", "lock"),
@@ -111,6 +112,10 @@ _PYTHON_WAITS: tuple[tuple[str, str, str], ...] = (
     ("logging/__init__.py", "acquire", "lock"),
     ("logging/__init__.py", "handle", "lock"),
 )
+# Modules with queues between threads and between processes. `put` waits for room. In `get`, a worker waits for its
+# turn to receive, by a lock that another idle worker holds all along: there is no work for either.
+_QUEUE_MODULES = ("queue.py", "multiprocessing/queues.py")
+_INSIDE_QUEUES = ("threading.py", "multiprocessing/synchronize.py")
 _BARRIER = ("Barrier.wait", "_wait")  # before 3.11 without the class; only barriers have a method _wait
 # Native functions in which a thread waits on a futex.
 _NATIVE_WAITS: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -240,6 +245,8 @@ def _futex(wait: Wait, gil_words: Collection[int], lock_words: Collection[int]) 
         return Kind("collective")
     if any(module.startswith("threading.py") and function.endswith(_BARRIER) for function, module in place.library):
         return Kind("barrier")
+    if queue := _of_queue(place):
+        return Kind(queue)
     for function, module in place.library:
         for beginning, name, kind in _PYTHON_WAITS:
             if module.startswith(beginning) and (not name or function.rpartition(".")[2] == name):
@@ -253,6 +260,18 @@ def _futex(wait: Wait, gil_words: Collection[int], lock_words: Collection[int]) 
         # a lock's C method, called from a line of the program: `with lock`, lock.acquire()
         return Kind("lock", presumed=True)
     return Kind("queue", presumed=True)
+
+
+def _of_queue(place: Place) -> str:
+    """Return what a wait in `put` or `get` of a queue is for; empty if it is in none, or for the queue's own lock."""
+    calls = [(function.rpartition(".")[2], module) for function, module in place.library]
+    inside, called = (calls[0], calls[1]) if calls[:1] and calls[0][1] in _INSIDE_QUEUES and calls[1:] else (None, None)
+    name, module = called or (calls[0] if calls else ("", ""))
+    if module not in _QUEUE_MODULES:
+        return ""
+    if name == "put" and (inside is None or inside[0] == "wait"):
+        return "queue_full"
+    return "queue" if name == "get" and inside == ("__enter__", "multiprocessing/synchronize.py") else ""
 
 
 def _remote(names: Sequence[str]) -> str:

@@ -75,6 +75,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         attributes |= {"wait": row.code, "open": "yes" if row.open_ns >= _OPEN * row.total_ns else "no"}
         attributes |= {"between": row.between, "between_object": row.between_object}
         attributes["killed"] = "yes" if row.killed_ns >= _MOSTLY * row.total_ns else ""
+        attributes["standstill"] = "yes" if row.standstill else ""
     metrics: dict[str, float | None] = {
         "window_pct": min(share, 100.0),
         "total_ms": row.total_ns / 1e6,

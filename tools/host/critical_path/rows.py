@@ -211,7 +211,7 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
         code = "socket"
     # the time-out of an event loop's poll is its next timer, not the end of its patience
     looping = code == "events" and wait.place.role == "event_loop"
-    if code in ("queue", "lock", "events") and wait.asked_ns > 0 and not looping:
+    if code in ("queue", "queue_full", "lock", "events") and wait.asked_ns > 0 and not looping:
         end = world.end_of(line, wait)
         if end is wait and wait.context == "timer":
             code = "timeout"

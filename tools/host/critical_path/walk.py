@@ -32,11 +32,23 @@ _SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfil
 THROTTLED_NS = 4_000_000
 # Waits that another thread ends, where the context of the wake-up was not recorded.
 _BY_THREADS = frozenset(
-    {"lock", "interpreter_lock", "queue", "barrier", "join", "pipe", "pipe_full", "socket", "child", "collective"}
+    {
+        "lock",
+        "interpreter_lock",
+        "queue",
+        "queue_full",
+        "barrier",
+        "join",
+        "pipe",
+        "pipe_full",
+        "socket",
+        "child",
+        "collective",
+    }
 )
 _ON_SOCKETS = frozenset({"socket", "events", "collective", "queue"})
 # Waits of which neither the call nor a lock names another process, although one may be what it is for.
-_UNNAMED = frozenset({"collective", "queue", "join", "barrier", "events"})
+_UNNAMED = frozenset({"collective", "queue", "queue_full", "join", "barrier", "events"})
 NOT_FOLLOWED = "not_followed"
 
 

@@ -23,6 +23,8 @@ RECEIVE = "wait_woken sk_wait_data tcp_recvmsg_locked tcp_recvmsg sock_recvmsg _
 FAULT = "filemap_fault __do_fault do_fault handle_mm_fault do_user_addr_fault exc_page_fault asm_exc_page_fault"
 RECLAIM = "shrink_lruvec shrink_node do_try_to_free_pages try_to_free_mem_cgroup_pages try_charge_memcg"
 LINE = "step (train.py:7)"
+WAITS_ON_CONDITION = "Condition.wait (python3.11/threading.py:327)"
+ENTERS_SEMAPHORE = "SemLock.__enter__ (python3.11/multiprocessing/synchronize.py:95)"
 SOCKET, PIPE, EPOLL = "socket:[7]", "pipe:[7]", "anon_inode:[eventpoll]"
 
 
@@ -50,6 +52,18 @@ CASES: list[tuple[str, Wait]] = [
     ("interpreter_lock", made("futex", FUTEX, ("pthread_cond_timedwait", "take_gil", LINE))),
     ("queue", made("futex", FUTEX, ("Condition.wait (python3.11/threading.py:327)", LINE))),
     ("queue", made("futex", FUTEX, ("Queue.get (python3.11/queue.py:171)", LINE))),
+    ("queue", made("futex", FUTEX, (WAITS_ON_CONDITION, "Queue.get (python3.11/queue.py:171)", LINE))),
+    ("queue", made("futex", FUTEX, (ENTERS_SEMAPHORE, "SimpleQueue.get (python3.11/multiprocessing/queues.py:364)"))),
+    ("lock", made("futex", FUTEX, (ENTERS_SEMAPHORE, "SimpleQueue.put (python3.11/multiprocessing/queues.py:375)"))),
+    ("lock", made("futex", FUTEX, (ENTERS_SEMAPHORE, LINE))),
+    (
+        "lock",
+        made(
+            "futex", FUTEX, ("Condition.__enter__ (python3.11/threading.py:276)", "Queue.put (python3.11/queue.py:133)")
+        ),
+    ),
+    ("queue_full", made("futex", FUTEX, (WAITS_ON_CONDITION, "Queue.put (python3.11/queue.py:140)", LINE))),
+    ("queue_full", made("futex", FUTEX, ("Queue.put (python3.11/multiprocessing/queues.py:88)", LINE))),
     ("queue", made("futex", FUTEX, ())),
     (
         "barrier",
