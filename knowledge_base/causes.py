@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -78,12 +78,16 @@ def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
 
 def measured(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:
     """As `matches`, but for any polarity: return whether it was measured at all."""
-    if finding.kind != pattern.kind:
-        return False
     if pattern.victim and not (victim is not None and about(finding, victim)):
         return False
+    return _meets(pattern, finding)
+
+
+def _meets(pattern: Pattern, finding: Finding) -> bool:
+    """Return whether `finding`, of whatever thread, has the kind, numbers and attributes of `pattern`."""
     return (
-        all((value := metric(finding, name)) is not None and value >= low for name, low in pattern.min.items())
+        finding.kind == pattern.kind
+        and all((value := metric(finding, name)) is not None and value >= low for name, low in pattern.min.items())
         and all((value := metric(finding, name)) is not None and value <= high for name, high in pattern.max.items())
         and all(_one_of(finding, name, words) for name, words in pattern.attributes.items())
         and not any(_one_of(finding, name, words) for name, words in pattern.unless.items())
@@ -124,14 +128,27 @@ def metric(finding: Finding, name: str) -> float | None:
     return value / divisor if divisor else None
 
 
-def ranked_remedies(cause: Cause) -> list[Remedy]:
-    """Return the remedies of `cause`, best first: by gain, then low effort, then order in the file."""
-    return sorted(cause.remedies, key=lambda remedy: (-remedy.gain, remedy.effort))
+def ranked_remedies(cause: Cause, evidence: Sequence[Finding] = ()) -> list[Remedy]:
+    """Return the remedies of `cause`, best first: those that suit the `evidence`, then by gain, low effort, and order
+    in the file; those meant for other evidence come last. Without evidence, what it suits does not count."""
+
+    def order(remedy: Remedy) -> tuple[bool, bool, int, int]:
+        meant = bool(remedy.suits) and bool(evidence)
+        suits = meant and any(
+            finding.polarity is pattern.polarity and _meets(pattern, finding)
+            for pattern in remedy.suits
+            for finding in evidence
+        )
+        return meant and not suits, not suits, -remedy.gain, remedy.effort
+
+    return sorted(cause.remedies, key=order)
 
 
 def _check_patterns(cause: Cause, file: Path) -> None:
-    for group in _PATTERNS:
-        for index, pattern in enumerate(getattr(cause, group)):
+    groups = {group: getattr(cause, group) for group in _PATTERNS}
+    groups |= {f"remedies.{remedy.id}": remedy.suits for remedy in cause.remedies}
+    for group, patterns in groups.items():
+        for index, pattern in enumerate(patterns):
             where = f"{group}.{index}"
             spec = KINDS.get(pattern.kind)
             if spec is None:

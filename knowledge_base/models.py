@@ -51,12 +51,17 @@ class Pattern(Model):
 
 
 class Remedy(Model):
-    """An action. `gain` and `effort`: 1 (small) to 3 (large); ranked by gain, then by low effort."""
+    """An action. `gain` and `effort`: 1 (small) to 3 (large); ranked by gain, then by low effort.
+
+    `suits`: if not empty, the evidence for which it is meant (`victim` has no effect here): it comes first if the
+    evidence of a diagnosis has one of these, else last.
+    """
 
     id: str
     text: Words
     gain: int = Field(ge=1, le=3)
     effort: int = Field(ge=1, le=3)
+    suits: list[Pattern] = Field(default_factory=list)
 
 
 class Cause(Model):

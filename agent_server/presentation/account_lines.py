@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -130,7 +130,7 @@ def _cause(
         text = Safe(f"{text}{marks['semicolon']}{voice(suffix, lang).finding(needed, _NUMBERS)}")
     if needed is None and not _of_other_time(a, leader, by_id):
         return text
-    return Safe(f"{text}{marks['semicolon']}{fill(form.running, labels['try_first'], _remedy(cause, lang))}")
+    return Safe(f"{text}{marks['semicolon']}{fill(form.running, labels['try_first'], _remedy(cause, evidence, lang))}")
 
 
 def _own_condition(
@@ -144,8 +144,8 @@ def _own_condition(
     return next((f for f in found if f.kind in required and f.polarity is Polarity.ABNORMAL), None)
 
 
-def _remedy(cause: Cause, lang: Lang) -> Safe:
-    return Safe(ranked_remedies(cause)[0].text.get(lang).rstrip(".。"))
+def _remedy(cause: Cause, evidence: Sequence[Finding], lang: Lang) -> Safe:
+    return Safe(ranked_remedies(cause, evidence)[0].text.get(lang).rstrip(".。"))
 
 
 def _places(finding: Finding, suffix: str, lang: Lang) -> list[Safe]:

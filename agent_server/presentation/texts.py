@@ -371,7 +371,7 @@ def _tag(finding: Finding) -> str:
 def _remedies(cause: Cause, d: Diagnosis) -> list[Remedy]:
     """Return the remedies, those chosen by the model first, then best first."""
     first = d.reasoning.remedies if d.reasoning else []
-    ranked = ranked_remedies(cause)
+    ranked = ranked_remedies(cause, [finding for finding in d.findings if finding.id in d.chain])
     return sorted(ranked, key=lambda r: first.index(r.id) if r.id in first else len(first))
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from making import finding
 
 from benchmarks.faults import diagnosers, report
 from benchmarks.faults.adapters import whystall_words
@@ -54,6 +55,14 @@ def test_whystall_s_words_are_words_of_the_judgement() -> None:
 def test_the_first_remedy_of_a_cause_removes_it(cause: str) -> None:
     advice = whystall_words.advice(cause)
     assert [one["text"] for one in advice] == [remedy.text.en for remedy in ranked_remedies(load_causes()[cause])]
+    for remedy in load_causes()[cause].remedies:
+        for pattern in remedy.suits:
+            words = {name: texts[0].replace("*", "x") for name, texts in pattern.attributes.items()}
+            found = finding(pattern.kind, words=words)
+            advised = whystall_words.advice(cause, cited=[found.model_dump(mode="json")])
+            assert [one["text"] for one in advised] == [
+                one.text.en for one in ranked_remedies(load_causes()[cause], [found])
+            ]
     assert advice[0]["action"] in judgement().causes[cause].actions
 
 

@@ -123,6 +123,21 @@ def test_all_causes_are_there_in_both_languages() -> None:
         assert len(cause.remedies) >= 3, cause.id
 
 
+@pytest.mark.parametrize(
+    ("proof", "first", "last"),
+    [
+        ("cycle", "lock_order", {"reentrant_lock", "no_fork_with_threads"}),
+        ("itself", "reentrant_lock", {"lock_order", "no_fork_with_threads"}),
+        ("dead_owner", "no_fork_with_threads", {"reentrant_lock", "lock_order"}),
+    ],
+)
+def test_a_remedy_that_suits_the_evidence_comes_first(proof: str, first: str, last: set[str]) -> None:
+    evidence = [finding("lock.deadlock", words={"proof": proof})]
+    ranked = [remedy.id for remedy in ranked_remedies(load_causes()["deadlock"], evidence)]
+    assert ranked[0] == first
+    assert set(ranked[-2:]) == last
+
+
 @pytest.mark.parametrize("cause", sorted(EXPECTED))
 def test_every_cause_can_be_ruled_out_by_a_normal_measurement(cause: str) -> None:
     refuted = load_causes()[cause].refuted

@@ -100,6 +100,8 @@ def rows(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def answer(diagnosis: dict[str, Any]) -> dict[str, Any]:
     """Return the answer in the common form."""
     victim = diagnosis["victim"] or {}
+    remedies = (diagnosis.get("reasoning") or {}).get("remedies", ())
+    chain = [finding for finding in diagnosis["findings"] if finding["id"] in diagnosis["chain"]]
     engines = {
         collector["name"]: collector["engine"] for one in diagnosis["coverage"] for collector in one["collectors"]
     }
@@ -108,7 +110,7 @@ def answer(diagnosis: dict[str, Any]) -> dict[str, Any]:
         "causes": causes(diagnosis),
         "scope": scope(diagnosis),
         "evidence": evidence(diagnosis["findings"], cited_findings(diagnosis)),
-        "advice": advice(diagnosis["cause"], (diagnosis.get("reasoning") or {}).get("remedies", ())),
+        "advice": advice(diagnosis["cause"], remedies, chain),
         "rows": rows(diagnosis["findings"]),
         "detail": {
             "victim": {key: victim.get(key) for key in ("pid", "tid", "comm", "chosen_by")},

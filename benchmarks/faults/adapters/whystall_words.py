@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -54,16 +54,40 @@ def _wait(wait: str, detail: str) -> str:
     return str(_table()["waits"].get(wait, ""))
 
 
-def advice(cause: str | None, named: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Return the remedies of a cause in the order in which whystall shows them; `named`: those that a model chose."""
+def advice(
+    cause: str | None, named: Sequence[str] = (), cited: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, str]]:
+    """Return the remedies of a cause in the order in which whystall shows them; `named`: those that a model chose;
+    `cited`: the findings that the diagnosis rests on."""
     if not cause:
         return []
     remedies = yaml.load((_CAUSES / f"{cause}.yaml").read_text(encoding="utf-8"), _LOADER)["remedies"]
     # the order of whystall.knowledge_base.causes.ranked_remedies, whose import would cost the diagnoser time
     chosen = {remedy: place for place, remedy in enumerate(named)}
-    ranked = sorted(remedies, key=lambda one: (chosen.get(one["id"], len(chosen)), -one["gain"], one["effort"]))
+    ranked = sorted(
+        remedies, key=lambda one: (chosen.get(one["id"], len(chosen)), *_fits(one, cited), -one["gain"], one["effort"])
+    )
     actions = _table()["remedies"].get(cause, {})
     return [{"action": actions.get(one["id"], ""), "text": one["text"]["en"]} for one in ranked]
+
+
+def _fits(remedy: Mapping[str, Any], cited: Sequence[Mapping[str, Any]]) -> tuple[bool, bool]:
+    """Return whether a remedy is meant for other findings than those `cited`, and whether it is not meant for these."""
+    meant = bool(remedy.get("suits")) and bool(cited)
+    suits = meant and any(_meets(pattern, finding) for pattern in remedy["suits"] for finding in cited)
+    return meant and not suits, not suits
+
+
+def _meets(pattern: Mapping[str, Any], finding: Mapping[str, Any]) -> bool:
+    words = finding["attributes"]
+    return (
+        finding["kind"] == pattern["kind"]
+        and finding["polarity"] == pattern.get("polarity", "abnormal")
+        and all(
+            any(fnmatchcase(words.get(name, ""), text) for text in texts)
+            for name, texts in pattern.get("attributes", {}).items()
+        )
+    )
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

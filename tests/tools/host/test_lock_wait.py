@@ -115,6 +115,17 @@ def test_offcputime_tells_the_interpreter_lock_from_others(user: tuple[str, ...]
     assert bad(findings)["offcpu.lock_wait"].attributes["lock"] == lock
 
 
+def test_offcputime_separates_a_lock_from_the_interpreter_lock_of_the_same_thread() -> None:
+    scene = thread(waited(ms=300), WAITER, lock=WORD, lock_kind="python", owner_tid=HOLDER)
+    user = ("pthread_cond_timedwait", "take_gil", "compute (job.py:12)")
+    for second in range(SECONDS):
+        scene.wait(second + 0.5, 400, "futex", lock=GIL, waker=(PID, HOLDER, "holder"), user=user, context="task")
+    findings = offcputime.judge(scene.build(), offcputime.Params()).findings
+    waits = [f for f in findings if f.kind == "offcpu.lock_wait" and f.subject.tid == WAITER]
+    found = {f.attributes["lock"]: (f.attributes["code"], round(f.window_pct)) for f in waits}
+    assert found == {"contended": ("use (job.py:10)", 30), "interpreter": ("compute (job.py:12)", 40)}
+
+
 def test_each_threads_share_of_the_interpreter_lock() -> None:
     """Two threads take turns of 50 ms; a wait for the lock times out every 5 ms."""
     scene = Scene(window_s=SECONDS).thread(WAITER).thread(HOLDER, "holder")
@@ -177,7 +188,7 @@ def stuck(*waits: tuple[int, int, str, int | None], main: str = JOINS) -> Scene:
     ("scene", "proof", "threads"),
     [
         (stuck((HOLDER, 1, "mutex", THIRD), (THIRD, 2, "python", HOLDER)), "cycle", 2),
-        (stuck((HOLDER, 1, "python", HOLDER)), "cycle", 1),  # a lock that is not reentrant
+        (stuck((HOLDER, 1, "python", HOLDER)), "itself", 1),  # a lock that is not reentrant
         (stuck((HOLDER, 1, "mutex", 777)), "dead_owner", 1),
         (stuck((HOLDER, 1, "abandoned", None)), "dead_owner", 1),
         (stuck((HOLDER, 1, "", None), (THIRD, 2, "", None)), "no_owner_kept", 2),

@@ -68,8 +68,8 @@ KINDS: dict[str, KindSpec] = {
     "lock.file": kind(Mechanism.SWITCHES, "thread", _LOCK, f"{_HOLDER} code open evidence", share="window_pct"),
     # the holder at the end of the window, as read from the lock's memory or /proc/locks
     "lock.held": kind(Mechanism.OBJECTS, "thread", "window_pct", _HOLDER, share="window_pct"),
-    # `proof`: cycle (of owners in memory), dead_owner, no_owner_kept (all threads wait for locks without a stored
-    # owner)
+    # `proof`: cycle (of owners in memory), itself (it holds the lock), dead_owner, no_owner_kept (all threads wait for
+    # locks without a stored owner)
     "lock.deadlock": kind(Mechanism.OBJECTS, "thread", "window_pct threads", "proof cycle code", share="window_pct"),
     # `wait`: stopped, traced, frozen
     "process.stopped": kind(Mechanism.OBJECTS, "process", "threads", "wait"),

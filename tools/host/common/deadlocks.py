@@ -42,6 +42,8 @@ def _cycle(cycle: Cycle, recording: Recording) -> Finding:
     if cycle.ownerless:
         owner = f" -> ({first.owner_tid})" if first.owner_tid is not None else ""
         attributes = {"proof": "dead_owner", "cycle": f"{_step(first)}{owner}"}
+    elif len(cycle.threads) == 1:
+        attributes = {"proof": "itself", "cycle": _step(first)}
     else:
         attributes = {"proof": "cycle", "cycle": _chain(cycle.threads)}
     return _finding(first, len(cycle.threads), attributes, Severity.CRITICAL, recording)
