@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -175,32 +176,49 @@ def _findings(
             break
         _, tid, _, state, syscall, series = place
         span = spans.get((tid, syscall), (0, window_ns))
-        # Waits of one system call on several locks: classified by what most of the time was.
-        locks = contended.get((tid, syscall), {})
-        lock = "contended" if syscall in FILE_LOCKS else ""
-        if sum(locks.values()) / 1e6 >= sum(r.total_ms for r in group) / 2:
-            lock = "contended" if locks.get("lock", 0) >= locks.get("interpreter", 0) else "interpreter"
         waits_on = (tid, state, syscall, series) in still
-        found.append(_finding(place, group, span, waits_on, by_waker.get((tid, syscall)), lock))
+        for lock, part in _by_lock(group, contended).items():
+            found.append(_finding(place, part, span, waits_on, by_waker.get((tid, syscall)), lock))
     # A large pool of idle threads must not hide the one that is blocked.
     found.sort(key=lambda f: f.polarity is Polarity.NORMAL)
     return found[:_FINDINGS] + [f for f in _normal(found, recording) if f.kind != "offcpu.lock_wait" or not undecided]
 
 
-def _contended(recording: Recording) -> tuple[dict[tuple[int, str], dict[str, int]], bool]:
-    """Return the time per (thread, system call) spent waiting for contended locks, by ``lock`` or ``interpreter``, and
-    whether other waits may be for locks too: those called from a line of the program, which may use a lock or a
-    queue."""
+_EVERYWHERE = "*"
+
+
+def _by_lock(group: list[Row], contended: Mapping[tuple[int, str, str], Mapping[str, int]]) -> dict[str, list[Row]]:
+    """Return the rows of one place by what they wait for: ``contended`` (a lock), ``interpreter``, or empty. Waits at
+    one line of Python are classified by what most of their time was."""
+    if group[0].syscall in FILE_LOCKS:
+        return {"contended": group}
+    lines: dict[str, list[Row]] = {}
+    for row in group:
+        everywhere = (row.tid, row.syscall, _EVERYWHERE) in contended
+        lines.setdefault(_EVERYWHERE if everywhere else python_line(row.user_stack), []).append(row)
+    found: dict[str, list[Row]] = {}
+    for line, rows in lines.items():
+        locks, lock = contended.get((rows[0].tid, rows[0].syscall, line), {}), ""
+        if sum(locks.values()) / 1e6 >= sum(row.total_ms for row in rows) / 2:
+            lock = "contended" if locks.get("lock", 0) >= locks.get("interpreter", 0) else "interpreter"
+        found.setdefault(lock, []).extend(rows)
+    return found
+
+
+def _contended(recording: Recording) -> tuple[dict[tuple[int, str, str], dict[str, int]], bool]:
+    """Return the time per (thread, system call, innermost line of Python) spent waiting for contended locks, by
+    ``lock`` or ``interpreter``, and whether other waits may be for locks too: those called from a line of the program,
+    which may use a lock or a queue. The line is `_EVERYWHERE` where locks cannot be told apart."""
     segments = recording.table("switches.segments")
     if not recording.has("objects"):
-        return {key: {"lock": took} for key, took in contended_ns(segments).items()}, False
-    found: dict[tuple[int, str], dict[str, int]] = {}
+        return {(*key, _EVERYWHERE): {"lock": took} for key, took in contended_ns(segments).items()}, False
+    found: dict[tuple[int, str, str], dict[str, int]] = {}
     groups = groups_of(timelines(recording), objects_of(recording), thread_states_of(recording))
     for group in groups:
         if group.what in ("lock", "interpreter"):
             for tid, waiter in group.waiters.items():
-                for syscall, took in waiter.by_call.items():
-                    kinds = found.setdefault((tid, syscall), {})
+                for (syscall, line), took in waiter.by_call.items():
+                    kinds = found.setdefault((tid, syscall, line), {})
                     kinds[group.what] = kinds.get(group.what, 0) + took
     return found, any(group.what == "unknown" and group.evidence == "program_line" for group in groups)
 

@@ -57,7 +57,8 @@ class Waiter:
     count: int = 0
     open_ns: int = 0
     by_place: Counter[str] = field(default_factory=Counter)
-    by_call: Counter[str] = field(default_factory=Counter)
+    by_call: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Time by system call and innermost line of Python."""
     waits: list[Wait] = field(default_factory=list)
 
     @property
@@ -119,7 +120,7 @@ def groups_of(lines: Mapping[int, Timeline], objects: Objects, known: ThreadStat
             waiter.max_ns = max(waiter.max_ns, took)
             waiter.count += 1
             waiter.by_place[wait.place.line] += took
-            waiter.by_call[wait.syscall] += took
+            waiter.by_call[wait.syscall, wait.place.code] += took
             if wait.open:
                 waiter.open_ns = took
             group.kinds[wait_kind(wait, gil)] += took
