@@ -13,6 +13,8 @@ from whystall.knowledge_base.tokens import concepts, known_concepts
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 
+_INQUIRY = "inquiry"
+"""The concept of a text that reports no problem: it asks to look at a job."""
 _PATTERNS = (
     *("primary", "required", "less", "supporting", "against", "refuted", "same_file", "same_device", "culprits"),
     *("signs", "estimates", "exact", "measured"),
@@ -53,9 +55,11 @@ def considered_for(causes: Mapping[str, Cause], symptom: str, *, any_symptom: bo
     """Return those of `causes` worth examining for `symptom` (any words, either language), with the primary patterns
     that count for it.
 
-    `any_symptom`: also those of other symptoms. Without a symptom, ordinary causes are left out in any case.
+    `any_symptom`: also those of other symptoms. Without a symptom, or if it only asks whether all is well, ordinary
+    causes are left out in any case.
     """
-    named, reported = concepts(symptom), bool(symptom.strip())
+    named = concepts(symptom)
+    reported = bool(symptom.strip()) and named != {_INQUIRY}
 
     def fits(symptoms: list[list[str]]) -> bool:
         return not symptoms or any(named.issuperset(words) for words in symptoms)
