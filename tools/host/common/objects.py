@@ -166,14 +166,22 @@ class Objects:
 
     def requests_in_flight(self, pid: int) -> int | None:
         """Return how many connections of the server process `pid` received data and have sent nothing since; None if
-        its sockets are unknown. Compares tcp_info's times since data was last received and sent.
+        its sockets are unknown. Compares tcp_info's times since data was last received and sent. A client that sends
+        its next request at the answer leaves both times equal: then more segments arrived than were sent.
         """
         own = [s for s in self.sockets.values() if s["pid"] == pid]
         if not own:
             return None
         ports = self._ports(pid)
         served = [s for s in own if s["state"] == "established" and _port(s["local"]) in ports]
-        return sum(1 for s in served if s["recv_queue"] > 0 or 0 <= s["last_received_ms"] < s["last_sent_ms"])
+        return sum(1 for s in served if s["recv_queue"] > 0 or _is_unanswered(s))
+
+
+def _is_unanswered(socket: dict[str, Any]) -> bool:
+    received, sent = socket["last_received_ms"], socket["last_sent_ms"]
+    if received == sent >= 0:
+        return bool(socket["data_segments_in"] > socket["data_segments_out"] > 0)
+    return bool(0 <= received < sent)
 
 
 def _is_loopback(address: str) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.places import Function, Place
-from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
 from whystall.tools.host.critical_path.walk import World
 
@@ -213,7 +213,7 @@ def _between_polls(world: World, line: Timeline) -> Lag | None:
     polls = [
         w
         for w in line.waits
-        if world.kind(line, w).code == "events" and (w.place.role == "event_loop" or _polls(w.place))
+        if world.kind(line, w).code == "events" and (w.place.role == "event_loop" or _polls(w.place) or _is_native(w))
     ]
     if len(polls) < 3:
         return None
@@ -240,6 +240,11 @@ def _between_polls(world: World, line: Timeline) -> Lag | None:
 
 def _polls(place: Place) -> bool:
     return any(module in ("selectors.py", "select.py") for _, module in place.library[:1])
+
+
+def _is_native(wait: Wait) -> bool:
+    """Return whether a thread that runs no Python waits at an epoll set: a loop of libuv, libevent, or a C server."""
+    return not wait.place.python and wait.syscall.startswith("epoll_")
 
 
 def _most(counts: Counter[str]) -> str:
