@@ -22,6 +22,8 @@ _RETRY = "retry"
 _UNKNOWN = "unknown"
 _NOTHING = Safe("")
 # Calls of a function that take longer by less than this factor are not said to grow.
+# What a thread did in less than this share of a wait, percent, does not explain it.
+_LEAST_PART = 5.0
 _GROWS = 1.2
 # train (812), train (813 of 812), train (812) +3
 _THREAD = re.compile(r"(.*?) ?\((\d+)(?: of (\d+))?\)(?: \+(\d+))?")
@@ -176,7 +178,8 @@ class PathFormatter:
     def _about(self, what: str, words: Mapping[str, str]) -> Safe:
         """Return detail and object of a row in parentheses."""
         detail = words.get("detail", "")
-        known = self._texts["cpu_details"].get(detail) if what == _CPU else self._retry(detail)
+        details = self._texts["cpu_details" if what == _CPU else "details"]
+        known = details.get(detail) or self._retry(detail)
         parts = [known or self._name(short(detail, _LONG))] if detail else []
         parts += [self._name(short(words["object"], _LONG))] if words.get("object") else []
         if cpus := words.get("cpus"):
@@ -234,6 +237,8 @@ class PathFormatter:
         who, what = words.get("root_by", ""), words.get("root_wait", "")
         if not what or (not who and what in (words.get("wait", ""), _UNKNOWN)):
             return Safe("")
+        if 0 < root_pct < _LEAST_PART:
+            return Safe("")
         if what == _UNKNOWN and words.get("by") and _number(words["by"]) == _number(who):
             return Safe("")  # `_by` names it
         root = {"code": words.get("root_code", ""), "object": words.get("root_object", "")}
@@ -259,7 +264,8 @@ class PathFormatter:
             return self._name(text)
         step = f"{self.thread(known['who'])} {does}"
         if known["detail"]:
-            known_detail = self._texts["cpu_details"].get(known["detail"]) if known["code"] == _CPU else None
+            details = self._texts["cpu_details" if known["code"] == _CPU else "details"]
+            known_detail = details.get(known["detail"])
             step += "".join(f" {self._name(word)}" for word in known["detail"].split() if not known_detail)
             step += self._texts["about"].format(known_detail) if known_detail else ""
         if known["line"]:

@@ -78,6 +78,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("connect"), "connect_timeout"),
         (wait("pipe_full"), "blocked_log_pipe"),
         (hung("child", root_wait="pipe_full", root_by="p (9)"), "unread_output"),
+        (hung("pipe_full", root_wait="pipe_full", root_detail="cycle"), "unread_output"),
+        (hung("pipe_full", root_wait="pipe_full"), "blocked_log_pipe"),
         (hung("child", root_wait="queue", root_by="p (9)"), None),
         (wait("lock", role="logging", root_wait="pipe_full"), "blocked_log_pipe"),
         (wait("lock", role="logging", root_wait="file"), "lock_held_blocked"),

@@ -301,13 +301,17 @@ _FAULT_MODES = (("swap_in", _SWAPS), ("copy", ("wp_page_copy", "do_wp_page", "do
 _FAULTS = frozenset(
     {"handle_mm_fault", "do_user_addr_fault", "asm_exc_page_fault", "do_page_fault", "__handle_mm_fault"}
 )
+# pthread_spin_lock, SpinLock::Lock; not spin_unlock
+_SPIN_LOCK = re.compile(r"spin_?lock", re.I)
 _INTERRUPTS = ("asm_sysvec_", "asm_common_interrupt", "common_interrupt", "handle_softirqs", "__do_softirq", "irq_exit")
 
 
 def spinning_wait(place: Place) -> str:
     """Return what a running thread waits for (`path_codes.WAITS`): synchronising calls of accelerators poll the device
-    in a loop. Empty: it does not wait."""
-    return "device" if place.in_device_call else ""
+    in a loop; a spin lock is tried in a loop. Empty: it does not wait."""
+    if place.in_device_call:
+        return "device"
+    return "lock" if place.native and _SPIN_LOCK.search(place.native[0]) else ""
 
 
 def running_kind(place: Place, kernel: Sequence[str]) -> Kind:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from whystall.tools.contract.findings import Finding, Interval, Subject
 from whystall.tools.contract.text import path_series
 from whystall.tools.host.common.findings import finding, severity, window
-from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.path_codes import CYCLE, RUNNING
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.looks import PAUSES
 from whystall.tools.host.critical_path.pauses import Lag, Pause
@@ -101,7 +101,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
             "root_code": step.line,
         }
         attributes |= {"root_wait": step.code, "root_object": world.objects.name(step.object)}
-        attributes["root_detail"] = step.detail if step.code == "cpu" else ""
+        attributes["root_detail"] = step.detail if step.code == "cpu" or step.detail == CYCLE else ""
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
         brief = sum(took for chain, took in row.chains.items() if chain and world.is_brief(chain[-1].tid))
         attributes["brief"] = "yes" if brief >= _MOSTLY * row.total_ns else ""

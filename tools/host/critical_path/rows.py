@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from statistics import median, median_high
 
 from whystall.tools.contract.text import path_pattern
-from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.path_codes import RUNNING, SPINS
 from whystall.tools.host.common.places import NOWHERE, Place
-from whystall.tools.host.common.timelines import Timeline, Wait
+from whystall.tools.host.common.timelines import Sample, Timeline, Wait
 from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
 from whystall.tools.host.critical_path.growth import growth_of
-from whystall.tools.host.critical_path.walk import Chains, Step, World
+from whystall.tools.host.critical_path.walk import ON_CPU, Chains, Step, World
 
 _POLL_NS, _POLLS_PER_S = 50_000_000, 5.0
 INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
@@ -20,6 +20,8 @@ INODE_NAMES = ("pipe:[", "socket:[", "anon_inode:")
 # A thread that runs for at least this share of the time that it runs or lacks a CPU counts as running.
 _RUNS = 0.3
 _MOSTLY = 0.5
+# What another thread does at the moment of a sample: within this time of it.
+_AROUND_NS = 10_000_000
 # Why a thread has no CPU although its job does not use them up.
 KEPT_OFF = ("others", "confined", "pinned", "real_time")
 """Details of steps without a CPU."""
@@ -171,7 +173,7 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
         row.took.append(min(short.max_ns, short.total_ns))
         row.lines[short.wait.place.line] += short.total_ns
         row.codes[short.wait.place.code] += short.total_ns
-    _add_running(line, rows)
+    _add_running(world, line, rows)
     lived = line.alive[1] - line.alive[0]
     if lived < world.window_ns:
         rows[ABSENT,] = Row(ABSENT, total_ns=world.window_ns - lived)
@@ -255,7 +257,26 @@ def _count(row: Row, wait: Wait, took: int) -> None:
     row.last_ns = max(row.last_ns, wait.end_ns)
 
 
-def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
+def _follow_spinning(world: World, line: Timeline, sample: Sample, took: int, row: Row) -> None:
+    """Add to `row` what the threads of the process do that run without spinning, while `line` spins for a lock: one of
+    them has it."""
+    if row.code != "lock":
+        return
+    start, end = sample.at_ns - _AROUND_NS, sample.at_ns + _AROUND_NS
+    holders = []
+    for other in world.lines.values():
+        if other.pid != line.pid or other.tid == line.tid or not other.samples:
+            continue
+        chain, _ = max(world.answers(other, start, end, (line.tid,)), key=lambda found: found[1], default=((), 0))
+        if chain and chain[0].code in ON_CPU:
+            holders.append((other, chain))
+    for other, chain in holders:
+        row.by[other.tid, other.comm] += took // len(holders)
+        row.chains[chain] += took // len(holders)
+        world.presumed.add((line.tid, line.pid))
+
+
+def _add_running(world: World, line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
     """Divide the time that the thread ran among the functions in which it was sampled; spinning is a wait."""
     ran = line.running_ns
     if ran <= 0:
@@ -270,7 +291,9 @@ def _add_running(line: Timeline, rows: dict[tuple[object, ...], Row]) -> None:
         took = ran * number // len(line.samples) - given
         given += took
         if code := spinning_wait(sample.place):
-            row = rows.setdefault((code, "", sample.place.line, ""), Row(code, place=sample.place))
+            detail = SPINS if code == "lock" else ""
+            row = rows.setdefault((code, detail, sample.place.line, ""), Row(code, "", detail, sample.place))
+            _follow_spinning(world, line, sample, took, row)
         else:
             kind = running_kind(sample.place, sample.kernel)
             key = (RUNNING, kind.code, kind.detail, sample.place.function or sample.place.line)

@@ -15,7 +15,7 @@ from whystall.tools.host.common.failed_calls import FailureRow, failed_calls
 from whystall.tools.host.common.file_devices import FileDevices
 from whystall.tools.host.common.missing_frames import complete_places
 from whystall.tools.host.common.objects import lock_words, objects_of
-from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.path_codes import CYCLE, RUNNING
 from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
 from whystall.tools.host.critical_path.awaited_cpus import (
     bounds_of,
@@ -327,7 +327,7 @@ def _path_row(world: World, row: Row) -> PathRow:
         root_what=root[0].code if root else "",
         root_line=root[0].line if root else "",
         root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,
-        root_detail=root[0].detail if root and root[0].code == "cpu" else "",
+        root_detail=root[0].detail if root and (root[0].code == "cpu" or root[0].detail == CYCLE) else "",
         cpus=row.cpus,
         between=row.between,
         between_object=row.between_object,

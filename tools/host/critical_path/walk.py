@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from whystall.tools.host.common.objects import Objects
-from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.path_codes import CYCLE, RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
 
 _DEPTH = 12
 _INIT, _KTHREADD = 1, 2
-_ON_CPU = (RUNNING, "cpu")
+ON_CPU = (RUNNING, "cpu")
 # Most waits that are followed for one table; further ones count as not followed.
 _BUDGET = 400_000
 # A thread that waits again in the same place this soon after a time-out is in the same wait.
@@ -49,6 +49,8 @@ _BY_THREADS = frozenset(
 _ON_SOCKETS = frozenset({"socket", "events", "collective", "queue"})
 # Waits of which neither the call nor a lock names another process, although one may be what it is for.
 _UNNAMED = frozenset({"collective", "queue", "queue_full", "join", "barrier", "events"})
+# Waits for room, which the thread at the other end makes. Of locks, the cycle is known from their owners.
+_FULL = frozenset({"pipe_full", "socket_full", "queue_full"})
 NOT_FOLLOWED = "not_followed"
 
 
@@ -373,6 +375,8 @@ class World:
             return
         other = self.waker(line, wait, kind.code)
         if other is None or other.tid in path:
+            if other is not None and kind.code in _FULL:
+                own = own._replace(detail=CYCLE)
             yield (own,), end - start
             return
         for chain, took in self.answers(other, start, end, (*path, line.tid)):
@@ -388,7 +392,7 @@ class World:
         """
         kernel = self.is_kernel(line)
         for chain, took in self.chains(line, start, end, path):
-            yield () if kernel and chain[0].code in _ON_CPU else chain, took
+            yield () if kernel and chain[0].code in ON_CPU else chain, took
 
     def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
         """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits, or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from recordings import PID, Scene
 
+from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
 from whystall.tools.recording.judging import judge
 
@@ -261,6 +262,43 @@ def test_a_wait_in_a_function_that_the_event_loop_called_is_its_lag() -> None:
     found = account_of(scene).loop
     assert found is not None
     assert (found.line, found.count) == ("handle (s.py:4)", 12)
+
+
+def test_a_server_in_c_has_a_loop_too() -> None:
+    scene = Scene().thread(user=20)
+    for number in range(120):
+        scene.wait(number / 10, 95 if number % 20 else 5, "epoll_wait", user=("epoll_wait",), runnable_ns=0)
+    found = account_of(scene).loop
+    assert found is not None
+    assert (found.p50_ms, found.max_ms) == (pytest.approx(5, abs=0.1), pytest.approx(95, abs=0.1))
+
+
+@pytest.mark.parametrize(
+    ("received", "sent", "segments", "unanswered"),
+    [(5, 90, (3, 2), 1), (90, 5, (3, 3), 0), (40, 40, (4, 3), 1), (40, 40, (3, 3), 0), (40, 40, (-1, -1), 0)],
+    ids=["received last", "sent last", "next request at the answer", "answered at once", "segments not known"],
+)
+def test_requests_in_flight(received: int, sent: int, segments: tuple[int, int], unanswered: int) -> None:
+    listens = {"inode": 1, "pid": PID, "state": "listen", "local": "0.0.0.0:80"}
+    accepted = {"pid": PID, "state": "established", "local": "10.0.0.1:80", "recv_queue": 0}
+    times = {"last_received_ms": received, "last_sent_ms": sent}
+    counts = dict(zip(("data_segments_in", "data_segments_out"), segments, strict=True))
+    objects = Objects(recorded=True, sockets={1: listens, 2: {"inode": 2, **accepted, **times, **counts}})
+    assert objects.requests_in_flight(PID) == unanswered
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_two_that_write_to_each_other_and_do_not_read_wait_in_a_cycle(reads: bool) -> None:
+    scene = Scene().thread().thread(PEER, "child", pid=PEER)
+    still = {"still": True, "seeded": True, "runnable_ns": 0}
+    scene.wait(0, 12_000, "write", object="pipe:[7]", **still)
+    scene.wait(0, 12_000, "read" if reads else "write", tid=PEER, object="pipe:[8]", **still)
+    for name, reader, writer in (("pipe:[7]", PEER, PID), ("pipe:[8]", PID, PEER)):
+        scene.seen("ends", object=name, pid=reader, reads=True, writes=False)
+        scene.seen("ends", object=name, pid=writer, reads=False, writes=True)
+    found = row(account_of(scene, tid=PID), "pipe_full")
+    expected = ("pipe", "") if reads else ("pipe_full", "cycle")
+    assert (found.root_what, found.root_detail) == expected
 
 
 def test_rows_that_are_left_out_are_one_row_at_the_end() -> None:
