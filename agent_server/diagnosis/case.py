@@ -19,6 +19,7 @@ from whystall.agent_server.diagnosis.transcript import Transcript
 from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
 from whystall.agent_server.diagnosis.victim import FEEDS, choose_feeder, choose_victim, victim_on_path
 from whystall.knowledge_base.causes import about, considered_for, measured
+from whystall.knowledge_base.complaints import is_complaint
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Reasoning, Step, Verdict, Victim
 from whystall.knowledge_base.times import rfc3339
 from whystall.knowledge_base.tokens import concepts
@@ -75,7 +76,7 @@ class Case:
         self.settled: Conclusion | None = None
         self.target_ended = False
         self.hangs = "hang" in concepts(symptom)
-        self.slow = not {"slow", "growing"}.isdisjoint(concepts(symptom))
+        self.slow = not self.hangs and is_complaint(symptom)
         self._options: dict[str, Mapping[str, Any]] = {}
         self._all_findings: dict[str, Finding] = {}
         self._count = numbered
@@ -102,6 +103,16 @@ class Case:
             raise
         self._options = wanted
         return self._add_step(requested, duration, why, results)
+
+    def path_options(self) -> Options:
+        """Return the options of the critical path for the next window: whether threads that stand still matter, and the
+        processes for which the victim waits that were not recorded so far."""
+        path = self.results.get(PATH_TOOL)
+        unseen = path.data.unseen if path is not None else []
+        known = str(self._options.get(PATH_TOOL, {}).get("peers", "")).split(",")
+        peers = ",".join(dict.fromkeys([*filter(None, known), *map(str, unseen)]))
+        options = {"stands_still": True} if self.hangs else {}
+        return {PATH_TOOL: {**options, **({"peers": peers} if peers else {})}} if options or peers else {}
 
     async def calibrate(self) -> None:
         """Try direct I/O beside buffered (writes a temporary file), and judge the last window with the trials.
