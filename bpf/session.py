@@ -282,6 +282,21 @@ class Session(AttachedObject):
         self._targets.update(tgid.to_bytes(4, "little"), b"\1")
         self._live.more_targets = 1
 
+    def follow(self, tgids: Iterable[int]) -> None:
+        """Record the switches and samples of processes outside of the targets from now on, as those of wakers."""
+        if self._targets is None or self.config.targets is None:
+            return
+        for tgid in set(tgids) - (self._targets_now() or frozenset()) - {self.config.self_tgid}:
+            try:
+                comm = Path(f"/proc/{tgid}/comm").read_bytes().strip()
+            except OSError:
+                continue  # it has ended
+            self._targets.update(tgid.to_bytes(4, "little"), bytes([lay.TRACED_WAKER]))
+            self._live.more_targets = 1
+            self._followed.append(cap.Followed(time.monotonic_ns(), tgid, tgid, comm, 0))
+        if self._followed:
+            self._admit_followed()
+
     def counters(self) -> dict[str, list[int]]:
         """Return every counter (layout.COUNTERS), per CPU, now."""
         if self._object is None:

@@ -300,13 +300,25 @@ class Actor(Model):
     rate: float | None = None
 
 
+class Awaited(Model):
+    """The thread at the end of the chain of waits: what it did while the victim waited. `thread`: its name and number,
+    as in `root_by` of ``path.wait``; `code`: its line of the program; `object`: a file or peer."""
+
+    thread: str
+    pid: int
+    tid: int
+    code: str = ""
+    object: str = ""
+
+
 class Culprit(Model):
     """Where and how long the victim waits. Latencies in ms, `period_s` in seconds; None if not measured.
 
     `path`: full path, the slowest if several files of a `series` (``chk_*.bin``) are meant. `device`, `mount`: its
     disk, and where that is mounted; None if several could be meant. `code`: the waiting line of the program, ``save
     (train.py:212)``. `rank`: of a job; `name`: part of its work (an operator, a group); `per_step_ms`: cost per step.
-    `actors`: processes that cause it, worst first, if other than what the victim waits in.
+    `actors`: processes that cause it, worst first, if other than what the victim waits in. `awaited`: the thread for
+    which the victim waits at `code`.
     """
 
     pid: int | None = None
@@ -331,6 +343,7 @@ class Culprit(Model):
     name: str | None = None
     per_step_ms: float | None = None
     actors: list[Actor] = Field(default_factory=list)
+    awaited: Awaited | None = None
     container: str | None = None
     pod: str | None = None
 

@@ -20,11 +20,14 @@ _USUAL = ("sleep", "timeout", "poll", "events", "cpu")
 _LONG = 200
 _RETRY = "retry"
 _UNKNOWN = "unknown"
+_FLAGS = ("brief", "killed", "root_outside", "root_same", "root_mutual", "root_in_turn", "standstill")
 _NOTHING = Safe("")
 # Calls of a function that take longer by less than this factor are not said to grow.
+_GROWS = 1.2
 # What a thread did in less than this share of a wait, percent, does not explain it.
 _LEAST_PART = 5.0
-_GROWS = 1.2
+# A share of at least this is all of it; one that is less than this larger than another is the same.
+_ALL_PCT, _MORE_PCT = 99.5, 5.0
 # train (812), train (813 of 812), train (812) +3
 _THREAD = re.compile(r"(.*?) ?\((\d+)(?: of (\d+))?\)(?: \+(\d+))?")
 # save (train.py:212), save (train.py)
@@ -75,7 +78,7 @@ class PathFormatter:
             return Safe(f"{text}{self._longest(words)}")
         if finding.kind == "path.pause":
             return Safe(f"{text}{self._mostly(words, metrics)}")
-        meanwhile = self._meanwhile(words, metrics.get("root_pct", 0.0))
+        meanwhile = self._meanwhile(words, (metrics.get("root_pct", 0.0), metrics.get("root_by_pct", 0.0)))
         grows, looks = self._grows(metrics.get("growth_ratio")), self._looks(words, metrics)
         return Safe(f"{text}{grows}{looks}{meanwhile}{self._remarks(words)}")
 
@@ -97,19 +100,19 @@ class PathFormatter:
         self,
         what: str,
         words: Mapping[str, str],
-        root_pct: float = 0.0,
+        root: tuple[float, float] = (0.0, 0.0),
         growth: float | None = None,
         looks: Mapping[str, float] | None = None,
     ) -> Safe:
         """Return what a thread did, where, and what the thread that it waited for did. `what`: a code of waits,
-        ``running``, or ``rest``. `growth`: see `AccountRow`;
+        ``running``, or ``rest``. `root`, `growth`: `root_pct` and `root_by_pct`, and `growth`, of an `AccountRow`;
         `looks`: its `between_ms` and `max_ms`.
         """
         if what == REST:
             return Safe(self._texts["rest"])
         words = {**words, "wait": what}
         remark = f"{self._grows(growth)}{self._looks(words, looks or {})}"
-        return Safe(f"{self._does(what, words)}{remark}{self._meanwhile(words, root_pct)}{self._flag(words)}")
+        return Safe(f"{self._does(what, words)}{remark}{self._meanwhile(words, root)}{self._flag(words)}")
 
     def pauses(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:
         """Return that a pause recurs: its period, length and place."""
@@ -232,22 +235,25 @@ class PathFormatter:
         named = f"{self._name(short(known[1], _LONG))} ({number})" if known[1] else self._texts["thread"].format(number)
         return Safe(named + (self._texts["and_others"].format(known[4]) if known[4] else ""))
 
-    def _meanwhile(self, words: Mapping[str, str], root_pct: float) -> Safe:
+    def _meanwhile(self, words: Mapping[str, str], root: tuple[float, float]) -> Safe:
         """Return what the thread at the end of the chain of waits did, and the chain if it has more than one wait."""
         who, what = words.get("root_by", ""), words.get("root_wait", "")
         if not what or (not who and what in (words.get("wait", ""), _UNKNOWN)):
             return Safe("")
-        if 0 < root_pct < _LEAST_PART:
+        if 0 < root[1] < _LEAST_PART:
             return Safe("")
         if what == _UNKNOWN and words.get("by") and _number(words["by"]) == _number(who):
             return Safe("")  # `_by` names it
-        root = {"code": words.get("root_code", ""), "object": words.get("root_object", "")}
-        root["detail"] = words.get("root_detail", "")
+        did = {"code": words.get("root_code", ""), "object": words.get("root_object", "")}
+        did |= {"detail": words.get("root_detail", ""), "mode": words.get("root_mode", "")}
         text = self._texts["meanwhile" if who else "in_the_end"].format(
-            who=self.thread(who) if who else "", does=self._does(what, root)
+            who=self.thread(who) if who else "", does=self._does(what, did)
         )
-        if 0 < root_pct < 99.5:
-            text += self._texts["part"].format(quantity(root_pct, "pct"))
+        part, whole = root
+        if whole - part >= _MORE_PCT:
+            text += self._texts["part_of_more"].format(quantity(part, "pct"), quantity(whole, "pct"))
+        elif 0 < part < _ALL_PCT:
+            text += self._texts["part"].format(quantity(part, "pct"))
         if words.get("chain") and words.get("by") and _number(words["by"]) != _number(who):
             text += self._texts["chain"].format(self._chain(words["chain"]))
         return Safe(text)
@@ -317,11 +323,10 @@ class PathFormatter:
         return Safe("".join(f"{comma}{part}" for part in parts) + self._flag(words))
 
     def _flag(self, words: Mapping[str, str]) -> Safe:
-        """Return the notes that it was for short-lived or killed processes, and that the wait did not end, unless its
-        kind is usually open."""
+        """Return the notes on the end of the chain (short-lived processes, one outside of the job, one that waits too),
+        and that the wait did not end, unless its kind is usually open."""
         open_ = words.get("open") == "yes" and words.get("wait") not in _USUAL
-        yes = {name: words.get(name) == "yes" for name in ("brief", "killed", "standstill")}
-        found = {"brief": yes["brief"], "killed": yes["killed"], "open": open_, "standstill": yes["standstill"]}
+        found = {**{name: words.get(name) == "yes" for name in _FLAGS}, "open": open_}
         comma = self._words["marks"]["comma"]
         return Safe("".join(f"{comma}{self._words['flags'][name]}" for name, shown in found.items() if shown))
 

@@ -15,8 +15,8 @@ _RUNNING, _WAIT = "path.running", "path.wait"
 _NOTHING_PCT = 0.05
 _TEXTS = (
     *("mode", "detail", "code", "function", "object", "by", "chain"),
-    *("root_wait", "root_code", "root_by", "root_object", "root_detail", "role", "cpus", "between", "between_object"),
-    "standstill",
+    *("root_wait", "root_code", "root_by", "root_object", "root_detail", "root_mode"),
+    *("role", "cpus", "between", "between_object", "standstill"),
 )
 
 
@@ -51,6 +51,7 @@ def _row(finding: Finding) -> AccountRow:
         max_ms=metrics.get("max_ms"),
         what="running" if finding.kind == _RUNNING else words.get("wait") or "unknown",
         root_pct=metrics.get("root_pct", 0.0),
+        root_by_pct=metrics.get("root_by_pct", 0.0),
         growth=metrics.get("growth_ratio"),
         between_ms=metrics.get("between_ms", 0.0),
         open=words.get("open") == "yes",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from whystall.agent_server.diagnosis.verdict import Conclusion, agree
 from whystall.knowledge_base.causes import device_of, matches
-from whystall.knowledge_base.models import Actor, Cause, Culprit, Victim
+from whystall.knowledge_base.models import Actor, Awaited, Cause, Culprit, Victim
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import Mechanism
 
 _MAX_ACTORS = 3
 # Waits of a thread that cannot run, or may not for a part of the time.
 _HELD = ("stopped", "traced", "frozen", "quota")
+# Ends of chains of waits that show nothing of what is waited for.
+_NOT_KNOWN = ("", "unknown", "not_followed")
+# worker (812), worker (813 of 812) +3
+_THREAD = re.compile(r".*\((?P<tid>\d+)(?: of (?P<pid>\d+))?\)(?: \+\d+)?")
 
 
 def culprit(
@@ -73,6 +78,23 @@ def culprit(
         ),
         per_step_ms=next((f.metrics["lost_ms"] for f in same if "lost_ms" in f.metrics), None),
         actors=_actors(cause, chain, victim),
+        awaited=_awaited(first),
+    )
+
+
+def _awaited(first: Finding) -> Awaited | None:
+    """Return the other thread for which the thread of a row of the critical path waits; None if it is not known."""
+    words = first.attributes
+    known = _THREAD.fullmatch(words.get("root_by", ""))
+    if first.kind != "path.wait" or known is None or words.get("root_wait", "") in _NOT_KNOWN:
+        return None
+    tid = int(known["tid"])
+    return Awaited(
+        thread=words["root_by"],
+        pid=int(known["pid"] or tid),
+        tid=tid,
+        code=words.get("root_code", ""),
+        object=words.get("root_object", ""),
     )
 
 

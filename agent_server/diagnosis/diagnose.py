@@ -23,7 +23,7 @@ from whystall.agent_server.diagnosis.rank_process import find_rank_process
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_blind_spot, with_host
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
-from whystall.agent_server.diagnosis.target_choice import choose_process
+from whystall.agent_server.diagnosis.target_choice import choose_process, with_children
 from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel, Transcript
 from whystall.agent_server.inputs.ranks import gathered, runs_named
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
@@ -239,10 +239,11 @@ class DiagnosisRunner:
         return case.diagnosis()
 
     async def _target(self, params: DiagnoseParams, progress: Progress | None) -> Target:
-        """Return the requested target; without one, the process that suffers most in a short window of the host."""
+        """Return the requested target, of a launcher with its children; without one, the process that suffers most in a
+        short window of the host."""
         target = resolve(params)
         if not target.everything:
-            return target
+            return await in_thread(lambda: with_children(target))
         tool = self._registry.get(FIRST_TOOL)
         seconds = min(2.0, params.duration / 4)
         needs = tool.needs(parse_params(tool.params, {"duration": seconds}))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS, PATH_TOOL
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS
 from whystall.knowledge_base.models import Assessment, Cause, CauseState
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
@@ -19,8 +19,7 @@ async def first_observation(case: Case) -> None:
     """Account for the victim's time, by tools that hook no system calls; do nothing if this was done before."""
     if FIRST_TOOL not in case.tried:
         tools = [FIRST_TOOL, *(name for name in FIRST_TOOLS if name in case.tools)]
-        options = {PATH_TOOL: {"stands_still": True}} if case.hangs else {}
-        await case.observe(tools, _first_seconds(case), "first_look", options)
+        await case.observe(tools, _first_seconds(case), "first_look", case.path_options())
 
 
 async def finish(case: Case) -> None:
@@ -44,7 +43,7 @@ async def _observe_longer(case: Case, tools: Sequence[str], seconds: float, why:
     """Observe once more; if the target has ended, set `target_ended`, so that the case is concluded from earlier
     windows."""
     try:
-        await case.observe(tools, seconds, why)
+        await case.observe(tools, seconds, why, case.path_options())
     except ToolError as error:
         if error.code is not ErrorCode.NO_SUCH_PROCESS or not case.results:
             raise

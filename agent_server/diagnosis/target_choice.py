@@ -1,16 +1,50 @@
-"""Choose the process of a host to observe when no target was named."""
+"""Choose the processes of a host to observe: of a launcher also its children, and one of them if none was named."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import polars as pl
 
+from whystall.bpf.attached import MAX_TARGETS
+from whystall.tools.collect.proc_parse import schedstat
 from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target, children_of
 
 # A process is chosen only if it was blocked, or used CPU, for at least this share of the window.
 _WORTH_PCT = 5.0
 _KTHREADD = 2
+# A process with children that runs for less than this share of a short time leaves the work to them.
+_LAUNCHER_SHARE, _LOOK_S = 0.02, 0.3
+
+
+def with_children(target: Target, proc: Path = Path("/proc"), sleep: Callable[[float], None] = time.sleep) -> Target:
+    """Return `target` with its descendants if it is one process that hardly runs and has some: a launcher of ranks, a
+    shell that runs the job, a server that leaves the requests to its workers. Blocks for 0.3 s then."""
+    if target.pid is None or target.follow or target.pids != [target.pid]:
+        return target
+    family = [pid for pid in children_of(target.pids) if pid != os.getpid()]
+    if not 1 < len(family) <= MAX_TARGETS:
+        return target
+    before = _run_ns(proc / str(target.pid))
+    sleep(_LOOK_S)
+    if _run_ns(proc / str(target.pid)) - before > _LAUNCHER_SHARE * _LOOK_S * 1e9:
+        return target
+    return target.model_copy(update={"pids": family, "follow": True})
+
+
+def _run_ns(process: Path) -> int:
+    """Return how long the present threads of a process have run, ns."""
+    total = 0
+    for file in process.glob("task/[0-9]*/schedstat"):
+        try:
+            total += schedstat(file.read_bytes()).run_ns
+        except (OSError, ValueError, IndexError):
+            continue  # the thread has ended
+    return total
 
 
 def choose_process(recording: Recording) -> int | None:

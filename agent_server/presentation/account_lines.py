@@ -59,7 +59,8 @@ def _row(row: AccountRow, suffix: str, lang: Lang) -> Safe:
     texts = {name: value for name, value in row.model_dump().items() if isinstance(value, str)}
     known = {**texts, "open": "yes" if row.open else ""}
     looks = {"between_ms": row.between_ms, "max_ms": row.max_ms or 0.0}
-    text = voice(suffix, lang).path.row(row.what, known, row.root_pct, row.growth, looks)
+    root = (row.root_pct, row.root_by_pct)
+    text = voice(suffix, lang).path.row(row.what, known, root, row.growth, looks)
     return _share(row.window_pct, suffix, lang, text)
 
 
@@ -87,11 +88,12 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
             **{"mode": row.mode, "detail": row.detail, "code": row.inner, "function": row.line, "object": row.object},
             **{"by": row.by, "chain": row.chain, "wait": row.what, "open": "yes" if row.open_s else ""},
             **{"root_wait": row.root_what, "root_code": row.root_line, "root_by": row.root, "cpus": row.cpus},
-            "root_detail": row.root_detail,
+            **{"root_detail": row.root_detail, "root_mode": row.root_mode},
             **{"between": row.between, "between_object": row.between_object, "standstill": row.standstill},
         }
         looks = {"between_ms": row.between_ms or 0.0, "max_ms": row.max_ms or 0.0}
-        text = say.path.row(row.what, known, row.root_pct or 0.0, row.growth, looks)
+        root = (row.root_pct or 0.0, row.root_by_pct or 0.0)
+        text = say.path.row(row.what, known, root, row.growth, looks)
         lines.append(_share(row.window_pct, "txt", lang, text))
     left = 100.0 - sum(row.window_pct for row in rows)
     return [*lines, *([_share(left, "txt", lang, say.path.row(REST, {}))] if left >= _NOTHING_PCT else [])]

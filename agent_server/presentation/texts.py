@@ -19,6 +19,7 @@ from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.models import (
     Actor,
     Assessment,
+    Awaited,
     Cause,
     CauseState,
     Culprit,
@@ -328,7 +329,7 @@ class _View:
             parts.append(Safe(f"{self._labels['host']} {self._format.name(culprit.host)}"))
         if culprit.name:
             parts.append(self.fill(self._labels["mostly"], self._format.name(short(culprit.name, 200))))
-        if culprit.code:
+        if culprit.code and not culprit.awaited:
             parts.append(self.fill(self._labels["at_code"], self._say.place(culprit.code)))
         calls = culprit.operations or culprit.syscall
         if calls:
@@ -336,7 +337,19 @@ class _View:
         if culprit.kernel_path:
             path = self._format.name(short(culprit.kernel_path, self._format.name_limit))
             parts.append(self.fill(self._labels["through"], path))
-        return Safe(self._marks["comma"].join(parts))
+        text = Safe(self._marks["comma"].join(parts))
+        return self._awaited(culprit, culprit.awaited, text) if culprit.awaited else text
+
+    def _awaited(self, culprit: Culprit, awaited: Awaited, waits: Safe) -> Safe:
+        """Return the thread that the victim waits for and its place, then the place where the victim waits."""
+        parts = [self._say.path.thread(awaited.thread)]
+        if awaited.code:
+            parts.append(self.fill(self._labels["at_code"], self._say.place(awaited.code)))
+        if awaited.object:
+            parts.append(self._format.name(short(awaited.object, self._format.name_limit)))
+        if culprit.code:
+            parts.append(self.fill(self._labels["waits_at"], culprit.comm or "?", self._say.place(culprit.code)))
+        return Safe(self._marks["comma"].join([*parts, *([waits] if waits else [])]))
 
     def _actor(self, actor: Actor) -> Safe:
         """Return a process that delays the victim, its file and rate."""

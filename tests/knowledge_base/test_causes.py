@@ -84,6 +84,7 @@ PATH = {
     "file_lock_held",
     "device_wait",
     "slow_rank_on_path",
+    "absent_rank",
     "collective_wait",
     "recurring_pause",
     "waiting_for_person",

@@ -9,7 +9,7 @@ from making import finding, victim
 
 from whystall.agent_server.diagnosis.assess import assess
 from whystall.agent_server.diagnosis.culprit import culprit
-from whystall.agent_server.diagnosis.verdict import conclude
+from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
 from whystall.knowledge_base.causes import considered_for, load_causes
 from whystall.knowledge_base.models import CauseState, Verdict
 from whystall.knowledge_base.tokens import concepts
@@ -23,6 +23,8 @@ _NUMBERS = {"count": 40.0, "max_ms": 60.0, "total_ms": 4000.0, "p50_ms": 50.0}
 def wait(code: str, pct: float = 40.0, /, *, id: str = "w", **more: str | float) -> Finding:
     words = {name: value for name, value in more.items() if isinstance(value, str)}
     numbers = {name: value for name, value in more.items() if isinstance(value, float)}
+    if "root_pct" in numbers:  # its process did at least that
+        numbers.setdefault("root_by_pct", numbers["root_pct"])
     kind = "path.running" if code == "running" else "path.wait"
     texts = words if code == "running" else {"wait": code, "open": "no", **words}
     return finding(kind, id=id, words=texts, window_pct=pct, **{**_NUMBERS, **numbers})
@@ -78,7 +80,7 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("connect"), "connect_timeout"),
         (wait("pipe_full"), "blocked_log_pipe"),
         (hung("child", root_wait="pipe_full", root_by="p (9)"), "unread_output"),
-        (hung("pipe_full", root_wait="pipe_full", root_detail="cycle"), "unread_output"),
+        (hung("pipe_full", root_wait="pipe_full", root_mutual="yes"), "unread_output"),
         (hung("pipe_full", root_wait="pipe_full"), "blocked_log_pipe"),
         (hung("child", root_wait="queue", root_by="p (9)"), None),
         (wait("lock", role="logging", root_wait="pipe_full"), "blocked_log_pipe"),
@@ -105,14 +107,28 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (hung("file", detail="read ext4"), "stuck_file_operation"),
         (wait("file_lock"), "file_lock_held"),
         (wait("queue", role="collective", root_wait="running", root_by="p (9)", root_pct=80.0), "slow_rank_on_path"),
-        (wait("queue", role="collective", root_wait="running", root_by="p (9)", root_pct=25.0), "collective_wait"),
-        (wait("queue", 28.0, role="collective", root_wait="running", root_by="p (9)", root_pct=25.0), None),
-        (wait("collective"), "collective_wait"),
+        (
+            wait("queue", 60.0, role="collective", root_wait="running", root_by="p (9)", root_pct=25.0),
+            "collective_wait",
+        ),
+        (wait("queue", 40.0, role="collective", root_wait="running", root_by="p (9)", root_pct=25.0), None),
+        (wait("pipe", role="data_loader", root_wait="running", root_outside="yes"), "data_loader_waiting"),
+        (wait("pipe", root_wait="running", root_outside="yes"), "slow_peer"),
+        (wait("collective", 60.0), "collective_wait"),
+        (wait("collective", 40.0, root_wait="running", root_by="p (9)", root_pct=80.0, root_in_turn="yes"), None),
+        (hung("collective", root_wait="join", root_by="p (9)"), "absent_rank"),
+        (hung("collective", root_wait="file_lock", root_by="p (9)", root_mutual="yes"), "deadlock"),
+        (hung("collective", root_wait="collective", root_by="p (9)", root_same="yes"), "collective_wait"),
+        (hung("collective", root_wait="queue", root_by="pt_gloo_runloop (10 of 9)"), "collective_wait"),
+        (wait("collective", root_mode="garbage_collection", root_pct=90.0), "garbage_collection"),
         (wait("queue", root_wait="cpu", root_detail="others", root_by="p (9)", root_pct=80.0), "cpu_contention"),
         (wait("queue", root_wait="cpu", root_by="p (9)", root_pct=80.0), "lock_wait"),
         (wait("collective", root_wait="cpu", root_by="p (9)", root_pct=80.0), "slow_rank_on_path"),
         (wait("collective", root_wait="cpu", root_detail="confined", root_by="p (9)", root_pct=80.0), "cpu_contention"),
-        (wait("collective", root_wait="cpu", root_detail="others", root_by="p (9)", root_pct=40.0), "collective_wait"),
+        (
+            wait("collective", 60.0, root_wait="cpu", root_detail="others", root_by="p (9)", root_pct=40.0),
+            "collective_wait",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -362,3 +378,28 @@ def test_syncs_are_blamed_on_an_io_limit_only_if_it_is_reached() -> None:
     fast = finding("block.slow_io", id="disk", polarity="normal", subject={"type": "device", "device": "sda"}, count=90)
     assert leader(row, fast) != "io_limit"
     assert leader(row, limit(window_pct=42)) == "io_limit"
+
+
+@pytest.mark.parametrize(
+    ("root", "thread"),
+    [
+        ({"root_by": "worker (9 of 8)", "root_wait": "running", "root_code": "decode (data.py:17)"}, (8, 9)),
+        ({"root_by": "worker (9)", "root_wait": "unknown"}, None),
+        ({}, None),
+    ],
+)
+def test_the_thread_at_the_end_of_the_chain_is_part_of_the_place(
+    root: dict[str, str], thread: tuple[int, int] | None
+) -> None:
+    row = wait("queue", role="data_loader", **root)
+    who = victim()
+    named = culprit(Conclusion(Verdict.LIKELY, "data_loader_slow", chain=["w"]), [row], load_causes(), who)
+    assert named is not None
+    awaited = named.awaited
+    assert (awaited and (awaited.pid, awaited.tid)) == thread
+    assert awaited is None or awaited.code == "decode (data.py:17)"
+
+
+@pytest.mark.parametrize(("symptom", "cause"), [("", None), ("training became slow", "collective_wait")])
+def test_a_third_of_the_time_in_collectives_answers_a_complaint_only(symptom: str, cause: str | None) -> None:
+    assert leader(wait("collective", 35.0), symptom=symptom) == cause

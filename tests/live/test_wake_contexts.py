@@ -218,3 +218,27 @@ def test_the_process_that_wakes_the_target_is_followed_with_its_python_frames(se
     assert blocked["seeded"]
     assert blocked["start_ns"] == seen.start_ns  # it slept before the window, and it was found later
     assert any("blocked_all_the_time" in frame for frame in stacks.get(blocked["ustack"], []))
+
+
+def test_a_process_that_wakes_nobody_is_recorded_on_request() -> None:
+    """A process that keeps the target waiting all along would never be seen."""
+    with ExitStack() as undo:
+        sleeper = [sys.executable, "-c", "import time\nwhile True: time.sleep(0.05); sum(range(500_000))"]
+        subject, peer = (subprocess.Popen([*sleeper, name]) for name in ("subject", "peer"))
+        for process in (subject, peer):
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+        time.sleep(0.5)
+        engine = EbpfEngine()
+        undo.callback(engine.close)
+        options = SwitchOptions(
+            min_ns=10_000, wakers=True, python=True, follow_wakers=True, peers=frozenset({peer.pid})
+        )
+        engine.load({"switches": options}, Target(everything=False, pid=subject.pid, pids=[subject.pid]))
+        engine.start()
+        time.sleep(0.5)
+        engine.stop()
+        tables = engine.read()["switches"].tables
+    assert tables["followed"]["pid"].to_list() == [peer.pid]
+    sleeps = tables["segments"].filter((pl.col("pid") == peer.pid) & (pl.col("syscall") == "clock_nanosleep"))
+    assert sleeps.height >= 3

@@ -141,8 +141,10 @@ def test_every_kind_makes_a_sentence(kind: str, lang: str, suffix: str) -> None:
     sentence = speaks.finding(full)
     assert "{" not in sentence
     assert "\n" not in sentence
-    # of a stack only its line of code is shown; of a row of the path either the wait or the mode of running
-    for name in spec.attributes - flags - ({"stack", "wait", "mode"} if kind.startswith("path.") else set()):
+    # of a stack only its line of code is shown; of a row of the path either the wait or the mode of running, and the
+    # same of the end of its chain
+    apart = {"stack", "wait", "mode", "root_mode"} if kind.startswith("path.") else set()
+    for name in spec.attributes - flags - apart:
         assert f"a_{name}" in sentence
     assert ("7.25" if set(spec.metrics.values()) - {"count"} else "7") in sentence
     bare = finding(kind, polarity="normal", subject={"pid": None, "tid": None, "comm": None, "path": None})

@@ -54,9 +54,14 @@ class SwitchCollector(EbpfCollector):
     def __init__(self, wanted: Mapping[str, Options]) -> None:
         options = SwitchOptions.of(wanted, self.name)
         self.python = options.python
+        self._peers = options.peers
         self.kernel = Switches(
             options.min_ns, wakers=options.wakers, user_stacks=True, follow_wakers=options.follow_wakers
         )
+
+    def started(self, session: Session) -> None:
+        """Record the peers, too."""
+        session.follow(self._peers)
 
     def capture(self, result: SessionResult) -> Capture:
         """Return the tables."""

@@ -27,12 +27,14 @@ class SyscallOptions(Options):
 @dataclass(frozen=True)
 class SwitchOptions(Options):
     """`min_ns`: record times off the CPU of at least this length; `wakers`: with what ended each; `follow_wakers`: also
-    record the processes that wake threads of the target, and those that wake these; `python`: with Python frames."""
+    record the processes that wake threads of the target, and those that wake these; `peers`: record these processes,
+    too, from the start; `python`: with Python frames."""
 
     min_ns: int = option(1_000_000, min)
     wakers: bool = option(False, operator.or_)
     python: bool = option(False, operator.or_)
     follow_wakers: bool = option(False, operator.or_)
+    peers: frozenset[int] = option(frozenset(), operator.or_)
 
 
 @dataclass(frozen=True)

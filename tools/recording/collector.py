@@ -52,9 +52,13 @@ class Options:
         return replace(self, **names)
 
     def as_dict(self) -> dict[str, int]:
-        """Return the options as a manifest stores them, without switches that are off."""
-        values = {f.name: (int(getattr(self, f.name)), int(f.default)) for f in fields(self)}  # type: ignore[arg-type]
+        """Return the options as a manifest stores them, without switches that are off; of a set its size."""
+        values = {f.name: (_number(getattr(self, f.name)), _number(f.default)) for f in fields(self)}
         return {name: value for name, (value, default) in values.items() if value or default}
+
+
+def _number(value: Any) -> int:
+    return len(value) if isinstance(value, frozenset) else int(value)
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,22 @@ _BLOCKED_ATTRIBUTES = "syscall state kernel_path user_path code waker open"
 # A row of the critical path. `code`: the innermost line of Python in the program or its libraries; `function`: that
 # of the program itself (``save (train.py:41)``); `stack`: its frames of Python, outermost first. `wait`, `mode` and
 # `role`: codes of `whystall.tools.host.common.path_codes`. `by`: who ended the wait, or took the CPU. `root_*`: what
-# the thread at the end of the chain of waits did in most of the time, in `root_pct` of it; `root_detail`: why it had no
-# CPU, and `root_object` who ran instead. `device`, `mount`: the disk of the file `object`, and where it is mounted.
-# `cpus`: the only ones that the thread may use, where that matters.
-# `between`, `between_object`: of a sleep, that the thread only looks for work before it sleeps again (`path_codes.ASKS`
-# and so on), which takes `between_ms`. `killed`: ended by processes that were killed for lack of memory.
-# `standstill`: all threads of the job wait for each other. `requests_in_flight`: of a process that serves clients.
+# the thread at the end of the chain of waits did in most of the time, in `root_pct` of it (`root_by_pct`: whatever its
+# process did); `root_mode`: how it ran; `root_detail`: why it had no CPU, and `root_object` who ran instead;
+# `root_same`: it waits for other ranks, too, at the same line; `root_mutual`: it waits for this thread;
+# `root_outside`: its process is no part of the job; `root_in_turn`: its rank waits for others about as long. `device`,
+# `mount`: the disk of the file `object`, and where it is mounted. `cpus`: the only ones that the thread may use, where
+# that matters. `between`, `between_object`: of a sleep, that the thread only looks for work before it sleeps again
+# (`path_codes.ASKS` and so on), which takes `between_ms`. `killed`: ended by processes that were killed for lack of
+# memory. `standstill`: all threads of the job wait for each other. `requests_in_flight`: of a process that serves
+# clients.
 _PATH = (
     "code function stack wait object detail by chain root_wait root_code root_by root_object open role device mount"
-    " cpus root_detail brief"
+    " cpus root_detail root_mode root_same root_mutual root_outside root_in_turn brief"
 )
 _LOCK = "window_pct total_ms max_ms count threads holder_pct"
 _HOLDER = "holder holder_code holder_doing"
-_PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct"
+_PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct root_by_pct"
 
 KINDS: dict[str, KindSpec] = {
     # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.

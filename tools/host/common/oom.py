@@ -78,7 +78,7 @@ def findings(recording: Recording, found: list[Kill]) -> list[Finding]:
     """
     manifest = recording.manifest
     whole = manifest.window_ns
-    made = []
+    made: list[Finding] = []
     listed: Counter[tuple[str | None, str]] = Counter()
     for kill in [kill for kill in found if kill.pid is not None]:
         mine = kill.pid in manifest.target.pids

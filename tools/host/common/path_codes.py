@@ -51,9 +51,8 @@ WAITS = MappingProxyType(
 RETRY = "retry"
 """First word of the detail of a sleep between failing calls that are tried again; call and error follow."""
 
-CYCLE, SPINS = "cycle", "spins"
-"""Details of a wait at the end of a chain for a thread that is in the chain before it; of a lock that a thread tries to
-get without sleeping."""
+SPINS = "spins"
+"""Detail of a wait for a lock that a thread tries to get without sleeping."""
 
 ASKS, LOOKS, NOTHING, STILL = "asks", "looks", "nothing", "still"
 """Values of `between` of a sleep, or a wait for a peer, if the thread does no more between two of them than: ask a

@@ -127,7 +127,13 @@ _NATIVE_WAITS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("pthread_cond_signal", "pthread_cond_broadcast"), "lock"),  # the condition's own
     (("pthread_cond_", "__pthread_cond_", "___pthread_cond_"), "queue"),
 )
+# Modules that poll for the end of child processes, by a pipe that closes then.
+_JOINS_CHILDREN = ("torch/multiprocessing/spawn.py", "multiprocessing/popen_", "multiprocessing/process.py")
 _RANKS = ("gloo::", "c10d::", "nccl", "ncclGroup", "MPI_", "PMPI_", "ompi_", "hccl")
+
+
+# Threads with which PyTorch, Gloo, NCCL and MPI run collectives, by the beginnings of their names.
+_RANK_THREADS = ("pt_gloo", "gloo_", "pt_nccl", "pt_ucc", "NCCL", "hccl", "async_progress")
 
 
 class Kind(NamedTuple):
@@ -137,6 +143,16 @@ class Kind(NamedTuple):
     code: str
     detail: str = ""
     presumed: bool = False
+
+
+def runs_collectives(comm: str) -> bool:
+    """Return whether a thread of this name runs collectives for the others of its process."""
+    return comm.startswith(_RANK_THREADS)
+
+
+def keeps_store(comm: str) -> bool:
+    """Return whether a thread of this name serves the store through which ranks tell each other where they are."""
+    return comm.startswith("pt_tcpstore")
 
 
 def kernel_names(frames: Sequence[str]) -> list[str]:
@@ -187,6 +203,8 @@ def _by_call(wait: Wait, names: Sequence[str], gil_words: Collection[int], lock_
         return _futex(wait, gil_words, lock_words)
     if call in _SLEEPS:
         return Kind("sleep")
+    if call in _POLLS and any(module.startswith(_JOINS_CHILDREN) for _, module in wait.place.library):
+        return Kind("child")
     if call in _POLLS:
         if of.startswith("socket:"):
             return Kind("socket")

@@ -94,7 +94,7 @@ def _why(recording: Recording, world: World, line: Timeline, bounds: dict[int, B
     if detail == "others" and bound is not None and bound.cpus:
         detail = "confined"
     others: Counter[tuple[int, str]] = Counter(
-        {key: took for key, took in row.by.items() if key[0] != line.pid and key[0] not in world.target}
+        {key: took for key, took in row.by.items() if key[0] not in world.ranks.job(line.pid)}
     )
     if detail in ("", "own") or not others:
         return detail, ""

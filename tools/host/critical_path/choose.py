@@ -15,6 +15,8 @@ _DELAYS = frozenset({"interpreter_lock", "cpu"})
 _PARKED = 0.95
 _RUNS = 0.02
 _AWAITED = 0.1
+# A process that has used less than this share of the CPU time of the busiest one since its start is a helper.
+_HELPER = 0.1
 
 
 class Choice(NamedTuple):
@@ -28,7 +30,7 @@ class Choice(NamedTuple):
 class _Use(NamedTuple):
     """Parts of the time of a thread, ns. `ended`: idle waits that another thread of the target ended; `delayed`:
     waits for a CPU or the interpreter lock; `stuck`: of `other`, one wait all along; `awaited`: time that other threads
-    of the target waited for this one.
+    of the target, but no helpers, waited for this one.
     """
 
     running: int = 0
@@ -46,7 +48,8 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
 
     1. The main thread of the target process `root`, unless it is parked: it hardly runs, waits only for time, children
        or threads that hand it nothing, and no thread waits for it.
-    2. The main thread of another process of the target that is not parked (ranks below a launcher): among those with
+    2. The main thread of another process of the target that is not parked (ranks below a launcher), without helpers,
+       which have hardly run since they started, and children of such processes (workers of a rank): among those with
        the most frequent command, the one that waits most.
     3. The thread with most time that is neither idle nor parked. A stuck thread, which is in one wait all the time, is
        eligible only if `stands_still`, or if the main thread is stuck too.
@@ -65,7 +68,7 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
     if main is not None and not _parked(main, uses[main.tid]):
         return choice(main, "main_thread")
     mains = [line for line in lines if line.tid == line.pid and not _parked(line, uses[line.tid])]
-    if mains:
+    if mains := _topmost(world, [line for line in mains if not _is_helper(world, line.pid)] or mains):
         # ranks of a job run the same command; helpers run others
         name = Counter(line.comm for line in mains).most_common(1)[0][0]
         peers = [line for line in mains if line.comm == name]
@@ -77,16 +80,34 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
     return choice(main or ranked[0], "main_thread")
 
 
+def _is_helper(world: World, pid: int) -> bool:
+    """Return whether a process has hardly run since it started, compared with the others of the target: it tracks
+    resources, or forwards signals."""
+    most = max((world.used_ns.get(other, 0) for other in world.target), default=0)
+    return pid in world.used_ns and world.used_ns[pid] < _HELPER * most
+
+
+def _topmost(world: World, mains: list[Timeline]) -> list[Timeline]:
+    """Return the main threads `mains` without those in descendants of the processes of others."""
+    below: set[int] = set()
+    new = {line.pid for line in mains}
+    while new:
+        new = {child for pid in new for child in world.children.get(pid, ())} - below
+        below |= new
+    return [line for line in mains if line.pid not in below]
+
+
 def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
     uses: dict[int, _Use] = {}
     awaited: Counter[int] = Counter()
     for line in lines:
+        helper = _is_helper(world, line.pid)
         idle = ended = other = delayed = stuck = 0
         for wait in line.waits:
             took = wait.end_ns - wait.start_ns
             kind = world.kind(line, wait)
             by = world.waker(line, wait, kind.code)
-            if by is not None and by.pid in world.target:
+            if by is not None and by.pid in world.target and not helper:
                 awaited[by.tid] += took
             if kind.code not in _IDLE:
                 other += took
@@ -94,7 +115,8 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
                 stuck += took if _all_along(line, wait) else 0
                 continue
             idle += took
-            if by is not None and by.pid in world.target:
+            launches = kind.code == "child" and wait.open
+            if by is not None and by.pid in world.target and not launches:
                 ended += took
         other += sum(short.total_ns for short in line.short)
         uses[line.tid] = _Use(line.running_ns, idle, ended, other, delayed, stuck)

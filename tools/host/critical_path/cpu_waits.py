@@ -81,8 +81,8 @@ def who_had_cpus(recording: Recording, world: World, line: Timeline, row: Row) -
     known = row.by.total()
     if known < _MOSTLY * row.total_ns:
         return ""
-    own = _by_own(world, line, row) >= _MOSTLY * known
-    crowded = own and _busy_threads(world, affinity, allowed) > (len(allowed) or host)
+    own = _by_own(world, line, row) >= _MOSTLY * known and not _others_use_more(recording, world, line, allowed)
+    crowded = own and _busy_threads(world, affinity, allowed, line.pid) > (len(allowed) or host)
     if not 0 < len(allowed) < host:
         return ("own" if crowded else "") if own else "others"
     row.cpus = format_cpus(allowed)
@@ -95,7 +95,29 @@ def who_had_cpus(recording: Recording, world: World, line: Timeline, row: Row) -
 
 def _by_own(world: World, line: Timeline, row: Row) -> int:
     """Return the time of the row's waits in which threads of the job had the CPU, ns."""
-    return sum(took for (pid, _), took in row.by.items() if pid in world.target or pid == line.pid)
+    job = world.ranks.job(line.pid)
+    return sum(took for (pid, _), took in row.by.items() if pid in job)
+
+
+def _others_use_more(recording: Recording, world: World, line: Timeline, allowed: frozenset[int]) -> bool:
+    """Return whether the job uses less than half of the CPUs that thread `line` may use, and others more than the job.
+
+    Who ran last before a thread got a CPU need not be who kept it waiting: threads of a process wake each other, and
+    run one after another behind a neighbour.
+    """
+    used = used_ns(recording)
+    own = sum(took for pid, took in used.items() if pid in world.ranks.job(line.pid))
+    room = (len(allowed) or recording.manifest.cpus) * world.window_ns
+    return 0 < own < _MOSTLY * room and sum(used.values()) - own > own
+
+
+def used_ns(recording: Recording) -> dict[int, int]:
+    """Return the CPU time that each process used in the window, by pid, ns; empty if unknown."""
+    if not recording.has("proc"):
+        return {}
+    rows = recording.table("proc.processes").sort("at_ns")
+    cpu = pl.col("user_ns") + pl.col("system_ns")
+    return dict(rows.group_by("pid").agg((cpu.last() - cpu.first()).alias("used")).iter_rows())
 
 
 def real_time_hogs(recording: Recording, line: Timeline) -> list[RealTimeThread]:
@@ -118,13 +140,13 @@ class _Affinity:
         return cpus_of(cpus), cpus_of(cpuset)
 
 
-def _busy_threads(world: World, affinity: _Affinity, allowed: frozenset[int]) -> int:
-    """Return how many threads of the target run, or would run, for a noticeable part of the window on one of the CPUs
-    `allowed` (empty: on any)."""
-    busy = 0
+def _busy_threads(world: World, affinity: _Affinity, allowed: frozenset[int], pid: int) -> int:
+    """Return how many threads of the job of process `pid` run, or would run, for a noticeable part of the window on one
+    of the CPUs `allowed` (empty: on any)."""
+    busy, job = 0, world.ranks.job(pid)
     for line in world.lines.values():
         mask, _ = affinity.of(line.tid)
-        if line.pid in world.target and (not allowed or not mask or mask & allowed):
+        if line.pid in job and (not allowed or not mask or mask & allowed):
             runnable = sum(wait.end_ns - wait.awake_ns for wait in line.waits)
             busy += line.running_ns + runnable >= _BUSY * world.window_ns
     return busy
@@ -136,7 +158,7 @@ def crowded_cpus(recording: Recording, world: World, line: Timeline) -> str:
     affinity = _Affinity(recording)
     allowed, _ = affinity.of(line.tid)
     narrow = 0 < len(allowed) < recording.manifest.cpus
-    return format_cpus(allowed) if narrow and _busy_threads(world, affinity, allowed) > len(allowed) else ""
+    return format_cpus(allowed) if narrow and _busy_threads(world, affinity, allowed, line.pid) > len(allowed) else ""
 
 
 def _others_less_busy(recording: Recording) -> bool:

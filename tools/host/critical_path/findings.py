@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from whystall.tools.contract.findings import Finding, Interval, Subject
 from whystall.tools.contract.text import path_series
 from whystall.tools.host.common.findings import finding, severity, window
-from whystall.tools.host.common.path_codes import CYCLE, RUNNING
+from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.common.wait_kinds import runs_collectives
 from whystall.tools.host.critical_path.looks import PAUSES
 from whystall.tools.host.critical_path.pauses import Lag, Pause
 from whystall.tools.host.critical_path.rows import ABSENT, KEPT_OFF, Row
-from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, Step, World
+from whystall.tools.host.critical_path.walk import MUTUAL, NOT_FOLLOWED, Step, World
 
 _ROWS = 24
 _LEAST_PCT = 0.5
 _ABNORMAL_PCT = 2.0
 _WAKER_PCT = 3.0
-# Threads of a chain that get a finding of their own.
-_STEPS = 4
+# Threads of a chain that get a finding of their own, and kinds of what the process at its end did.
+_STEPS, _ENDS = 4, 3
 _PAUSES = 4
 _STACK = 8
 # Waits that are a thread's normal state: it has no work.
@@ -33,6 +34,9 @@ _MODES = {
 # training and inference spend their time in native code, or in many functions. Percent of the window.
 _HOT_PCT = 60.0
 _SLACK_PCT = 0.5
+_IN_TURN = 0.8
+# Exchanging data for less than this share of the window is what a distributed job does, percent.
+_EXCHANGE_PCT = 50.0
 # A row is reported as spent for processes that came and went if they account for this share of it.
 _MOSTLY = 0.5
 _LAG_PCT = 2.0
@@ -55,7 +59,7 @@ def path_findings(world: World, line: Timeline, rows: Sequence[Row]) -> list[Fin
 
 def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Finding:
     running = row.code == RUNNING
-    bad = _running_is_bad(row, share) if running else not _is_normal(row) and share >= _ABNORMAL_PCT
+    bad = _running_is_bad(row, share) if running else not _is_normal(world, row, share) and share >= _ABNORMAL_PCT
     at_end = world.objects.threads.get(subject.tid or 0)
     # a file that is still being opened has no descriptor; its path is in the call's arguments
     opened = at_end["object"] if at_end is not None and row.code == "file" and row.open_ns else ""
@@ -63,7 +67,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         "code": row.inner,
         "function": row.line,
         "stack": " > ".join(f.name for f in row.place.functions[-_STACK:]),
-        "role": row.place.role,
+        "role": row.role,
         "object": world.objects.name(row.object) if row.object.startswith("socket:[") else row.object or opened,
         "detail": row.detail,
         "by": main_actor(row),
@@ -101,8 +105,16 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
             "root_code": step.line,
         }
         attributes |= {"root_wait": step.code, "root_object": world.objects.name(step.object)}
-        attributes["root_detail"] = step.detail if step.code == "cpu" or step.detail == CYCLE else ""
+        attributes["root_detail"] = step.detail if step.code == "cpu" else ""
+        same = row.code == step.code == "collective" and step.line == row.line
+        attributes["root_same"] = "yes" if same else ""
+        job, process = world.ranks.job(subject.pid or 0), world.pid_of(step.tid)
+        attributes["root_outside"] = "yes" if process > 0 and process not in job else ""
+        attributes["root_in_turn"] = "yes" if row.code == "collective" and _waits_in_turn(world, row, process) else ""
+        attributes["root_mutual"] = "yes" if step.detail == MUTUAL else ""
+        attributes["root_mode"] = step.mode if step.code == RUNNING else ""
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
+        metrics["root_by_pct"] = 100.0 * row.root_owner_ns() / max(row.total_ns, 1)
         brief = sum(took for chain, took in row.chains.items() if chain and world.is_brief(chain[-1].tid))
         attributes["brief"] = "yes" if brief >= _MOSTLY * row.total_ns else ""
     if row.object.startswith("/"):
@@ -118,9 +130,31 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
     )
 
 
-def _is_normal(row: Row) -> bool:
-    """Return whether a wait is a thread's normal state: it has no work, or sleeps until it looks for work again."""
-    return row.code in _NORMAL or (row.code in PAUSES and bool(row.between))
+def _waits_in_turn(world: World, row: Row, process: int) -> bool:
+    """Return whether the rank for which a row waits also waits for others about as long: ranks whose steps vary wait
+    for each other in turn, and none of them is slow."""
+    rank = world.ranks.rank_of(process)
+    line = world.lines.get(rank) if rank is not None else None
+    if line is None:
+        return False
+    waits = (wait for wait in line.waits if world.kind(line, wait).code == "collective")
+    return sum(wait.awake_ns - wait.start_ns for wait in waits) >= _IN_TURN * row.total_ns
+
+
+def _is_normal(world: World, row: Row, share: float) -> bool:
+    """Return whether a wait is a thread's normal state: it has no work, sleeps until it looks for work again, or waits
+    for data that threads of the ranks exchange meanwhile, for a part of the window."""
+    if row.code in _NORMAL or (row.code in PAUSES and row.between):
+        return True
+    return share < _EXCHANGE_PCT and _exchanges(world, row)
+
+
+def _exchanges(world: World, row: Row) -> bool:
+    """Return whether most of a wait for other ranks is spent in threads that exchange the data: no rank is late, and
+    these threads have a CPU."""
+    ends = [(step, took) for step, took in row.last_steps().items() if runs_collectives(world.comm(step.tid))]
+    runs, lacks = (sum(took for step, took in ends if step.code == code) for code in (RUNNING, "cpu"))
+    return row.code == "collective" and runs >= lacks and runs + lacks >= _MOSTLY * row.total_ns
 
 
 def _running_is_bad(row: Row, share: float) -> bool:
@@ -131,12 +165,12 @@ def _running_is_bad(row: Row, share: float) -> bool:
 
 def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
     """Return what the threads on the main chain of a row did, if they were observed; the one at the end comes first."""
-    root = row.root()
-    if root is None:
+    ends = row.ends()[:_ENDS]
+    if not ends:
         return []
-    steps = [root, *((step, row.passes(step)) for step in row.chain()[:-1][::-1])]
+    steps = [*ends, *((step, row.passes(step)) for step in row.chain()[:-1][::-1])]
     found: list[Finding] = []
-    for step, took in steps[:_STEPS]:
+    for step, took in steps[: _STEPS + len(ends) - 1]:
         share = 100.0 * took / world.window_ns
         other = world.lines.get(step.tid)
         if share < _WAKER_PCT or other is None or step.code in (NOT_FOLLOWED, "unknown", "events"):
@@ -165,7 +199,9 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
 
 
 def _is_presumed(world: World, line: Timeline, row: Row, other: Timeline) -> bool:
-    """Return whether the chain reaches the process of `other` by a presumed step."""
+    """Return whether most of the row has not ended, and its chain reaches the process of `other` by a presumed step."""
+    if row.open_ns < _OPEN * row.total_ns:
+        return False
     waiting = {line.tid, *(step.tid for step in row.chain())}
     return any(pid == other.pid and tid in waiting for tid, pid in world.presumed)
 

@@ -11,6 +11,7 @@ from whystall.tools.host.common.path_codes import RUNNING, SPINS
 from whystall.tools.host.common.places import NOWHERE, Place
 from whystall.tools.host.common.timelines import Sample, Timeline, Wait
 from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
+from whystall.tools.host.critical_path.brief import futex_codes
 from whystall.tools.host.critical_path.growth import growth_of
 from whystall.tools.host.critical_path.walk import ON_CPU, Chains, Step, World
 
@@ -36,12 +37,13 @@ ABSENT = "absent"
 class Row:
     """A part of a thread's time. `code`: a wait's, `running`, or `ABSENT`. `took`: the lengths of its waits; `chains`:
     what the threads did that it waited for; `children`: names of those in child processes, by tid: processes that are
-    started one after another count as one by name; `by`: time by who ended the waits (tid), or had the CPU (pid).
+    started one after another, or share the work, count as one by name; `outside`: the processes of the threads
+    outside of its own process, by tid; `by`: time by who ended the waits (tid), or had the CPU (pid).
     `interpreted_ns`: time in the bytecode of Python, or in what the interpreter does for it, None: not known. `growth`:
     see `growth_of`. `cpus`: the only ones that the thread may use, if its waits depend on that. `between`,
     `between_object`: of a sleep, `path_codes.ASKS` and so on, and the peer or file, if the thread does no more between
-    two sleeps, which takes `between_ns`. `killed_ns`: see `explain_kills`. `standstill`: all threads of the job wait for
-    each other."""
+    two sleeps, which takes `between_ns`. `killed_ns`: see `explain_kills`. `standstill`: all threads of the job wait
+    for each other."""
 
     code: str
     mode: str = ""
@@ -53,9 +55,11 @@ class Row:
     asked: list[int] = field(default_factory=list)
     chains: Chains = field(default_factory=Counter)
     children: dict[int, str] = field(default_factory=dict)
+    outside: dict[int, int] = field(default_factory=dict)
     by: Counter[tuple[int, str]] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)
+    roles: Counter[str] = field(default_factory=Counter)
     objects: Counter[str] = field(default_factory=Counter)
     open_ns: int = 0
     interpreted_ns: int | None = None
@@ -80,6 +84,11 @@ class Row:
         return max(self.codes, key=lambda text: self.codes[text]) if self.codes else self.place.code
 
     @property
+    def role(self) -> str:
+        """The role of the library code with most of the time; see `Place.role`."""
+        return max(self.roles, key=lambda text: self.roles[text]) if self.roles else self.place.role
+
+    @property
     def object(self) -> str:
         """The object with most of the time, preferably one with a distinctive name."""
         named = {name: took for name, took in self.objects.items() if not name.startswith(INODE_NAMES)}
@@ -102,19 +111,45 @@ class Row:
         return median_high(self.asked) if self.asked else None
 
     def root(self) -> tuple[Step, int] | None:
-        """Return the last step with most of the time, over all chains that end in it, and that time."""
-        ends: Counter[Step] = Counter()
+        """Return the last step with most of the time, over all chains that end in it, and that time.
+
+        First it is decided in which process, or thread of the own process, most of the time ends, then what that one
+        did.
+        """
+        return next(iter(self.ends()), None)
+
+    def ends(self) -> list[tuple[Step, int]]:
+        """Return what the process did in which most of the row's chains end: the step that stands for each kind, and
+        the time of that kind, the longest first."""
+        last = self.last_steps()
+        owners: Counter[int | str] = Counter()
+        for step, took in last.items():
+            owners[self._owner(step)] += took
+        if not owners:
+            return []
+        owner = owners.most_common(1)[0][0]
+        # add up lines and threads of one kind; a thread without a CPU counts as running
+        groups: Counter[tuple[int | str, str, str]] = Counter()
+        for step, took in last.items():
+            if self._owner(step) == owner:
+                groups[self._group(step)] += took
+        return [(self._main_step(last, group, total), total) for group, total in groups.most_common()]
+
+    def last_steps(self) -> Counter[Step]:
+        """Return the time by the steps at the ends of the row's chains."""
+        last: Counter[Step] = Counter()
         for chain, took in self.chains.items():
             if chain:
-                ends[chain[-1]] += took
-        if not ends:
-            return None
-        # add up lines of one thread and kind; a thread without a CPU counts as running
-        groups: Counter[tuple[int | str, str, str]] = Counter()
-        for step, took in ends.items():
-            groups[self._group(step)] += took
-        best, total = groups.most_common(1)[0]
-        inside = [step for step in ends if self._group(step) == best]
+                last[chain[-1]] += took
+        return last
+
+    def root_owner_ns(self) -> int:
+        """Return the time of all chains that end where `root` does, whatever was done there."""
+        return sum(took for _, took in self.ends())
+
+    def _main_step(self, ends: Counter[Step], group: tuple[int | str, str, str], total: int) -> Step:
+        """Return the step of `ends` that stands for `group`, which lasts `total`."""
+        inside = [step for step in ends if self._group(step) == group]
         codes: Counter[str] = Counter()
         for step in inside:
             codes[step.code] += ends[step]
@@ -125,8 +160,7 @@ class Row:
             code = "cpu"
         else:
             code = RUNNING if codes[RUNNING] >= _RUNS * total else codes.most_common(1)[0][0]
-        step = max((step for step in inside if step.code == code), key=lambda step: ends[step])
-        return step, total
+        return max((step for step in inside if step.code == code), key=lambda step: ends[step])
 
     def passes(self, step: Step) -> int:
         """Return the time of the chains that contain `step`, at any line."""
@@ -139,20 +173,24 @@ class Row:
         found = self.root()
         if found is None:
             return ()
+        root = found[0]
         ends = {
-            chain: took
-            for chain, took in self.chains.items()
-            if chain and self._group(chain[-1]) == self._group(found[0])
+            chain: took for chain, took in self.chains.items() if chain and self._group(chain[-1]) == self._group(root)
         }
-        return max(ends, key=lambda chain: ends[chain])
+        exact = {chain: took for chain, took in ends.items() if chain[-1] == root}
+        return max(exact or ends, key=lambda chain: ends[chain])
 
     def alike(self, step: Step) -> int:
-        """Return the number of further threads that count as that of `step` and end a chain like it."""
+        """Return the number of further processes that count as that of `step` and end a chain like it."""
         group = self._group(step)
-        return len({chain[-1].tid for chain in self.chains if chain and self._group(chain[-1]) == group} - {step.tid})
+        ends = {chain[-1].tid for chain in self.chains if chain and self._group(chain[-1]) == group}
+        return len({self.outside.get(tid, tid) for tid in ends}) - 1
+
+    def _owner(self, step: Step) -> int | str:
+        return self.children.get(step.tid) or self.outside.get(step.tid, step.tid)
 
     def _group(self, step: Step) -> tuple[int | str, str, str]:
-        who = self.children.get(step.tid) or step.tid
+        who = self._owner(step)
         if step.code in (RUNNING, "cpu", "quota"):
             return who, RUNNING, ""
         return who, step.code, step.detail
@@ -163,7 +201,7 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
     rows: dict[tuple[object, ...], Row] = {}
     for wait in line.waits:
         _add_wait(world, line, wait, rows)
-    codes = _futex_codes(world, line)
+    codes = futex_codes(world, line)
     for short in line.short:
         kind = world.kind(line, short.wait)
         code = codes.get(short.wait.place, kind.code) if short.wait.syscall.startswith("futex") else kind.code
@@ -173,6 +211,7 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
         row.took.append(min(short.max_ns, short.total_ns))
         row.lines[short.wait.place.line] += short.total_ns
         row.codes[short.wait.place.code] += short.total_ns
+        row.roles[short.wait.place.role] += short.total_ns
     _add_running(world, line, rows)
     lived = line.alive[1] - line.alive[0]
     if lived < world.window_ns:
@@ -181,15 +220,6 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
     for row in found:
         _recognise_polling(row, world.window_ns)
     return sorted(found, key=lambda row: -row.total_ns)
-
-
-def _futex_codes(world: World, line: Timeline) -> dict[Place, str]:
-    """Return what most of the recorded futex waits of each place are for; of short waits, the word is not known."""
-    found: dict[Place, Counter[str]] = {}
-    for wait in line.waits:
-        if wait.syscall.startswith("futex"):
-            found.setdefault(wait.place, Counter())[world.kind(line, wait).code] += 1
-    return {place: counts.most_common(1)[0][0] for place, counts in found.items()}
 
 
 def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait, world: World) -> Row:
@@ -230,7 +260,7 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
             for chain, took in world.answers(other, wait.start_ns, wait.awake_ns, (line.tid,)):
                 if chain:
                     row.chains[chain] += took
-                    _name_children(world, row, chain)
+                    _note_processes(world, line, row, chain)
     if runnable > 0:
         row = _row(rows, "cpu", "", wait, world)
         _count(row, wait, runnable)
@@ -238,11 +268,15 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
             row.by[wait.ran_pid, wait.ran_comm] += runnable
 
 
-def _name_children(world: World, row: Row, chain: tuple[Step, ...]) -> None:
-    """Note the names of the steps of `chain` that are in child processes."""
+def _note_processes(world: World, line: Timeline, row: Row, chain: tuple[Step, ...]) -> None:
+    """Note to which processes the steps of `chain` belong, and the names of those in child processes."""
+    own = world.children.get(line.pid, ())
     inside = row.code in _CHILDREN
     for step in chain:
-        if inside and (comm := world.comm(step.tid)):
+        pid = world.pid_of(step.tid)
+        if pid not in (0, line.pid):
+            row.outside[step.tid] = pid
+        if (inside or pid in own) and (comm := world.comm(step.tid)):
             row.children[step.tid] = comm
         inside = inside or step.code in _CHILDREN
 
@@ -253,6 +287,7 @@ def _count(row: Row, wait: Wait, took: int) -> None:
     row.took.append(took)
     row.lines[wait.place.line] += took
     row.codes[wait.place.code] += took
+    row.roles[wait.place.role] += took
     row.first_ns = wait.start_ns if row.first_ns < 0 else min(row.first_ns, wait.start_ns)
     row.last_ns = max(row.last_ns, wait.end_ns)
 
@@ -302,6 +337,7 @@ def _add_running(world: World, line: Timeline, rows: dict[tuple[object, ...], Ro
         row.count += 1
         row.lines[sample.place.line] += took
         row.codes[sample.place.code] += took
+        row.roles[sample.place.role] += took
         if natives:
             row.interpreted_ns = (row.interpreted_ns or 0) + (took if sample.place.interpreted else 0)
     for row in rows.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import polars as pl
 from pydantic import Field
 
 from whystall.tools.collect.options import PATH_WAIT_NS, SampleOptions, SwitchOptions
@@ -15,7 +16,7 @@ from whystall.tools.host.common.failed_calls import FailureRow, failed_calls
 from whystall.tools.host.common.file_devices import FileDevices
 from whystall.tools.host.common.missing_frames import complete_places
 from whystall.tools.host.common.objects import lock_words, objects_of
-from whystall.tools.host.common.path_codes import CYCLE, RUNNING
+from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
 from whystall.tools.host.critical_path.awaited_cpus import (
     bounds_of,
@@ -42,6 +43,7 @@ from whystall.tools.host.critical_path.retries import explain_retries
 from whystall.tools.host.critical_path.rows import Row, rows_of
 from whystall.tools.host.critical_path.stacks import path_stacks
 from whystall.tools.host.critical_path.standstill import explain_standstill
+from whystall.tools.host.critical_path.unseen import unseen_processes
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -60,17 +62,24 @@ class Params(LiveParams):
         bool,
         Field(description="a job that hangs: also consider threads that stay in one wait while others make progress"),
     ] = False
+    peers: Annotated[
+        str,
+        Field(
+            pattern=r"^(\d{1,7}(,\d{1,7}){0,31})?$",
+            description="processes outside of the target for which it waits, to be recorded from the start: 812,813",
+        ),
+    ] = ""
 
 
 class PathRow(Model):
     """A part of the thread's time. `what`: a wait (`path_codes.WAITS`), ``running``, ``absent``, or ``rest`` for all
     shorter rows; `mode`, `detail` as described there. `line`: in the program; `inner`: the innermost line of Python.
     `by`: who ended the waits, or had the CPU. `root_*`: what the thread at the end of `chain` did in `root_pct` of this
-    time, `root_detail`: why it had no CPU. `open_s`: how long a wait that has not ended has lasted, at the end of the
-    window. `cpus`: the only ones that the thread may use, where that matters. `between`, `between_object`: what
-    little the thread does between its sleeps (`path_codes.ASKS` and so on), in `between_ms`. `growth`: of a function,
-    by what factor its calls took longer in the last third of the window than in the first. `standstill`: ``yes`` if all
-    threads of the job wait for each other."""
+    time (`root_by_pct`: whatever its process did), `root_mode`: how it ran, `root_detail`: why it had no CPU. `open_s`:
+    how long a wait that has not ended has lasted, at the end of the window. `cpus`: the only ones that the thread may
+    use, where that matters. `between`, `between_object`: what little the thread does between its sleeps
+    (`path_codes.ASKS` and so on), in `between_ms`. `growth`: of a function, by what factor its calls took longer in the
+    last third of the window than in the first. `standstill`: ``yes`` if all threads of the job wait for each other."""
 
     what: str
     mode: str = ""
@@ -90,7 +99,9 @@ class PathRow(Model):
     root_what: str = ""
     root_line: str = ""
     root_pct: float | None = None
+    root_by_pct: float | None = None
     root_detail: str = ""
+    root_mode: str = ""
     cpus: str = ""
     between: str = ""
     between_object: str = ""
@@ -133,7 +144,8 @@ class ThreadRow(Model):
 
 
 class Data(Model):
-    """The account of one thread; the rows sum to the window. `chosen_by`: why this one; `runner_up`: the next best."""
+    """The account of one thread; the rows sum to the window. `chosen_by`: why this one; `runner_up`: the next best.
+    `unseen`: the processes outside of the target for which it waits for long, and that were not recorded meanwhile."""
 
     thread: ThreadRow | None = None
     chosen_by: str = ""
@@ -142,10 +154,12 @@ class Data(Model):
     pauses: list[PauseRow] = Field(default_factory=list)
     loop: LoopRow | None = None
     threads: int = 0
+    unseen: list[int] = Field(default_factory=list)
 
 
 def _needs(params: Params) -> list[Need]:
-    switches = SwitchOptions(PATH_WAIT_NS, wakers=True, python=True, follow_wakers=True)
+    peers = frozenset(int(pid) for pid in params.peers.split(",") if pid)
+    switches = SwitchOptions(PATH_WAIT_NS, wakers=True, python=True, follow_wakers=True, peers=peers)
     return [
         Need("switches", switches, essential=("follow_wakers",)),
         Need("samples", SampleOptions(python=True), optional=True),
@@ -169,10 +183,11 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         lock_words(recording, lines.values()),
         children,
         resident=_resident(recording),
+        used_ns=_used_ns(recording),
     )
     bounds = bounds_of(recording)
     world.throttled = throttled_processes(recording, world, bounds)
-    choice = _choice(world, params, target.sole_pid)
+    choice = _choice(world, params, target.pid)
     if choice is None:
         return Judgement(findings=[], data=Data(), seen=0)
     line = choice.line
@@ -202,6 +217,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             pauses=[_pause_row(pause, world.window_ns) for pause in pauses[: params.top]],
             loop=_loop_row(world, line, lag) if lag is not None else None,
             threads=len(lines),
+            unseen=unseen_processes(world, line, rows, _followed(recording)),
         ),
         seen=sum(len(one.waits) + len(one.samples) for one in lines.values()),
         totals={"rows": len(rows), "pauses": len(pauses)},
@@ -238,6 +254,21 @@ def _resident(recording: Recording) -> frozenset[int]:
     if rows is None or rows.height == 0 or rows["at_ns"].max() == rows["at_ns"].min():
         return frozenset()
     return frozenset(rows["pid"].to_list())
+
+
+def _followed(recording: Recording) -> frozenset[int]:
+    """Return the processes outside of the target that were recorded for a part of the window."""
+    table = recording.find("switches.followed")
+    return frozenset(table["pid"].to_list()) if table is not None else frozenset()
+
+
+def _used_ns(recording: Recording) -> dict[int, int]:
+    """Return the CPU time of each process since it started, by pid."""
+    rows = recording.table("proc.processes") if recording.has("proc") else None
+    if rows is None:
+        return {}
+    used = rows.group_by("pid").agg((pl.col("user_ns") + pl.col("system_ns")).max().alias("used"))
+    return dict(used.iter_rows())
 
 
 def _target_pids(recording: Recording, lines: dict[int, Timeline], children: dict[int, list[int]]) -> frozenset[int]:
@@ -314,7 +345,7 @@ def _path_row(world: World, row: Row) -> PathRow:
         detail=row.detail,
         line=row.line,
         inner=row.inner,
-        role=row.place.role,
+        role=row.role,
         object=world.objects.name(row.object),
         window_pct=100.0 * row.total_ns / world.window_ns,
         total_ms=row.total_ns / 1e6,
@@ -327,7 +358,9 @@ def _path_row(world: World, row: Row) -> PathRow:
         root_what=root[0].code if root else "",
         root_line=root[0].line if root else "",
         root_pct=100.0 * root[1] / max(row.total_ns, 1) if root else None,
-        root_detail=root[0].detail if root and (root[0].code == "cpu" or root[0].detail == CYCLE) else "",
+        root_by_pct=100.0 * row.root_owner_ns() / max(row.total_ns, 1) if root else None,
+        root_detail=root[0].detail if root and root[0].code == "cpu" else "",
+        root_mode=root[0].mode if root and root[0].code == RUNNING else "",
         cpus=row.cpus,
         between=row.between,
         between_object=row.between_object,

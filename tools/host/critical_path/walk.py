@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from whystall.tools.host.common.objects import Objects
-from whystall.tools.host.common.path_codes import CYCLE, RUNNING
+from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
+from whystall.tools.host.critical_path.brief import brief_waits
+from whystall.tools.host.critical_path.ranks import STORE, Ranks
 
 _DEPTH = 12
 _INIT, _KTHREADD = 1, 2
 ON_CPU = (RUNNING, "cpu")
+_OF_KERNEL = (*ON_CPU, "unknown")
 # Most waits that are followed for one table; further ones count as not followed.
 _BUDGET = 400_000
 # A thread that waits again in the same place this soon after a time-out is in the same wait.
@@ -49,9 +53,9 @@ _BY_THREADS = frozenset(
 _ON_SOCKETS = frozenset({"socket", "events", "collective", "queue"})
 # Waits of which neither the call nor a lock names another process, although one may be what it is for.
 _UNNAMED = frozenset({"collective", "queue", "queue_full", "join", "barrier", "events"})
-# Waits for room, which the thread at the other end makes. Of locks, the cycle is known from their owners.
-_FULL = frozenset({"pipe_full", "socket_full", "queue_full"})
 NOT_FOLLOWED = "not_followed"
+MUTUAL = "mutual"
+"""Detail of a wait that has not ended, for a thread that waits for this one."""
 
 
 class Step(NamedTuple):
@@ -95,11 +99,23 @@ class World:
     _pids: dict[int, int] = field(default_factory=dict)
     resident: frozenset[int] = frozenset()
     """Processes that were seen at the start or at the end of the window; empty: not known."""
+    used_ns: Mapping[int, int] = field(default_factory=dict)
+    """CPU time of processes since they started; empty: not known."""
+    _brief: dict[int, tuple[Wait, str] | None] = field(default_factory=dict)
     spent: int = 0
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The processes of a distributed job."""
+        return Ranks(self.lines, self.objects, self.children, self.target)
 
     def is_kernel(self, line: Timeline) -> bool:
         """Return whether a thread belongs to the kernel: a child of kthreadd, or an idle thread."""
-        return line.pid <= 0 or line.pid == _KTHREADD or line.pid in self.children.get(_KTHREADD, ())
+        return self.is_kernel_process(line.pid)
+
+    def is_kernel_process(self, pid: int) -> bool:
+        """As `is_kernel`, of process `pid`."""
+        return pid <= 0 or pid == _KTHREADD or pid in self.children.get(_KTHREADD, ())
 
     def kind(self, line: Timeline, wait: Wait) -> Kind:
         """Return what a wait is for."""
@@ -115,7 +131,12 @@ class World:
                 elif socket["remote"].endswith(":53"):
                     kind = Kind("dns", kind.detail)
             self._kinds[known] = kind
-        return self._kinds[known]
+        kind = self._kinds[known]
+        if kind.code == "queue" and self.ranks.awaited(line, wait):
+            return Kind("collective")
+        if kind.code == "socket" and self.ranks.in_store(wait):
+            return Kind("collective", STORE)
+        return kind
 
     def ends(self, line: Timeline) -> list[Wait]:
         """Return, for each wait of a thread, the last wait of the same series: waits in the same place that follow
@@ -247,7 +268,8 @@ class World:
         row = self.objects.threads.get(line.tid)
         if wait.open and row is not None and row["owner_tid"] > 0 and row["owner_tid"] != line.tid:
             return self.lines.get(row["owner_tid"]) or Timeline(line.pid, row["owner_tid"], "")
-        if code in _ON_SOCKETS and (peer := self.objects.peer(wait.object)) is not None:
+        by_store = code == "collective" and self.ranks.in_store(wait)
+        if code in _ON_SOCKETS and not by_store and (peer := self.objects.peer(wait.object)) is not None:
             return self._of_process(peer["pid"], peer["comm"], line)
         if code == "pipe" and (pids := self.objects.writers(wait.object, line.pid)):
             return self._one_of(pids, line, wait)
@@ -258,7 +280,7 @@ class World:
             for path in (wait.path, row["object"] if row is not None else ""):
                 if path and (pids := self.objects.readers(path, line.pid)):
                     return self._one_of(pids, line, wait)
-        if wait.open and code == "join" and (joined := self._joined(line)) is not None:
+        if wait.open and code == "join" and (joined := self._joined(line, wait)) is not None:
             return joined
         if code == "file_lock" and (pid := self.objects.lock_holder(line.pid)):
             return self._of_process(pid, "", line)
@@ -269,36 +291,24 @@ class World:
         if wait.open and code in _UNNAMED and (held := self._held_process(line.pid, code)) is not None:
             self.presumed.add((line.tid, held))
             return self._of_process(held, "", line)
-        if wait.open and code == "collective" and (rank := self._other_rank(line)) is not None:
+        if wait.open and code == "collective" and (rank := self.ranks.late(line, self._in_collective)) is not None:
             self.presumed.add((line.tid, rank))
             return self._of_process(rank, line.comm, line)
         return None
 
-    def _joined(self, line: Timeline) -> Timeline | None:
-        """Return the thread whose end a thread awaits: the only other one of its process, or the least idle one."""
+    def _joined(self, line: Timeline, wait: Wait) -> Timeline | None:
+        """Return the thread whose end a thread awaits: the only other one of its process, or the least idle one; in a
+        function of Python's `threading`, one that runs Python."""
         others = [
             one
             for one in self.lines.values()
             if one.pid == line.pid and one.tid != line.tid and one.tid in self.objects.threads
         ]
+        if wait.place.python:  # threads of libraries do not count
+            others = [one for one in others if any(w.place.python for w in one.waits) or one.samples] or others
         if len(others) > 1:
             self.presumed.add((line.tid, line.pid))
         return max(others, key=self._activity, default=None)
-
-    def _other_rank(self, line: Timeline) -> int | None:
-        """Return the process that has not come to the collective in which a thread stays; None if several could be it.
-
-        Of the processes of the same command to which this one has connections, one that waits in no collective. Not
-        its launcher, and none if further ranks may be on other hosts.
-        """
-        if self.objects.reaches_others(line.pid):
-            return None
-        comm = next((one.comm for one in self.lines.values() if one.tid == line.pid), line.comm)
-        ranks = [pid for pid, name in self.objects.connected_processes(line.pid).items() if name == comm]
-        ranks = [pid for pid in ranks if line.pid not in self.children.get(pid, ())]
-        absent = [pid for pid in ranks if not self._in_collective(pid)]
-        found = absent or ranks
-        return found[0] if len(found) == 1 else None
 
     def _in_collective(self, pid: int) -> bool:
         main = self.lines.get(pid)
@@ -338,7 +348,11 @@ class World:
         if pid not in self._busiest:
             threads = [line for line in self.lines.values() if line.pid == pid and line.tid != but.tid]
             self._busiest[pid] = max(threads, key=self._activity, default=None)
-        return self._busiest[pid] or (Timeline(pid, pid, comm) if pid > 0 else None)
+        if self._busiest[pid] is None and pid > 0:
+            self.names.setdefault(pid, comm)
+            self._pids[pid] = pid
+            return Timeline(pid, pid, comm)
+        return self._busiest[pid]
 
     def _activity(self, line: Timeline) -> tuple[int, int]:
         idle = sum(w.end_ns - w.start_ns for w in line.waits if self.kind(line, w).code in ("events", "queue"))
@@ -352,7 +366,7 @@ class World:
         for wait in line.waits_within(start, end):
             begin, stop = max(wait.start_ns, start), min(wait.end_ns, end)
             if begin > at:
-                yield from self._ran(line, at, begin)
+                yield from self._ran(line, at, begin, path)
             awake = min(max(wait.awake_ns, begin), stop)
             if awake > begin:
                 yield from self._waited(line, wait, begin, awake, path)
@@ -362,7 +376,7 @@ class World:
                 yield (Step(line.tid, "quota" if held else "cpu", "", "", text, ""),), stop - awake
             at = stop
         if end > at:
-            yield from self._ran(line, at, end)
+            yield from self._ran(line, at, end, path)
 
     def _waited(
         self, line: Timeline, wait: Wait, start: int, end: int, path: tuple[int, ...]
@@ -375,9 +389,8 @@ class World:
             return
         other = self.waker(line, wait, kind.code)
         if other is None or other.tid in path:
-            if other is not None and kind.code in _FULL:
-                own = own._replace(detail=CYCLE)
-            yield (own,), end - start
+            mutual = other is not None and wait.open and not kind.detail
+            yield (own._replace(detail=MUTUAL) if mutual else own,), end - start
             return
         for chain, took in self.answers(other, start, end, (*path, line.tid)):
             yield (own, *chain), took
@@ -387,21 +400,28 @@ class World:
     ) -> Iterator[tuple[tuple[Step, ...], int]]:
         """Yield what thread `line`, for which another waits, did in [start, end), as `chains` does.
 
-        A worker of the kernel that runs does what the other thread asked for, so that its chain is empty: the operation
-        itself is the end.
+        A worker of the kernel that runs, or was not observed, does what the other thread asked for, so that its chain
+        is empty: the operation itself is the end.
         """
         kernel = self.is_kernel(line)
         for chain, took in self.chains(line, start, end, path):
-            yield () if kernel and chain[0].code in ON_CPU else chain, took
+            yield () if kernel and chain[0].code in _OF_KERNEL else chain, took
 
-    def _ran(self, line: Timeline, start: int, end: int) -> Iterator[tuple[tuple[Step, ...], int]]:
+    def _ran(
+        self, line: Timeline, start: int, end: int, path: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[Step, ...], int]]:
         """Yield where a thread ran, by its samples; without any in the interval, by the line at which it next waits, or
-        the nearest sample."""
+        the nearest sample. A thread that was mostly in waits too short to be recorded singly did not run."""
         begin, stop = line.alive
         if line.tid not in self.lines or end <= begin or start >= stop:  # its time was not recorded
             yield (Step(line.tid, "unknown", "", "", "", ""),), end - start
             return
         samples = line.samples_within(start, end)
+        if line.tid not in self._brief:
+            self._brief[line.tid] = brief_waits(self, line)
+        if not samples and (brief := self._brief[line.tid]) is not None:
+            yield from self._waited_briefly(line, *brief, start, end, path)
+            return
         if not samples:
             after = line.next_wait(end)
             place = after.place.line if after is not None and after.start_ns - end < _SAME_WAIT_NS else ""
@@ -414,6 +434,20 @@ class World:
             steps[Step(line.tid, code or RUNNING, mode, detail, sample.place.line, "")] += 1
         for step, count in steps.items():
             yield (step,), (end - start) * count // len(samples)
+
+    def _waited_briefly(
+        self, line: Timeline, brief: Wait, code: str, start: int, end: int, path: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[Step, ...], int]]:
+        """Yield an interval that a thread spent in short waits like `brief`; those for the interpreter lock are
+        followed to the thread that ran."""
+        own = Step(line.tid, code, "", "", brief.place.line, brief.path or brief.object)
+        wait = brief._replace(start_ns=start, awake_ns=end, end_ns=end)
+        other = self._runs_meanwhile(line, wait) if code == "interpreter_lock" and len(path) < _DEPTH else None
+        if other is None or other.tid in path:
+            yield (own,), end - start
+            return
+        for chain, took in self.answers(other, start, end, (*path, line.tid)):
+            yield (own, *chain), took
 
 
 def _same(one: Wait, other: Wait) -> bool:

@@ -296,9 +296,10 @@ def test_two_that_write_to_each_other_and_do_not_read_wait_in_a_cycle(reads: boo
     for name, reader, writer in (("pipe:[7]", PEER, PID), ("pipe:[8]", PID, PEER)):
         scene.seen("ends", object=name, pid=reader, reads=True, writes=False)
         scene.seen("ends", object=name, pid=writer, reads=False, writes=True)
-    found = row(account_of(scene, tid=PID), "pipe_full")
-    expected = ("pipe", "") if reads else ("pipe_full", "cycle")
-    assert (found.root_what, found.root_detail) == expected
+    found = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, "tid": PID})).findings
+    (full,) = (one for one in found if one.kind == "path.wait" and one.attributes["wait"] == "pipe_full")
+    expected = ("pipe", None) if reads else ("pipe_full", "yes")
+    assert (full.attributes["root_wait"], full.attributes.get("root_mutual")) == expected
 
 
 def test_rows_that_are_left_out_are_one_row_at_the_end() -> None:

@@ -1,0 +1,137 @@
+"""Where the chains of a row end: in which process, and in what it did."""
+
+from __future__ import annotations
+
+import pytest
+from recordings import PID, Scene
+
+from whystall.tools.contract.findings import Finding
+from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
+from whystall.tools.recording.judging import judge
+
+OTHER, PEER = 4101, 5000
+TAKES = ("get (python3.11/queue.py:171)", "next_batch (train.py:41)")
+SAVE = ("fsync (python3.11/os.py:1)", "save (ckpt.py:9)")
+TASK = {"context": "task", "runnable_ns": 0}
+
+
+def account_of(scene: Scene, **params: object) -> tuple[Data, list[Finding]]:
+    result = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, **params}))
+    assert isinstance(result.data, Data)
+    return result.data, result.findings
+
+
+def row(data: Data, what: str) -> PathRow:
+    (found,) = [one for one in data.rows if one.what == what]
+    return found
+
+
+def test_what_a_process_did_is_added_up_before_its_kinds_are_compared() -> None:
+    scene = Scene().thread(user=30).process(PID, "train").thread(PEER, "saver", pid=PEER).process(PEER, "saver")
+    scene.thread(PEER + 1, "other", pid=PEER + 1).process(PEER + 1, "other")
+    for second in range(12):
+        waker = (PEER, PEER, "saver") if second % 2 else (PEER + 1, PEER + 1, "other")
+        ms = 800 if second % 2 else 350
+        scene.wait(second, ms, "futex", lock=64, waker=waker, user=TAKES, **TASK)
+        scene.wait(second, 300, "fsync", "/d/a", tid=PEER, state="D", user=SAVE, runnable_ns=0)
+        scene.wait(second + 0.3, 300, "futex", tid=PEER, lock=96, user=("pack (ckpt.py:5)",), **TASK)
+        scene.wait(second, 400, "read", "/d/b", tid=PEER + 1, state="D", user=("load (data.py:3)",), runnable_ns=0)
+    data, _ = account_of(scene)
+    found = row(data, "queue")
+    # 350 ms of one kind in the other process are more than each of the three kinds here
+    assert (found.root, found.root_by_pct) == ("saver (5000)", pytest.approx(100 * 800 / 1150, abs=1))
+    assert found.root_pct == pytest.approx(100 * 300 / 1150, abs=1)
+
+
+def test_further_kinds_at_the_end_are_findings_too() -> None:
+    scene = Scene().thread(user=30).process(PID, "train").thread(PEER, "saver", pid=PEER).process(PEER, "saver")
+    for second in range(12):
+        scene.wait(second, 800, "futex", lock=64, waker=(PEER, PEER, "saver"), user=TAKES, **TASK)
+        scene.wait(second, 400, "fsync", "/d/a", tid=PEER, state="D", user=SAVE, runnable_ns=0)
+        scene.wait(second + 0.4, 300, "clock_nanosleep", tid=PEER, user=("retry (ckpt.py:5)",), runnable_ns=0)
+    _, findings = account_of(scene)
+    wakers = {f.attributes.get("wait", "running"): f.window_pct for f in findings if f.kind == "path.waker"}
+    assert wakers["file"] == pytest.approx(40, abs=0.5)
+    assert wakers["sleep"] == pytest.approx(30, abs=0.5)
+
+
+def test_threads_that_take_the_requests_in_turn_count_as_their_process() -> None:
+    scene = Scene().thread(user=30).process(PID, "train").process(PEER, "server")
+    for second in range(12):
+        tid = 5100 + second
+        scene.thread(tid, "server", pid=PEER)
+        scene.wait(second, 700, "futex", lock=64, waker=(PEER, tid, "server"), user=TAKES, **TASK)
+        scene.wait(second, 690, "read", "/d/a", tid=tid, state="D", user=("answer (serve.py:7)",), runnable_ns=0)
+    found = row(account_of(scene)[0], "queue")
+    assert (found.root_what, found.root_line) == ("file", "answer (serve.py:7)")
+    assert found.root_pct == pytest.approx(100 * 690 / 700, abs=0.5)
+    assert "+" not in found.root
+
+
+def test_workers_of_the_process_that_share_the_work_count_as_one() -> None:
+    scene = Scene().thread(user=30).process(PID, "train")
+    for number in range(3):
+        scene.thread(6000 + number, "worker", pid=6000 + number).process(6000 + number, "worker", ppid=PID)
+    for second in range(12):
+        pid = 6000 + second % 3
+        scene.wait(second, 700, "futex", lock=64, waker=(pid, pid, "worker"), user=TAKES, **TASK)
+        scene.wait(second, 700, "read", "/d/a", tid=pid, state="D", user=("decode (data.py:7)",), runnable_ns=0)
+    found = row(account_of(scene)[0], "queue")
+    assert found.root_pct == pytest.approx(100, abs=0.5)
+    assert found.root.endswith("+2")
+
+
+def test_a_kernel_worker_that_was_not_observed_ends_no_chain() -> None:
+    scene = Scene().thread(user=30).process(2, "kthreadd", ppid=0).process(77, "kworker/u8:5", ppid=2)
+    for second in range(12):
+        scene.wait(second, 700, "fsync", "/d/a", state="D", waker=(77, 77, "kworker/u8:5"), user=SAVE, **TASK)
+    found = row(account_of(scene)[0], "file")
+    assert (found.root, found.root_what) == ("", "")
+
+
+@pytest.mark.parametrize(("syscall", "unseen"), [("futex", [PEER]), ("", [])])
+def test_a_process_that_was_not_recorded_while_it_is_waited_for_is_named(syscall: str, unseen: list[int]) -> None:
+    scene = Scene().thread().process(PID, "train").process(PEER, "server")
+    scene.wait(
+        0, 12_000, "recvfrom", still=True, seeded=True, user=("ask (train.py:3)",), runnable_ns=0, object="socket:[501]"
+    )
+    tcp = {"protocol": "tcp", "state": "established"}
+    scene.seen("sockets", inode=501, pid=PID, peer=502, local="127.0.0.1:4000", remote="127.0.0.1:80", **tcp)
+    scene.seen("sockets", inode=502, pid=PEER, peer=501, local="127.0.0.1:80", remote="127.0.0.1:4000", **tcp)
+    if not syscall:
+        scene.tables["switches.followed"] = [{"at_ns": 0, "pid": PEER, "tid": PEER, "comm": "server", "woken_pid": PID}]
+        scene.wait(0, 12_000, "read", "/d/a", tid=PEER, still=True, seeded=True, runnable_ns=0)
+        scene.thread(PEER, "server", pid=PEER)
+    assert account_of(scene)[0].unseen == unseen
+
+
+def test_ranks_below_a_launcher_go_before_helpers_and_workers() -> None:
+    scene = Scene().thread().process(PID, "launcher", cpu=20)
+    scene.wait(0, 12_000, "wait4", still=True, seeded=True, runnable_ns=0)
+    for pid, ppid, comm, cpu in (
+        (5001, PID, "train", 60),
+        (5002, 5001, "worker", 90),
+        (5003, 5001, "worker", 90),
+        (5004, PID, "train", 1),
+    ):
+        scene.thread(pid, comm, pid=pid, user=cpu).process(pid, comm, cpu=cpu, ppid=ppid)
+    for second in range(12):
+        for pid in (5001, 5002, 5003):
+            scene.wait(second, 300, "fsync", "/d/a", tid=pid, state="D", runnable_ns=0)
+    scene.wait(0, 12_000, "read", tid=5004, still=True, seeded=True, runnable_ns=0, object="pipe:[9]")
+    data, _ = account_of(scene)
+    assert data.thread is not None
+    assert (data.thread.pid, data.chosen_by) == (5001, "main_of_job")
+
+
+def test_a_helper_that_waits_for_the_launcher_makes_it_no_worker() -> None:
+    scene = Scene().thread().process(PID, "launcher", cpu=20)
+    spawn = ("select (python3.11/selectors.py:415)", "join (torch/multiprocessing/spawn.py:1)", "main (train.py:9)")
+    scene.wait(0, 12_000, "poll", still=True, seeded=True, runnable_ns=0, object="pipe:[7]", user=spawn)
+    scene.thread(5001, "train", pid=5001, user=60).process(5001, "train", cpu=60, ppid=PID)
+    scene.thread(5002, "python", pid=5002).process(5002, "python", cpu=0.1, ppid=PID)
+    scene.wait(0, 12_000, "read", tid=5002, still=True, seeded=True, runnable_ns=0, object="pipe:[9]")
+    scene.seen("ends", looks="end", object="pipe:[9]", pid=PID, writes=True)
+    data, _ = account_of(scene)
+    assert data.thread is not None
+    assert (data.thread.pid, data.chosen_by) == (5001, "main_of_job")
