@@ -88,6 +88,7 @@ PATH = {
     "collective_wait",
     "recurring_pause",
     "waiting_for_person",
+    "compiling",
 }
 HOST_BOUND = {"core_neighbour", "forced_migrations", "host_bound_dispatch", "late_wakeups"}
 CJK = re.compile(r"[\u4e00-\u9fff]")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from whystall.tools.stacks.libraries import is_library, is_standard, module_path, short_path
 from whystall.tools.stacks.waits import python_frame
 
+_COMPILE = "compile"
 # Roles of library code by the beginning of its path (see `path_codes.ROLES`).
 _ROLES = {
     "torch/utils/data/": "data_loader",
@@ -44,14 +45,24 @@ _ROLES = {
     "grpc/": "network_client",
     "asyncio/": "event_loop",
     "uvloop/": "event_loop",
-    "torch/_dynamo/": "compile",
-    "torch/_inductor/": "compile",
-    "triton/": "compile",
+    "torch/_dynamo/": _COMPILE,
+    "torch/_inductor/": _COMPILE,
+    "triton/": _COMPILE,
+    "torch/utils/cpp_extension.py": _COMPILE,
+    "jax/_src/compiler.py": _COMPILE,
+    "numba/core/": _COMPILE,
     "<frozen importlib": "import",
     "importlib/": "import",
     "subprocess.py": "subprocess",
     "gc.py": "garbage_collection",
 }
+# Modules of compilers that also call compiled code: they are in its stack whenever it runs.
+_LAUNCHERS = (
+    *("torch/_dynamo/eval_frame.py", "torch/_dynamo/external_utils.py", "torch/_inductor/output_code.py"),
+    *("torch/_inductor/utils.py", "torch/_inductor/runtime/", "triton/runtime/jit.py", "triton/runtime/autotuner.py"),
+)
+# Code that torch.compile writes: cuc4bmo3wh645burzoh5dhc37fkajbsxhnatkjy6kowicfb3hkwn.py, <eval_with_key>.12
+_GENERATED = re.compile(r"c[a-z2-7]{51}\.py|<eval_with_key>.*|<string>")
 # Modules with the loop itself, of asyncio (also under uvloop and Tornado) and Trio.
 _LOOPS = ("asyncio/runners.py", "asyncio/base_events.py", "asyncio/events.py", "uvloop/", "trio/_core/_run.py")
 # Native functions in which a host waits for an accelerator: CUDA runtime and driver API, HIP, CANN (AscendCL).
@@ -82,6 +93,12 @@ _COLLECTOR_CALLS = (
 _TRAVERSES = re.compile(r"^_?[a-z]+(_[a-z]+)*_traverse(\.|$)|^traverse_slots(\.|$)")
 
 
+def _role(module: str) -> str:
+    if module.startswith(_LAUNCHERS):
+        return ""
+    return next((role for beginning, role in _ROLES.items() if module.startswith(beginning)), "")
+
+
 class Function(NamedTuple):
     """A function of the program: its name and the short path of its file."""
 
@@ -90,8 +107,9 @@ class Function(NamedTuple):
 
 
 def _is_elsewhere(short: str) -> bool:
-    """Return whether a path is a library's, or that of generated code (proxies of multiprocessing, ``python -c``)."""
-    return is_library(short) or short == "<string>"
+    """Return whether a path is a library's, or that of generated code (proxies of multiprocessing, ``python -c``,
+    compiled models)."""
+    return is_library(short) or bool(_GENERATED.fullmatch(short))
 
 
 @dataclass(frozen=True)
@@ -150,12 +168,12 @@ class Place:
 
     @cached_property
     def role(self) -> str:
-        """What library code it is in (`path_codes.ROLES`), by the innermost known one; empty: none."""
-        for _, module in self.library:
-            for beginning, role in _ROLES.items():
-                if module.startswith(beginning):
-                    return role
-        return ""
+        """What library code it is in (`path_codes.ROLES`), by the innermost known one; empty: none.
+
+        A program that a compiler starts is part of compiling.
+        """
+        roles = [role for _, module in self.library if (role := _role(module))]
+        return _COMPILE if roles[:1] == ["subprocess"] and _COMPILE in roles else next(iter(roles), "")
 
     @cached_property
     def interpreted(self) -> bool:

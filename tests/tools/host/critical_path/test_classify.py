@@ -213,6 +213,28 @@ def test_the_standard_library_counts_as_the_programs_own_work_unless_it_has_a_ro
     assert place_of_calls(frames).interpreted is interpreted
 
 
+GENERATED = "<module> (cuc4bmo3wh645burzoh5dhc37fkajbsxhnatkjy6kowicfb3hkwn.py:179)"
+
+
+@pytest.mark.parametrize(
+    ("frames", "role"),
+    [
+        (("Popen.communicate (python3.11/subprocess.py:1196)", "build (torch/_inductor/cpp_builder.py:7)"), "compile"),
+        (
+            ("Condition.wait (python3.11/threading.py:327)", GENERATED, "load (torch/_inductor/codecache.py:3)"),
+            "compile",
+        ),
+        (("Popen.wait (python3.11/subprocess.py:9)", "load (torch/utils/cpp_extension.py:9)"), "compile"),
+        (("Adam.step (torch/optim/adam.py:5)", "_fn (torch/_dynamo/eval_frame.py:7)"), ""),
+        (("Runner.call " + GENERATED[9:], "__call__ (torch/_inductor/output_code.py:3)"), ""),
+        (("Popen.wait (python3.11/subprocess.py:9)", "_fn (torch/_dynamo/eval_frame.py:7)"), "subprocess"),
+    ],
+)
+def test_compiling_is_distinguished_from_running_what_was_compiled(frames: tuple[str, ...], role: str) -> None:
+    place = place_of_texts((*frames, LINE))
+    assert (place.role, place.line) == (role, LINE)
+
+
 def test_a_thread_that_yields_spins_and_one_in_a_call_or_fault_is_in_the_kernel() -> None:
     place = sampled(("x", "/x/libx.so"))
     assert running_kind(place, ("schedule", "__x64_sys_sched_yield")).code == "spin"
