@@ -15,7 +15,8 @@ from whystall.bpf import layout as lay
 # pos: uses the file's own position, vec: size counts iovecs and the argument before points to them.
 # reads, writes: the content of `fd`.
 # locks: takes locks of files.
-# poll: an array of struct pollfd and its length, list: of struct futex_waitv, sends: may send to a socket.
+# poll: an array of struct pollfd and its length, select: a number and three sets of descriptors, list: of struct
+# futex_waitv, sends: may send to a socket.
 # Arguments that state how long to wait at most (see `_TIMES`): ms, spec, val, sleep, futex_time, absolute.
 # The offset of msync is an address; user space finds the mapped file.
 _ROWS = """
@@ -67,8 +68,9 @@ epoll_wait epoll_pwait | fd=0 ms=3
 epoll_pwait2 | fd=0 spec=3
 poll | poll ms=2
 ppoll | poll spec=2
-select | val=4
-pselect6 io_getevents io_pgetevents | spec=4
+select | select val=4
+pselect6 | select spec=4
+io_getevents io_pgetevents | spec=4
 nanosleep | spec=0
 clock_nanosleep | sleep=2
 rt_sigtimedwait | spec=2
@@ -93,6 +95,7 @@ _FLAGS = {
     "reads": lay.ROW_READS,
     "writes": lay.ROW_WRITES,
     "poll": lay.ROW_POLL,
+    "select": lay.ROW_SELECT,
     "list": lay.ROW_FUTEX_LIST,
     "sends": lay.ROW_SENDS,
     "locks": lay.ROW_FILE_LOCK,

@@ -14,6 +14,7 @@ enum record_limit {
 	COMM_BYTES = 16,
 	NO_ARG = 0xff,
 	NO_SYSCALL = -1,
+	FD_UNREAD = -2,		/* of several descriptors, or some that could not be read */
 };
 
 #include "python_records.h"
@@ -34,6 +35,7 @@ enum row_flag {
 	ROW_FUTEX_LIST = 1 << 11,	/* the first argument is an array of struct futex_waitv */
 	ROW_SENDS = 1 << 12,	/* may send packets to a socket of this host */
 	ROW_FILE_LOCK = 1 << 13,	/* takes locks of files: EAGAIN means that another has it */
+	ROW_SELECT = 1 << 14,	/* the arguments are a number and three sets of as many descriptors */
 };
 
 /* How the argument `time` of a call states how long to wait at most. */

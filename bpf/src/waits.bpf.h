@@ -20,6 +20,7 @@
 #define NS_PER_SECOND 1000000000LL
 #define MOST_SECONDS (1LL << 33)	/* more is invalid, and would overflow in nanoseconds */
 #define MOST_POLLED 16			/* of more descriptors, the first is not informative */
+#define WORDS_SELECTED 4		/* of each set of descriptors, 64 each */
 
 struct user_time { __s64 seconds, part; };	/* struct timespec or timeval of 64-bit programs */
 
@@ -90,6 +91,66 @@ static __always_inline __s64 asked_time(struct pt_regs *regs, const volatile str
 	return time_until(value, regs_arg(regs, row->time + 1), now);
 }
 
+/* Returns the descriptor of the lowest bit that is set; `bits` is not 0. */
+static __always_inline __s32 lowest_bit(__u64 bits)
+{
+	__s32 at = 0;
+
+#pragma unroll
+	for (__s32 width = 32; width; width >>= 1) {
+		if (!(bits & ((1ULL << width) - 1))) {
+			bits >>= width;
+			at += width;
+		}
+	}
+	return at;
+}
+
+/* Returns the first descriptor of an array of struct pollfd; FD_UNREAD: some; -1: there are none. */
+static __always_inline __s32 polled_fd(struct pt_regs *regs, bool here)
+{
+	__u64 number = regs_arg(regs, 1);
+	__s32 fd;
+
+	if (!number)
+		return -1;
+	if (!here || number > MOST_POLLED || bpf_probe_read_user(&fd, sizeof(fd), (void *)regs_arg(regs, 0)))
+		return FD_UNREAD;
+	return fd < 0 && number > 1 ? FD_UNREAD : fd;	/* negative ones are ignored */
+}
+
+/* Returns the first descriptor of the sets of select; FD_UNREAD: some; -1: there are none. */
+static __always_inline __s32 selected_fd(struct pt_regs *regs, bool here)
+{
+	__s32 number = regs_arg(regs, 0), found = -1;
+	__u64 address, bits;
+
+	if (number <= 0)
+		return -1;
+#pragma unroll
+	for (int set = 1; set <= 3; set++) {
+		address = regs_arg(regs, set);
+		if (!address)
+			continue;
+		if (!here || number > WORDS_SELECTED * 64)
+			found = FD_UNREAD;
+#pragma unroll
+		for (int word = 0; word < WORDS_SELECTED; word++) {
+			if (!here || number <= word * 64)
+				break;
+			if (bpf_probe_read_user(&bits, sizeof(bits), (void *)(address + word * 8))) {
+				found = FD_UNREAD;
+				break;
+			}
+			if (number < word * 64 + 64)
+				bits &= (1ULL << (number & 63)) - 1;
+			if (bits)
+				return word * 64 + lowest_bit(bits);
+		}
+	}
+	return found;
+}
+
 /*
  * Completes the result of find_waiting_call. `here`: the task is the current one, so that its memory can be
  * read; else only its registers.
@@ -99,8 +160,7 @@ static __noinline int find_request(struct task_struct *task, struct thread_state
 	const volatile struct syscall_row *row;
 	struct found_file found = {};
 	struct pt_regs *regs;
-	__u64 address, number;
-	__s32 fd;
+	__u64 address;
 
 	if (!state)
 		return 0;
@@ -114,15 +174,11 @@ static __noinline int find_request(struct task_struct *task, struct thread_state
 	regs = saved_regs(task);
 	if (row->fd != NO_ARG) {
 		state->fd = fd_arg(regs, row->fd);
-	} else if (row->flags & ROW_POLL && here) {
-		number = regs_arg(regs, 1);
-		if (number && number <= MOST_POLLED
-		    && !bpf_probe_read_user(&fd, sizeof(fd), (void *)regs_arg(regs, 0))) {
-			state->fd = fd;
-			if (find_task_file(task, fd, &found)) {
-				state->file = found.key;
-				state->file_pointer = (__u64)found.file;
-			}
+	} else if (row->flags & (ROW_POLL | ROW_SELECT)) {
+		state->fd = row->flags & ROW_POLL ? polled_fd(regs, here) : selected_fd(regs, here);
+		if (state->fd >= 0 && find_task_file(task, state->fd, &found)) {
+			state->file = found.key;
+			state->file_pointer = (__u64)found.file;
 		}
 	} else if (row->flags & ROW_FUTEX_LIST && here) {
 		/* struct futex_waitv begins with a value and the address of the word */

@@ -38,6 +38,7 @@ def polls():
     try: idle[0].recv(1)
     except TimeoutError: pass
 def selects(): select.select([], [], [], 0.12)
+def selects_one(): select.select([], [], [idle[0]], 0.14)
 def uses_epoll(): select.epoll().poll(0.13)
 def waits(): threading.Event().wait(0.11)
 def gets_signal(): tids["got"] = signal.sigtimedwait({signal.SIGUSR1}, 3).si_signo
@@ -52,7 +53,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 def run(work): tids[work.__name__] = threading.get_native_id(); start.wait(); work()
 start = threading.Event()
 all = [threading.Thread(target=run, args=(one,)) for one in
-       (sleeps, reads, receives, polls, selects, uses_epoll, waits, gets_signal, is_late, uses_disk)]
+       (sleeps, reads, receives, polls, selects, selects_one, uses_epoll, waits, gets_signal, is_late, uses_disk)]
 for one in all: one.start()
 go(); start.set()
 for one in all: one.join()
@@ -173,13 +174,20 @@ def test_loopback_tcp_names_the_sender(seen: Watched) -> None:
 
 @pytest.mark.parametrize(
     ("what", "call", "asked_ms"),
-    [("polls", "poll", 150), ("selects", "pselect6", 120), ("uses_epoll", "epoll_wait", 130), ("waits", "futex", 110)],
+    [
+        ("polls", "poll", 150),
+        ("selects", "pselect6", 120),
+        ("selects_one", "pselect6", 140),
+        ("uses_epoll", "epoll_wait", 130),
+        ("waits", "futex", 110),
+    ],
 )
 def test_a_time_out_is_known(seen: Watched, what: str, call: str, asked_ms: int) -> None:
     (row,) = seen.waits(what).iter_rows(named=True)
     assert (row["syscall"], row["context"]) == (call, "timer")
     assert 0 <= asked_ms * MS - row["asked_ns"] < 10 * MS
-    names = {"polls": f"socket:[{seen.truth['polled']}]", "uses_epoll": "anon_inode:[eventpoll]"}
+    socket = f"socket:[{seen.truth['polled']}]"
+    names = {"polls": socket, "selects_one": socket, "uses_epoll": "anon_inode:[eventpoll]"}
     assert row["object"] == names.get(what, "")
     assert (row["fd"] >= 0) == bool(row["object"])
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from whystall.bpf import syscalls
 from whystall.bpf.python_walk import Reader
+from whystall.tools.collect.tables import FD_UNREAD
 
 UNKNOWN = -1
 _NS = 1_000_000_000
@@ -42,14 +43,12 @@ Clock = Callable[[int], int]
 
 
 def descriptor(name: str, args: Sequence[int], memory: Reader | None) -> int:
-    """Return the descriptor on which the call `name` works; of poll and select the first; -1 without one."""
-    try:
-        if name in ("poll", "ppoll") and memory is not None and len(args) > 1:
-            return _polled(memory, args[0], args[1])
-        if name in ("select", "pselect6") and memory is not None and len(args) > 3:
-            return _selected(memory, args[0], args[1:4])
-    except OSError:
-        return UNKNOWN
+    """Return the descriptor on which the call `name` works; of poll and select the first, or `FD_UNREAD`; -1 without
+    one."""
+    if name in ("poll", "ppoll") and len(args) > 1:
+        return _polled(memory, args[0], args[1])
+    if name in ("select", "pselect6") and len(args) > 3:
+        return _selected(memory, args[0], args[1:4])
     at = syscalls.row(name)["fd"]
     if at >= len(args):
         return UNKNOWN
@@ -57,20 +56,34 @@ def descriptor(name: str, args: Sequence[int], memory: Reader | None) -> int:
     return number if number < 1 << 31 else UNKNOWN
 
 
-def _polled(memory: Reader, address: int, count: int) -> int:
+def _polled(memory: Reader | None, address: int, count: int) -> int:
     count = min(count & 0xFFFFFFFF, _MOST_POLLED)
-    raw = memory.read(address, 8 * count) if count else b""
-    return next((fd for fd, _, _ in struct.iter_unpack("<ihh", raw) if fd >= 0), UNKNOWN)
+    if not count:
+        return UNKNOWN
+    try:
+        raw = memory.read(address, 8 * count) if memory is not None else b""
+    except OSError:
+        return FD_UNREAD
+    known = UNKNOWN if raw else FD_UNREAD
+    return next((fd for fd, _, _ in struct.iter_unpack("<ihh", raw) if fd >= 0), known)
 
 
-def _selected(memory: Reader, count: int, sets: Sequence[int]) -> int:
+def _selected(memory: Reader | None, count: int, sets: Sequence[int]) -> int:
     count = min(count & 0xFFFFFFFF, _MOST_SELECTED)
     size = (count + 63) // 64 * 8
+    found = UNKNOWN
     for address in sets if count else ():
-        bits = int.from_bytes(memory.read(address, size), "little") & (1 << count) - 1 if address else 0
-        if bits:
+        if not address:
+            continue
+        try:
+            raw = memory.read(address, size) if memory is not None else b""
+        except OSError:
+            raw = b""
+        if not raw:
+            found = FD_UNREAD
+        elif bits := int.from_bytes(raw, "little") & (1 << count) - 1:
             return (bits & -bits).bit_length() - 1
-    return UNKNOWN
+    return found
 
 
 def asked_ns(name: str, args: Sequence[int], memory: Reader | None, clock: Clock = time.clock_gettime_ns) -> int:

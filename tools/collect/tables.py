@@ -71,6 +71,9 @@ SYSCALLS = {
     "stacks": STACKS,
 }
 
+FD_UNREAD = -2
+"""Value of ``switches.segments.fd``: a poll or select waits for descriptors, but which was not read."""
+
 # state: D uninterruptible, S interruptible sleep, R preempted while runnable, other (stopped, traced, ...) by letter.
 _WAIT = "state:str syscall:str file kstack ustack"
 SWITCHES = {
@@ -79,9 +82,10 @@ SWITCHES = {
     # request's completion), network, signal, interrupt (another one); with another than task, the waker is whoever the
     # interrupt ran on top of. waker_syscall: the system call in which the waker was. object: what the call waits for,
     # as /proc/PID/fd names it (pipe:[123], socket:[456], anon_inode:[eventpoll]), of poll and select the first
-    # descriptor; fd: its number. asked_ns: time-out or sleep that the call asked for. ran_pid, ran_comm: the thread's
-    # predecessor on the CPU, if it waited for one. sightings: of a sampling engine, how many scans found the thread in
-    # this wait: of one the length is the time until the next scan, right on average only. -1 or empty: unknown.
+    # descriptor; fd: its number, or `FD_UNREAD`. asked_ns: time-out or sleep that it asked for. ran_pid, ran_comm:
+    # the thread's predecessor on the CPU, if it waited for one. sightings: of a sampling engine, how many scans found
+    # the thread in this wait: of one the length is the time until the next scan, right on average only. -1 or empty:
+    # unknown.
     "segments": _schema(
         f"start_ns end_ns {_THREAD} {_WAIT} lock waker_pid waker_tid waker_comm:str woken_ns open:bool seeded:bool",
         added="runnable_ns context:str waker_syscall:str object:str fd asked_ns ran_pid ran_comm:str sightings",

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
+from whystall.bpf import layout as lay
 from whystall.tools.collect.proc_arguments import asked_ns, descriptor
+from whystall.tools.collect.tables import FD_UNREAD
 
 S, MS = 1_000_000_000, 1_000_000
 NOW = {time.CLOCK_REALTIME: 1000 * S, time.CLOCK_MONOTONIC: 50 * S}
@@ -70,9 +72,12 @@ def test_the_time_that_a_call_asked_for(name: str, args: tuple[int, ...], asked:
         ("recvfrom", (0xFFFFFFFF00000004, 0, 0, 0, 0, 0), 4),
         ("poll", (0x500, 2, 0, 0, 0, 0), 7),
         ("poll", (0x500, 1, 0, 0, 0, 0), -1),
-        ("poll", (0x999, 1, 0, 0, 0, 0), -1),
+        ("poll", (0x999, 1, 0, 0, 0, 0), FD_UNREAD),
+        ("poll", (0, 0, 5, 0, 0, 0), -1),
         ("pselect6", (71, 0x600, 0, 0, 0, 0), 70),
         ("pselect6", (70, 0x600, 0, 0, 0, 0), -1),
+        ("pselect6", (71, 0x999, 0, 0, 0, 0), FD_UNREAD),
+        ("pselect6", (0, 0, 0, 0, 0x100, 0), -1),
         ("futex", (3, 0, 0, 0, 0, 0), -1),
     ],
 )
@@ -83,4 +88,10 @@ def test_the_descriptor_that_a_call_waits_for(name: str, args: tuple[int, ...], 
 def test_without_memory_only_registers_are_known() -> None:
     assert asked_ns("poll", (0x500, 2, 5, 0, 0, 0), None) == 5 * MS
     assert asked_ns("nanosleep", (0x100, 0, 0, 0, 0, 0), None) == -1
-    assert descriptor("poll", (0x500, 2, 5, 0, 0, 0), None) == -1
+    assert descriptor("poll", (0x500, 2, 5, 0, 0, 0), None) == FD_UNREAD
+    assert descriptor("poll", (0, 0, 5, 0, 0, 0), None) == -1
+    assert descriptor("select", (5, 0x600, 0, 0, 0, 0), None) == FD_UNREAD
+
+
+def test_the_kernel_side_uses_the_same_code_for_descriptors_that_were_not_read() -> None:
+    assert lay.FD_UNREAD == FD_UNREAD

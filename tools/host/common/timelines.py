@@ -23,7 +23,8 @@ _NEAR_NS = 100_000_000
 class Wait(NamedTuple):
     """One time off the CPU; columns of ``switches.segments``. The thread is runnable from `awake_ns` to `end_ns`.
 
-    `state`: a letter as in /proc/PID/stat, or F of a thread in a frozen cgroup.
+    `state`: a letter as in /proc/PID/stat, or F of a thread in a frozen cgroup. `fd`: the descriptor that it waits for;
+    `FD_UNREAD`: some that were not read.
     """
 
     start_ns: int
@@ -47,6 +48,7 @@ class Wait(NamedTuple):
     ran_comm: str
     open: bool
     seeded: bool
+    fd: int = -1
 
 
 class ShortWaits(NamedTuple):
@@ -257,6 +259,7 @@ class _Reader:
             ran_comm=row.get("ran_comm", ""),
             open=row.get("open", False),
             seeded=row.get("seeded", False),
+            fd=row.get("fd", -1),
         )
 
 

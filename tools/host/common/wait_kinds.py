@@ -6,12 +6,14 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from whystall.tools.collect.tables import FD_UNREAD
 from whystall.tools.host.common.held import HELD_STATES
 from whystall.tools.host.common.places import Place
 from whystall.tools.host.common.timelines import Wait
 
 _FUTEX = frozenset({"futex", "futex_wait", "futex_waitv"})
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+# Without descriptors they sleep.
 _POLLS = frozenset({"poll", "ppoll", "select", "pselect6"})
 _EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4"})
 _CHILDREN = frozenset({"wait4", "waitid"})
@@ -210,7 +212,8 @@ def _by_call(wait: Wait, names: Sequence[str], gil_words: Collection[int], lock_
             return Kind("socket")
         if of.startswith("pipe:"):
             return Kind("pipe")
-        return Kind("events") if of or wait.asked_ns < 0 or wait.path else Kind("sleep")
+        descriptors = of or wait.path or wait.fd == FD_UNREAD
+        return Kind("events") if descriptors or wait.asked_ns < 0 else Kind("sleep")
     if call in _EPOLLS:
         return Kind("events")
     if call in _CHILDREN:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from whystall.tools.collect.tables import FD_UNREAD
 from whystall.tools.host.common.path_codes import WAITS
 from whystall.tools.host.common.places import Place, place_of_calls, place_of_texts
 from whystall.tools.host.common.timelines import Wait
@@ -41,6 +42,9 @@ CASES: list[tuple[str, Wait]] = [
     ("sleep", made("clock_nanosleep", SLEEP, asked_ns=5)),
     ("sleep", made("pselect6", "poll_schedule_timeout do_select core_sys_select __x64_sys_pselect6", asked_ns=5)),
     ("sleep", made("poll", POLL, asked_ns=5)),
+    ("events", made("poll", POLL, asked_ns=5, fd=FD_UNREAD)),
+    ("events", made("pselect6", "do_select __x64_sys_pselect6", asked_ns=5, fd=FD_UNREAD)),
+    ("socket", made("pselect6", "do_select __x64_sys_pselect6", asked_ns=5, fd=7, object=SOCKET)),
     ("sleep", made("restart_syscall", "do_nanosleep hrtimer_nanosleep hrtimer_nanosleep_restart")),
     ("lock", made("futex", FUTEX)),
     ("lock", made("futex", FUTEX_5_10)),
