@@ -318,6 +318,21 @@ def test_a_peer_with_an_empty_queue_is_not_slow() -> None:
     assert leader(wait("socket", 99.0, root_wait="sleep", root_by="messages (9)")) == "slow_peer"
 
 
+def test_data_that_nobody_owes_is_a_silent_peer_only_for_a_job_that_hangs() -> None:
+    row = hung("pipe", root_wait="sleep", root_by="p (9)", between="still")
+    assert leader(row) is None
+    assert leader(row, symptom="the worker hangs") == "silent_peer"
+
+
+def test_what_a_silent_peer_does_does_not_confirm_that_it_owes_an_answer() -> None:
+    causes, who = load_causes(), victim()
+    row = hung("socket", root_wait="queue", function="take (w.py:3)")
+    waker = finding("path.waker", id="k", subject={"tid": 9}, words={"waiter": f"train ({who.tid})"}, window_pct=100)
+    waker.attributes["via"] = "take (w.py:3)"
+    assessed = assess(causes, [row, waker], who, _RAN)
+    assert conclude(causes, assessed, [row, waker], who, []).verdict is Verdict.LIKELY
+
+
 def test_a_barrier_is_no_contended_lock() -> None:
     calm = finding("offcpu.lock_wait", id="o", polarity="normal", window_pct=95, total_ms=5000, count=146)
     assert leader(wait("barrier", 86.0, root_wait="running", root_by="p (9)"), calm) == "lock_wait"

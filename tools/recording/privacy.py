@@ -95,7 +95,7 @@ FRAME_KINDS = _names("kernel operator launch device idle")
 PACKAGES = _names(
     "torch torch_npu torchvision tensorflow nvidia datasets webdataset deepspeed horovod mpi4py safetensors loguru"
     " wandb mlflow urllib3 requests httpx httpcore aiohttp botocore boto3 redis grpc uvloop triton numpy pandas polars"
-    " pyarrow scipy sklearn jax flax transformers accelerate lightning pytorch_lightning joblib dask ray"
+    " pyarrow scipy sklearn jax flax transformers accelerate lightning pytorch_lightning joblib dask ray numba"
 )
 """Libraries whose code is public: what a thread waits for is known by their functions. See `PUBLIC_NATIVE`."""
 PUBLIC_SOURCE = re.compile(

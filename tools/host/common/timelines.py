@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from whystall.tools.collect.tables import FD_UNREAD
 from whystall.tools.host.common.held import held_state
 from whystall.tools.host.common.places import NOWHERE, Place, place_of_calls, place_of_texts
 from whystall.tools.recording.store import Recording
@@ -165,6 +166,21 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
             found.setdefault(tid, Timeline(pid, tid, comm))
     _set_alive(recording, found)
     return found
+
+
+def complete_descriptors(recording: Recording, found: Mapping[int, Timeline]) -> None:
+    """Fill in what polls and selects wait for whose descriptors were not read, from the snapshots of ``objects``: those
+    that began before the window."""
+    if not recording.has("objects"):
+        return
+    seen = recording.table("objects.threads").filter(pl.col("object") != "")
+    for row in seen.select("at_ns", "tid", "syscall", "object", "fd").iter_rows(named=True):
+        line = found.get(row["tid"])
+        for number, wait in enumerate(line.waits if line is not None else ()):
+            same = wait.fd == FD_UNREAD and wait.start_ns <= row["at_ns"] <= wait.end_ns
+            if line is not None and same and wait.syscall == row["syscall"]:
+                path = row["object"] if row["object"].startswith("/") else ""
+                line.waits[number] = wait._replace(path=path, object="" if path else row["object"], fd=row["fd"])
 
 
 def add_still_threads(recording: Recording, found: dict[int, Timeline]) -> None:

@@ -23,6 +23,7 @@ from whystall.tools.recording.store import Recording
 PAUSES = frozenset({"sleep", "timeout", "poll"})
 # What a peer waits for that has nothing to do: a request, time, or something that it could hand out.
 _IDLE = frozenset({"events", "timeout", "queue"})
+_ANSWERS = frozenset({"socket", "pipe"})
 _ON_PEERS = frozenset({"socket", "socket_full", "connect", "dns", "events"})
 _ON_FILES = frozenset({"file", "file_lock"})
 _ON_CPU = frozenset({"cpu", "quota"})
@@ -118,12 +119,14 @@ def _between_answers(world: World, line: Timeline, rows: list[Row], calls: _Call
     Either it stays in one wait all along, or its answers are next to nothing, and the peer, which is on this host, has
     nothing to do meanwhile.
     """
-    waits = [row for row in rows if row.code == "socket"]
+    waits = [row for row in rows if row.code in _ANSWERS]
     rounds = sum(row.count for row in waits)
-    if not waits or not _rests(line, rows, rounds, {"socket"}):
+    if not waits or not _rests(line, rows, rounds, _ANSWERS):
         return
     still = rounds == 1 and waits[0].open_ns > 0
     if not still:
+        if any(row.code == "pipe" for row in waits):
+            return  # a pipe has one direction: nothing is asked for over it
         roots = {root[0].code for row in waits if (root := row.root()) is not None} - {"unknown"}
         if calls is None or not roots or not roots <= _IDLE:
             return
@@ -132,7 +135,7 @@ def _between_answers(world: World, line: Timeline, rows: list[Row], calls: _Call
             return
     for row in waits:
         row.between, row.between_object = (STILL, "") if still else (ASKS, _peer(world, line, rows))
-        row.between_ns = _gap_ns(world, line, {"socket", "events"})
+        row.between_ns = _gap_ns(world, line, _ANSWERS | {"events"})
 
 
 def _rests(line: Timeline, rows: list[Row], rounds: int, waits: Collection[str]) -> bool:

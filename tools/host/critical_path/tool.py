@@ -17,7 +17,12 @@ from whystall.tools.host.common.file_devices import FileDevices
 from whystall.tools.host.common.missing_frames import complete_places
 from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
-from whystall.tools.host.common.timelines import Timeline, add_still_threads, timelines
+from whystall.tools.host.common.timelines import (
+    Timeline,
+    add_still_threads,
+    complete_descriptors,
+    timelines,
+)
 from whystall.tools.host.critical_path.awaited_cpus import (
     bounds_of,
     explain_chain_ends,
@@ -173,6 +178,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     lines = timelines(recording)
     complete_places(lines.values())
     add_still_threads(recording, lines)
+    complete_descriptors(recording, lines)
     target = recording.manifest.target
     children = _children(recording)
     world = World(

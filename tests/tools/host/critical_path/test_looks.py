@@ -87,3 +87,13 @@ def test_without_its_calls_nothing_is_said_about_a_sleep() -> None:
     for number in range(ROUNDS):
         scene.wait(number / 2, 480, "clock_nanosleep", user=REST, asked_ns=480_000_000, runnable_ns=0)
     assert between(scene) == ("", "")
+
+
+@pytest.mark.parametrize("named", ["socket:[7]", "pipe:[7]"])
+def test_a_thread_that_waits_all_the_time_for_data_does_nothing_else(named: str) -> None:
+    scene = Scene().thread()
+    waits = {"still": True, "seeded": True, "object": named, "fd": 0, "runnable_ns": 0}
+    scene.wait(0, 12_000, "read", user=("take (worker.py:3)",), **waits)
+    data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).data
+    assert isinstance(data, Data)
+    assert data.rows[0].between == "still"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from recordings import PID, Scene
 
+from whystall.tools.collect.tables import FD_UNREAD
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
 from whystall.tools.recording.judging import judge
@@ -468,3 +469,31 @@ def test_the_timers_of_an_event_loop_are_its_idle_state() -> None:
     for second in range(12):
         scene.wait(second, 990, "epoll_wait", asked_ns=990_000_000, context="timer", user=loop, runnable_ns=0)
     assert {one.what for one in account_of(scene, tid=PID).rows if one.count} <= {"events", "running"}
+
+
+def test_a_shell_that_started_the_job_in_the_window_is_passed_over() -> None:
+    scene = Scene().thread(comm="bash").thread(5001, "train", pid=5001, user=90)
+    scene.process(PID, "bash").process(5001, "train", ppid=PID)
+    ended = {"waker": (5000, 5000, "sleep"), "context": "task", "runnable_ns": 0}
+    scene.wait(0, 2_000, "wait4", seeded=True, **ended)
+    scene.wait(2, 10_000, "wait4", still=True, runnable_ns=0)
+    for second in range(2, 12):
+        scene.wait(second, 100, "fsync", "/data/c.bin", tid=5001, state="D", user=("save (t.py:1)",), runnable_ns=0)
+    data = account_of(scene)
+    assert data.thread is not None
+    assert data.thread.tid == 5001
+
+
+def test_a_poll_that_began_before_the_window_gets_its_descriptor_from_the_snapshot() -> None:
+    scene = Scene().thread()
+    still(scene, syscall="poll", asked_ns=10**11, fd=FD_UNREAD, user=("ask (client.py:3)",))
+    scene.seen("threads", pid=PID, tid=PID, state="S", syscall="poll", object="socket:[501]", fd=4)
+    linked(scene, 0)
+    waits = row(account_of(scene), "socket")
+    assert (waits.line, waits.object) == ("ask (client.py:3)", f"rank ({PEER})")
+
+
+def test_a_poll_of_unknown_descriptors_is_no_sleep() -> None:
+    scene = Scene().thread()
+    still(scene, syscall="poll", asked_ns=10**11, fd=FD_UNREAD, user=("ask (client.py:3)",))
+    assert account_of(scene).rows[0].what == "events"
