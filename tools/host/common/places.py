@@ -115,7 +115,7 @@ def _is_elsewhere(short: str) -> bool:
 @dataclass(frozen=True)
 class Place:
     """Where a stack is. Frames are innermost first: `python` (name, short path, line) and the `native` ones within the
-    innermost of them. `extension`: the module of the innermost native frame; empty: the interpreter's, or unknown.
+    innermost of them. `extension`: the module of the innermost native frame; empty: the interpreter's.
     """
 
     python: tuple[tuple[str, str, int], ...] = ()
@@ -250,7 +250,9 @@ def place_of_calls(frames: Iterable[tuple[str, str, int, str]]) -> Place:
             python.append((name, short_path(file), max(line, 0)))
         elif kind == "native" and not python:
             module = file.rpartition("/")[2]
-            if not native and module and not _INTERPRETER.match(module) and _STANDARD not in file:
+            if not native and not module and name == _UNNAMED:
+                extension = _UNNAMED  # the process has ended: not known to be the interpreter
+            elif not native and module and not _INTERPRETER.match(module) and _STANDARD not in file:
                 extension = module
             native.append(name)
     return Place(_since_fork(python), tuple(native), extension)

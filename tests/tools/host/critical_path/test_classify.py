@@ -239,6 +239,11 @@ def test_compiling_is_distinguished_from_running_what_was_compiled(frames: tuple
     assert (place.role, place.line) == (role, LINE)
 
 
+def test_code_of_an_unknown_module_is_not_taken_for_the_interpreters() -> None:
+    frames = [("[unknown]", "", 0, "native"), ("step", "/job/train.py", 7, "python")]
+    assert not place_of_calls(frames).interpreted
+
+
 def test_a_thread_that_yields_spins_and_one_in_a_call_or_fault_is_in_the_kernel() -> None:
     place = sampled(("x", "/x/libx.so"))
     assert running_kind(place, ("schedule", "__x64_sys_sched_yield")).code == "spin"
