@@ -15,7 +15,7 @@ from whystall.tools.recording.assignment import can_serve
 from whystall.tools.recording.collector import Engine, Need
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
-from whystall.tools.recording.target import Target
+from whystall.tools.recording.target import Target, renewed
 from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import ENGINES
 
@@ -58,7 +58,7 @@ class LiveObserver:
 
     def __init__(self, target: Target, engine: str, progress: Progress | None, join: Join | None = None) -> None:
         """`join` adds a profile to a recording that holds a trace."""
-        self._target = target
+        self._target = target  # as it was at first
         self._engine = engine
         self._progress = progress
         self._join = join
@@ -96,7 +96,8 @@ class LiveObserver:
 
     async def _window(self, requests: Sequence[_Request], seconds: float) -> Recording:
         needs = [need for tool, params in requests for need in tool.needs(params)]
-        return await observe(needs, self._target, seconds, ENGINES, choice=self._engine, progress=self._progress)
+        target = renewed(self._target)
+        return await observe(needs, target, seconds, ENGINES, choice=self._engine, progress=self._progress)
 
     async def _served(
         self, requests: Sequence[_Request], engines: Sequence[Callable[[], Engine]] = ENGINES

@@ -82,6 +82,16 @@ def resolve(params: TargetParams) -> Target:
     return Target(everything=True)
 
 
+def renewed(target: Target) -> Target:
+    """Return `target` with its processes as they are now: children may have started since. Unchanged if it follows
+    none, or if all its processes have ended."""
+    if not target.follow:
+        return target
+    pids = cgroup_pids(target.cgroup) if target.cgroup is not None else []
+    known = [pid for pid in {*target.pids, *pids} if alive(pid)]
+    return target.model_copy(update={"pids": children_of(known)}) if known else target
+
+
 def _placed(target: Target) -> Target:
     """Return `target` with the container and the pod that all its processes run in."""
     containers = Containers()
