@@ -14,7 +14,7 @@ from whystall.tools.host.common.timelines import Wait
 _FUTEX = frozenset({"futex", "futex_wait", "futex_waitv"})
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 # Without descriptors they sleep.
-_POLLS = frozenset({"poll", "ppoll", "select", "pselect6"})
+POLLS = frozenset({"poll", "ppoll", "select", "pselect6"})
 _EPOLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4"})
 _CHILDREN = frozenset({"wait4", "waitid"})
 _STARTS = frozenset({"fork", "vfork", "clone", "clone3", "execve", "execveat"})
@@ -183,7 +183,7 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
         kind = min(known)[1]
         if kind == "page_fault" and wait.path:
             return Kind(kind, _remote(names) or wait.fstype)
-        if kind == "pipe" and wait.syscall in _POLLS:
+        if kind == "pipe" and wait.syscall in POLLS:
             return Kind("events")
         if kind == "start_process" and wait.syscall in _CHILDREN:
             return Kind("child")
@@ -205,9 +205,9 @@ def _by_call(wait: Wait, names: Sequence[str], gil_words: Collection[int], lock_
         return _futex(wait, gil_words, lock_words)
     if call in _SLEEPS:
         return Kind("sleep")
-    if call in _POLLS and any(module.startswith(_JOINS_CHILDREN) for _, module in wait.place.library):
+    if call in POLLS and any(module.startswith(_JOINS_CHILDREN) for _, module in wait.place.library):
         return Kind("child")
-    if call in _POLLS:
+    if call in POLLS:
         if of.startswith("socket:"):
             return Kind("socket")
         if of.startswith("pipe:"):

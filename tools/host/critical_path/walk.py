@@ -15,7 +15,7 @@ from typing import NamedTuple
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
+from whystall.tools.host.common.wait_kinds import POLLS, Kind, running_kind, spinning_wait, wait_kind
 from whystall.tools.host.critical_path.brief import brief_waits
 from whystall.tools.host.critical_path.ranks import STORE, Ranks
 
@@ -119,7 +119,16 @@ class World:
 
     def kind(self, line: Timeline, wait: Wait) -> Kind:
         """Return what a wait is for."""
-        key = (line.pid, wait.state, wait.syscall, wait.path, wait.object, wait.lock, wait.asked_ns < 0)
+        key = (
+            line.pid,
+            wait.state,
+            wait.syscall,
+            wait.path,
+            wait.object,
+            wait.lock,
+            wait.asked_ns < 0,
+            min(wait.fd, 0),
+        )
         known = (*key, id(wait.kernel), id(wait.place))  # each stack is one object
         if known not in self._kinds:
             gil, locks = self.objects.gil_words.get(line.pid, set()), self.lock_words.get(line.pid, set())
@@ -130,6 +139,8 @@ class World:
                     kind = Kind("events")  # no client connects, or sends a request
                 elif socket["remote"].endswith(":53"):
                     kind = Kind("dns", kind.detail)
+            elif kind.code == "pipe" and self._wakes_itself(line, wait):
+                kind = Kind("events")
             self._kinds[known] = kind
         kind = self._kinds[known]
         if kind.code == "queue" and self.ranks.awaited(line, wait):
@@ -137,6 +148,12 @@ class World:
         if kind.code == "socket" and self.ranks.in_store(wait):
             return Kind("collective", STORE)
         return kind
+
+    def _wakes_itself(self, line: Timeline, wait: Wait) -> bool:
+        """Return whether a poll of a pipe is that of a loop which only its own process wakes, as servers have one for
+        signals. Queues of multiprocessing are pipes with both ends too."""
+        queue = any(module.startswith("multiprocessing/") for _, module in wait.place.library)
+        return wait.syscall in POLLS and not queue and self.objects.wakes_itself(wait.object, line.pid)
 
     def ends(self, line: Timeline) -> list[Wait]:
         """Return, for each wait of a thread, the last wait of the same series: waits in the same place that follow

@@ -388,6 +388,20 @@ def test_an_event_loop_waits_for_a_stopped_server_that_it_asked(unread: int, wha
     assert found.root_what == ("stopped" if unread else "")
 
 
+@pytest.mark.parametrize(
+    ("user", "what"),
+    [
+        (("sleep (arbiter.py:9)",), "events"),
+        (("wait (python3.11/multiprocessing/connection.py:9)", "get (a.py:1)"), "pipe"),
+    ],
+)
+def test_a_loop_that_only_its_own_process_wakes_waits_for_events(user: tuple[str, ...], what: str) -> None:
+    scene = Scene().thread()
+    scene.wait(0, 12_000, "pselect6", object="pipe:[9]", fd=5, user=user, asked_ns=10**9, runnable_ns=0)
+    scene.seen("ends", looks="end", object="pipe:[9]", pid=PID, reads=True, writes=True)
+    assert account_of(scene).rows[0].what == what
+
+
 def test_of_several_writers_of_a_pipe_the_stopped_one_is_taken() -> None:
     scene = Scene().thread()
     still(scene, syscall="read", object="pipe:[9]", user=("get (q.py:1)",))
