@@ -175,7 +175,26 @@ class Voice:
         text = self._words["shared"].get(kind)
         if text is None:
             return self._name(key)
-        return Safe(text.format(self._name(value.rpartition(":")[2] if kind == "cause+op" else value)))
+        known = self._known(kind, value)
+        return Safe(text.format(known or self._name(value.rpartition(":")[2] if kind == "cause+op" else value)))
+
+    def _known(self, kind: str, value: str) -> Safe | None:
+        """Return the text of a code that a match shares: of a wait, a role, a mode, or a kind of findings."""
+        page: dict[str, Any] = self._words["path_page"]
+        if kind == "kind" and value in self._words["kinds"]:
+            text: str = self._words["kinds"][value]["abnormal"]
+            subjects = self._words["subjects"]
+            if not set(_BLANK.findall(text)) <= {"who", "where"}:
+                return None
+            return Safe(text.format(who=subjects["thread"], where="…"))
+        groups = {
+            "wait": page["waits"],
+            "root": {**page["waits"], "running": page["running"]},
+            "mode": page["modes"],
+            "role": self._words["path"]["roles"],
+        }
+        found: Safe | None = groups.get(kind, {}).get(value)
+        return found
 
     def remedy(self, remedy: Any) -> Safe:
         """Return a remedy (`code`, `who`, `cpus`, `command`), with the most time it can save (`pct`)."""

@@ -53,6 +53,8 @@ def culprit(
     if latency is None and metrics.get("total_ms") and metrics.get("count"):
         latency = metrics["total_ms"] / metrics["count"]
     count = metrics.get("episodes", metrics.get("count"))
+    if first.kind == "path.running":  # its count is one of samples
+        latency = count = None
     return Culprit(
         **{
             name: next((v for f in same if (v := getattr(f.subject, name)) is not None), None)

@@ -231,6 +231,7 @@ class _View:
         return {
             "d": d,
             "cause": cause,
+            "headline": self.title(d, cause) if cause else Safe(""),
             "fixes": _remedies(cause, d) if cause else [],
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
@@ -243,7 +244,7 @@ class _View:
             "evidence": evidence,
             "evidence_left": left,
             "chain": [Safe(_tag(finding) + self._say.lead(self._without_place(finding))) for finding in chain],
-            "ruled_out": [self._ruled_out(a, causes, by_id, shown) for a in state(CauseState.RULED_OUT)],
+            "ruled_out": self._ruled_out(state(CauseState.RULED_OUT), causes, by_id, shown),
             "ruled_out_left": 0,
             "rivals": other_causes(d, causes, self._suffix, self._lang),
             "not_examined": self._some([self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)], budget),
@@ -258,9 +259,11 @@ class _View:
         return titles if budget is None or left <= 0 else [*titles[:_TITLES], self.fill(self._labels["left_out"], left)]
 
     def title(self, d: Diagnosis | None, cause: Cause | None) -> Safe:
-        """Return the default title of a ticket."""
+        """Return the default title of a ticket. A cause without enough evidence is a candidate."""
         if cause is not None:
-            return Safe(cause.title.get(self._lang))
+            title = Safe(cause.title.get(self._lang))
+            weak = d is not None and d.verdict is Verdict.INCONCLUSIVE
+            return self.fill(self._labels["candidate"], title) if weak else title
         return self._labels["no_cause"] if d is not None else words(self._lang)["tickets"]["untitled"]
 
     def _title(self, cause: str, causes: Mapping[str, Cause]) -> Safe:
@@ -268,17 +271,23 @@ class _View:
         return Safe(found.title.get(self._lang)) if found else self._format.name(cause)
 
     def _ruled_out(
-        self, a: Assessment, causes: Mapping[str, Cause], by_id: Mapping[str, Finding], shown: set[str]
-    ) -> Safe:
-        """`shown`: findings already shown in full; only their first number is repeated."""
-        by = self.fill(self._labels["ruled_out_by"], ", ".join(a.by))
-        against = next((by_id[i] for i in a.against if i in by_id), None)
-        known = against is not None and against.id in shown
-        proof = against and (
-            Safe(_tag(against) + self._say.finding(self._without_place(against), 4)) if known else self.finding(against)
-        )
-        text = f"{self._title(a.cause, causes)}{self._marks['colon']}{by}"
-        return Safe(f"{text}{self._marks['semicolon']}{proof}" if proof else text)
+        self, found: Sequence[Assessment], causes: Mapping[str, Cause], by_id: Mapping[str, Finding], shown: set[str]
+    ) -> list[Safe]:
+        """Return a line for each finding that rules causes out, with these. `shown`: findings already shown in full;
+        only their first number is repeated."""
+        groups: dict[str, list[Assessment]] = {}
+        for a in found:
+            groups.setdefault(next((i for i in a.against if i in by_id), ", ".join(a.by)), []).append(a)
+        lines = []
+        for number, group in groups.items():
+            titles = Safe(self._marks["semicolon"].join(self._title(a.cause, causes) for a in group))
+            by = self.fill(self._labels["ruled_out_by"], ", ".join(dict.fromkeys(tool for a in group for tool in a.by)))
+            parts = [by]
+            if against := by_id.get(number):
+                bare = Safe(_tag(against) + self._say.finding(self._without_place(against), 4))
+                parts.append(bare if against.id in shown else self.finding(against))
+            lines.append(Safe(f"{titles}{self._marks['colon']}{self._marks['semicolon'].join(parts)}"))
+        return lines
 
     def _victim(self, victim: Victim) -> Safe:
         if victim.type != "thread":

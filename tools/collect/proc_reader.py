@@ -167,7 +167,7 @@ class ProcReader:
         if self._pids and not self._rows["threads"]:
             spots.append(("no_target_threads", self._target.describe()))
         elif self._pids and self._delays is False:
-            detail = f"no I/O delay accounting; thread states read every {self.thread_tick_ns // 1_000_000} ms"
+            detail = f"thread states read every {self.thread_tick_ns // 1_000_000} ms"
             spots.append(("no_delay_accounting", detail))
         return spots
 

@@ -49,7 +49,7 @@ def verdict_message(
     cause, verdict = view["cause"], known["verdicts"][diagnosis.verdict.value]
     separator = known["marks"]["semicolon"]
     if cause is not None:
-        lines = [say(lang, "verdict.cause", verdict=verdict, cause=Safe(cause.title.get(lang)))]
+        lines = [say(lang, "verdict.cause", verdict=verdict, cause=view["headline"])]
     else:
         line = known["verdict_lines"][diagnosis.verdict.value]
         lines = [say(lang, "verdict.no_cause", verdict=verdict, line=line)]
@@ -74,7 +74,7 @@ def verdict_message(
     number = ticket.id if ticket is not None else diagnosis.ticket
     if number is not None:
         lines.append(say(lang, "verdict.ticket", id=number))
-    title = say(lang, "title.verdict", verdict, Safe(cause.title.get(lang)) if cause else diagnosis.target)
+    title = say(lang, "title.verdict", verdict, view["headline"] if cause else diagnosis.target)
     return outgoing(lang, [f"{line}\n" for line in lines], title, picture)
 
 

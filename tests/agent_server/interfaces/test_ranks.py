@@ -131,7 +131,7 @@ def test_a_diagnosis_of_ranks_names_the_cause_and_writes_the_ticket(whystall: Ru
     done = whystall("diagnose", "--traces", str(SLOW), "--ticket", "--lang", "zh")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "结论: 很可能 - 有 rank 的计算比同类慢"
+    assert lines[0] == "结论：很可能 - 有 rank 的计算比同类慢"
     number = lines[-1].removeprefix("工单：")
     told = whystall("tickets", "show", number)
     assert "# Ticket" in told.stdout

@@ -8,11 +8,13 @@ import pytest
 from making import checkpoint, finding, victim
 
 from whystall.agent_server.diagnosis.account import account
+from whystall.agent_server.diagnosis.culprit import culprit
+from whystall.agent_server.diagnosis.verdict import Conclusion
 from whystall.agent_server.integrations.chat.message_texts import verdict_message
 from whystall.agent_server.presentation.account_lines import critical_path_lines
 from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis
+from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis, Verdict
 from whystall.knowledge_base.tickets import drafting
 from whystall.tools.host.critical_path.tool import Data, PathRow, ThreadRow
 
@@ -99,3 +101,38 @@ def test_a_second_cause_of_other_time_has_its_size_place_and_remedy(first: str) 
     place = SAVE if first == "P2" else "process_batch (train.py:21)"
     assert f"- {title}: 12.2 % of the window, at {place}" in said
     assert ("try first" in said) is (first == "P2")
+
+
+def test_causes_that_one_finding_rules_out_share_a_line() -> None:
+    calm = finding("memory.reclaim", id="M1", polarity="normal")
+    states = [
+        Assessment(cause=id, state=CauseState.RULED_OUT, against=["M1"], by=["host_snapshot", tool])
+        for id, tool in (("memory_reclaim", "host_snapshot"), ("streaming_reclaim", "page_cache"))
+    ]
+    found = checkpoint(findings=[*checkpoint().findings, calm], assessments=states)
+    text = diagnosis_text(found, load_causes(), "en")
+    line = (
+        "- Memory reclaim; One-pass I/O through a full page cache: by host_snapshot, page_cache; [M1] the host is not"
+    )
+    assert line in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "first"),
+    [("likely", "LIKELY - Synchronous"), ("inconclusive", "INCONCLUSIVE - possibly: Synchronous")],
+)
+def test_a_cause_without_enough_evidence_is_a_candidate(verdict: str, first: str) -> None:
+    text = diagnosis_text(checkpoint(verdict=verdict), load_causes(), "en")
+    assert text.startswith(f"Verdict: {first}")
+    assert ("If so: " in text, "What happens: " in text) == (verdict == "inconclusive", verdict == "likely")
+
+
+def test_the_samples_of_a_function_are_no_calls() -> None:
+    row = finding(
+        "path.running", id="w", words={"mode": "user", "function": SAVE}, window_pct=80, count=754, total_ms=7600
+    )
+    blamed = culprit(
+        Conclusion(verdict=Verdict.LIKELY, cause="own_hot_code", chain=["w"]), [row], load_causes(), victim()
+    )
+    assert blamed is not None
+    assert (blamed.count, blamed.latency_ms, blamed.window_pct) == (None, None, 80)

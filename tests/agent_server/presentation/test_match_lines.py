@@ -106,3 +106,18 @@ def test_a_diagnosis_shows_its_matches(lang: Lang) -> None:
     said = diagnosis_text(checkpoint(matches=many), load_causes(), lang)
     assert words(lang)["matching"]["known"] in said
     assert "whystall run biolatency --pid" in said
+
+
+@pytest.mark.parametrize(
+    ("shared", "because"),
+    [
+        (
+            ["cause:cpu_contention", "wait:cpu", "kind:cpu.neighbour"],
+            "same cause, the same kind of wait (without a CPU)",
+        ),
+        (["kind:sched.runqueue_delay"], "the target is ready to run but waits for a CPU"),
+        (["root:running", "role:data_loader"], "at the end of the chain: runs, in code for loading of data"),
+    ],
+)
+def test_what_is_shared_is_in_words(shared: list[str], because: str) -> None:
+    assert text(shared=shared).endswith(f"shared: {because}")

@@ -84,7 +84,7 @@ def test_what_was_ruled_out_leaves_room_for_what_to_do(lang: Lang) -> None:
     """Many causes ruled out, at length, push neither the remedies nor how to verify out of the text."""
     found = reasoned(story=[])
     others = [
-        Assessment(cause=id, state=CauseState.RULED_OUT, by=["t" * 200] * 3) for id in CAUSES if id != found.cause
+        Assessment(cause=id, state=CauseState.RULED_OUT, by=[id, "t" * 600]) for id in CAUSES if id != found.cause
     ]
     text = diagnosis_text(found.model_copy(update={"assessments": [*found.assessments, *others]}), CAUSES, lang)
     assert len(text) <= TEXT_LIMIT
