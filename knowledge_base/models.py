@@ -288,7 +288,7 @@ class Assessment(Model):
 
 class Actor(Model):
     """A process that causes the stall, and the file it works on (``*`` for a series). `rate`: bytes per second, None if
-    not measured. `cgroup`, `container`, `pod`: where it runs.
+    not measured. `cgroup`, `container`, `pod`: where it runs. `code`: its line, if the victim waits for it.
     """
 
     pid: int | None = None
@@ -298,6 +298,7 @@ class Actor(Model):
     container: str | None = None
     pod: str | None = None
     rate: float | None = None
+    code: str | None = None
 
 
 class Awaited(Model):

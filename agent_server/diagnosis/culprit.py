@@ -113,14 +113,22 @@ def _about_file(path: str | None, findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
+def _ends(wait: Finding, other: Finding) -> bool:
+    """Return whether `other` is about the thread at the end of `wait`."""
+    via = other.attributes.get("via")
+    return wait.kind == "path.wait" and other.kind == "path.waker" and via == wait.attributes.get("function")
+
+
 def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None) -> list[Actor]:
     """Return the processes that match the cause's `culprits`, the worst first; without these, processes that cannot run
-    and for which the victim waits."""
+    and for which the victim waits, else the one at the end of its wait."""
     if cause is None:
         return []
     found = [f for f in chain if any(matches(p, f, victim) for p in cause.culprits)]
     if not cause.culprits and victim is not None:
-        found = [f for f in chain if f.attributes.get("wait") in _HELD and f.subject.pid not in (None, victim.pid)]
+        others = [f for f in chain if f.subject.pid not in (None, victim.pid)]
+        found = [f for f in others if f.attributes.get("wait") in _HELD]
+        found = found or [f for f in others if _ends(chain[0], f)][:1]
     found.sort(key=lambda f: (-f.severity.rank, -f.metrics.get("rate", 0.0)))
     return [
         Actor(
@@ -131,6 +139,7 @@ def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None
             container=f.subject.container,
             pod=f.subject.pod,
             rate=f.metrics.get("rate"),
+            code=f.attributes.get("code") if f.kind == "path.waker" else None,
         )
         for f in found[:_MAX_ACTORS]
     ]

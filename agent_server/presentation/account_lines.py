@@ -22,6 +22,8 @@ _PAUSES = 5
 _PATH = ("path.running", "path.wait", "path.pause")
 _WIDTH = 6  # of a share
 _ROWS = 12
+# What takes this share of the time, and recurs after less than so many seconds, is a part of each step.
+_STEP_PCT, _STEP_S = 25.0, 1.0
 _NOTHING_PCT = 0.05  # rounding errors
 _LONG = 200
 _NUMBERS = 3
@@ -45,7 +47,7 @@ def account_text(d: Diagnosis, suffix: str, lang: Lang, budget: int | None = Non
     form, say = FORMATS[suffix], voice(suffix, lang)
     rows = [_row(row, suffix, lang) for row in d.account]
     kept, left = fit(rows, budget) if budget is not None else (rows, 0)
-    pauses = [f for f in d.findings if f.kind == "path.pause" and f.subject.tid == victim.tid]
+    pauses = [f for f in d.findings if f.kind == "path.pause" and f.subject.tid == victim.tid and not _is_step(f)]
     pauses.sort(key=lambda f: -f.window_pct)
     return Account(
         heading=Safe(words(lang)["path"]["account"].format(f"{form.name(victim.comm)} ({victim.tid})")),
@@ -53,6 +55,13 @@ def account_text(d: Diagnosis, suffix: str, lang: Lang, budget: int | None = Non
         left=left,
         pauses=[_share(f.window_pct, suffix, lang, say.path.pause(f)) for f in pauses[:_PAUSES]],
     )
+
+
+def _is_step(pause: Finding) -> bool:
+    """Return whether a pause comes so often, and takes so much of the time, that it is a part of each step: a row has
+    the same."""
+    period_s = pause.metrics.get("period_s", 0.0)
+    return pause.window_pct >= _STEP_PCT and 0.0 < period_s < _STEP_S
 
 
 def _row(row: AccountRow, suffix: str, lang: Lang) -> Safe:

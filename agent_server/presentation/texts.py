@@ -361,11 +361,12 @@ class _View:
         return Safe(self._marks["comma"].join([*parts, *([waits] if waits else [])]))
 
     def _actor(self, actor: Actor) -> Safe:
-        """Return a process that delays the victim, its file and rate."""
+        """Return a process that delays the victim, its line, file and rate."""
         who = self._format.name(actor.comm or "?")
         parts = [Safe(f"{who} (pid {actor.pid})") if actor.pid is not None else who]
         if (where := place(actor.container, actor.pod)) and not self._target_names(where):
             parts.append(self._say.place_of(actor.container, actor.pod))
+        parts += [self.fill(self._labels["at_code"], self._say.place(actor.code))] if actor.code else []
         parts += [self._format.name(short(actor.path, 4 * self._format.name_limit))] if actor.path else []
         parts += [Safe(quantity(actor.rate, "bytes/s"))] if actor.rate is not None else []
         return Safe(self._marks["comma"].join(parts))

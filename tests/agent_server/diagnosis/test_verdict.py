@@ -250,6 +250,26 @@ def test_a_stopped_process_that_the_victim_waits_for_is_the_actor() -> None:
     assert [(actor.pid, actor.comm) for actor in named.actors] == [(9, "rank")]
 
 
+def test_the_process_that_the_victim_waits_for_is_named_with_its_line() -> None:
+    words = {
+        "wait": "socket",
+        "open": "no",
+        "root_wait": "running",
+        "root_by": "server (9)",
+        "function": "ask (a.py:1)",
+    }
+    row = f("path.wait", "row", window_pct=60, total_ms=6000, max_ms=90, count=90, **words)
+    more = {"waiter": f"train ({PID})", "via": "ask (a.py:1)", "code": "look_up (s.py:7)", "window_pct": 58}
+    waker = f("path.waker", "end", tid=9, pid=9, comm="server", **more)
+    shares = dict.fromkeys(("user_pct", "system_pct", "runnable_pct", "idle_pct"), 0.0)
+    victim = Victim(pid=PID, tid=PID, comm="train", chosen_by="main_thread", blocked_pct=60, lost_pct=60, **shares)
+    found = conclude(CAUSES, assess(CAUSES, [row, waker], victim, ALL), [row, waker], victim, [])
+    named = culprit(found, [row, waker], CAUSES, victim)
+    assert found.cause == "slow_peer"
+    assert named is not None
+    assert [(actor.pid, actor.code) for actor in named.actors] == [(9, "look_up (s.py:7)")]
+
+
 @pytest.mark.parametrize(("did", "code"), [("running", "awaited_unexplained"), ("unknown", "waits_for_thread")])
 def test_a_thread_at_the_end_of_a_wait_was_observed_or_not(did: str, code: str) -> None:
     row = f("path.wait", "row", window_pct=80, total_ms=8000, wait="queue", root_by="other (9)", root_wait=did)

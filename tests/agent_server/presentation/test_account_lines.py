@@ -136,3 +136,10 @@ def test_the_samples_of_a_function_are_no_calls() -> None:
     )
     assert blamed is not None
     assert (blamed.count, blamed.latency_ms, blamed.window_pct) == (None, None, 80)
+
+
+def test_what_each_step_does_is_no_pause() -> None:
+    often = finding("path.pause", id="P5", words={"function": "ask (a.py)"}, window_pct=48, period_s=0.2, p50_ms=97)
+    text = diagnosis_text(diagnosis(findings=[*PATH, often]), load_causes(), "en")
+    assert "pauses every 2.8 s" in text
+    assert "pauses every 200 ms" not in text
