@@ -14,7 +14,7 @@ from whystall.bpf import layout as lay
 # file: a file operation (observed even without targets), meta: on names and attributes, bytes: returns bytes,
 # pos: uses the file's own position, vec: size counts iovecs and the argument before points to them.
 # reads, writes: the content of `fd`.
-# locks: takes locks of files.
+# locks: takes locks of files, starts: a process or a thread.
 # poll: an array of struct pollfd and its length, select: a number and three sets of descriptors, list: of struct
 # futex_waitv, sends: may send to a socket.
 # Arguments that state how long to wait at most (see `_TIMES`): ms, spec, val, sleep, futex_time, absolute.
@@ -57,6 +57,7 @@ execve | path=0
 execveat | dir=0 path=1
 lseek ioctl fadvise64 | fd=0
 fcntl | locks fd=0
+clone clone3 fork vfork | starts
 recvfrom | bytes fd=0 size=2
 sendto | bytes sends fd=0 size=2
 recvmsg | bytes fd=0
@@ -99,6 +100,7 @@ _FLAGS = {
     "list": lay.ROW_FUTEX_LIST,
     "sends": lay.ROW_SENDS,
     "locks": lay.ROW_FILE_LOCK,
+    "starts": lay.ROW_STARTS,
 }
 _TIMES = {
     "ms": lay.TIME_MS,

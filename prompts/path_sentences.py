@@ -17,6 +17,7 @@ RUNNING, REST = "running", "rest"
 _KINDS = ("path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag")
 _USER, _CPU = "user", "cpu"
 _USUAL = ("sleep", "timeout", "poll", "events", "cpu")
+_HELD = ("stopped", "traced", "frozen")
 _LONG = 200
 _RETRY = "retry"
 _UNKNOWN = "unknown"
@@ -184,10 +185,16 @@ class PathFormatter:
         details = self._texts["cpu_details" if what == _CPU else "details"]
         known = details.get(detail) or self._retry(detail)
         parts = [known or self._name(short(detail, _LONG))] if detail else []
-        parts += [self._name(short(words["object"], _LONG))] if words.get("object") else []
+        parts += [self._object(what, words["object"])] if words.get("object") else []
         if cpus := words.get("cpus"):
             parts.append(Safe(self._texts["only_cpus"].format(self._name(short(cpus, _LONG)))))
         return Safe(self._texts["about"].format(self._words["marks"]["comma"].join(parts)) if parts else "")
+
+    def _object(self, what: str, text: str) -> Safe:
+        """Return what a wait is for; of a thread that could not run, who let it run again."""
+        if what in _HELD and _THREAD.fullmatch(text):
+            return Safe(self._texts["resumed_by"].format(self.thread(text)))
+        return self._name(short(text, _LONG))
 
     def _retry(self, detail: str) -> Safe | None:
         """Return which call fails, and is tried again, if `detail` states one."""
@@ -277,7 +284,7 @@ class PathFormatter:
         if known["line"]:
             step += self._texts["at"].format(self._located(known["line"]))
         if known["object"]:
-            step += self._texts["about"].format(self._name(short(known["object"], _LONG)))
+            step += self._texts["about"].format(self._object(known["code"], known["object"]))
         return Safe(step)
 
     def _mostly(self, words: Mapping[str, str], metrics: Mapping[str, float]) -> Safe:

@@ -89,7 +89,7 @@ def _environment(suffix: str, lang: str) -> Environment:
         "fill": lambda text, *values, **named: fill(form.running, text, *values, **named),
         "reason": lambda text: in_words(lang, text),
         "trusted": Safe,
-        "join_safe": lambda parts, by: Safe(by).join(form.running(part) for part in parts),
+        "join_safe": lambda parts, by: Safe(by.join(form.running(part) for part in parts)),
     }
     return environment
 

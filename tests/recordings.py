@@ -21,7 +21,7 @@ from whystall.tools.recording.target import Target
 ON_REQUEST = ("objects", "memory_use")
 # Tables that older versions did not record: only if a scene has rows of them.
 NEWER = ("syscalls.failures", "proc.filesystems", "proc.io_limits", "proc.io_use", "proc.partitions", "proc.real_time")
-NEWER += ("proc.cpu_bounds",)
+NEWER += ("proc.cpu_bounds", "proc.cpu_weights", "proc.task_limits")
 PID = 4000
 COMM = "train"
 SLOW_NS = 1_000_000

@@ -23,7 +23,7 @@ _PATH = ("path.running", "path.wait", "path.pause")
 _WIDTH = 6  # of a share
 _ROWS = 12
 # What takes this share of the time, and recurs after less than so many seconds, is a part of each step.
-_STEP_PCT, _STEP_S = 25.0, 1.0
+_STEP_PCT, _STEP_S = 10.0, 1.0
 _NOTHING_PCT = 0.05  # rounding errors
 _LONG = 200
 _NUMBERS = 3

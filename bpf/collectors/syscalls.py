@@ -17,7 +17,7 @@ from whystall.bpf.collector import Collector, Window
 ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
     *(errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE),
-    *(errno.ENOTCONN, errno.EACCES, errno.ENOENT),
+    *(errno.ENOTCONN, errno.EACCES, errno.ENOENT, errno.EADDRNOTAVAIL),
 )
 """Errors with which failing calls are counted."""
 

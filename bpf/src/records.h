@@ -36,6 +36,7 @@ enum row_flag {
 	ROW_SENDS = 1 << 12,	/* may send packets to a socket of this host */
 	ROW_FILE_LOCK = 1 << 13,	/* takes locks of files: EAGAIN means that another has it */
 	ROW_SELECT = 1 << 14,	/* the arguments are a number and three sets of as many descriptors */
+	ROW_STARTS = 1 << 15,	/* starts a process or a thread: EAGAIN means that there may be no more */
 };
 
 /* How the argument `time` of a call states how long to wait at most. */

@@ -122,7 +122,8 @@ static __always_inline void find_wait(struct task_struct *task, struct thread_st
 	find_request(task, state, here, now);
 	if (found)
 		return;
-	if (state->off_class == OFF_D && state->fault_file.ino
+	/* on FUSE and NFS, the state of this wait is that of idle threads */
+	if ((state->off_class == OFF_D || state->off_class == OFF_S) && state->fault_file.ino
 	    && state->off_start - state->fault_time < FAULT_TO_WAIT_NS) {
 		state->file = state->fault_file;
 		state->off_flags |= RECORD_FAULT_FILE;

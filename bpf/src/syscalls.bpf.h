@@ -107,11 +107,11 @@ HASH_MAP(call_failures, struct failure_key, struct failure_total, 4096);
 
 #define E_AGAIN 11
 
-/* Whether failures with an error are counted: EAGAIN of a lock, since of other calls it is no failure. */
+/* Whether failures with an error are counted: EAGAIN of a lock or a limit, since of other calls it is no failure. */
 static __always_inline bool is_counted(__u64 error, __u16 flags)
 {
 	if (error == E_AGAIN)
-		return flags & ROW_FILE_LOCK;
+		return flags & (ROW_FILE_LOCK | ROW_STARTS);
 	return error < 128 && (error < 64 ? config.errors_low : config.errors_high) >> (error & 63) & 1;
 }
 

@@ -421,3 +421,32 @@ def test_the_thread_at_the_end_of_the_chain_is_part_of_the_place(
 @pytest.mark.parametrize(("symptom", "cause"), [("", None), ("training became slow", "collective_wait")])
 def test_a_third_of_the_time_in_collectives_answers_a_complaint_only(symptom: str, cause: str | None) -> None:
     assert leader(wait("collective", 35.0), symptom=symptom) == cause
+_AWAITED: list[tuple[str, dict[str, str]]] = [
+    ("pipe", {"function": "next_batch (train.py:4)"}),
+    ("queue", {"role": "data_loader", "function": "next_batch (train.py:4)"}),
+    ("collective", {"role": "collective"}),
+    *(("socket", {}), ("lock", {})),
+]
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind", "cause"),
+    [
+        ({"root_wait": "quota"}, "cgroup.cpu_throttled", "cgroup_cpu_throttling"),
+        ({"root_wait": "cpu", "root_detail": "others"}, "cpu.neighbour", "cpu_contention"),
+        ({"root_wait": "cpu", "root_detail": "real_time"}, "sched.real_time", "real_time_hog"),
+        ({"root_wait": "cpu", "root_detail": "pinned"}, "cpu.neighbour", "wrong_affinity"),
+    ],
+)
+@pytest.mark.parametrize(("code", "words"), _AWAITED)
+def test_what_keeps_an_awaited_thread_from_a_cpu_is_named_before_what_it_delays(
+    code: str, words: dict[str, str], ends: dict[str, str], kind: str, cause: str
+) -> None:
+    row = wait(code, 80.0, root_by="p (9)", root_pct=95.0, **words, **ends)
+    held = kind == "cgroup.cpu_throttled"
+    numbers = {"window_pct": 70} if held else {"cpu_pct": 95}
+    words_ = {"waiter": f"python ({victim().tid})"} if held else {}
+    seen = finding(kind, id="k", words=words_, subject={"type": "process", "pid": 9}, **numbers)
+    causes = load_causes()
+    found = conclude(causes, assess(causes, [row, seen], victim(), _RAN), [row, seen], victim(), [])
+    assert found.cause == cause

@@ -45,6 +45,7 @@ class PidStat(NamedTuple):
     block_io_ns: int
     priority: int
     policy: int
+    nice: int = 0
 
 
 def pid_stat(raw: bytes) -> PidStat:
@@ -72,6 +73,7 @@ def pid_stat(raw: bytes) -> PidStat:
         block_io_ns=ticks_ns(int(fields[39])),
         priority=int(fields[37]),
         policy=int(fields[38]),
+        nice=int(fields[16]),
     )
 
 

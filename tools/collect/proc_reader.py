@@ -24,7 +24,9 @@ from whystall.tools.collect.proc_filesystems import filesystems
 from whystall.tools.collect.proc_io_limits import IoLimitReader
 from whystall.tools.collect.proc_memory import read_memory
 from whystall.tools.collect.proc_real_time import OwnCpuTime, RealTimeThreads
+from whystall.tools.collect.proc_task_limits import task_limits
 from whystall.tools.collect.proc_topology import cpu_rows
+from whystall.tools.collect.proc_weights import WeightReader
 from whystall.tools.collect.tables import PROC, filled
 from whystall.tools.contract.text import clean_path
 from whystall.tools.node.hierarchies import CgroupView
@@ -73,6 +75,7 @@ class ProcReader:
         self._cpusets: dict[int, str] = {}
         self._cgroup_of: dict[tuple[int, int], dict[str, bytes]] = {}
         self._bounds = BoundsReader(Hierarchies(self._view.mounts), clock)
+        self._weights = WeightReader(Hierarchies(self._view.mounts), self._read, clock)
         self._delays = _delay_accounting()
         self._real_time = RealTimeThreads(self._read, self._threads_of, clock)
         self._own = OwnCpuTime(self._read, self._threads_of)
@@ -131,6 +134,8 @@ class ProcReader:
         self._sample_filesystems()
         self._rows["io_limits"], self._rows["io_use"] = self._io.limits, self._io.use
         self._rows["partitions"] = list(partitions())
+        memberships = [found for pid in self._pids if (found := self._membership(pid))]
+        self._rows["task_limits"] = task_limits(self._view.mounts, memberships, self._clock)
         tables = filled(PROC, **self._rows)
         rows = sum(frame.height for frame in tables.values())
         return Capture(
@@ -263,6 +268,7 @@ class ProcReader:
             ours = (stat for stat in found if _KTHREADD not in (stat.pid, stat.ppid))
             cgroups = {stat.pid: self._cgroup_of[stat.pid, stat.start_ticks] for stat in ours}
             self._rows["cpu_bounds"] += self._bounds.look(cgroups, self._pids)
+            self._rows["cpu_weights"] += self._weights.look(found, cgroups, self._pids)
         self._rows["real_time"] += self._real_time.look(found)
 
     def _process_file(self, pid: str, name: str) -> bytes | None:

@@ -151,6 +151,14 @@ PROC = {
     # Processes outside of the target that a CPU quota (of `cgroup`, theirs or one above it) or an affinity binds, at
     # the start and at the end. -1: no quota; cpus empty: all of the host. Absent in older recordings.
     "cpu_bounds": _schema("at_ns pid cgroup:str throttled_ns periods throttled_periods quota_us period_us cpus:str"),
+    # With which weights processes share the CPUs: a row for each cgroup from below the root down to theirs (or for the
+    # group of their session, autogroup), and one for the process (group empty). weight: on the scale of nice 0 = 1024.
+    # setting, value: where it comes from (cpu.shares, cpu.weight, cpu.idle, nice, SCHED_IDLE). Of the target, and of
+    # others that used CPU time, at the end. Absent in older recordings.
+    "cpu_weights": _schema("at_ns pid comm:str group:str weight setting:str value"),
+    # Processes and threads in the cgroups of the target, and in those above them, that have a limit of these, at the
+    # end. Absent in older recordings.
+    "task_limits": _schema("at_ns cgroup:str tasks limit"),
     # Threads of the host with a real-time policy (fifo, rr, deadline) at the end that ran. run_ns: on a CPU between the
     # start and the end, -1: unknown (it had another policy at the start). priority: 1 (low) to 99, of deadline 0. cpus:
     # those that it may run on. Absent in older recordings.

@@ -32,16 +32,16 @@ def _names(text: str) -> frozenset[str]:
 _BY_RULE: dict[Privacy, str] = {
     Privacy.PUBLIC: (
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
-        " family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
+        " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
     Privacy.NAME: "comm waker_comm ran_comm device host text",
-    Privacy.PATH: "path cgroup limit_cgroup directory",
     Privacy.OBJECT: "object",
     Privacy.ADDRESS: "local remote",
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
     Privacy.FILESYSTEM: "fstype",
+    Privacy.PATH: "path cgroup limit_cgroup directory proc.cpu_weights.group",
     Privacy.GROUP: ("group description ranks.groups.name ranks_before.groups.name"),
     Privacy.CODE: (
         "frames samples.frames.name samples.frames.file samples_before.frames.name samples_before.frames.file"
@@ -60,16 +60,16 @@ def of_column(table: str, column: str) -> Privacy | None:
 PUBLIC_ATTRIBUTES = _names(
     # codes, calls, errors, yes and no; functions of the kernel; CPUs, ranks and counts
     "advice answer between brief cpus direct direction error event evidence expected files found frame_kind"
-    " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations own peers"
-    " policy processes proof ranks reason role root_detail root_in_turn root_mode root_mutual root_outside root_same"
-    " root_wait standstill state syscall wait what"
+    " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations other_setting own"
+    " peers policy processes proof ranks reason role root_detail root_in_turn root_mode root_mutual root_outside"
+    " root_same root_wait setting standstill state syscall wait what"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
     "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
-    " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object path peer"
-    " peer_code root_by root_code root_object stack user_path via waiter waker"
+    " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group own_group"
+    " path peer peer_code root_by root_code root_object stack user_path via waiter waker"
 )
 """Attributes of findings that may contain a private name: they are made of private columns."""
 

@@ -14,7 +14,7 @@ from whystall.agent_server.integrations.chat.message_texts import verdict_messag
 from whystall.agent_server.presentation.account_lines import critical_path_lines
 from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis, Verdict
+from whystall.knowledge_base.models import Actor, Assessment, CauseState, Diagnosis, Verdict
 from whystall.knowledge_base.tickets import drafting
 from whystall.tools.host.critical_path.tool import Data, PathRow, ThreadRow
 
@@ -143,3 +143,13 @@ def test_what_each_step_does_is_no_pause() -> None:
     text = diagnosis_text(diagnosis(findings=[*PATH, often]), load_causes(), "en")
     assert "pauses every 2.8 s" in text
     assert "pauses every 200 ms" not in text
+
+
+def test_an_actor_in_a_ticket_is_text_with_its_names_as_code() -> None:
+    actor = Actor(pid=9, comm="server", code="look_up (s.py:7)")
+    known = checkpoint()
+    assert known.culprit is not None
+    found = known.model_copy(update={"culprit": known.culprit.model_copy(update={"actors": [actor, actor]})})
+    text = ticket_markdown(drafting.draft(found, load_causes(), "2025-01-01T00:00:00Z"), "en", load_causes())
+    one = "`server` (pid 9), at `look_up` (`s.py:7`)"
+    assert f"- Done by: {one}; {one}\n" in text

@@ -36,6 +36,8 @@ def failed(scene: Scene, **how: object) -> list[Finding]:
         ("ENOENT", 10_000, None, "openat"),
         ("EAGAIN", 3, Severity.MINOR, "flock"),
         ("EAGAIN", 10_000, None, "read"),
+        ("EAGAIN", 3, Severity.MAJOR, "clone3"),
+        ("EADDRNOTAVAIL", 3, Severity.MINOR, "connect"),
     ],
 )
 def test_errors_that_mean_trouble_are_findings(error: str, count: int, severity: Severity | None, syscall: str) -> None:

@@ -17,6 +17,12 @@ KINDS: dict[str, KindSpec] = {
     # `cpus`, `allowed_cpus`: those that the target may use, if it may not use all; the values are then about these
     "cpu.saturated": kind(_COUNTERS, "host", "busy_pct allowed_cpus runnable_per_cpu:ratio psi_some_pct", "cpus"),
     "cpu.neighbour": kind(_COUNTERS, "process", "cpu_pct"),
+    # other processes, `neighbour` above all, have `weight_ratio` times the weight when CPU time is shared; `own_group`:
+    # whose weight decides, if it is not the process's own. `setting`: cpu.shares 10, nice 19. `waiter`: the thread that
+    # waits for the subject
+    "cpu.outweighed": kind(
+        _COUNTERS, "thread", "weight_ratio", "setting own_group neighbour other_setting other_group waiter"
+    ),
     # a thread with a real-time policy (fifo, rr, deadline) that ran on the target's CPUs; `cpu_pct`: of one CPU
     "sched.real_time": kind(_COUNTERS, "thread", "cpu_pct priority", "policy cpus"),
     # `waiter`: the thread that waits for a throttled process of another job, in `window_pct` of the time
@@ -37,6 +43,8 @@ KINDS: dict[str, KindSpec] = {
         "operation limit_of limit_file",
         share="window_pct",
     ),
+    # the cgroup holds as many processes and threads as it may
+    "cgroup.task_limit": kind(_COUNTERS, "cgroup", "tasks task_limit"),
     "memory.reclaim": kind(_COUNTERS, "host", "direct_scan_rate kswapd_scan_rate steal_rate psi_some_pct refault_pct"),
     "memory.cgroup_limit": kind(_COUNTERS, "cgroup", "usage_bytes limit_bytes limit_hits limit_hit_rate refault_pct"),
     "memory.swap": kind(_COUNTERS, "host", "swap_in_rate swap_out_rate"),

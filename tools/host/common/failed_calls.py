@@ -11,10 +11,14 @@ from whystall.tools.recording.store import Recording
 _ALWAYS = frozenset({"ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", "EMFILE", "ENFILE"})
 # Reported from three failures on (a retry loop): programs fall back from huge pages, and single refused or closed
 # connections are normal.
-_REPEATED = frozenset({"ENOMEM", "ETIMEDOUT", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "EPIPE"})
+_REPEATED = frozenset(
+    {"ENOMEM", "ETIMEDOUT", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "ENETUNREACH", "EPIPE", "EADDRNOTAVAIL"}
+)
 _REPEATS = 3
 # Calls that take locks of files, and their errors if another process has it.
 _FILE_LOCKS, _HELD = frozenset({"fcntl", "flock"}), frozenset({"EAGAIN", "EACCES"})
+# Calls that start processes or threads, and their error if there may be no more.
+_STARTS, _NO_MORE = frozenset({"clone", "clone3", "fork", "vfork"}), "EAGAIN"
 _FINDINGS = 8
 
 
@@ -78,6 +82,8 @@ def failure_findings(recording: Recording, rows: list[FailureRow]) -> list[Findi
 
 def _grade(row: FailureRow) -> Severity:
     if row.error in _ALWAYS:
+        return Severity.MAJOR
+    if row.syscall in _STARTS and row.error == _NO_MORE:
         return Severity.MAJOR
     repeated = row.error in _REPEATED or is_held_lock(row)
     return Severity.MINOR if repeated and row.count >= _REPEATS else Severity.INFO

@@ -8,6 +8,7 @@ from typing import Any
 
 HELD_STATES = MappingProxyType({"T": "stopped", "t": "traced", "F": "frozen"})
 """Kinds of waits (`path_codes.WAITS`) by state: of /proc/PID/stat, and F for a thread in a frozen cgroup."""
+HELD_WAITS = frozenset(HELD_STATES.values())
 
 
 def held_state(row: Mapping[str, Any]) -> str:

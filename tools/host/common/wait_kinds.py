@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from whystall.tools.collect.tables import FD_UNREAD
-from whystall.tools.host.common.held import HELD_STATES
+from whystall.tools.host.common.held import HELD_STATES, HELD_WAITS
 from whystall.tools.host.common.places import Place
 from whystall.tools.host.common.timelines import Wait
 
@@ -77,7 +77,6 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("start_process", ("wait_for_vfork_done", "kernel_clone", "bprm_execve", "load_elf_binary")),
     ("device", ("nvidia_ioctl", "nvidia_unlocked_ioctl", "uvm_ioctl", "amdgpu_drm_ioctl", "kfd_ioctl")),
 )
-_HELD = frozenset(HELD_STATES.values())
 _KIND_OF = {function: (rank, kind) for rank, (kind, names) in enumerate(_KERNEL) for function in names}
 # Remote and user-space file systems by functions in which their requests wait.
 _REMOTE = {
@@ -173,7 +172,7 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
     names = kernel_names(wait.kernel)
     if wait.state in HELD_STATES:  # where the kernel's stack may not be read
         held = (_KIND_OF[name][1] for name in names if name in _KIND_OF)
-        return Kind(next((kind for kind in held if kind in _HELD), HELD_STATES[wait.state]))
+        return Kind(next((kind for kind in held if kind in HELD_WAITS), HELD_STATES[wait.state]))
     if wait.syscall == "restart_syscall":
         wait = wait._replace(syscall=next((_RESTARTS[name] for name in names if name in _RESTARTS), wait.syscall))
     if wait.place.in_device_call or wait.place.in_driver:

@@ -13,7 +13,7 @@ from whystall.tools.host.common.wait_kinds import runs_collectives
 from whystall.tools.host.critical_path.looks import PAUSES
 from whystall.tools.host.critical_path.pauses import Lag, Pause
 from whystall.tools.host.critical_path.rows import ABSENT, KEPT_OFF, Row
-from whystall.tools.host.critical_path.walk import MUTUAL, NOT_FOLLOWED, Step, World
+from whystall.tools.host.critical_path.walk import MUTUAL, NOT_FOLLOWED, Step, World, label
 
 _ROWS = 24
 _LEAST_PCT = 0.5
@@ -117,8 +117,9 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         metrics["root_by_pct"] = 100.0 * row.root_owner_ns() / max(row.total_ns, 1)
         brief = sum(took for chain, took in row.chains.items() if chain and world.is_brief(chain[-1].tid))
         attributes["brief"] = "yes" if brief >= _MOSTLY * row.total_ns else ""
-    if row.object.startswith("/"):
-        subject = subject.model_copy(update={"path": path_series({row.object}) or None})
+    path = row.object or opened
+    if path.startswith("/"):
+        subject = subject.model_copy(update={"path": path_series({path}) or None})
     interval = Interval(start_ns=max(row.first_ns, 0), end_ns=row.last_ns) if row.last_ns else window(world.window_ns)
     return finding(
         "path.running" if running else "path.wait",
@@ -273,7 +274,7 @@ def thread_label(world: World, tid: int) -> str:
     line = world.lines.get(tid)
     if line is None:
         return f"{world.comm(tid)} ({tid})".lstrip() if tid else ""
-    return f"{line.comm} ({tid})" if line.pid == tid else f"{line.comm} ({tid} of {line.pid})"
+    return label(line)
 
 
 def root_label(world: World, row: Row) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median, median_high
 
 from whystall.tools.contract.text import path_pattern
+from whystall.tools.host.common.held import HELD_WAITS
 from whystall.tools.host.common.path_codes import RUNNING, SPINS
 from whystall.tools.host.common.places import NOWHERE, Place
 from whystall.tools.host.common.timelines import Sample, Timeline, Wait
@@ -230,7 +231,7 @@ def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait
     key = (code, "" if code == "cpu" else detail, place.line, kept)
     if key not in rows:
         rows[key] = Row(code, "", detail, place)
-    if code != "cpu" and (wait.path or named):
+    if code != "cpu" and code not in HELD_WAITS and (wait.path or named):  # it was about to wait for something else
         rows[key].objects[wait.path or named] += max(wait.end_ns - wait.start_ns, 1)
     return rows[key]
 
@@ -257,6 +258,7 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
         other = world.waker(line, wait, kind.code)
         if other is not None and code not in ("sleep", "timeout"):
             row.by[other.tid, other.comm] += blocked
+        if other is not None and code not in ("sleep", "timeout", *HELD_WAITS):
             for chain, took in world.answers(other, wait.start_ns, wait.awake_ns, (line.tid,)):
                 if chain:
                     row.chains[chain] += took

@@ -31,6 +31,7 @@ from whystall.tools.host.critical_path.awaited_cpus import (
 )
 from whystall.tools.host.critical_path.choose import Choice, choose_thread
 from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits, real_time_hogs
+from whystall.tools.host.critical_path.cpu_weights import weight_findings
 from whystall.tools.host.critical_path.findings import (
     chain_text,
     lag_finding,
@@ -209,8 +210,10 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     findings: list[Finding] = [devices.placed(one) for one in path_findings(world, line, rows)]
     findings += quota_findings(world, line, rows, bounds)
     findings += pause_findings(line, pauses, world.window_ns)
-    if any(row.detail == "real_time" for row in rows):
-        findings += real_time_findings(real_time_hogs(recording, line), world.window_ns)
+    findings += weight_findings(recording, world, line, rows)
+    kept = line if any(row.detail == "real_time" for row in rows) else _kept_by_real_time(world, rows)
+    if kept is not None:
+        findings += real_time_findings(real_time_hogs(recording, kept), world.window_ns)
     if lag is not None:
         findings.append(lag_finding(line, lag, world.window_ns))
     return Judgement(
@@ -231,6 +234,12 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         not_seen=_not_seen(recording, world, line, rows),
         basis=(world, line, rows),
     )
+
+
+def _kept_by_real_time(world: World, rows: list[Row]) -> Timeline | None:
+    """Return a thread at the end of a chain that real-time threads keep from its CPUs."""
+    roots = (root[0] for row in rows if (root := row.root()) is not None)
+    return next((world.lines[one.tid] for one in roots if one.code == "cpu" and one.detail == "real_time"), None)
 
 
 def _failures(recording: Recording, line: Timeline, rows: list[Row]) -> list[FailureRow]:
@@ -421,7 +430,7 @@ TOOL = Tool(
     kinds=frozenset(
         {
             *("path.running", "path.wait", "path.waker", "path.pause", "path.loop_lag"),
-            *("sched.real_time", "cgroup.cpu_throttled"),
+            *("sched.real_time", "cpu.outweighed", "cgroup.cpu_throttled"),
         }
     ),
     cost=2.0,

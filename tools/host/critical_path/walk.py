@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from whystall.tools.host.common.held import HELD_WAITS
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
@@ -405,6 +406,10 @@ class World:
             yield (own, Step(0, NOT_FOLLOWED, "", "", "", "")), end - start
             return
         other = self.waker(line, wait, kind.code)
+        if kind.code in HELD_WAITS:
+            # who let it run again did nothing for it meanwhile, and is likely who stopped it
+            yield (own._replace(object=label(other) if other is not None else ""),), end - start
+            return
         if other is None or other.tid in path:
             mutual = other is not None and wait.open and not kind.detail
             yield (own._replace(detail=MUTUAL) if mutual else own,), end - start
@@ -465,6 +470,11 @@ class World:
             return
         for chain, took in self.answers(other, start, end, (*path, line.tid)):
             yield (own, *chain), took
+
+
+def label(line: Timeline) -> str:
+    """Return a thread as text: ``python3 (812)``; of a process with several, with its pid: ``worker (815 of 812)``."""
+    return f"{line.comm} ({line.tid})" if line.pid == line.tid else f"{line.comm} ({line.tid} of {line.pid})"
 
 
 def _same(one: Wait, other: Wait) -> bool:

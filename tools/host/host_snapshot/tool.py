@@ -10,7 +10,7 @@ from whystall.tools.collect.options import ProcOptions
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.common import oom
-from whystall.tools.host.host_snapshot import filesystems, io_limits
+from whystall.tools.host.host_snapshot import filesystems, io_limits, task_limits
 from whystall.tools.host.host_snapshot.data import Data
 from whystall.tools.host.host_snapshot.findings import findings, is_saturated
 from whystall.tools.host.host_snapshot.measures import measure
@@ -45,6 +45,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             *findings(measures, target),
             *filesystems.findings(recording, mounted),
             *io_limits.findings(recording, {d.device for d in measures.disks if is_saturated(d)}),
+            *task_limits.findings(recording),
         ],
         data=measures.tables.model_copy(update={"filesystems": mounted[: params.top]}),
         seen=recording.table("proc.host").height,
@@ -77,7 +78,7 @@ TOOL = Tool(
             *("process.minor_faults", "irq.load"),
             *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
             *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated", "disk.neighbour"),
-            *("filesystem.full", "cgroup.io_limit"),
+            *("filesystem.full", "cgroup.io_limit", "cgroup.task_limit"),
         }
     ),
     cost=1.0,

@@ -511,3 +511,42 @@ def test_a_poll_of_unknown_descriptors_is_no_sleep() -> None:
     scene = Scene().thread()
     still(scene, syscall="poll", asked_ns=10**11, fd=FD_UNREAD, user=("ask (client.py:3)",))
     assert account_of(scene).rows[0].what == "events"
+def test_threads_of_a_server_that_answer_in_turn_count_as_one() -> None:
+    scene = Scene().thread(user=10)
+    for tid in (PEER + 1, PEER + 2, PEER + 3):
+        scene.thread(tid, "objectd", pid=PEER)
+        scene.pids[tid] = PEER
+    for second in range(12):
+        for part in range(3):
+            at, tid = second + part * 0.3, PEER + 1 + part
+            woken = {"waker": (PEER, tid, "objectd"), "context": "task", "runnable_ns": 0}
+            scene.wait(at, 290, "newfstatat", stack=("request_wait_answer",), user=("look (train.py:7)",), **woken)
+            scene.wait(at, 289, "clock_nanosleep", tid=tid, user=("answer (fs.py:3)",), runnable_ns=0)
+    found = row(account_of(scene), "file")
+    assert (found.root_what, found.root_line) == ("sleep", "answer (fs.py:3)")
+    assert found.root.endswith(" +2")
+    assert found.root_pct == pytest.approx(100, abs=1)
+
+
+def test_the_file_of_a_call_in_progress_is_named() -> None:
+    scene = Scene().thread()
+    waits = {"stack": ("request_wait_answer",), "user": ("look (train.py:7)",), "still": True, "seeded": True}
+    scene.wait(0, 12_000, "newfstatat", runnable_ns=0, **waits)
+    scene.seen("threads", pid=PID, tid=PID, state="S", syscall="newfstatat", object="/mnt/data/a.bin")
+    found = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).findings
+    (waits_,) = (one for one in found if one.kind == "path.wait")
+    assert waits_.subject.path == "/mnt/data/a.bin"
+
+
+def test_a_stopped_process_ends_the_chain_and_who_let_it_run_again_is_named() -> None:
+    scene = Scene().thread(user=20).thread(PEER, "server", pid=PEER).thread(PEER + 9, "limiter", pid=PEER + 9)
+    scene.pids |= {PEER: PEER, PEER + 9: PEER + 9}
+    for second in range(12):
+        answered = {"waker": (PEER, PEER, "server"), "context": "task", "runnable_ns": 0, "waker_syscall": "sendto"}
+        scene.wait(second, 700, "recvfrom", object="socket:[501]", user=("ask (client.py:7)",), **answered)
+        signal = {"waker": (PEER + 9, PEER + 9, "limiter"), "context": "signal", "runnable_ns": 0}
+        scene.wait(second, 690, "", tid=PEER, state="T", stack=("do_signal_stop",), **signal)
+        scene.wait(second, 690, "clock_nanosleep", tid=PEER + 9, user=("throttle (l.py:6)",), runnable_ns=0)
+    found = row(account_of(scene), "socket")
+    assert (found.root, found.root_what) == ("server (5000)", "stopped")
+    assert found.chain.endswith("of limiter (5009)")

@@ -1,0 +1,108 @@
+"""Whether a process gets less CPU time than those it competes with because its weight is lower. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from whystall.tools.contract.findings import Finding, Severity, Subject
+from whystall.tools.host.common.findings import finding, window
+from whystall.tools.host.common.timelines import Timeline
+from whystall.tools.host.critical_path.rows import Row
+from whystall.tools.host.critical_path.walk import World
+from whystall.tools.recording.store import Recording
+
+# Neighbours count from this ratio of their weight to the own one; they must have had the CPU in this share of the
+# waits.
+_HEAVIER = 2.0
+_MOSTLY = 0.5
+
+
+class Level(NamedTuple):
+    """A cgroup on the way from the root to a process, or the process itself (`group` empty), and its weight."""
+
+    group: str
+    weight: int
+    setting: str
+    value: int
+
+
+def weights_of(recording: Recording) -> dict[int, list[Level]]:
+    """Return the levels of each process, from the root down; empty if unknown."""
+    table = recording.find("proc.cpu_weights")
+    if table is None:
+        return {}
+    found: dict[int, list[Level]] = {}
+    for pid, *level in table.select("pid", "group", "weight", "setting", "value").iter_rows():
+        found.setdefault(pid, []).append(Level(*level))
+    for levels in found.values():  # the process itself comes last
+        levels.sort(key=lambda level: (not level.group, level.group.count("/"), level.group))
+    return found
+
+
+def compete_at(own: list[Level], other: list[Level]) -> tuple[Level, Level]:
+    """Return the two siblings by whose weights two processes share CPU time: the first levels that differ."""
+    for one, another in zip(own, other, strict=False):
+        if one.group != another.group or not one.group:
+            return one, another
+    return own[-1], other[-1]
+
+
+def weight_findings(recording: Recording, world: World, line: Timeline, rows: Iterable[Row]) -> list[Finding]:
+    """Return a finding if processes of higher weight kept thread `line`, or one at the end of its chains, from the
+    CPUs."""
+    found: dict[int, Finding] = {}
+    for row in rows:
+        root = row.root()
+        if row.code == "cpu" and row.detail == "others":
+            who, by = line, row.by
+        elif root is not None and root[0].code == "cpu" and root[0].detail in ("others", "confined"):
+            who = world.lines[root[0].tid]
+            by = Counter()
+            for wait in who.waits:
+                if wait.ran_pid > 0:
+                    by[wait.ran_pid, wait.ran_comm] += wait.end_ns - wait.awake_ns
+        else:
+            continue
+        if who.tid not in found and (one := outweighed(recording, who, by, world.window_ns)) is not None:
+            if who is not line:
+                one = one.model_copy(update={"attributes": {**one.attributes, "waiter": f"{line.comm} ({line.tid})"}})
+            found[who.tid] = one
+    return list(found.values())
+
+
+def outweighed(recording: Recording, line: Timeline, by: Counter[tuple[int, str]], window_ns: int) -> Finding | None:
+    """Return the finding that processes of higher weight had the CPUs for which thread `line` waited; None if they had
+    them for less than half of that time. `by`: that time, by process."""
+    known = weights_of(recording)
+    own = known.get(line.pid)
+    if not own:
+        return None
+    heavier: Counter[tuple[int, str]] = Counter()
+    at: dict[int, tuple[Level, Level]] = {}
+    others = 0
+    for (pid, comm), took in by.items():
+        if pid == line.pid:
+            continue
+        others += took
+        if pid in known:
+            mine, theirs = compete_at(own, known[pid])
+            if theirs.weight >= _HEAVIER * mine.weight:
+                heavier[pid, comm] += took
+                at[pid] = mine, theirs
+    if not heavier or heavier.total() < _MOSTLY * others:
+        return None
+    (pid, comm), _ = heavier.most_common(1)[0]
+    mine, theirs = at[pid]
+    attributes = {"setting": f"{mine.setting} {mine.value}", "neighbour": f"{comm} ({pid})"}
+    attributes |= {"other_setting": f"{theirs.setting} {theirs.value}", "own_group": mine.group}
+    attributes |= {"other_group": theirs.group}
+    return finding(
+        "cpu.outweighed",
+        Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm, cgroup=mine.group or None),
+        window(window_ns),
+        {"weight_ratio": theirs.weight / mine.weight},
+        Severity.MAJOR,
+        {name: text for name, text in attributes.items() if text},
+    )
