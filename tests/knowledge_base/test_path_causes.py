@@ -450,3 +450,19 @@ def test_what_keeps_an_awaited_thread_from_a_cpu_is_named_before_what_it_delays(
     causes = load_causes()
     found = conclude(causes, assess(causes, [row, seen], victim(), _RAN), [row, seen], victim(), [])
     assert found.cause == cause
+
+
+def test_a_disk_full_of_others_requests_is_named_before_the_calls_that_wait_for_it() -> None:
+    row = wait("file", 58.0, detail="fdatasync ext4", device="sda")
+    syncs = finding("file.slow_sync", id="s", window_pct=73, count=40, episode_bytes=600, runnable_pct=1)
+    busy = finding("disk.contended", id="c", subject={"type": "device", "device": "sda"}, util_pct=99, others_pct=99)
+    backup = finding("disk.neighbour", id="n", subject={"type": "process", "pid": 9, "comm": "backup"}, bytes_pct=98)
+    elsewhere = finding("disk.contended", id="c", subject={"type": "device", "device": "sdb"}, util_pct=99)
+    assert leader(row, syncs, busy, backup) == "disk_contention"
+    assert leader(row, syncs, backup) == "fsync_storm"
+    assert leader(row, syncs, elsewhere, backup) == "fsync_storm"
+
+
+def test_a_worker_that_has_ended_answers_no_more() -> None:
+    assert leader(hung("pipe", root_wait="ended", root_by="worker (9)")) == "dead_worker"
+    assert leader(hung("pipe")) is None

@@ -46,6 +46,7 @@ class PidStat(NamedTuple):
     priority: int
     policy: int
     nice: int = 0
+    exit_code: int = UNKNOWN
 
 
 def pid_stat(raw: bytes) -> PidStat:
@@ -74,6 +75,7 @@ def pid_stat(raw: bytes) -> PidStat:
         priority=int(fields[37]),
         policy=int(fields[38]),
         nice=int(fields[16]),
+        exit_code=int(fields[49]) if len(fields) > 49 else UNKNOWN,
     )
 
 

@@ -261,7 +261,8 @@ class ProcReader:
                     *(now, stat.pid, stat.ppid, stat.comm, stat.start_ticks, stat.user_ns, stat.system_ns),
                     *(self._delay(stat), stat.major_faults, stat.minor_faults, stat.rss_bytes),
                     *(counts.get("read_bytes", parse.UNKNOWN), counts.get("write_bytes", parse.UNKNOWN)),
-                    *(stat.threads, self._cgroup(name, stat)),
+                    *(stat.threads, self._cgroup(name, stat), stat.state),
+                    stat.exit_code if stat.state == "Z" else parse.UNKNOWN,
                 )
             )
         if self._pids:

@@ -110,9 +110,12 @@ BLOCK = {
 PROC = {
     # name: psi_cpu_some_us, cpu_user_ns, runnable, vm_pgscan_direct, mem_total_bytes ... (see proc_counters)
     "host": _schema("at_ns name:str value:float"),
+    # state: as in /proc/PID/stat, Z: it has ended and its parent has not taken note. exit_code: then, as wait(2)
+    # reports it, a signal's number in the lowest 7 bits; -1: unknown, 0: unknown or none.
     "processes": _schema(
         "at_ns pid ppid comm:str start_ticks user_ns system_ns block_io_ns major_faults minor_faults rss_bytes",
         "read_bytes write_bytes threads cgroup:str",
+        added="state:str exit_code",
     ),
     # Threads of the target only. run_ns and wait_ns (runnable without a CPU) from schedstat; block_io_ns from delay
     # accounting.

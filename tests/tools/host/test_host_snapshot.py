@@ -174,6 +174,27 @@ def test_processes_that_use_the_disks_are_named_while_the_target_waits_for_io(st
     assert [f.metrics["bytes_pct"] for f in found] == [pytest.approx(60)] * len(named)
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "busy", "contended"),
+    [
+        pytest.param(1, 300, 95, True, id="a neighbour fills it"),
+        pytest.param(1, 300, 30, False, id="it has time left"),
+        pytest.param(200, 300, 95, False, id="the job moves much there itself"),
+        pytest.param(1, 20, 95, False, id="the neighbour cannot have moved that much"),
+    ],
+)
+def test_a_disk_that_others_keep_busy(own: int, theirs: int, busy: int, contended: bool) -> None:
+    rows = [{**THREAD, "state": "D", "at_ns": SPAN * i // 9} for i in range(10)]
+    mib, program = 1 << 20, {**PROCESS, "read_bytes": 0, "write_bytes": 0}
+    processes = [
+        *pair(program, write_bytes=own * mib, user_ns=S),
+        *pair({**program, "pid": 8, "comm": "backup"}, write_bytes=theirs * mib, user_ns=S),
+    ]
+    disks = pair(DISK, writes=3000, write_bytes=320 * mib, write_ms=9000, busy_ms=busy * SPAN // 10**8)
+    found = of(judge(threads=rows, processes=processes, disks=disks), "disk.contended")
+    assert [f.subject.device for f in found] == [DISK["device"]] * contended
+
+
 def test_a_target_confined_to_one_full_cpu_is_saturated_though_the_host_is_not() -> None:
     confined = {"target_cpu_count": (1, 1), "target_cpu_busy_ns": (0.0, 9.9 * S)}
     processes = pair(PROCESS) + pair({**PROCESS, "pid": 8}, user_ns=9 * S)

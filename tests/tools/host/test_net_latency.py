@@ -181,6 +181,8 @@ def fetching(silence_ms: float, parts: int, part_ms: float, **changed: Any) -> d
         ({"receive_rtt_us": 2000, "out_of_order": (3, 403)}, "net.out_of_order", None),
         # a full queue before a narrow link drops some
         ({"out_of_order": (3, 403)}, "net.transfer", "network"),
+        ({"receive_rtt_us": 10_000, "out_of_order": (3, 403)}, "net.transfer", "network"),
+        ({"receive_rtt_us": 10_000}, "net.transfer", "either"),
     ],
 )
 def test_data_that_arrives_part_by_part(changed: dict[str, Any], kind: str, limit: str | None) -> None:

@@ -76,5 +76,7 @@ KINDS: dict[str, KindSpec] = {
     # another process that reads from or writes to storage while the target waits for I/O; `bytes_pct`: of the bytes of
     # all processes
     "disk.neighbour": kind(_COUNTERS, "process", "read_rate:bytes/s write_rate:bytes/s bytes_pct"),
+    # a disk that processes beside the target keep busy; `others_pct`: of the bytes that it moved
+    "disk.contended": kind(_COUNTERS, "device", "util_pct others_pct rate:bytes/s"),
     "disk.saturated": kind(_COUNTERS, "device", "util_pct await_ms iops:1/s read_rate:bytes/s write_rate:bytes/s"),
 }

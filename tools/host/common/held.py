@@ -8,6 +8,8 @@ from typing import Any
 
 HELD_STATES = MappingProxyType({"T": "stopped", "t": "traced", "F": "frozen"})
 """Kinds of waits (`path_codes.WAITS`) by state: of /proc/PID/stat, and F for a thread in a frozen cgroup."""
+ENDED = "Z"
+"""State of a process that has ended, and of whose end its parent has not taken note."""
 HELD_WAITS = frozenset(HELD_STATES.values())
 
 

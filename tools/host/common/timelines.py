@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from whystall.tools.collect.tables import FD_UNREAD
-from whystall.tools.host.common.held import held_state
+from whystall.tools.host.common.held import ENDED, held_state
 from whystall.tools.host.common.places import NOWHERE, Place, place_of_calls, place_of_texts
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.model import NO_STACK, NO_TIME
@@ -222,6 +222,34 @@ def add_still_threads(recording: Recording, found: dict[int, Timeline]) -> None:
             seeded=True,
         )
         found[tid] = Timeline(row["pid"], tid, row["comm"], waits=[wait], alive=(0, window))
+
+
+def add_ended_processes(recording: Recording, found: dict[int, Timeline]) -> None:
+    """Add the processes that had ended before the window, and of whose end their parents took no note."""
+    table = recording.find("proc.processes")
+    if table is None:
+        return
+    window = recording.manifest.window_ns
+    looks: dict[int, list[tuple[str, str, int]]] = {}
+    for pid, comm, state, code in table.sort("at_ns").select("pid", "comm", "state", "exit_code").iter_rows():
+        looks.setdefault(pid, []).append((comm, state, code))
+    for pid, rows in looks.items():
+        if any(state != ENDED for _, state, _ in rows):
+            continue
+        comm, _, code = rows[-1]
+        signal = code & 0x7F
+        how = "" if code <= 0 else f"signal {signal}" if signal else f"exit code {code >> 8}"
+        wait = Wait(
+            *(0, window, window),
+            state=ENDED,
+            **{"syscall": "", "path": "", "fstype": "", "object": how, "lock": 0, "asked_ns": -1},
+            kernel=(),
+            place=NOWHERE,
+            **_NO_WAKER,
+            open=True,
+            seeded=True,
+        )
+        found[pid] = Timeline(pid, pid, comm, waits=[wait], alive=(0, window))
 
 
 _NO_WAKER: dict[str, Any] = {

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from whystall.tools.collect.tables import FD_UNREAD
-from whystall.tools.host.common.held import HELD_STATES, HELD_WAITS
+from whystall.tools.host.common.held import ENDED, HELD_STATES, HELD_WAITS
 from whystall.tools.host.common.places import Place
 from whystall.tools.host.common.timelines import Wait
 
@@ -169,6 +169,8 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
     """
     if wait.state == "R":
         return Kind("cpu")
+    if wait.state == ENDED:
+        return Kind("ended")
     names = kernel_names(wait.kernel)
     if wait.state in HELD_STATES:  # where the kernel's stack may not be read
         held = (_KIND_OF[name][1] for name in names if name in _KIND_OF)

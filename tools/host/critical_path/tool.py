@@ -19,6 +19,7 @@ from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import (
     Timeline,
+    add_ended_processes,
     add_still_threads,
     complete_descriptors,
     timelines,
@@ -180,6 +181,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     complete_places(lines.values())
     add_still_threads(recording, lines)
     complete_descriptors(recording, lines)
+    add_ended_processes(recording, lines)
     target = recording.manifest.target
     children = _children(recording)
     world = World(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from whystall.tools.host.common.held import HELD_WAITS
+from whystall.tools.host.common.held import ENDED, HELD_WAITS
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
@@ -293,6 +293,9 @@ class World:
             return self._one_of(pids, line, wait)
         if code == "pipe_full" and (pids := self.objects.readers(wait.object, line.pid)):
             return self._one_of(pids, line, wait)
+        if wait.open and code == "pipe" and (ended := self._ended_child(line.pid)) is not None:
+            self.presumed.add((line.tid, ended.pid))
+            return ended  # nobody else could write
         if wait.open and code in ("file", "page_fault"):
             # the process that serves the file system (FUSE); a file that is still being opened has no descriptor
             for path in (wait.path, row["object"] if row is not None else ""):
@@ -313,6 +316,12 @@ class World:
             self.presumed.add((line.tid, rank))
             return self._of_process(rank, line.comm, line)
         return None
+
+    def _ended_child(self, pid: int) -> Timeline | None:
+        """Return a child process that has ended before the window without its parent having taken note; the latest."""
+        found = (self.lines[child] for child in self.children.get(pid, ()) if child in self.lines)
+        ended = [one for one in found if one.waits and one.waits[0].state == ENDED]
+        return ended[-1] if ended else None
 
     def _joined(self, line: Timeline, wait: Wait) -> Timeline | None:
         """Return the thread whose end a thread awaits: the only other one of its process, or the least idle one; in a

@@ -7,11 +7,13 @@ from typing import Annotated
 from pydantic import Field
 
 from whystall.tools.collect.options import ProcOptions
+from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.common import oom
 from whystall.tools.host.host_snapshot import filesystems, io_limits, task_limits
 from whystall.tools.host.host_snapshot.data import Data
+from whystall.tools.host.host_snapshot.disk_neighbours import contended_disks
 from whystall.tools.host.host_snapshot.findings import findings, is_saturated
 from whystall.tools.host.host_snapshot.measures import measure
 from whystall.tools.recording.collector import Need
@@ -38,13 +40,16 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     if measures is None:
         blind = [("cut_short", "fewer than two readings")]
         return Judgement(findings=[], data=Data(window_s=0.0), seen=0, not_seen=blind)
+    limits = io_limits.findings(recording, {d.device for d in measures.disks if is_saturated(d)})
+    limited = {f.subject.device for f in limits if f.polarity is Polarity.ABNORMAL and f.subject.device}
     target, mounted = recording.manifest.target, filesystems.rows(recording)
     return Judgement(
         findings=[
             *oom.findings(recording, oom.kills(recording)),
             *findings(measures, target),
             *filesystems.findings(recording, mounted),
-            *io_limits.findings(recording, {d.device for d in measures.disks if is_saturated(d)}),
+            *limits,
+            *contended_disks(measures, limited),
             *task_limits.findings(recording),
         ],
         data=measures.tables.model_copy(update={"filesystems": mounted[: params.top]}),
@@ -77,7 +82,8 @@ TOOL = Tool(
             *("thread.time", "sched.runqueue_delay", "process.system_time", "process.io_wait", "process.major_faults"),
             *("process.minor_faults", "irq.load"),
             *("cpu.saturated", "cpu.neighbour", "cgroup.cpu_throttled", "memory.reclaim", "memory.cgroup_limit"),
-            *("memory.swap", "memory.oom_kill", "memory.oom_kills", "disk.saturated", "disk.neighbour"),
+            *("memory.swap", "memory.oom_kill", "memory.oom_kills"),
+            *("disk.saturated", "disk.neighbour", "disk.contended"),
             *("filesystem.full", "cgroup.io_limit", "cgroup.task_limit"),
         }
     ),

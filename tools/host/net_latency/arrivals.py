@@ -30,6 +30,9 @@ _FULL_BYTES = 536
 # A queue on the way: as much as arrives in ten waits was sent before the receiver's acknowledgement reached the sender,
 # and a round trip takes at least twice the shortest. A sender that pauses itself has no more than one part on the way.
 _PARTS_ON_THE_WAY = 10
+# A full queue drops what does not fit. Each loss holds up what follows it until it was sent again, so that parts are
+# larger. A loss that limits the rate by itself is followed by a pause of about a round trip, or a time-out.
+_PARTS_HELD_UP = 2
 _QUEUED = 2.0
 
 
@@ -88,9 +91,11 @@ def arrival_finding(
     flows = full and later_pct >= _LATER_PCT
     disorder = connection.out_of_order_pct
     kind, attributes = "net.transfer", dict(place)
-    if flows and _queues(connection, seen):
+    often = (connection.out_of_order or 0) >= _LEAST_DISORDER
+    disordered = disorder is not None and disorder >= _DISORDER_PCT and often
+    if flows and _queues(connection, seen, _PARTS_HELD_UP if disordered else _PARTS_ON_THE_WAY):
         attributes["limit"] = "network"
-    elif disorder is not None and disorder >= _DISORDER_PCT and (connection.out_of_order or 0) >= _LEAST_DISORDER:
+    elif disordered:
         kind = "net.out_of_order"
     elif flows:
         attributes["limit"] = "either"
@@ -118,9 +123,9 @@ def arrival_finding(
     )
 
 
-def _queues(connection: Connection, seen: Arrival) -> bool:
-    """Return whether much more data is on the way than arrives between two waits."""
+def _queues(connection: Connection, seen: Arrival, parts: int) -> bool:
+    """Return whether much more data is on the way than arrives between two waits: `parts` times as much."""
     rtt, least = connection.receive_rtt_ms, connection.min_rtt_ms
     if rtt is None or least is None or rtt < _QUEUED * least:
         return False
-    return rtt - least >= _PARTS_ON_THE_WAY * seen.typical_ns / 1e6
+    return rtt - least >= parts * seen.typical_ns / 1e6

@@ -128,6 +128,7 @@ CASES: list[tuple[str, Wait]] = [
     ("io_uring", made("io_getevents", "read_events do_io_getevents __x64_sys_io_getevents")),
     ("terminal", made("read", "wait_woken n_tty_read tty_read vfs_read ksys_read", path="/dev/pts/0")),
     ("signal", made("rt_sigtimedwait", "do_sigtimedwait.isra.0 __x64_sys_rt_sigtimedwait", asked_ns=5)),
+    ("ended", made("", "", state="Z", object="signal 9")),
     ("stopped", made("read", "do_signal_stop get_signal arch_do_signal_or_restart", path="/d/a")),
     ("traced", made("read", "ptrace_stop ptrace_do_notify get_signal", path="/d/a")),
     ("frozen", made("futex", "do_freezer_trap get_signal arch_do_signal_or_restart")),

@@ -550,3 +550,19 @@ def test_a_stopped_process_ends_the_chain_and_who_let_it_run_again_is_named() ->
     found = row(account_of(scene), "socket")
     assert (found.root, found.root_what) == ("server (5000)", "stopped")
     assert found.chain.endswith("of limiter (5009)")
+
+
+@pytest.mark.parametrize("others", [[], [PEER]])
+def test_a_pipe_that_only_a_dead_child_could_fill(others: list[int]) -> None:
+    scene = Scene().thread().process(77, "worker", ppid=PID)
+    for process in scene.tables["proc.processes"]:
+        process |= {"state": "Z", "exit_code": 9}
+    waits = {"object": "pipe:[7]", "user": ("next_batch (train.py:4)",), "still": True, "seeded": True}
+    scene.wait(0, 12_000, "read", runnable_ns=0, **waits)
+    scene.seen("threads", pid=PID, tid=PID, state="S", syscall="read", object="pipe:[7]")
+    for pid in (PID, *others):
+        scene.seen("ends", object="pipe:[7]", pid=pid, fd=5, reads=pid == PID, writes=True)
+    found = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).findings
+    (row_,) = (one for one in found if one.kind == "path.wait")
+    ended = {"root_wait": "ended", "root_by": "worker (77)", "root_object": "signal 9"}
+    assert (ended.items() <= row_.attributes.items()) is (not others)
