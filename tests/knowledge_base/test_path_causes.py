@@ -421,6 +421,8 @@ def test_the_thread_at_the_end_of_the_chain_is_part_of_the_place(
 @pytest.mark.parametrize(("symptom", "cause"), [("", None), ("training became slow", "collective_wait")])
 def test_a_third_of_the_time_in_collectives_answers_a_complaint_only(symptom: str, cause: str | None) -> None:
     assert leader(wait("collective", 35.0), symptom=symptom) == cause
+
+
 _AWAITED: list[tuple[str, dict[str, str]]] = [
     ("pipe", {"function": "next_batch (train.py:4)"}),
     ("queue", {"role": "data_loader", "function": "next_batch (train.py:4)"}),

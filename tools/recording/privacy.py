@@ -60,8 +60,8 @@ def of_column(table: str, column: str) -> Privacy | None:
 PUBLIC_ATTRIBUTES = _names(
     # codes, calls, errors, yes and no; functions of the kernel; CPUs, ranks and counts
     "advice answer between brief cpus direct direction error event evidence expected files found frame_kind"
-    " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations other_setting own"
-    " peers policy processes proof ranks reason role root_detail root_in_turn root_mode root_mutual root_outside"
+    " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations other_setting"
+    " own peers policy processes proof ranks reason role root_detail root_in_turn root_mode root_mutual root_outside"
     " root_same root_wait setting standstill state syscall wait what"
 )
 """Attributes of findings that are the same in a redacted recording."""

@@ -65,6 +65,8 @@ _LAUNCHERS = (
 _GENERATED = re.compile(r"c[a-z2-7]{51}\.py|<eval_with_key>.*|<string>")
 # Modules with the loop itself, of asyncio (also under uvloop and Tornado) and Trio.
 _LOOPS = ("asyncio/runners.py", "asyncio/base_events.py", "asyncio/events.py", "uvloop/", "trio/_core/_run.py")
+# Modules that start threads and processes.
+_STARTERS = ("threading.py", "multiprocessing/", "runpy.py", "<frozen runpy>", "<string>")
 # Native functions in which a host waits for an accelerator: CUDA runtime and driver API, HIP, CANN (AscendCL).
 _DEVICE_CALLS = (
     *("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaStreamWaitEvent"),
@@ -184,11 +186,20 @@ class Place:
         called = self.python[: self.python.index(self.own)] if self.own is not None else self.python
         return all(is_standard(file) for _, file, _ in called)
 
+    @property
+    def _callers(self) -> tuple[tuple[str, str, int], ...]:
+        """The frames outside of the program's innermost function."""
+        return self.python[self.python.index(self.own) + 1 :] if self.own is not None else ()
+
     @cached_property
     def in_loop_callback(self) -> bool:
         """Whether an event loop called the program's innermost function: it cannot poll meanwhile."""
-        inside = self.python[self.python.index(self.own) + 1 :] if self.own is not None else ()
-        return any(module_path(file).startswith(_LOOPS) for _, file, _ in inside)
+        return any(module_path(file).startswith(_LOOPS) for _, file, _ in self._callers)
+
+    @cached_property
+    def in_handler(self) -> bool:
+        """Whether a server or an executor called the program: library code that does more than start its thread."""
+        return any(is_library(file) and not module_path(file).startswith(_STARTERS) for _, file, _ in self._callers)
 
     @cached_property
     def in_device_call(self) -> bool:

@@ -242,7 +242,12 @@ def add_ended_processes(recording: Recording, found: dict[int, Timeline]) -> Non
         wait = Wait(
             *(0, window, window),
             state=ENDED,
-            **{"syscall": "", "path": "", "fstype": "", "object": how, "lock": 0, "asked_ns": -1},
+            syscall="",
+            path="",
+            fstype="",
+            object=how,
+            lock=0,
+            asked_ns=-1,
             kernel=(),
             place=NOWHERE,
             **_NO_WAKER,

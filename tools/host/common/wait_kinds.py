@@ -21,6 +21,7 @@ _STARTS = frozenset({"fork", "vfork", "clone", "clone3", "execve", "execveat"})
 _SIGNALS = frozenset({"pause", "rt_sigsuspend", "rt_sigtimedwait", "signalfd"})
 _RECEIVES = frozenset({"recvfrom", "recvmsg", "recvmmsg", "read", "readv"})
 _SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice"})
+_ASKS_SERVER = POLLS | {"recvfrom", "recvmsg", "recvmmsg", "restart_syscall"}
 _QUEUES = frozenset({"msgrcv", "mq_timedreceive"})
 _LOCKS = frozenset({"semop", "semtimedop"})
 _RINGS = frozenset({"io_uring_enter", "io_getevents", "io_pgetevents"})
@@ -130,6 +131,11 @@ _NATIVE_WAITS: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 # Modules that poll for the end of child processes, by a pipe that closes then.
 _JOINS_CHILDREN = ("torch/multiprocessing/spawn.py", "multiprocessing/popen_", "multiprocessing/process.py")
+# Functions that resolve names, of Python's module socket and of C libraries.
+_RESOLVERS = ("getaddrinfo", "getnameinfo", "gethostby")
+_NATIVE_RESOLVERS = (*_RESOLVERS, "__res_", "_nss_dns_", "__libc_res_", "ares_")
+# What a resolver waits for on its sockets; a poll whose descriptor is not known looks like a sleep.
+_RESOLVES = frozenset({"socket", "events", "sleep"})
 _RANKS = ("gloo::", "c10d::", "nccl", "ncclGroup", "MPI_", "PMPI_", "ompi_", "hccl")
 
 
@@ -167,6 +173,20 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
     `gil_words`: futex words of the interpreter lock of the thread's process; `lock_words`: words known to be locks,
     because their owner was read or they pass from thread to thread.
     """
+    kind = _wait_kind(wait, gil_words, lock_words)
+    if kind.code in _RESOLVES and wait.syscall in _ASKS_SERVER and _resolves_name(wait.place):
+        return Kind("dns", kind.detail)
+    return kind
+
+
+def _resolves_name(place: Place) -> bool:
+    """Return whether a thread is in a function that asks name servers."""
+    if any(name.startswith(_NATIVE_RESOLVERS) for name in place.native):
+        return True
+    return any(name.startswith(_RESOLVERS) and module == "socket.py" for name, module in place.library[:1])
+
+
+def _wait_kind(wait: Wait, gil_words: Collection[int], lock_words: Collection[int]) -> Kind:
     if wait.state == "R":
         return Kind("cpu")
     if wait.state == ENDED:

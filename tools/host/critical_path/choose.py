@@ -53,7 +53,9 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
        the most frequent command, the one that waits most.
     3. The thread with most time that is neither idle nor parked. A stuck thread, which is in one wait all the time, is
        eligible only if `stands_still`, or if the main thread is stuck too.
-    4. The main thread, if that thread is parked.
+    4. If that thread is parked and clients wait for an answer: the thread that waits longest while it handles a
+       request, if only for time or for another thread.
+    5. The main thread, if that thread is parked.
     """
     lines = [line for line in world.lines.values() if line.pid in world.target and not world.is_kernel(line)]
     if not lines:
@@ -77,7 +79,26 @@ def choose_thread(world: World, root: int | None, *, stands_still: bool = False)
     able = [line for line in ranked if not (goes_on and uses[line.tid].stuck)]
     if able and not _parked(able[0], uses[able[0].tid]):
         return choice(able[0], "stuck_thread" if uses[able[0].tid].stuck else "most_progress")
+    if main is not None and (handler := _waiting_handler(world, main, lines)) is not None:
+        return choice(handler, "handles_request")
     return choice(main or ranked[0], "main_thread")
+
+
+def _waiting_handler(world: World, main: Timeline, lines: list[Timeline]) -> Timeline | None:
+    """Return the thread of a server that waits longest while it handles a request; None if no request is unanswered."""
+    if not world.objects.requests_in_flight(main.pid):
+        return None
+    waits = {
+        line.tid: sum(
+            wait.end_ns - wait.start_ns
+            for wait in line.waits
+            if wait.place.in_handler and world.kind(line, wait).code != "events"
+        )
+        for line in lines
+        if line.pid == main.pid and line is not main
+    }
+    able = [line for line in lines if waits.get(line.tid, 0) >= _AWAITED * world.window_ns]
+    return max(able, key=lambda line: (waits[line.tid], line.running_ns), default=None)
 
 
 def _is_helper(world: World, pid: int) -> bool:

@@ -96,6 +96,8 @@ CASES: list[tuple[str, Wait]] = [
     ("socket_full", made("sendto", "schedule_timeout unix_wait_for_peer unix_dgram_sendmsg __sys_sendto")),
     ("connect", made("connect", "schedule_timeout unix_wait_for_peer unix_stream_connect __sys_connect")),
     ("connect", made("connect", "inet_wait_for_connect __inet_stream_connect inet_stream_connect __sys_connect")),
+    ("dns", made("poll", POLL, ("getaddrinfo (python3.11/socket.py:962)", LINE), object=SOCKET, asked_ns=5)),
+    ("dns", made("poll", POLL, ("[libc.so.6+0x1]", "__res_context_send", "getaddrinfo", LINE), asked_ns=5)),
     ("events", made("epoll_wait", "do_epoll_wait __x64_sys_epoll_wait", object=EPOLL)),
     ("events", made("epoll_wait", "ep_poll do_epoll_wait __x64_sys_epoll_wait")),  # 5.10
     ("events", made("accept4", "inet_csk_accept inet_accept do_accept __sys_accept4", object=SOCKET)),
@@ -144,7 +146,7 @@ def test_a_wait_for_a_terminal_tells_output_from_input() -> None:
 
 
 # Decided from more than one wait, or from its socket or cgroup.
-ELSEWHERE = {"timeout", "poll", "dns", "quota"}
+ELSEWHERE = {"timeout", "poll", "quota"}
 
 
 @pytest.mark.parametrize(("code", "wait"), CASES, ids=[f"{n}-{code}" for n, (code, _) in enumerate(CASES)])
