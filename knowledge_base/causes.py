@@ -7,14 +7,13 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+from whystall.knowledge_base.complaints import reports_nothing
 from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
 from whystall.knowledge_base.models import Cause, Pattern, Remedy, Victim
 from whystall.knowledge_base.tokens import concepts, known_concepts
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 
-_INQUIRY = "inquiry"
-"""The concept of a text that reports no problem: it asks to look at a job."""
 _PATTERNS = (
     *("primary", "required", "less", "supporting", "against", "refuted", "same_file", "same_device", "culprits"),
     *("signs", "estimates", "exact", "measured"),
@@ -59,7 +58,7 @@ def considered_for(causes: Mapping[str, Cause], symptom: str, *, any_symptom: bo
     causes are left out in any case.
     """
     named = concepts(symptom)
-    reported = bool(symptom.strip()) and named != {_INQUIRY}
+    reported = not reports_nothing(symptom)
 
     def fits(symptoms: list[list[str]]) -> bool:
         return not symptoms or any(named.issuperset(words) for words in symptoms)

@@ -16,6 +16,8 @@ from whystall.knowledge_base.complaints import is_complaint
         ("训练为什么这么慢？", True),
         ("could this training be faster?", False),
         ("这个作业有问题吗", False),
+        ("routine check, take a look", False),
+        ("例行巡检，看看", False),
         ("  ", False),
     ],
 )
