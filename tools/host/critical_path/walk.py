@@ -56,7 +56,7 @@ _ON_SOCKETS = frozenset({"socket", "events", "collective", "queue"})
 _UNNAMED = frozenset({"collective", "queue", "queue_full", "join", "barrier", "events"})
 NOT_FOLLOWED = "not_followed"
 MUTUAL = "mutual"
-"""Detail of a wait that has not ended, for a thread that waits for this one."""
+"""Detail of a wait that has not ended, or that timed out, for a thread that waits for this one."""
 
 
 class Step(NamedTuple):
@@ -420,7 +420,7 @@ class World:
             yield (own._replace(object=label(other) if other is not None else ""),), end - start
             return
         if other is None or other.tid in path:
-            mutual = other is not None and wait.open and not kind.detail
+            mutual = other is not None and (wait.open or wait.context == "timer") and not kind.detail
             yield (own._replace(detail=MUTUAL) if mutual else own,), end - start
             return
         for chain, took in self.answers(other, start, end, (*path, line.tid)):
