@@ -11,6 +11,7 @@ import polars as pl
 
 from whystall.bpf.attached import MAX_TARGETS
 from whystall.tools.collect.proc_parse import schedstat
+from whystall.tools.host.critical_path.choose import leaves_work
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, children_of
 
@@ -23,13 +24,16 @@ _LAUNCHER_SHARE, _LOOK_S = 0.02, 0.3
 
 def with_children(target: Target, proc: Path = Path("/proc"), sleep: Callable[[float], None] = time.sleep) -> Target:
     """Return `target` with its descendants if it is one process that hardly runs and has some: a launcher of ranks, a
-    shell that runs the job, a server that leaves the requests to its workers. Blocks for 0.3 s then."""
+    shell that runs the job, a server that leaves the requests to its workers. Blocks for 0.3 s then. A process that has
+    worked itself and waits for a command is no launcher."""
     if target.pid is None or target.follow or target.pids != [target.pid]:
         return target
     family = [pid for pid in children_of(target.pids) if pid != os.getpid()]
     if not 1 < len(family) <= MAX_TARGETS:
         return target
     before = _run_ns(proc / str(target.pid))
+    if not leaves_work(before, sum(_run_ns(proc / str(pid)) for pid in family if pid != target.pid)):
+        return target
     sleep(_LOOK_S)
     if _run_ns(proc / str(target.pid)) - before > _LAUNCHER_SHARE * _LOOK_S * 1e9:
         return target

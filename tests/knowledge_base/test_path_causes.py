@@ -81,6 +81,7 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("pipe_full"), "blocked_log_pipe"),
         (hung("child", root_wait="pipe_full", root_by="p (9)"), "unread_output"),
         (hung("pipe_full", root_wait="pipe_full", root_mutual="yes"), "unread_output"),
+        (hung("pipe_full", root_wait="child", root_mutual="yes"), "unread_output"),
         (hung("pipe_full", root_wait="pipe_full"), "blocked_log_pipe"),
         (hung("child", root_wait="queue", root_by="p (9)"), None),
         (wait("pipe", role="data_loader", root_wait="pipe", root_by="w (9)"), "data_loader_waiting"),

@@ -17,6 +17,8 @@ _RUNS = 0.02
 _AWAITED = 0.1
 # A process that has used less than this share of the CPU time of the busiest one since its start is a helper.
 _HELPER = 0.1
+# A process that has used more CPU time than this works itself, unless its children have used this share of as much.
+_WORKED_NS, _SHARE_BELOW = 1_000_000_000, 0.5
 
 
 class Choice(NamedTuple):
@@ -108,14 +110,31 @@ def _is_helper(world: World, pid: int) -> bool:
     return pid in world.used_ns and world.used_ns[pid] < _HELPER * most
 
 
+def leaves_work(own_ns: int, below_ns: int) -> bool:
+    """Return whether a process leaves its work to its children, by the CPU time that it and they have used so far.
+
+    A shell and a launcher of ranks use next to nothing, or import as much as one of their children.
+    """
+    return own_ns <= _WORKED_NS or below_ns >= _SHARE_BELOW * own_ns
+
+
+def _leaves_work(world: World, pid: int) -> bool:
+    below = _descendants(world, {pid})
+    return leaves_work(world.used_ns.get(pid, 0), sum(world.used_ns.get(child, 0) for child in below))
+
+
 def _topmost(world: World, mains: list[Timeline]) -> list[Timeline]:
     """Return the main threads `mains` without those in descendants of the processes of others."""
-    below: set[int] = set()
-    new = {line.pid for line in mains}
-    while new:
-        new = {child for pid in new for child in world.children.get(pid, ())} - below
-        below |= new
+    below = _descendants(world, {line.pid for line in mains})
     return [line for line in mains if line.pid not in below]
+
+
+def _descendants(world: World, pids: set[int]) -> set[int]:
+    below: set[int] = set()
+    while pids:
+        pids = {child for pid in pids for child in world.children.get(pid, ())} - below
+        below |= pids
+    return below
 
 
 def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
@@ -136,7 +155,7 @@ def _uses(world: World, lines: list[Timeline]) -> dict[int, _Use]:
                 stuck += took if _all_along(line, wait) else 0
                 continue
             idle += took
-            launches = kind.code == "child" and wait.open
+            launches = kind.code == "child" and wait.open and _leaves_work(world, line.pid)
             if by is not None and by.pid in world.target and not launches:
                 ended += took
         other += sum(short.total_ns for short in line.short)

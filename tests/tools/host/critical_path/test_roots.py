@@ -6,6 +6,7 @@ import pytest
 from recordings import PID, Scene
 
 from whystall.tools.contract.findings import Finding
+from whystall.tools.host.critical_path.choose import leaves_work
 from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
 from whystall.tools.recording.judging import judge
 
@@ -135,3 +136,21 @@ def test_a_helper_that_waits_for_the_launcher_makes_it_no_worker() -> None:
     data, _ = account_of(scene)
     assert data.thread is not None
     assert (data.thread.pid, data.chosen_by) == (5001, "main_of_job")
+
+
+@pytest.mark.parametrize(("own", "child", "chosen"), [(20, 60, 5001), (90, 2, PID)])
+def test_a_process_that_worked_and_waits_for_a_command_is_no_launcher(own: int, child: int, chosen: int) -> None:
+    scene = Scene().thread().process(PID, "train", cpu=own)
+    scene.wait(0, 12_000, "wait4", still=True, seeded=True, runnable_ns=0)
+    scene.thread(5001, "report", pid=5001).process(5001, "report", cpu=child, ppid=PID)
+    scene.wait(0, 12_000, "fsync", "/d/a", tid=5001, state="D", still=True, seeded=True, runnable_ns=0)
+    data, _ = account_of(scene)
+    assert data.thread is not None
+    assert data.thread.pid == chosen
+
+
+@pytest.mark.parametrize(
+    ("own_s", "below_s", "leaves"), [(0.1, 0.0, True), (6, 5, True), (60, 5, False), (60, 400, True)]
+)
+def test_who_leaves_the_work_to_its_children(own_s: float, below_s: float, leaves: bool) -> None:
+    assert leaves_work(int(own_s * 1e9), int(below_s * 1e9)) is leaves
