@@ -9,7 +9,7 @@ from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.critical_path.walk import World
 
 # Waits for work, time or the end of another thread. A thread with no other time makes no progress itself.
-_IDLE = frozenset({"events", "queue", "join", "child", "sleep", "signal", "terminal", "other", "unknown"})
+_IDLE = frozenset({"events", "queue", "queue_full", "join", "child", "sleep", "signal", "terminal", "other", "unknown"})
 # They lengthen whatever a thread does, so they do not count as its own time.
 _DELAYS = frozenset({"interpreter_lock", "cpu"})
 _PARKED = 0.95

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from recordings import PID, Scene
 
@@ -170,6 +172,25 @@ def test_a_poll_for_connections_is_idle_and_the_thread_that_answers_is_chosen() 
     data = account_of(scene)
     assert data.thread is not None
     assert (data.thread.tid, data.rows[0].what) == (OTHER, "lock")
+
+
+PUTS = ("Condition.wait (python3.11/threading.py:327)", "Queue.put (python3.11/queue.py:140)", "run (train.py:4)")
+
+
+@pytest.mark.parametrize(
+    ("wait", "chosen"),
+    [({"syscall": "futex", "lock": 64, "user": PUTS}, PID), ({"syscall": "fsync", "path": "/d/a", "state": "D"}, OTHER)],
+    ids=["full queue", "sync"],
+)
+def test_a_thread_that_waits_for_its_consumer_is_not_chosen(wait: dict[str, Any], chosen: int) -> None:
+    scene = Scene().thread().thread(OTHER, "loader")
+    for second in range(24):
+        scene.wait(second / 2, 499, "clock_nanosleep", user=("again (train.py:9)",), runnable_ns=0)
+    scene.wait(0, 12_000, tid=OTHER, still=True, seeded=True, runnable_ns=0, **wait)
+    data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, "stands_still": True})).data
+    assert isinstance(data, Data)
+    assert data.thread is not None
+    assert data.thread.tid == chosen
 
 
 HANDLER = ("record (serve.py:9)", "do_POST (serve.py:20)", "handle (python3.11/http/server.py:436)")
