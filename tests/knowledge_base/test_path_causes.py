@@ -40,6 +40,10 @@ def hung(code: str, /, **more: str) -> Finding:
     return wait(code, 100.0, open="yes", max_ms=10_000.0, total_ms=10_000.0, count=1.0, **more)
 
 
+# A worker of a server waits for the thread that waits for the next request of a client.
+_REQUEST = "python (9 of 8) events at accept (serve.py:4) < client (99) sleep at pause (client.py:7)"
+
+
 def leader(*found: Finding, symptom: str = "") -> str | None:
     causes = considered_for(load_causes(), symptom)
     who = victim()
@@ -61,6 +65,9 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("queue", root_wait="running", function="run (a.py:1)"), "data_loader_slow"),
         (wait("queue", root_wait="sleep"), "worker_waiting"),
         (wait("join", root_wait="file"), "worker_waiting"),
+        (wait("queue", root_wait="sleep", root_by="p (9)", root_outside="yes"), "slow_peer"),
+        (wait("queue", root_wait="sleep", root_by="p (9)", root_outside="yes", chain=_REQUEST), None),
+        (wait("queue", root_wait="sleep", root_by="p (9)", chain=_REQUEST), None),
         (wait("queue_full", root_wait="running"), "full_queue"),
         (wait("queue_full", root_wait="sleep"), "full_queue"),
         (wait("queue_full", root_wait="stopped"), "stopped_process"),
