@@ -55,8 +55,8 @@ test:
 	$(call twice,--host,-k "not no_kprobes")
 	$(call run_tests,$(beside) -m 'beside and not thorough')
 
-# Every worker collects all files that it is given.
-thorough = $(shell grep -rl --include 'test_*.py' 'mark[.]thorough' tests)
+# Every worker collects all files that it is given. Live tests have runs of their own.
+thorough = $(shell grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests)
 
 # The other live tests measure what a neighbour would distort. The guest is emulated on both processors, and slow: of the
 # privileges only the least are tried there; `make test-kernels` tries them all.

@@ -149,7 +149,7 @@ def test_a_hang_is_named_by_the_operation_that_does_not_return() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "answer"),
-    [("pipe", (Verdict.INCONCLUSIVE, ["unexplained_loss"])), ("server", (Verdict.IDLE, []))],
+    [("pipe", (Verdict.INCONCLUSIVE, ["looks_for_work"])), ("server", (Verdict.IDLE, []))],
 )
 def test_waiting_for_input_is_neither_healthy_nor_a_fault(memory: Path, fault: str, answer: Any) -> None:
     with Running("trainer.py", "--fault", fault, "--step-ms", 1, "--directory", memory) as program:

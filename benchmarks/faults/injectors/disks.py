@@ -133,6 +133,9 @@ def dirty_disk(case: Case, write_mib_s: float, dirty_mib: int, mib: int = 512) -
     if not (backing / "max_bytes").exists():
         raise CaseError("this kernel cannot bound the dirty data of a disk")
     case.journal.add("write", str(limit), f"{number} 0")
+    # The settings outlive the file system, for whatever the loop device is used next.
+    for name in ("strict_limit", "max_ratio"):
+        case.journal.add("write", str(backing / name), (backing / name).read_text().strip())
     yield
     (backing / "strict_limit").write_text("1")
     (backing / "max_bytes").write_text(str(dirty_mib << 20))
