@@ -92,7 +92,7 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (hung("pipe_full", root_wait="pipe_full"), "blocked_log_pipe"),
         (hung("child", root_wait="queue", root_by="p (9)"), None),
         (wait("pipe", role="data_loader", root_wait="pipe", root_by="w (9)"), "data_loader_waiting"),
-        (wait("pipe", 90.0, role="data_loader", root_wait="pipe", root_by="w (9)", root_mutual="yes"), "data_loader_stuck"),
+        (wait("pipe", 90.0, role="data_loader", root_wait="pipe", root_mutual="yes"), "data_loader_stuck"),
         (wait("lock", role="logging", root_wait="pipe_full"), "blocked_log_pipe"),
         (wait("lock", role="logging", root_wait="file"), "lock_held_blocked"),
         (wait("terminal", detail="write"), "blocked_log_pipe"),

@@ -179,7 +179,7 @@ PUTS = ("Condition.wait (python3.11/threading.py:327)", "Queue.put (python3.11/q
 
 @pytest.mark.parametrize(
     ("wait", "chosen"),
-    [({"syscall": "futex", "lock": 64, "user": PUTS}, PID), ({"syscall": "fsync", "path": "/d/a", "state": "D"}, OTHER)],
+    [({"syscall": "futex", "lock": 64, "user": PUTS}, PID), ({"syscall": "fsync", "path": "/d", "state": "D"}, OTHER)],
     ids=["full queue", "sync"],
 )
 def test_a_thread_that_waits_for_its_consumer_is_not_chosen(wait: dict[str, Any], chosen: int) -> None:
