@@ -91,19 +91,31 @@ static __always_inline __s64 asked_time(struct pt_regs *regs, const volatile str
 	return time_until(value, regs_arg(regs, row->time + 1), now);
 }
 
-/* Returns the descriptor of the lowest bit that is set; `bits` is not 0. */
-static __always_inline __s32 lowest_bit(__u64 bits)
+/*
+ * Returns the lowest descriptor below `number` in a set of select at `address`; FD_UNREAD: it could not be read; -1: the
+ * set is empty. Global, so that the verifier looks at it once, and not again for every descriptor that it may return.
+ */
+__noinline int first_selected(__u64 address, __u32 number)
 {
-	__s32 at = 0;
+	__u64 bits;
+	__u32 at = 0;
 
-#pragma unroll
-	for (__s32 width = 32; width; width >>= 1) {
-		if (!(bits & ((1ULL << width) - 1))) {
-			bits >>= width;
-			at += width;
+	for (__u32 word = 0; word < WORDS_SELECTED && word * 64 < number; word++) {
+		if (bpf_probe_read_user(&bits, sizeof(bits), (void *)(address + word * 8)))
+			return FD_UNREAD;
+		if (number < word * 64 + 64)
+			bits &= (1ULL << (number & 63)) - 1;
+		if (!bits)
+			continue;
+		for (__u32 width = 32; width; width >>= 1) {
+			if (!(bits & ((1ULL << width) - 1))) {
+				bits >>= width;
+				at += width;
+			}
 		}
+		return word * 64 + at;
 	}
-	return at;
+	return -1;
 }
 
 /* Returns the first descriptor of an array of struct pollfd; FD_UNREAD: some; -1: there are none. */
@@ -122,8 +134,8 @@ static __always_inline __s32 polled_fd(struct pt_regs *regs, bool here)
 /* Returns the first descriptor of the sets of select; FD_UNREAD: some; -1: there are none. */
 static __always_inline __s32 selected_fd(struct pt_regs *regs, bool here)
 {
-	__s32 number = regs_arg(regs, 0), found = -1;
-	__u64 address, bits;
+	__s32 number = regs_arg(regs, 0), found = -1, fd;
+	__u64 address;
 
 	if (number <= 0)
 		return -1;
@@ -134,19 +146,13 @@ static __always_inline __s32 selected_fd(struct pt_regs *regs, bool here)
 			continue;
 		if (!here || number > WORDS_SELECTED * 64)
 			found = FD_UNREAD;
-#pragma unroll
-		for (int word = 0; word < WORDS_SELECTED; word++) {
-			if (!here || number <= word * 64)
-				break;
-			if (bpf_probe_read_user(&bits, sizeof(bits), (void *)(address + word * 8))) {
-				found = FD_UNREAD;
-				break;
-			}
-			if (number < word * 64 + 64)
-				bits &= (1ULL << (number & 63)) - 1;
-			if (bits)
-				return word * 64 + lowest_bit(bits);
-		}
+		if (!here)
+			continue;
+		fd = first_selected(address, number);
+		if (fd >= 0)
+			return fd;
+		if (fd == FD_UNREAD)
+			found = fd;
 	}
 	return found;
 }
