@@ -131,3 +131,13 @@ def test_what_is_durable_is_over() -> None:
     calls = [(0, 40, False), (41, 90, True), (92, 130, False), (131, 190, True)]
     made = episodes(Call(start * MS, end * MS, "a", final) for start, end, final in calls)
     assert [e.duration_ns // MS for e in made] == [90, 98]
+
+
+def test_the_removal_of_an_older_file_belongs_to_the_sync_before_it() -> None:
+    calls = [
+        *(Call(0, 40 * MS, "new"), Call(40 * MS, 1000 * MS, "new", final=True)),
+        *(Call(1001 * MS, 1030 * MS, "old", renames=True), Call(1030 * MS, 1050 * MS, "older", renames=True)),
+        *(Call(1200 * MS, 1230 * MS, "other", renames=True), Call(1600 * MS, 2600 * MS, "newer", final=True)),
+    ]
+    found = [(run.start_ns // MS, run.end_ns // MS) for run in episodes(calls)]
+    assert found == [(0, 1050), (1200, 1230), (1600, 2600)]

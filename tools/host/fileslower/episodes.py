@@ -18,17 +18,20 @@ _MAX_SPREAD = 0.25
 
 @dataclass(frozen=True)
 class Call:
-    """One slow call: times in ns, and path. `final`: written data is now durable, which ends the episode."""
+    """One slow call: times in ns, and path. `final`: written data is now durable, which ends the episode. `renames`: it
+    removes or renames a file, as programs do with an older file once the new one is durable."""
 
     start_ns: int
     end_ns: int
     path: str
     final: bool = False
+    renames: bool = False
 
 
 @dataclass(frozen=True)
 class Episode:
-    """Consecutive calls on one file by one thread, at most up to the call that makes the data durable."""
+    """Consecutive calls on one file by one thread, at most up to the call that makes the data durable, and to the
+    removal of older files after it."""
 
     calls: tuple[Call, ...]
 
@@ -63,6 +66,8 @@ def _continues(run: Sequence[Call], call: Call) -> bool:
     last = run[-1]
     longest = max(last.end_ns - last.start_ns, call.end_ns - call.start_ns)
     pause = call.start_ns - last.end_ns
+    if call.renames and any(one.final for one in run):
+        return pause <= _PAUSE_NS
     return not last.final and call.path == last.path and pause <= max(_PAUSE_NS, longest * _PAUSE_RATIO)
 
 

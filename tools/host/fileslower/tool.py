@@ -36,6 +36,8 @@ from whystall.tools.recording.store import Recording
 
 _LONG_MS = 1000.0
 _ENDLESS = 0.9
+# Calls that give a file another name or none.
+_RENAMES = frozenset({"unlink", "unlinkat", "rename", "renameat", "renameat2"})
 
 
 class Params(LiveParams):
@@ -243,7 +245,9 @@ def _finding(
 
 def _episodes(rows: list[dict[str, Any]], window_ns: int) -> list[Episode]:
     """Group calls into episodes. If one episode fills 90 % of the window, treat each call as its own episode."""
-    calls = [Call(r["start_ns"], r["end_ns"], r["path"], r["syscall"] in DURABLE) for r in rows]
+    calls = [
+        Call(r["start_ns"], r["end_ns"], r["path"], r["syscall"] in DURABLE, r["syscall"] in _RENAMES) for r in rows
+    ]
     runs = episodes(calls)
     if len(runs) == 1 and runs[0].duration_ns >= _ENDLESS * window_ns:
         return [Episode((call,)) for call in runs[0].calls]
