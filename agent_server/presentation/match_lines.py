@@ -43,8 +43,8 @@ def command(tool: str, victim: Victim | None) -> str:
 def _match_text(match: Match, suffix: str, lang: Lang, victim: Victim | None) -> MatchText:
     form, sentences, all_texts = FORMATS[suffix], voice(suffix, lang), words(lang)
     texts, comma = all_texts["matching"], all_texts["marks"]["comma"]
-    told = [key for key in match.shared if not key.startswith("kind:")] or match.shared
-    shared = Safe(comma.join(dict.fromkeys(sentences.shared(key) for key in told)))
+    keys = [key for key in match.shared if not key.startswith("kind:")] or match.shared
+    shared = Safe(comma.join(dict.fromkeys(sentences.shared(key) for key in keys)))
     head = fill(
         form.running,
         texts["head"],

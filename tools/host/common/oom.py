@@ -81,12 +81,13 @@ def findings(recording: Recording, found: list[Kill]) -> list[Finding]:
     made: list[Finding] = []
     listed: Counter[tuple[str | None, str]] = Counter()
     for kill in [kill for kill in found if kill.pid is not None]:
-        mine = kill.pid in manifest.target.pids
+        in_target = kill.pid in manifest.target.pids
         listed[kill.comm, kill.cgroup] += 1
-        if len(made) >= _MOST or (listed[kill.comm, kill.cgroup] > _ALIKE and not mine):
+        if len(made) >= _MOST or (listed[kill.comm, kill.cgroup] > _ALIKE and not in_target):
             continue
-        lost = 100.0 if mine and manifest.target_exited else 100 * (whole - kill.at_ns) / max(whole, 1)
-        metrics = {"anon_bytes": kill.anon_bytes, "limit_bytes": kill.limit_bytes, "window_pct": lost if mine else None}
+        lost = 100.0 if in_target and manifest.target_exited else 100 * (whole - kill.at_ns) / max(whole, 1)
+        share = {"window_pct": lost if in_target else None}
+        metrics = {"anon_bytes": kill.anon_bytes, "limit_bytes": kill.limit_bytes, **share}
         subject = Subject(type="process", pid=kill.pid, comm=kill.comm, cgroup=kill.cgroup or None)
         limit = {"limit_of": kill.limit_of} if kill.limit_of else {}
         made.append(finding("memory.oom_kill", subject, window(whole), metrics, Severity.CRITICAL, limit))

@@ -87,22 +87,22 @@ def outweighed(recording: Recording, line: Timeline, by: Counter[tuple[int, str]
             continue
         others += took
         if pid in known:
-            mine, theirs = compete_at(own, known[pid])
-            if theirs.weight >= _HEAVIER * mine.weight:
+            level, other = compete_at(own, known[pid])
+            if other.weight >= _HEAVIER * level.weight:
                 heavier[pid, comm] += took
-                at[pid] = mine, theirs
+                at[pid] = level, other
     if not heavier or heavier.total() < _MOSTLY * others:
         return None
     (pid, comm), _ = heavier.most_common(1)[0]
-    mine, theirs = at[pid]
-    attributes = {"setting": f"{mine.setting} {mine.value}", "neighbour": f"{comm} ({pid})"}
-    attributes |= {"other_setting": f"{theirs.setting} {theirs.value}", "own_group": mine.group}
-    attributes |= {"other_group": theirs.group}
+    level, other = at[pid]
+    attributes = {"setting": f"{level.setting} {level.value}", "neighbour": f"{comm} ({pid})"}
+    attributes |= {"other_setting": f"{other.setting} {other.value}", "own_group": level.group}
+    attributes |= {"other_group": other.group}
     return finding(
         "cpu.outweighed",
-        Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm, cgroup=mine.group or None),
+        Subject(type="thread", pid=line.pid, tid=line.tid, comm=line.comm, cgroup=level.group or None),
         window(window_ns),
-        {"weight_ratio": theirs.weight / mine.weight},
+        {"weight_ratio": other.weight / level.weight},
         Severity.MAJOR,
         {name: text for name, text in attributes.items() if text},
     )

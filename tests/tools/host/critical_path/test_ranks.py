@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from path_accounts import account_of, row
 from recordings import PID, Scene
-
-from whystall.tools.contract.findings import Finding
-from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
-from whystall.tools.recording.judging import judge
 
 OTHER, PEER, LAUNCHER = 4101, 5000, 6000
 BACKWARD = ("_engine_run_backward (torch/autograd/graph.py:979)", "step (train.py:30)")
 REDUCES = ("all_reduce (torch/distributed/distributed_c10d.py:1)", "average (train.py:21)")
 TASK = {"context": "task", "runnable_ns": 0}
 TCP = {"protocol": "tcp", "state": "established"}
-
-
-def account_of(scene: Scene, **params: object) -> tuple[Data, list[Finding]]:
-    result = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, **params}))
-    assert isinstance(result.data, Data)
-    return result.data, result.findings
-
-
-def row(data: Data, what: str) -> PathRow:
-    (found,) = [one for one in data.rows if one.what == what]
-    return found
 
 
 def ranks(ms: float, does: str = "read") -> Scene:

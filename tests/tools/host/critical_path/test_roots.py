@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from path_accounts import account_of, row
 from recordings import PID, Scene
 
-from whystall.tools.contract.findings import Finding
 from whystall.tools.host.critical_path.choose import leaves_work
-from whystall.tools.host.critical_path.tool import TOOL, Data, PathRow
-from whystall.tools.recording.judging import judge
 
 OTHER, PEER = 4101, 5000
 TAKES = ("get (python3.11/queue.py:171)", "next_batch (train.py:41)")
 SAVE = ("fsync (python3.11/os.py:1)", "save (ckpt.py:9)")
 TASK = {"context": "task", "runnable_ns": 0}
-
-
-def account_of(scene: Scene, **params: object) -> tuple[Data, list[Finding]]:
-    result = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, **params}))
-    assert isinstance(result.data, Data)
-    return result.data, result.findings
-
-
-def row(data: Data, what: str) -> PathRow:
-    (found,) = [one for one in data.rows if one.what == what]
-    return found
 
 
 def test_what_a_process_did_is_added_up_before_its_kinds_are_compared() -> None:
