@@ -24,6 +24,8 @@ from whystall.tools.stacks.tree import labels_of
 
 BEFORE, AFTER = "before", "after"
 """The events of a file with two counts a line."""
+COLON = "\\x3b"
+"""Stands for a semicolon within a name, as our writer has it."""
 MOST_NODES = 30_000_000
 """Limit of the nodes of the tree of all stacks; about 100 bytes each during a merge."""
 _TOGETHER = 16_000_000
@@ -153,7 +155,7 @@ class _Reader:
         for code, text in zip(used, texts.gather(at[used]).to_list(), strict=True):
             row = rows.get(text)
             if row is None:
-                row = rows[text] = self._frames.row(named(text))
+                row = rows[text] = self._frames.row(named(text.replace(COLON, ";")))
             found[code] = row
         return codes, found
 

@@ -9,22 +9,28 @@ import polars as pl
 
 from whystall.tools.stacks.model import NO_TIME, StackProfile
 from whystall.tools.stacks.names import UNKNOWN, written
+from whystall.tools.stacks.readers.folded import COLON
 from whystall.tools.stacks.writers.paths import Stacks, figure, summed
 
 _NO_STACK = "[no stack]"
-_COLON = "\\x3b"  # replaces a semicolon within a name in folded stacks, where it separates names
 
 
 def folded(profile: StackProfile, event: int, path: Path) -> int:
-    """Write ``a;b;c 12`` lines and return their number. Fractions are kept; the format has no threads and times."""
-    names = [written(*row).replace(";", _COLON) for row in profile.frames.select("name", "file", "line", "kind").rows()]
-    stacks, lines = Stacks(profile), 0
+    """Write ``command;a;b;c 12`` lines and return their number. Fractions are kept; the format has no times.
+
+    The command, where it is known, is the outermost name, as stackcollapse-perf.pl writes it: threads of one name are
+    added up, those of different names stay apart.
+    """
+    names = [written(*row).replace(";", COLON) for row in profile.frames.select("name", "file", "line", "kind").rows()]
+    stacks, sums = Stacks(profile), dict[tuple[str, int], float]()
+    for thread, stack, weight in summed(profile, event, "thread", "stack"):
+        key = stacks.threads[int(thread)].comm.replace(";", COLON), int(stack)
+        sums[key] = sums.get(key, 0.0) + weight
     with path.open("w", encoding="utf-8") as file:
-        for stack, weight in summed(profile, event, "stack"):
-            frames = ";".join([names[frame] for frame in reversed(stacks.frames(int(stack)))])
-            file.write(f"{frames or _NO_STACK} {figure(weight)}\n")
-            lines += 1
-    return lines
+        for (comm, stack), weight in sums.items():
+            frames = [names[frame] for frame in reversed(stacks.frames(stack))] or [_NO_STACK]
+            file.write(f"{';'.join([comm, *frames] if comm else frames)} {figure(weight)}\n")
+    return len(sums)
 
 
 def perf_script(profile: StackProfile, event: int, path: Path) -> int:
