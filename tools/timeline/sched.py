@@ -80,6 +80,10 @@ TABLES: dict[str, pl.Schema] = {
             "bytes": _I,
         }
     ),
+    # What programs wrote into the trace (``trace_marker``, atrace). `kind`: begin and end of a section of the thread,
+    # counter (its `value`), async_begin and async_end (`value`: the cookie that pairs them), instant. `pid`: as the
+    # program gave it.
+    "markers": pl.Schema({"at_ns": _I, "cpu": _N, "tid": _N, "kind": _S, "pid": _N, "name": _S, "value": _I}),
     # Where events are missing: `cpu` -1 means all. `lost` events, -1 when not counted. `why`: lost (reported by the
     # tracer), unseen (the events contradict each other: a switch is missing), rotated, stopped.
     "holes": pl.Schema({"start_ns": _I, "end_ns": _I, "cpu": _N, "lost": _I, "why": _S}),

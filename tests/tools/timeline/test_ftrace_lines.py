@@ -53,6 +53,9 @@ SWITCH = (
         ("I", "I", False),
         ("S|W", "S", False),
         ("D|K", "D", False),
+        ("D|W", "D", False),
+        ("D|N", "I", False),
+        ("F|O", "?", False),
         ("W", "?", False),
         ("0x400", "?", False),
         ("0", "R", True),
@@ -83,6 +86,8 @@ def test_states_in_letters_and_in_bits(tmp_path: Path, stated: str, state: str, 
     [
         SWITCH.format("S"),
         "sched_switch:         a b:0 [120] S ==> x ==> y:7 [-1]",
+        "sched_switch: task a b:0 [120] (S) ==> x ==> y:7 [-1]",
+        SWITCH.format("S ") + " expeller_type=0",
         "sched_switch:          prev_comm=a b prev_pid=0 prev_prio=120 prev_state=1 next_comm=x ==> y next_pid=7 "
         "next_prio=-1",
         "sched_switch: prev_comm=a b prev_pid=0x0 (0) prev_prio=0x78 (120) prev_state=0x1 (1) next_comm=x ==> y "
@@ -334,7 +339,7 @@ def test_a_thread_no_event_names_has_the_name_of_its_head(tmp_path: Path) -> Non
 def test_other_events_are_counted_by_name(tmp_path: Path) -> None:
     trace = text(
         tmp_path,
-        event("tracing_mark_write: B|12|a: b"),
+        event("tracing_mark_write: hello: b"),
         event("print: hello"),
         event("cdev_update:          type=devfreq target=1"),
         event("do_sys_open <-x64_sys_open"),

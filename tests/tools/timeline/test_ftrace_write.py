@@ -15,7 +15,7 @@ from whystall.tools.timeline.sched import TABLES, SchedTrace
 from whystall.tools.timeline.writers import ftrace as ftrace_write
 from whystall.tools.timeline.writers import ftrace_lines as ftrace_write_lines
 
-EVENTS = ("switches", "wakeups", "migrations", "interrupts", "syscalls", "tasks", "power", "block")
+EVENTS = ("switches", "wakeups", "migrations", "interrupts", "syscalls", "tasks", "power", "block", "markers")
 
 
 def again(trace: SchedTrace, tmp_path: Path) -> SchedTrace:
@@ -67,6 +67,11 @@ def test_events_of_all_kinds(tmp_path: Path) -> None:
         block=[
             (500, 0, 8, "insert", "8,0", "WS", 1234, 4096), (510, 0, 8, "issue", "259,1", "R", -1, 0),
             (520, 0, 8, "complete", "8,0", "WS", 1234, 4096),
+        ],
+        markers=[
+            (600, 0, 8, "begin", 7, "load|batch", -1), (610, 0, 8, "counter", -1, "queued", -3),
+            (620, 0, 8, "async_begin", 7, "copy", 99), (630, 0, 8, "async_end", 7, "copy", 99),
+            (640, 0, 8, "instant", 7, "epoch", -1), (650, 0, 8, "end", 7, "", -1),
         ],
         names=[(0, 7, 7, "seven"), (0, 8, 7, "eight"), (320, 8, 7, "other"), (0, 10, -1, "child")],
         clocks=[(5, 6, 7, 8, 9), (15, 16, 17, 18, 19)],

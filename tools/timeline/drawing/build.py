@@ -16,6 +16,7 @@ import polars as pl
 
 from whystall.tools.timeline.drawing import flows as arrows
 from whystall.tools.timeline.drawing import holes as hole_lanes
+from whystall.tools.timeline.drawing import markers as drawing_markers
 from whystall.tools.timeline.drawing import profile as drawing_profile
 from whystall.tools.timeline.drawing.lanes import (
     CPU_GROUP,
@@ -51,12 +52,13 @@ Make = Callable[[pl.DataFrame], pl.DataFrame]
 class Drawing:
     """`lanes`: `LANES`, in display order. `sources`: (frame with `start_ns` and `end_ns`, function that makes its
     slices); within a lane, slices of earlier sources enclose those of later ones. `instants`: `SLICES` without length,
-    marks. `flows`: `FLOWS`. `notes`: remarks per group."""
+    marks. `flows`: `FLOWS`. `counters`: `COUNTERS`. `notes`: remarks per group."""
 
     lanes: pl.DataFrame
     sources: tuple[tuple[pl.DataFrame, Make], ...]
     instants: pl.DataFrame
     flows: pl.DataFrame
+    counters: pl.DataFrame
     notes: Mapping[str, str]
 
     def batches(self, rows: int = 200_000) -> Iterator[pl.DataFrame]:
@@ -77,22 +79,25 @@ def draw(
     trace's clock. `numbers`: ids to show instead of the host's thread ids (see `alignment.pid_mapping`)."""
     names = Names(trace, numbers or {})
     on_cpu, of_thread = lanes.cpu_slices(trace), lanes.thread_slices(trace)
-    interrupts, holes = lanes.interrupt_slices(trace), trace.table("holes")
+    interrupts, holes, markers = lanes.interrupt_slices(trace), trace.table("holes"), trace.table("markers")
     if cpus is not None:
         chosen = pl.col("cpu").is_in(list(cpus))
         on_cpu, interrupts = on_cpu.filter(chosen), interrupts.filter(chosen)
         holes = holes.filter(chosen | (pl.col("cpu") < 0))
+        markers = markers.filter(pl.col("tid").is_in(markers.filter(chosen)["tid"].unique().implode()))
         ran = of_thread.filter(chosen & (pl.col("state") == "running"))["tid"].unique()
         of_thread = of_thread.filter(pl.col("tid").is_in(ran.implode()))
     lasting = pl.col("end_ns") > pl.col("start_ns")
     on_cpu, of_thread = on_cpu.filter(lasting), of_thread.filter(lasting & (pl.col("state") != "dead"))
     interrupts = _within_tenures(interrupts, on_cpu)
     threads = names.threads(of_thread["tid"].unique())
-    table = [_thread_lanes(threads), _cpu_lanes(on_cpu), hole_lanes.lanes(holes)]
+    marked = drawing_markers.draw(markers, names, trace.end_ns)
+    table = [_thread_lanes(threads), _cpu_lanes(on_cpu), marked.lanes, hole_lanes.lanes(holes)]
     sources: list[tuple[pl.DataFrame, Make]] = [
         (on_cpu.filter(pl.col("tid") != 0), partial(_cpu_slices, names=names)),
         (interrupts, partial(_interrupt_slices, names=names)),
         (of_thread, partial(_thread_slices, names=names)),
+        (marked.slices, _as_they_are),
         (hole_lanes.slices(holes), _as_they_are),
     ]
     flows = [arrows.wakeups(trace, of_thread, interrupts), arrows.migrations(of_thread, on_cpu)]
@@ -103,8 +108,9 @@ def draw(
     return Drawing(
         lanes=pl.concat(table),
         sources=tuple(sources),
-        instants=_instants(trace, threads, names),
+        instants=pl.concat([_instants(trace, threads, names), marked.instants]),
         flows=pl.concat(flows),
+        counters=marked.counters,
         notes=dict.fromkeys((CPU_GROUP, THREAD_GROUP), f"clock: {trace.clock or 'unknown'}"),
     )
 

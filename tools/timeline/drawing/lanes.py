@@ -12,6 +12,8 @@ CPU_LANES = 0
 THREAD_LANES = 1 << 32
 HOLE_LANES = 2 << 32
 PROFILE_LANES = 3 << 32
+MARKER_GROUP = "Markers"
+MARKER_LANES = 4 << 32
 
 LANES = pl.Schema({"lane": pl.Int64, "group": pl.String, "key": pl.String, "label": pl.String})
 """`key`: unique within the group, ``comm:tid`` as MindStudio expects. `label`: the text to show."""
@@ -30,6 +32,9 @@ FLOWS = pl.Schema(
     {"cat": pl.String, "from_lane": pl.Int64, "from_ns": pl.Int64, "to_lane": pl.Int64, "to_ns": pl.Int64}
 )
 """Arrows between slices; the target is a slice's start, so that every viewer binds it to that slice."""
+
+COUNTERS = pl.Schema({"group": pl.String, "name": pl.String, "at_ns": pl.Int64, "value": pl.Int64})
+"""Values that hold from an instant on."""
 
 
 def cpu_key(cpu: pl.Expr) -> pl.Expr:

@@ -69,12 +69,12 @@ def _placed(rows: pl.DataFrame, names: Names) -> pl.DataFrame:
     )
     rows = rows.sort("group", "base", "start_ns", "end_ns", descending=[False, False, False, True])
     return pl.concat(
-        [_levels(lane) for lane in rows.partition_by("group", "base", maintain_order=True)]
+        [levels(lane) for lane in rows.partition_by("group", "base", maintain_order=True)]
         or [rows.with_columns(level=0)]
     )
 
 
-def _levels(lane: pl.DataFrame) -> pl.DataFrame:
+def levels(lane: pl.DataFrame) -> pl.DataFrame:
     """Return `lane` (by start, longest first) with `level`: the first sub-lane where each slice nests."""
     if bool((lane["start_ns"] >= lane["end_ns"].cum_max().shift(1).fill_null(0)).all()):
         return lane.with_columns(level=0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from whystall.tools.timeline.ftrace import heads as ftrace_heads
 from whystall.tools.timeline.ftrace import marks as ftrace_marks
+from whystall.tools.timeline.ftrace import outliers
 from whystall.tools.timeline.ftrace.events import Decoder
+from whystall.tools.timeline.ftrace.outliers import Edges
 
 _EXAMPLES = 5
 _LINE_FEEDS = 3  # within a name, that are undone
@@ -35,8 +36,8 @@ class Block:
     """The content of a block of lines.
 
     `tables`: rows of the tables that have some, in the order of the trace. `first`, `last`: the instants of each CPU's
-    first and last event. `start_ns`, `end_ns`: of all CPUs; `read`: events before any was left out, `events`: those
-    kept. `names`: `events.NAMES`; `threads`: `heads.THREADS`; `groups`: `events.GROUPS`. `head`, `tail`: comments
+    first and last event. `edges`: the earliest and latest instants of all CPUs; `read`: events before any was left out,
+    `events`: those kept. `names`: `events.NAMES`; `threads`: `heads.THREADS`; `groups`: `events.GROUPS`. `head`, `tail`: comments
     before the first and after the last event. `seconds`: whether instants are nanoseconds, not the tracer's own units;
     None without events.
     """
@@ -44,8 +45,7 @@ class Block:
     tables: dict[str, pl.DataFrame]
     first: dict[int, int]
     last: dict[int, int]
-    start_ns: int
-    end_ns: int
+    edges: Edges
     read_events: int
     events: int
     seconds: bool | None
@@ -86,7 +86,7 @@ def read(
     losses = _losses(events, marks.losses, cpus)
     if span_ns is not None:
         events = events.filter(pl.col("at_ns").is_between(*span_ns, closed="left"))
-    start, end = (_number(events.get_column("at_ns").min()), _number(events.get_column("at_ns").max()))
+    edges = outliers.edges(events.get_column("at_ns"))
     if cpus is not None:
         events = events.filter(pl.col("cpu").is_in(list(cpus)))
     content = decoder.read(events)
@@ -95,8 +95,7 @@ def read(
         tables=content.tables,
         first=dict(events.select(pl.col("cpu", "at_ns").filter(pl.col("cpu").is_first_distinct())).iter_rows()),
         last=dict(events.select(pl.col("cpu", "at_ns").filter(pl.col("cpu").is_last_distinct())).iter_rows()),
-        start_ns=start,
-        end_ns=end,
+        edges=edges,
         read_events=read_events,
         events=len(events),
         seconds=found.seconds if read_events else None,
@@ -110,10 +109,6 @@ def read(
         odd=len(unread),
         examples=[line[:1000] for line in unread.head(_EXAMPLES)],
     )
-
-
-def _number(value: Any) -> int:
-    return int(value or 0)
 
 
 def _row(events: pl.DataFrame, at: int) -> int:

@@ -39,6 +39,8 @@ def _state(text: str) -> str:
             return "I"
         letter = next((letter for bit, letter in enumerate(_STATE_BITS) if bits >> bit & 1), "R")
         return letter if letter != "R" or bits in (0, 256, 512, 1024, 2048, 4096) else "?"
+    if text == "D|N":  # TASK_NOLOAD, 4.2 to 4.13
+        return "I"
     first = text[0].replace("x", "X")
     return first if first == "R" or first in _STATE_BITS else "?"
 
@@ -93,6 +95,17 @@ def _block(parsed: pl.DataFrame) -> pl.DataFrame:
     return parsed.select("event", "phase", "device", "operation", sector=pl.col("sector").fill_null(-1), bytes=size)
 
 
+_MARKS = {"B": "begin", "E": "end", "C": "counter", "S": "async_begin", "F": "async_end", "I": "instant"}
+
+
+def _markers(parsed: pl.DataFrame) -> pl.DataFrame:
+    kind = pl.col("mark").replace_strict(_MARKS, return_dtype=pl.String)
+    text = pl.col("text").fill_null("")
+    return parsed.select(
+        "event", kind=kind, pid=pl.col("of").fill_null(-1), name=text, value=pl.col("value").fill_null(-1)
+    )
+
+
 def of_the_row(family: Family) -> dict[str, pl.Expr]:
     """Return columns of the table that are not in the payload alone."""
     if family is payloads.SWITCH:
@@ -115,5 +128,6 @@ TABLE_OF: dict[Family, tuple[str, Callable[[pl.DataFrame], pl.DataFrame]]] = {
     payloads.TASK: ("tasks", _tasks),
     payloads.POWER: ("power", _power),
     payloads.BLOCK: ("block", _block),
+    payloads.MARKER: ("markers", _markers),
 }
 """The table of each family, and its columns that are in the payload, from what `Family.parse` gives."""

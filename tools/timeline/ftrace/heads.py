@@ -310,7 +310,7 @@ def _matched(lines: pl.DataFrame, pattern: str) -> list[Heads]:
         tid=_integer("tid"),
         cpu=_integer("cpu"),
         context=_bytes(pl.col("flags").cast(pl.Binary).bin.slice(2, 1), pl.UInt8),
-        start=_bytes(pl.col("event").cast(pl.Binary).bin.slice(0, 8), pl.UInt64),
+        start=_bytes(pl.col("event").str.pad_end(8, "\0").cast(pl.Binary).bin.slice(0, 8), pl.UInt64),
     )
     threads = matched.select("row", "at_ns", "tid", "comm", pid="tgid").filter(pl.col("tid").is_first_distinct())
     return [

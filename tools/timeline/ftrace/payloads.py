@@ -19,6 +19,8 @@ EVENT = pl.col("event")
 _NUMBER, _CPU = r"[0-9]{1,9}", r"[0-9]{1,5}"
 _SIGNED = rf"-?{_NUMBER}"
 _WORD = "[0-9A-Za-z_]+"
+# Fields that vendors' kernels add at the end: `state=W`, `expeller_type=0`.
+_MORE = "(?: [a-z_]+=[^ ]*)*"
 _INTEGERS = ("of", "prio", "next", "next_prio", "success", "target", "from", "to", "vector", "other", "about", "nr")
 _LONG = ("bytes", "sector", "sectors", "result", "value")
 _HEX = ("arg0", "arg1", "arg2", "clone", "result_hex")
@@ -154,42 +156,50 @@ def _bytes(names: Iterable[str]) -> str:
 
 _PREV = rf"prev_comm=(?P<comm>.*?) prev_pid=(?P<of>{_NUMBER}) prev_prio=(?P<prio>{_SIGNED})"
 _STATE = "(?P<state>[^ ]+)"
-_NEXT = rf"(?P<next_comm>.*?) next_pid=(?P<next>{_NUMBER}) next_prio=(?P<next_prio>{_SIGNED}) *$"
+_NEXT = rf"(?P<next_comm>.*?) next_pid=(?P<next>{_NUMBER}) next_prio=(?P<next_prio>{_SIGNED}){_MORE} *$"
 # sched_switch: prev_comm=train prev_pid=4711 prev_prio=120 prev_state=S ==> next_comm=sh next_pid=99 next_prio=120
+# sched_switch: task train:4711 [120] (S) ==> swapper/1:0 [120]  (before 2.6.35)
 # sched_switch: train:4711 [120] S ==> swapper/1:0 [120]  (trace-cmd)
 SWITCH = Family(
     ("sched_sw",),
     _one("sched_switch"),
     (
-        rf"(?s)^sched_switch: +{_PREV} prev_state={_STATE} (?:==> )?next_comm={_NEXT}",
+        rf"(?s)^sched_switch: +{_PREV} prev_state={_STATE} +(?:==> )?next_comm={_NEXT}",
+        rf"(?s)^sched_switch: +task (?P<comm>.*?):(?P<of>{_NUMBER}) \[(?P<prio>{_SIGNED})\] \((?P<state>[^ )]+)\) ==> "
+        rf"(?P<next_comm>.*?):(?P<next>{_NUMBER}) \[(?P<next_prio>{_SIGNED})\] *$",
         rf"(?s)^sched_switch: +(?P<comm>.*?):(?P<of>{_NUMBER}) \[(?P<prio>{_SIGNED})\] (?P<short>[^ ]+) ==> "
         rf"(?P<next_comm>.*?):(?P<next>{_NUMBER}) \[(?P<next_prio>{_SIGNED})\] *$",
     ),
-    (" ==> next_comm=", (" prev_state=", rf"(?s)^sched_switch: +{_PREV}$", f"^{_STATE}$"), rf"(?s)^{_NEXT}"),
+    (" ==> next_comm=", (" prev_state=", rf"(?s)^sched_switch: +{_PREV}$", f"^{_STATE} *$"), rf"(?s)^{_NEXT}"),
 )
 _WOKEN = (
     rf"(?s)^sched_(?P<kind>waking|wakeup|wakeup_new): +comm=(?P<comm>.*?) pid=(?P<of>{_NUMBER}) "
     rf"prio=(?P<prio>{_SIGNED})(?: success=(?P<success>[0-9]))?"
 )
 # sched_wakeup: comm=train pid=4711 prio=120 target_cpu=001
+# sched_wakeup: task train:4711 [120] success=1 [001]  (before 2.6.35)
 # sched_waking: train:4711 [120] CPU:001  (trace-cmd)
 WAKE = Family(
     ("sched_wa",),
     _one("sched_waking", "sched_wakeup", "sched_wakeup_new"),
     (
-        rf"{_WOKEN}(?: target_cpu=(?P<target>{_CPU}))? *$",
+        rf"{_WOKEN}(?: (?:target_cpu=|CPU:)(?P<target>{_CPU}){_MORE})? *$",
+        rf"{_WOKEN} \[(?P<target>{_CPU})\] *$",
+        rf"(?s)^sched_(?P<kind>waking|wakeup|wakeup_new): +task (?P<comm>.*?):(?P<of>{_NUMBER}) \[(?P<prio>{_SIGNED})\]"
+        rf"(?: success=(?P<success>[0-9]))? \[(?P<target>{_CPU})\] *$",
         rf"(?s)^sched_(?P<kind>waking|wakeup|wakeup_new): +(?P<comm>.*?):(?P<of>{_NUMBER}) \[(?P<prio>{_SIGNED})\]"
-        rf"(?: success=(?P<success>[0-9]))?(?: CPU:(?P<target>{_CPU}))?(?: Latency: .*)? *$",
+        r"(?: ?<CANT FIND FIELD success>)?(?: success=(?P<success>[0-9]))?"
+        rf"(?: CPU:(?P<target>{_CPU}))?(?: Latency: .*)? *$",
     ),
-    (" target_cpu=", rf"{_WOKEN}$", rf"^(?P<target>{_CPU}) *$"),
+    (" target_cpu=", rf"{_WOKEN}$", rf"^(?P<target>{_CPU}){_MORE} *$"),
 )
-_MOVED = rf"(?s)^sched_migrate_task: +comm=(?P<comm>.*?) pid=(?P<of>{_NUMBER}) prio={_SIGNED}"
+_MOVED = rf"(?s)^sched_migrate_task: +comm=(?P<comm>.*?) pid=(?P<of>{_NUMBER}) prio={_SIGNED}(?: load=[0-9]+)?"
 # sched_migrate_task: comm=train pid=4711 prio=120 orig_cpu=1 dest_cpu=2
 MIGRATE = Family(
     ("sched_mi",),
     _one("sched_migrate_task"),
-    (rf"{_MOVED} orig_cpu=(?P<from>{_CPU}) dest_cpu=(?P<to>{_CPU}) *$",),
-    (" orig_cpu=", rf"{_MOVED}$", rf"^(?P<from>{_CPU}) dest_cpu=(?P<to>{_CPU}) *$"),
+    (rf"{_MOVED} orig_cpu=(?P<from>{_CPU}) dest_cpu=(?P<to>{_CPU}){_MORE} *$",),
+    (" orig_cpu=", rf"{_MOVED}$", rf"^(?P<from>{_CPU}) dest_cpu=(?P<to>{_CPU}){_MORE} *$"),
 )
 # softirq_entry: vec=1 [action=TIMER]
 # irq_handler_entry: irq=35 name=nvme0q1
@@ -197,8 +207,10 @@ INTERRUPT = Family(
     ("irq_hand", "softirq_"),
     _one(r"irq_handler_e(?:ntry|xit)", "softirq_e(?:ntry|xit)"),
     (
-        rf"^(?P<soft>softirq)_(?P<edge>entry|exit): +vec=(?P<vector>{_NUMBER})(?: \[action=(?P<name>[^]]*)\])? *$",
-        rf"(?s)^irq_handler_(?P<edge>entry|exit): +irq=(?P<vector>{_NUMBER}) (?:name=(?P<name>.*?)|ret={_WORD}) *$",
+        rf"^(?P<soft>softirq)_(?P<edge>entry|exit): +(?:vec|softirq)=(?P<vector>{_NUMBER})"
+        r"(?: \[?action=(?P<name>[^] ]*)\]?)? *$",
+        rf"(?s)^irq_handler_(?P<edge>entry|exit): +irq=(?P<vector>{_NUMBER}) "
+        rf"(?:(?:name|handler)=(?P<name>.*?)|ret(?:urn)?={_WORD}) *$",
     ),
 )
 # sys_enter: NR 202 (7f2c, 80, 0, 0, 0, 0)
@@ -244,7 +256,7 @@ TASK = Family(
 POWER = Family(
     ("cpu_idle", "cpu_freq"),
     _one("cpu_idle", "cpu_frequency"),
-    (rf"^cpu_(?P<kind>idle|frequency): +state=(?P<value>[0-9]{{1,20}}) cpu_id=(?P<about>{_CPU}) *$",),
+    (rf"^cpu_(?P<kind>idle|frequency): +state=(?P<value>[0-9]{{1,20}}) cpu_id=(?P<about>{_CPU}){_MORE} *$",),
 )
 # block_rq_issue: 259,0 R 131072 () 41943040 + 256 [train]
 BLOCK = Family(
@@ -255,3 +267,18 @@ BLOCK = Family(
         r"(?: (?P<bytes>[0-9]{1,18}))? \(.*?\) (?P<sector>[0-9]{1,20}) \+ (?P<sectors>[0-9]{1,18}) .*\[.*\] *$",
     ),
 )
+_MARK = r"(?s)^(?:0|print|tracing_mark_write): +(?:tracing_mark_write: +)?"
+# tracing_mark_write: B|4711|load batch
+# print:                tracing_mark_write: C|4711|queued|3  (trace-cmd)
+# 0: E  (before 3.2)
+MARKER = Family(
+    ("tracing_", "print:", "0: "),
+    "(?:[^\\s\\S])",  # any other message is an event without a table
+    (
+        rf"{_MARK}(?P<mark>[BI])\|(?P<of>{_NUMBER})?\|(?P<text>.*?)\s*$",
+        rf"{_MARK}(?P<mark>E)(?:\|(?P<of>{_NUMBER})?(?:\|.*)?)?\s*$",
+        rf"{_MARK}(?P<mark>C)\|(?P<of>{_NUMBER})?\|(?P<text>.+?)\|(?P<value>-?[0-9]{{1,18}})(?:\.[0-9]+)?(?:\|.*)?\s*$",
+        rf"{_MARK}(?P<mark>[SF])\|(?P<of>{_NUMBER})?\|(?P<text>.*?)\|(?P<value>-?[0-9]{{1,18}})(?:\|.*)?\s*$",
+    ),
+)
+"""Messages in the form of Android's atrace (system/core, libcutils/trace-dev.cpp)."""

@@ -23,6 +23,7 @@ from whystall.tools.timeline.ftrace.block import Block, Loss
 from whystall.tools.timeline.ftrace.events import Decoder
 from whystall.tools.timeline.ftrace.holes import unseen_holes
 from whystall.tools.timeline.ftrace.names import names_table
+from whystall.tools.timeline.ftrace.outliers import usual_span
 from whystall.tools.timeline.ftrace.source import Source
 from whystall.tools.timeline.sched import TABLES, Odd, SchedTrace
 
@@ -121,17 +122,21 @@ def _trace(source: Source, blocks: list[Block], chosen: frozenset[int] | None) -
     blocks = [block for block in blocks if block.seconds == units]
     if not any(block.read_events for block in blocks):
         raise ToolError(ErrorCode.BAD_TRACE, f"{source.path.name} holds no event of a kernel trace", source.remedy)
-    start = min((block.start_ns for block in blocks if block.events), default=0)
-    end = max((block.end_ns for block in blocks if block.events), default=0)
+    count = sum(block.events for block in blocks)
+    start, end, far = usual_span([block.edges for block in blocks], count if units else 0)
     others = sum((block.others for block in blocks), Counter[str]())
     holes = _holes(blocks, start, end)
     tables = {name: _table(name, blocks) for name in TABLES if name not in ("holes", "names", "clocks")}
+    if far:
+        usual = pl.col("at_ns").is_between(start, end)
+        tables = {name: table.filter(usual) for name, table in tables.items()}
+        holes = holes.with_columns(pl.col("start_ns", "end_ns").clip(start, end))
     tables["tasks"] = _births_once(tables["tasks"])
     tables["syscalls"] = _calls_once(tables["syscalls"])
     if not comments.filtered:  # else the other processes' switches are missing on purpose
         holes = pl.concat([holes, unseen_holes(tables["switches"], _contexts(tables))])
     tables["holes"] = holes.sort("start_ns", maintain_order=True)
-    tables["names"] = names_table(blocks)
+    tables["names"] = names_table(blocks).with_columns(pl.col("at_ns").clip(start, end))
     tables["clocks"] = pl.DataFrame([vars(point) for point in comments.points], schema=TABLES["clocks"])
     seen = {cpu for block in blocks for cpu in block.first} | {loss.cpu for block in blocks for loss in block.losses}
     traced = {*comments.cpus, *seen}
@@ -143,7 +148,7 @@ def _trace(source: Source, blocks: list[Block], chosen: frozenset[int] | None) -
         clock=comments.clock or ("" if units else COUNTER),
         others={clean(name): count for name, count in others.most_common(_OTHERS)},
         odd=Odd(odd, tuple(clean(line, 200) for line in examples[:_EXAMPLES])),
-        notes=_notes(comments, blocks, source),
+        notes=(*_notes(comments, blocks, source), *_far_off(far, start, end, count)),
     )
 
 
@@ -236,6 +241,14 @@ def _notes(comments: ftrace_marks.Header, blocks: list[Block], source: Source) -
             if lost > placed[cpu]:
                 notes.append(("events_lost", f"{lost - placed[cpu]} of CPU {cpu}, at unknown times"))
     return tuple(notes)
+
+
+def _far_off(far: list[int], start: int, end: int, count: int) -> list[tuple[str, str]]:
+    if not far:
+        return []
+    at = ", ".join(f"{one / 1e9:.6f} s" for one in far)
+    hours = min(max(start - one, one - end) for one in far) / 3.6e12
+    return [("far_off", f"{len(far)} of {count} events, at {at}: {hours:.3g} h away from all others")]
 
 
 def _available() -> int:

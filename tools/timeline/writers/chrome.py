@@ -1,10 +1,10 @@
 """Write a drawing in Chrome's Trace Event Format, for MindStudio Insight, the Perfetto UI and chrome://tracing.
 
 Google, "Trace Event Format" (2016): ``X`` complete events, ``M`` metadata, ``s``/``f`` flows bound to the slice around
-them, ``i`` instants; ``ts`` and ``dur`` in microseconds, here with all three decimals. Where doubles cannot hold them
-(`beyond_doubles`: on the wall clock) they are strings, as in Ascend's own profiles, which MindStudio reads as integers.
-Perfetto's importer reads both forms as doubles: an instant is then off by up to 125 ns, and it drops slices that seem
-to overlap (observed in version 52): for it there is `writers.perfetto`.
+them, ``i`` instants, ``C`` counters; ``ts`` and ``dur`` in microseconds, here with all three decimals. Where doubles
+cannot hold them (`beyond_doubles`: on the wall clock) they are strings, as in Ascend's own profiles, which MindStudio
+reads as integers. Perfetto's importer reads both forms as doubles: an instant is then off by up to 125 ns, and it drops
+slices that seem to overlap (observed in version 52): for it there is `writers.perfetto`.
 """
 
 from __future__ import annotations
@@ -66,6 +66,15 @@ def _lines(drawing: Drawing) -> Iterator[pl.Series]:
             "args",
         )
         yield batch.join(lanes, on="lane", maintain_order="left").select(line).to_series()
+    for batch in drawing.counters.iter_slices(_BATCH):
+        line = joined(
+            '{"ph":"C","name":%,"pid":%,"ts":%,"args":{"value":%}}',
+            json_text(pl.col("name")),
+            json_text(pl.col("group")),
+            _time("at_ns", quoted),
+            pl.col("value").cast(pl.String),
+        )
+        yield batch.select(line).to_series()
     flows = drawing.flows.with_row_index("id", offset=1)
     for phase, end in (('"s"', "from"), ('"f","bp":"e"', "to")):
         line = joined(

@@ -25,7 +25,7 @@ from whystall.tools.timeline.writers import ftrace_lines as ftrace_write_lines
 _ROWS = 400_000
 """Events per batch of text."""
 _CAPTURE = "# whystall: "
-_EVENTS = ("switches", "wakeups", "migrations", "interrupts", "syscalls", "tasks", "power", "block")
+_EVENTS = ("switches", "wakeups", "migrations", "interrupts", "syscalls", "tasks", "power", "block", "markers")
 
 
 def write(trace: SchedTrace, path: Path, *, cpus: Collection[int] | None = None, unseen_as_lost: bool = False) -> int:

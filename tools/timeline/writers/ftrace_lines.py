@@ -11,6 +11,7 @@ from whystall.tools.timeline.sched import SchedTrace
 
 LINES = pl.Schema({"at_ns": pl.Int64, "rank": pl.Int32, "line": pl.String})
 """`rank`: the order at one instant."""
+_LETTERS = {"begin": "B", "end": "E", "counter": "C", "async_begin": "S", "async_end": "F", "instant": "I"}
 Tables = Mapping[str, pl.DataFrame]
 _U64 = (1 << 64) - 1
 # TRACE_FLAG_*: irqs off, need resched, context, preempt depth, migration disabled
@@ -20,7 +21,7 @@ _EVENTS = {"waking": "sched_waking", "wakeup": "sched_wakeup", "new": "sched_wak
 
 def lines(tables: Tables, names: Names, groups: bool) -> list[pl.DataFrame]:
     """Return `LINES` of all events. `groups`: with the column of thread groups."""
-    events = (_tasks, _migrations, _wakeups, _syscalls, _block, _interrupts, _power, _switches)
+    events = (_tasks, _migrations, _wakeups, _syscalls, _block, _interrupts, _power, _markers, _switches)
     return [_finished(build(tables, names), names, rank, groups) for rank, build in enumerate(events, 1)]
 
 
@@ -177,3 +178,21 @@ def _block(tables: Tables, names: Names) -> pl.DataFrame:
     asked = joined("block_rq_%: % % % () % + % [%]", "phase", "device", operation, _n("bytes"), sector, sectors, "comm")
     event = pl.when(pl.col("phase") == "complete").then(done).otherwise(asked)
     return rows.select("at_ns", "cpu", running="tid", flags=_flags(), event=event)
+
+
+def marker() -> pl.Expr:
+    """Return a row of the table ``markers`` as the program wrote it."""
+    pid = pl.when(pl.col("pid") >= 0).then(_n("pid")).otherwise(pl.lit(""))
+    letter = pl.col("kind").replace_strict(_LETTERS, return_dtype=pl.String)
+    valued = pl.col("kind").is_in(["counter", "async_begin", "async_end"])
+    value = pl.when(valued).then(joined("|%", _n("value"))).otherwise(pl.lit(""))
+    return (
+        pl.when(pl.col("kind") == "end")
+        .then(joined("E|%", pid))
+        .otherwise(joined("%|%|%%", letter, pid, "name", value))
+    )
+
+
+def _markers(tables: Tables, names: Names) -> pl.DataFrame:
+    event = joined("tracing_mark_write: %", marker())
+    return tables["markers"].select("at_ns", "cpu", running="tid", flags=_flags(), event=event)

@@ -56,6 +56,10 @@ def write(drawing: Drawing, path: Path, switches: Iterable[pl.DataFrame] = ()) -
             )
             _insert(database, _SLICE, rows)
         _write_flows(database, drawing)
+        counters = drawing.counters.select(
+            "name", "group", "at_ns", cat=pl.lit("marker"), args=json_object(value=pl.col("value").cast(pl.String))
+        )
+        _insert(database, "INSERT INTO counter (name, pid, timestamp, cat, args) VALUES (?,?,?,?,?)", counters)
         database.executescript(_INDICES)
         count: int = database.execute("SELECT count(*) FROM slice").fetchone()[0]
         database.commit()

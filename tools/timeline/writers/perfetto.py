@@ -114,7 +114,7 @@ def _of_cpus(trace: SchedTrace, cpus: set[int]) -> SchedTrace:
     threads = pl.concat([switches["prev_tid"], switches["next_tid"]]).unique().implode()
     of_threads = pl.col("tid").is_in(threads)
     kept = {"holes": there | (pl.col("cpu") < 0)}
-    kept |= dict.fromkeys(("wakeups", "migrations", "tasks", "syscalls"), of_threads)
+    kept |= dict.fromkeys(("wakeups", "migrations", "tasks", "syscalls", "markers"), of_threads)
     kept |= dict.fromkeys(("switches", "interrupts", "power"), there)
     return replace(
         trace, tables={**trace.tables, **{name: trace.table(name).filter(rows) for name, rows in kept.items()}}

@@ -14,6 +14,7 @@ from whystall.tools.files.protobuf import message, number, text, varint
 from whystall.tools.timeline.drawing.names import Names
 from whystall.tools.timeline.lanes import build as lanes
 from whystall.tools.timeline.sched import SchedTrace
+from whystall.tools.timeline.writers.ftrace_lines import marker
 
 BUNDLE_EVENTS = 4_000
 _FLAGS = {"task": 0, "hardirq": 0x08, "softirq": 0x10, "nmi": 0x40}
@@ -46,7 +47,7 @@ class Bodies:
 def collect(trace: SchedTrace, inserted: pl.DataFrame, names: Names, bodies: Bodies) -> pl.DataFrame:
     """Return cpu, at_ns, body of all events and of the `inserted` switches, by CPU and instant, switches last."""
     frames = [*_tasks(trace, names, bodies), _migrations(trace, names, bodies), *_wakeups(trace, names, bodies)]
-    frames += [_interrupts(trace, bodies), _syscalls(trace, bodies), _power(trace, bodies)]
+    frames += [_interrupts(trace, bodies), _syscalls(trace, bodies), _power(trace, bodies), _markers(trace, bodies)]
     frames += [_switches(trace.table("switches"), names, bodies), _switches(inserted, names, bodies)]
     return pl.concat(frames).sort("cpu", "at_ns", maintain_order=True)
 
@@ -159,6 +160,15 @@ def _power(trace: SchedTrace, bodies: Bodies) -> pl.DataFrame:
 
     rows = trace.table("power").filter(pl.col("kind").is_in(["idle", "frequency"]))
     return bodies.add(rows, ["cpu", "kind", "value"], encode)
+
+
+def _markers(trace: SchedTrace, bodies: Bodies) -> pl.DataFrame:
+    """Return `PrintFtraceEvent`, whose text Perfetto parses itself."""
+
+    def encode(tid: int, words: str) -> bytes:
+        return _body(tid, 5, text(2, words + "\n"))
+
+    return bodies.add(trace.table("markers").with_columns(words=marker()), ["tid", "words"], encode)
 
 
 def _tasks(trace: SchedTrace, names: Names, bodies: Bodies) -> Iterable[pl.DataFrame]:
