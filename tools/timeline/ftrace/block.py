@@ -36,10 +36,10 @@ class Block:
     """The content of a block of lines.
 
     `tables`: rows of the tables that have some, in the order of the trace. `first`, `last`: the instants of each CPU's
-    first and last event. `edges`: the earliest and latest instants of all CPUs; `read`: events before any was left out,
-    `events`: those kept. `names`: `events.NAMES`; `threads`: `heads.THREADS`; `groups`: `events.GROUPS`. `head`, `tail`: comments
-    before the first and after the last event. `seconds`: whether instants are nanoseconds, not the tracer's own units;
-    None without events.
+    first and last event. `edges`: the earliest and latest instants of all CPUs; `read_events`: before any was left out,
+    `events`: those kept. `names`: `events.NAMES`; `threads`: `heads.THREADS`; `groups`: `events.GROUPS`. `head` and
+    `tail`: comments before the first and after the last event. `seconds`: whether instants are nanoseconds, not the
+    tracer's own units; None without events.
     """
 
     tables: dict[str, pl.DataFrame]

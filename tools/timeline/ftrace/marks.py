@@ -22,8 +22,8 @@ _LOSS = (
     r"^CPU:(?P<cpu>\d{1,5}) \[(?:(?P<lost>\d{1,15}) )?EVENTS DROPPED\]\s*$",
     r"^#+ CPU (?P<cpu>\d{1,5}) buffer started #+\s*$",
 )
-# trace-cmd's first line, and stacks.
-_HARMLESS = r"^(?:CPU \d+ is empty|version = .*|cpus=\d+|\s*=>\s.*|\s*)$"
+# trace-cmd's first lines, atrace's, and stacks.
+_HARMLESS = r"^(?:CPU \d+ is empty|version = .*|cpus=\d+|capturing trace\.\.\..*|TRACE:|\s*=>\s.*|\s*)$"
 LOSSES = pl.Schema({"row": pl.get_index_type(), "cpu": pl.Int32, "lost": pl.Int64, "began": pl.Boolean})
 
 

@@ -6,6 +6,7 @@ A page of systrace ends with ``dummy-0000 [000] 0.0: 0: trace_event_clock_sync: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import polars as pl
@@ -42,7 +43,7 @@ def usual_span(parts: Sequence[Edges], count: int) -> tuple[int, int, list[int]]
     if not low:
         return 0, 0, []
     ordered = all(part.ordered for part in parts)
-    ordered &= all(one.high[-1] <= other.low[0] for one, other in zip(parts, parts[1:], strict=False))
+    ordered &= all(one.high[-1] <= other.low[0] for one, other in pairwise(parts))
     most = min(1 if ordered else max(1, min(EDGE - 1, count // _SHARE)), count - _KEPT)
     for left_out in range(1, most + 1):
         for early in range(left_out + 1):

@@ -1,20 +1,19 @@
-"""Read a trace's text in blocks of whole lines: plain, gzip or in a systrace page."""
+"""Read a trace's text in blocks of whole lines: plain, packed, or in a page of systrace."""
 
 from __future__ import annotations
 
 import gzip
 import os
-import re
 import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.timeline.ftrace.wrapped import BEGIN, Ahead, Stream, is_page, sections, unwrapped
 
 BLOCK = 4 << 20
 """Bytes read at once: few enough for a CPU's cache."""
@@ -22,18 +21,8 @@ TOGETHER = 4
 """Blocks handed on together: enough for columns to pay."""
 
 _GZIP = b"\x1f\x8b"
-_HTML = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
-_SECTION = re.compile(rb'<script[^<>]{0,256}class="trace-data"[^<>]{0,256}>|linuxPerfData = "\\')
-_SECTION_END = re.compile(rb'</script>|^";', re.MULTILINE)
 # One of them is in no line, so that a reader of separated columns takes each line as one.
 _SEPARATORS = [bytes([code]) for code in range(1, 32) if code not in b"\t\n\r"]
-
-
-class Stream(Protocol):
-    """A source of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
 
 
 @dataclass
@@ -89,14 +78,22 @@ class Source:
                 raise _unreadable(self.path, error) from error
 
     def _unwrapped(self, raw: _Bounded) -> Iterator[tuple[bytes, int]]:
-        lines = _lines(_Unpacked(raw, self) if raw.peek(2) == _GZIP else raw, self)
-        first = next(lines, (b"", 0))
-        blocks = _chain(first, lines)
-        if _HTML.match(first[0]):
-            blocks = _sections(blocks)
+        stream: Stream = raw
+        begin = raw.peek(BEGIN)
+        if begin.startswith(_GZIP):
+            stream = ahead = Ahead(_Unpacked(raw, self))
+            begin = ahead.begin
+        stream = unwrapped(stream, begin, self.path.name)
+        blocks = _lines(stream, self)
+        if is_page(begin):
+            self.remedy = "give the page that systrace wrote, or the text; of another page the trace it was made from"
+            blocks = sections(blocks)
         for block, end in blocks:
             self.share = raw.done / self.size if self.size else 1.0
             yield _decoded(block, end)
+        if is_page(begin):
+            self.dropped.clear()  # the end of the page
+        self.cut = self.cut or getattr(stream, "cut", False)
 
 
 class _Bounded:
@@ -112,9 +109,10 @@ class _Bounded:
         return self._ahead
 
     def read(self, size: int = BLOCK) -> bytes:
-        data, self._ahead = self._ahead, b""
-        # None: the tracer's pipe is empty for now
-        data += self._file.read(min(size, self._left) - len(data)) or b""
+        size = min(size, self._left)
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        if len(data) < size:  # None: the tracer's pipe is empty for now
+            data += self._file.read(size - len(data)) or b""
         self._left -= len(data)
         self.done += len(data)
         return data
@@ -197,39 +195,13 @@ def _fill(stream: Stream, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    if first[1]:
-        yield first
-    yield from rest
-
-
-def _sections(blocks: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    """Yield the parts of a systrace page that hold ftrace's text, which begins with a comment."""
-    inside = trace = False
-    for block, length in blocks:
-        at = 0
-        while at < length:
-            if not inside:
-                begin = _SECTION.search(block, at, length)
-                if begin is None:
-                    break
-                at, inside, trace = begin.end(), True, False
-            finish = _SECTION_END.search(block, at, length)
-            text = block[at : finish.start() if finish else length].replace(b"\\n\\\n", b"\n")
-            trace = trace or text.lstrip().startswith(b"#")
-            if trace and text.strip():
-                text += b"" if text.endswith(b"\n") else b"\n"
-                yield text, len(text)
-            if finish is None:
-                break
-            at, inside = finish.end(), False
-
-
 def _decoded(block: bytes, end: int) -> tuple[bytes, int]:
     ascii_, carriage = block.isascii(), b"\r" in block  # searching for one byte is much faster than for two
     if ascii_ and not carriage:
         return block, end
-    block = block[:end].replace(b"\r\n", b"\n") if carriage else block[:end]
+    block = block[:end]
+    if carriage:  # adb shell on Windows writes two of them
+        block = block.replace(b"\r\r\n", b"\n").replace(b"\r\n", b"\n")
     if not ascii_:
         try:
             block.decode()
