@@ -45,16 +45,12 @@ def draw(markers: pl.DataFrame, names: Names, end_ns: int) -> Picture:
     counters = rows.filter(pl.col("kind") == "counter").select(
         "at_ns", "value", group=pl.lit(MARKER_GROUP), name=pl.format("{} ({})", "name", "pid")
     )
-    return Picture(
-        shape(lanes.select("lane", "label", group=pl.lit(MARKER_GROUP), key="label"), LANES),
-        *(
-            shape(
-                one.join(lanes, on=["key", "level"], maintain_order="left").with_columns(cat=pl.lit("marker")), SLICES
-            )
-            for one in (placed, instants)
-        ),
-        shape(counters, COUNTERS),
-    )
+    drawn = [
+        shape(one.join(lanes, on=["key", "level"], maintain_order="left").with_columns(cat=pl.lit("marker")), SLICES)
+        for one in (placed, instants)
+    ]
+    lanes = shape(lanes.select("lane", "label", group=pl.lit(MARKER_GROUP), key="label"), LANES)
+    return Picture(lanes, drawn[0], drawn[1], shape(counters, COUNTERS))
 
 
 def _sections(rows: pl.DataFrame, end_ns: int) -> pl.DataFrame:

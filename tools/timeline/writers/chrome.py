@@ -19,7 +19,7 @@ from whystall.tools.timeline.drawing.names import joined, json_text, microsecond
 
 _EXACT_NS = 1 << 53
 """Beyond, a double has no nanoseconds: after 104 days, and on the wall clock."""
-_BATCH = 200_000
+_BATCH = 25_000
 
 
 def write(drawing: Drawing, out: IO[bytes]) -> int:

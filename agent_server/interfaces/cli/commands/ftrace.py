@@ -11,7 +11,6 @@ from typing import Annotated, Literal, Optional
 
 import typer
 
-from whystall.agent_server.conversion.ftrace_capture import capture, capture_with_bpf
 from whystall.agent_server.conversion.traces import convert_file
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
@@ -90,6 +89,9 @@ def record(
     lang: LangOption = "en",
 ) -> None:
     """Record scheduling events of the kernel into a file; Ctrl-C ends it well."""
+    # loads all engines, which converting does not need
+    from whystall.agent_server.conversion.ftrace_capture import capture, capture_with_bpf
+
     pids = _pids(pid)
     options = RecordOptions(
         cpus=parse_cpus(cpu),
