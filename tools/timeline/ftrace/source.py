@@ -119,7 +119,8 @@ class _Bounded:
 
     def back(self, size: int) -> None:
         """Give the last bytes again; of a file."""
-        self._file.seek(-size, os.SEEK_CUR)  # type: ignore[attr-defined]
+        self._file.seek(-size - len(self._ahead), os.SEEK_CUR)  # type: ignore[attr-defined]
+        self._ahead = b""
         self._left += size
         self.done -= size
 
