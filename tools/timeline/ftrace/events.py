@@ -155,7 +155,8 @@ def _families(events: pl.DataFrame) -> dict[Family | None, list[int]]:
 
 def _unreadable(unread: list[pl.DataFrame], strange: pl.DataFrame) -> tuple[pl.DataFrame, Counter[str]]:
     """Return known events that could not be read, and the number of each other event."""
-    named = pl.concat(unread).with_columns(name=EVENT.str.extract(r"^([^\s:(]+)", 1).fill_null(""))
+    name = EVENT.str.extract(r"^([^\s:(]+)", 1).fill_null("")
+    named = pl.concat(unread).with_columns(name=name.replace("0", "tracing_mark_write"))  # its name before 3.2
     known_events = pl.col("name").str.contains("^(?:" + "|".join(family.names for family in TABLE_OF) + ")$")
     count = Counter(named.filter(~known_events).get_column("name").to_list()) if len(named) else Counter[str]()
     if len(strange):
