@@ -85,7 +85,7 @@ BLIND_SPOTS = frozenset(
         "ranks_missing",  # ranks of the job that no trace is of; detail: which
         "ranks_unread",  # traces of ranks that could not be read; detail: which, and why
         "ranks_guessed",  # traces without rank numbers, numbered in the order of their names; detail: how many
-        "other_time",  # ranks of one host were traced at different times: of different runs, maybe; detail: which
+        "other_time",  # ranks were recorded at times too far apart: of different runs, maybe; detail: which
         "ranks_unheard",  # their traces lack operations in every step: not judged; detail: which
         "no_collectives",  # nothing in the traces synchronises the ranks
         "unmatched",  # operations that were not found on all their ranks; detail: how many

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from flight_dumps import Rank, write
 from whystall.tools.ranks.hangs.find import (
     ALL_ENTERED,
     DEADLOCK,
+    DUMPS_EMPTY,
     MEMBERS_UNKNOWN,
+    NO_ENTRY,
     OTHER_ORDER,
     RANKS_MISSING,
     Hangs,
@@ -209,6 +212,71 @@ def test_a_rank_that_never_entered_anything(tmp_path: Path) -> None:
     assert (answer.roots, answer.rows[0].entered) == ((0,), "1-3")
 
 
+def open_only(ranks: Sequence[Rank], seq: int = 71) -> list[Rank]:
+    """Dumps of open operations only: all but rank 2 are in number `seq`, minutes apart, and share nothing finished."""
+    for one in ranks:
+        one.entries = []
+        one.counts("0", seq - 1, seq - 1)
+        if one.rank != 2:
+            one.does("0", state="scheduled", seq=seq, after_ms=60_000 * one.rank).counts("0", seq, seq - 1)
+    return list(ranks)
+
+
+def test_dumps_of_open_operations_only_are_of_one_job_by_their_groups(tmp_path: Path) -> None:
+    """They neither overlap in time nor share a finished operation; rank 2 has nothing open, so it has no time."""
+    recording = gather(write(tmp_path, *open_only(four())), jobs=1)
+    assert recording.manifest.window_ns == pytest.approx(180e9, rel=0.01)
+    assert [spot.code for spot in recording.manifest.collectors["ranks"].not_seen] == ["starts_unknown"]
+    assert hangs(job_of(recording)).roots == (2,)
+
+
+def test_dumps_of_clocks_hours_apart(tmp_path: Path) -> None:
+    """The hang is found without the clocks; how long the ranks wait is not."""
+    ranks = open_only(four())
+    ranks[3].entries[0]["time_created_ns"] += 5 * 3600 * 10**9
+    recording = gather(write(tmp_path, *ranks), jobs=1)
+    assert ("other_time", "rank 3") in [(s.code, s.detail) for s in recording.manifest.collectors["ranks"].not_seen]
+    answer = hangs(job_of(recording))
+    assert (answer.roots, [row.waiting_s for row in answer.rows]) == ((2,), [None])
+
+
+def test_an_empty_dump_is_no_evidence_where_the_others_have_counters(tmp_path: Path) -> None:
+    ranks = open_only(four())
+    ranks[2].status = {}
+    answer = found(tmp_path, *ranks)
+    assert (answer.findings, answer.accused, answer.reasons) == ([], (), (NO_ENTRY,))
+    (row,) = answer.rows
+    assert (row.entered, row.not_entered, row.unknown, row.no_dump) == ("0-1, 3", "", "2", "")
+    for one in ranks:  # a recorder without counters: then rank 2 has nothing open
+        one.status = {}
+    assert found(tmp_path, *ranks).roots == (2,)
+    ranks[2].groups = {}  # nor groups: its recorder was switched off
+    assert found(tmp_path, *ranks).reasons == (NO_ENTRY,)
+
+
+def test_a_dump_without_the_list_of_entries(tmp_path: Path) -> None:
+    place = write(tmp_path, *open_only(four()), form="json")
+    content = json.loads((place / "_dump_2.json").read_text())
+    (place / "_dump_2.json").write_text(json.dumps({key: content[key] for key in content if key != "entries"}))
+    assert judged(place).roots == (2,)
+
+
+def test_dumps_without_anything(tmp_path: Path) -> None:
+    ranks = four(rounds=0)
+    assert found(tmp_path, *ranks) == Hangs(reasons=(DUMPS_EMPTY,))
+
+
+def test_who_waits_for_a_message_of_a_rank_without_a_dump(tmp_path: Path) -> None:
+    """The two that are seen entered all of their pair; the pipeline's other end is not seen."""
+    ranks = four(pipe=(1, 3), pair=(0, 1))
+    ranks[1].does("pipe", "recv 0<-1", state="scheduled")
+    for one in ranks[:2]:
+        one.does("pair", state="scheduled")
+    answer = found(tmp_path, *ranks[:3])
+    assert (answer.accused, answer.reasons) == ((), (RANKS_MISSING,))
+    assert [(row.op, row.entered, row.no_dump) for row in answer.rows] == [("recv", "1", "3")]
+
+
 def test_an_older_dump_accuses_no_rank(tmp_path: Path) -> None:
     """The others finished together what rank 2's dump does not have: it was written before."""
     ranks = four()
@@ -386,6 +454,41 @@ def test_recorded_hangs(name: str) -> None:
     assert sorted(set(blamed(answer))) == sorted({*answer.roots, *answer.circle, *answer.mismatched})
     assert answer.mismatched == ((1,) if name == "other_operation" else ())
     assert {code for code, _ in answer.notes} == {"group_guessed", "dump_instant"}
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the public samples are not here")
+@pytest.mark.parametrize(
+    ("kept", "emptied", "blank", "accused", "missing"),
+    [
+        (range(16), (12,), (), (12, 14), ""),
+        (range(16), (5, 6), (5, 6), (12, 14), ""),
+        (range(16), (12, 14), (12, 14), (), ""),
+        ((*range(12), 13, 14, 15), (), (), (14,), "12"),
+        ((12, 13, 14, 15), (), (), (12, 14), "0-11"),
+        ((0, 1, 2, 3), (), (), (), "4-15"),
+        ((13, 15), (), (), (), "0-12, 14"),
+    ],
+)
+def test_the_public_sample_in_parts(
+    tmp_path: Path,
+    kept: Sequence[int],
+    emptied: Sequence[int],
+    blank: Sequence[int],
+    accused: tuple[int, ...],
+    missing: str,
+) -> None:
+    """Some dumps without entries, or without counters too, or not there: only ranks whose GPUs failed are accused."""
+    for rank in kept:
+        dump = json.loads((SAMPLES / "sixteen_ranks_json" / f"_dump_{rank}.json").read_text())
+        dump["entries"] = dump["entries"] if rank not in emptied else []
+        dump["pg_status"] = dump["pg_status"] if rank not in blank else {}
+        (tmp_path / f"_dump_{rank}.json").write_text(json.dumps(dump))
+    recording = gather(tmp_path, jobs=1)
+    assert recording.manifest.window_ns < 10**9
+    answer = hangs(job_of(recording))
+    assert answer.accused == accused
+    spots = {one.code: one.detail for one in recording.manifest.collectors["ranks"].not_seen}
+    assert spots.get("ranks_missing", "") == missing
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason="the public samples are not here")

@@ -32,6 +32,10 @@ DEADLOCK = "deadlock"
 """Ranks wait for each other in a cycle."""
 RANKS_MISSING = "ranks_missing"
 """Some wait for ranks without a dump."""
+NO_ENTRY = "no_entry"
+"""Some wait for ranks whose dump has no entry of the operation, which may be lost."""
+DUMPS_EMPTY = "dumps_empty"
+"""No dump has an entry or a counter."""
 OTHER_ORDER = "mismatch"
 """Ranks of a group entered operations that do not match."""
 # Dumps do not state when they were written. The last instant in any of them bounds how long others have waited, and as
@@ -99,6 +103,8 @@ def hangs(job: Job) -> Hangs:
     progress = progress_of(job)
     if not progress.ranks:
         return Hangs()
+    if not progress.of and not progress.oldest_ns and len(progress.ranks) == len(job.present):
+        return Hangs(reasons=(DUMPS_EMPTY,))
     odd = mismatches(progress)
     blocked = [found for key in sorted(progress.of) for found in _blocked(key, progress)]
     to_peers = _peers(progress)
@@ -114,16 +120,19 @@ def hangs(job: Job) -> Hangs:
     # A sender need not wait for its receiver, so pairs that only send do not prove a cycle.
     circle = {rank for ranks in circles if _by_collectives(ranks, blocked) for rank in ranks}
     unfinished = _not_finished(progress, lacking) if lacking or any(found.unknown for found in blocked) else {}
-    shown = [*blocked, *(found for found in to_peers if found.lacking & lacking.union(*circles))]
+    unseen = _first_of_each(found for found in to_peers if found.unknown)
+    shown = [*blocked, *(found for found in to_peers if found.lacking & lacking.union(*circles)), *unseen]
     open_odd = [one for one in odd if one.still_open]
     explained = {one.group for one in open_odd}
     stuck = [] if shown or open_odd else _stuck(progress)
     present = set(progress.ranks)
-    gone = set[int]().union(*(found.unknown for found in blocked)) - present
+    undecided = set[int]().union(*(found.unknown for found in shown))
+    gone = undecided - present
     reasons = [
         *([DEADLOCK] if circles else []),
         *([OTHER_ORDER] if open_odd else []),
         *([RANKS_MISSING] if gone else []),
+        *([NO_ENTRY] if undecided & present else []),
         *([MEMBERS_UNKNOWN] if any(one.none_missing and one.group not in explained for one in blocked) else []),
         *([ALL_ENTERED] if stuck else []),
     ]
@@ -180,7 +189,7 @@ def _blocked(key: str, progress: Progress) -> Iterable[_Blocked]:
 
 def _absent(key: str, seq: int, progress: Progress, others: frozenset[int]) -> frozenset[int]:
     """Return members without a record of a group that would have one had they entered its operation `seq`: their dump
-    is blank, or holds operations from before the others entered this one, which no rank can have finished yet."""
+    has nothing at all, or holds operations from before the others entered this one, which no rank can have finished."""
     rows = progress.collectives.filter((pl.col("group") == key) & (pl.col("seq") == seq))
     entered = rows.select(pl.max_horizontal("launch_ns", "start_ns").min()).item() or 0
     together = bool(rows["op"].is_in(list(SYNCHRONISING)).all())
@@ -189,7 +198,10 @@ def _absent(key: str, seq: int, progress: Progress, others: frozenset[int]) -> f
         for rank in others
         if rank in progress.ranks
         and rank not in progress.of[key]
-        and (progress.is_blank(rank) or (together and progress.oldest_ns.get(rank, entered) < entered - _SKEW_NS))
+        and (
+            (progress.is_blank(rank) and not progress.says_nothing(rank, key, seq))
+            or (together and progress.oldest_ns.get(rank, entered) < entered - _SKEW_NS)
+        )
     )
 
 
@@ -240,7 +252,7 @@ def _peers(progress: Progress) -> list[_Blocked]:
             continue
         rows = progress.p2p_rows.filter((pl.col("rank") == rank) & (pl.col("peer") == peer) & (pl.col("op") == op))
         first = rows.sort("seq").row(0, named=True)
-        there = peer in progress.ranks
+        there = peer in progress.ranks and not progress.says_nothing(peer, first["group"], first["seq"])
         group = progress.groups.get(first["group"])
         found.append(
             _Blocked(
@@ -256,6 +268,15 @@ def _peers(progress: Progress) -> list[_Blocked]:
             )
         )
     return found
+
+
+def _first_of_each(found: Iterable[_Blocked]) -> list[_Blocked]:
+    """Return of every waiting rank the first it waits in."""
+    first: dict[int, _Blocked] = {}
+    for one in sorted(found, key=_since):
+        for rank in one.waiting:
+            first.setdefault(rank, one)
+    return list(first.values())
 
 
 def _by_collectives(ranks: set[int], blocked: Iterable[_Blocked]) -> bool:
@@ -303,7 +324,7 @@ def _since(found: _Blocked) -> int:
 
 
 def _waited_s(found: _Blocked, progress: Progress) -> float | None:
-    waited = progress.latest_ns - _since(found) if found.waiting else 0
+    waited = progress.latest_ns - _since(found) if found.waiting and progress.comparable else 0
     return waited / 1e9 if waited >= _LEAST_WAIT_NS else None
 
 
@@ -316,6 +337,7 @@ def _row(found: _Blocked, progress: Progress) -> HangRow:
         entered=rank_list(found.entered),
         not_entered=rank_list(found.lacking),
         unknown=rank_list(found.unknown),
+        no_dump=rank_list(found.unknown - set(progress.ranks)),
         over=found.over,
         waiting_s=_waited_s(found, progress),
     )

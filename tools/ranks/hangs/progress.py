@@ -3,6 +3,9 @@
 A ring buffer drops its oldest entries, and a dump may hold open ones only, so a missing entry is no evidence. A rank
 has not reached number N of a group only if the library's own count says so, or if the newest entry of that group is
 older than N: rings drop from the other end, and the operations of a group are executed in order.
+
+A dump without entries and counters is evidence only if it lists its groups (a recorder that is switched off lists
+none), and if counters can be missing: not where other dumps have them, unless the group is in its first operation.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import polars as pl
 
 from whystall.tools.ranks.job import Job
 from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING
+from whystall.tools.timeline.nccl.flight_recorder import LONGEST_TIMEOUT_NS
 
 DUMP = "flight_recorder"
 """The source whose ranks record unfinished operations; all other formats have finished ones only."""
@@ -49,7 +53,8 @@ class GroupProgress:
 class Progress:
     """Progress of all ranks. `ranks`: those with a dump; `collectives`: their operations that are not point-to-point
     and have a number; `p2p_open`: (rank, peer, op) and how many are open; `oldest_ns`: by rank, the first operation of
-    any kind its dump still holds; `latest_ns`: the last instant in any dump."""
+    any kind its dump still holds; `latest_ns`: the last instant in any dump; `comparable`: whether the clocks can be
+    those of one run; `listed`: by group, the ranks whose dumps list it; `counted`: whether any dump has counters."""
 
     ranks: tuple[int, ...]
     groups: Mapping[str, Group]
@@ -59,10 +64,19 @@ class Progress:
     p2p_rows: pl.DataFrame
     oldest_ns: Mapping[int, int]
     latest_ns: int
+    comparable: bool
+    listed: Mapping[str, frozenset[int]]
+    counted: bool
 
     def is_blank(self, rank: int) -> bool:
-        """Return whether a rank's dump is empty, without counters: it entered nothing so far."""
+        """Return whether a rank's dump has neither entries nor counters."""
         return rank not in self.oldest_ns and not any(rank in of for of in self.of.values())
+
+    def says_nothing(self, rank: int, key: str, seq: int) -> bool:
+        """Return whether a rank's dump is no evidence about operation `seq` of the group `key`: blank, where a dump of
+        a rank that has not entered it would not be (see above)."""
+        lost = rank not in self.listed.get(key, ()) or (seq > 1 and self.counted)
+        return self.is_blank(rank) and lost
 
 
 def progress_of(job: Job) -> Progress:
@@ -78,7 +92,11 @@ def progress_of(job: Job) -> Progress:
     found = _by_group(collectives, progress.filter(~pl.col("group").is_in(mixed)))
     open_p2p = to_peer.filter((pl.col("state") != "completed") & (pl.col("peer") >= 0))
     counts = open_p2p.group_by("rank", "peer", "op").len().rows()
-    instants = rows.select(pl.max_horizontal("start_ns", "end_ns", "launch_ns").max()).item()
+    spans = rows.group_by("rank").agg(
+        first=pl.max_horizontal("launch_ns", "start_ns").min(),
+        last=pl.max_horizontal("start_ns", "end_ns", "launch_ns").max(),
+    )
+    gaps = spans.sort("first").select(pl.col("first") - pl.col("last").cum_max().shift(1)).to_series()
     return Progress(
         ranks=ranks,
         groups=_groups(job, ranks, found),
@@ -86,8 +104,14 @@ def progress_of(job: Job) -> Progress:
         collectives=collectives,
         p2p_open={(rank, peer, op): number for rank, peer, op, number in counts},
         p2p_rows=open_p2p,
-        oldest_ns=dict(rows.group_by("rank").agg(pl.max_horizontal("launch_ns", "start_ns").min()).rows()),
-        latest_ns=instants or 0,
+        oldest_ns=dict(spans.select("rank", "first").iter_rows()),
+        latest_ns=max(spans["last"].to_list(), default=0),
+        comparable=not (gaps > LONGEST_TIMEOUT_NS).any(),
+        listed={
+            key: frozenset(members)
+            for key, members in job.table("groups").filter(dumped).group_by("group").agg("rank").iter_rows()
+        },
+        counted=progress.height > 0,
     )
 
 

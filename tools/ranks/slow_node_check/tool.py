@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
-from whystall.tools.ranks.hangs.find import hangs
+from whystall.tools.ranks.hangs.find import Hangs, hangs
 from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.params import Directory, RankParams
 from whystall.tools.ranks.rank_list import rank_list
@@ -48,8 +48,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     stuck = hangs(job)
     hanging = hang_rows(job, stuck)
     if stuck.rows or stuck.reasons:
-        out = Outcome(_verdict(len(hanging)), ["hang", *stuck.reasons], steps=out.steps, step_ns=out.step_ns)
-    spots = [*_blind(recording, analysis, out), *stuck.notes]
+        reasons = [*(["hang"] if stuck.rows else []), *stuck.reasons]
+        out = Outcome(_verdict(len(hanging)), reasons, steps=out.steps, step_ns=out.step_ns)
+    spots = _blind(recording, analysis, out, stuck)
     listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
     mixed = "other_time" in listed
     if mixed:  # maybe of two runs: then the difference may be the run's
@@ -90,11 +91,13 @@ def _verdict(accused: int) -> Verdict:
     return "cannot_tell" if not accused else "rank" if accused == 1 else "several"
 
 
-def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome) -> list[tuple[str, str]]:
+def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome, stuck: Hangs) -> list[tuple[str, str]]:
     """Return the blind spots that the recording does not already list."""
     job = analysis.job
     listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
-    spots = []
+    spots = list(stuck.notes)
+    if stuck.rows or stuck.reasons:  # neither steps nor matches are needed
+        return [spot for spot in spots if spot[0] not in listed]
     if job.missing:
         spots.append(("ranks_missing", rank_list(job.missing)))
     if job.table("collectives").is_empty():

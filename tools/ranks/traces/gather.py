@@ -144,14 +144,19 @@ def _recording(
     clocks = Counter(str(one.head["clock"]) for one in ranks)
     main = clocks.most_common(1)[0][0]
     # different kinds of clock are not comparable: each counts from its own earliest instant; 0 is unknown
-    starts = {clock: min(one.span[0] for one in ranks if one.head["clock"] == clock) - 1 for clock in clocks}
+    timed = [one for one in ranks if one.timed]
+    earliest: dict[str, int] = {}
+    for one in timed:
+        clock = str(one.head["clock"])
+        earliest[clock] = min(earliest.get(clock, one.span[0]), one.span[0])
+    starts = {clock: earliest.get(clock, 1) - 1 for clock in clocks}
     frames: dict[str, list[pl.DataFrame]] = defaultdict(list)
     for one in ranks:
         start = starts[str(one.head["clock"])]
         for table in TABLES:
             frames[table].append(_relative(one.tables[table], start))
     tables = {table: pl.concat(parts) for table, parts in frames.items()}
-    window = max(one.span[1] - starts[str(one.head["clock"])] for one in ranks)
+    window = max((one.span[1] - starts[str(one.head["clock"])] for one in timed), default=0)
     seen = sum(one.seen for one in ranks)
     stepped = bool((tables["steps"]["step"] >= 0).any())
     entry = CollectorManifest(

@@ -10,6 +10,7 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.timeline.nccl.flight_recorder import LONGEST_TIMEOUT_NS
 from whystall.tools.timeline.profile_reading.groups import RANK_LIMIT
 from whystall.tools.timeline.rank_data.summary import Summary, joined
 
@@ -108,9 +109,17 @@ def _check_contents(found: list[Summary]) -> list[tuple[str, str]]:
     """Refuse ranks whose time does not overlap the others', unless what they did is alike: their clock may be off.
 
     A blind spot for those of the same host, and so of the same clock: hosts may share a name, so they are not refused.
+    Dumps of unfinished operations last milliseconds and share none: if they list their groups, which agree
+    (`_check_groups`), only a distance beyond every timeout is a blind spot. An empty dump has no time.
     """
-    clusters = _overlapping(found)
+    timed = [one for one in found if one.timed]
+    dumps = bool(timed) and all(_lists_groups(one) for one in timed)
+    clusters = _overlapping(timed, LONGEST_TIMEOUT_NS if dumps else 0)
+    if len(clusters) < 2:
+        return []
     main = clusters[0]
+    if dumps:
+        return [("other_time", f"rank {rank_list(one.rank for other in clusters[1:] for one in other)}")]
     hosts = {str(one.head["host"]) for one in main} - {""}
     odd = []
     for other in clusters[1:]:
@@ -124,12 +133,18 @@ def _check_contents(found: list[Summary]) -> list[tuple[str, str]]:
     return [("other_time", f"rank {rank_list(odd)}")] if odd else []
 
 
-def _overlapping(found: list[Summary]) -> list[list[Summary]]:
-    """Return ranks whose times overlap, directly or through others; most ranks first."""
+def _lists_groups(one: Summary) -> bool:
+    """Return whether it is a Flight Recorder dump that lists the ranks of its groups (``pg_config``)."""
+    listed = one.tables["groups"]["ranks"].list.len() > 0
+    return one.head["source"] == "flight_recorder" and bool(listed.any())
+
+
+def _overlapping(found: list[Summary], apart_ns: int) -> list[list[Summary]]:
+    """Return ranks whose times are at most `apart_ns` from each other, directly or through others; most first."""
     clusters: list[list[Summary]] = []
     reached = 0
     for one in sorted(found, key=lambda one: one.span):
-        if clusters and one.span[0] <= reached:
+        if clusters and one.span[0] <= reached + apart_ns:
             clusters[-1].append(one)
         else:
             clusters.append([one])

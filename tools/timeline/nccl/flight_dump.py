@@ -54,9 +54,9 @@ class Status(msgspec.Struct, gc=False):
 
 
 class _Dump(msgspec.Struct):
-    version: str = ""
-    pg_config: dict[str, Group] = {}
-    pg_status: dict[str, Status] = {}
+    version: Any = ""
+    pg_config: Any = None
+    pg_status: Any = None
     entries: list[msgspec.Raw] | None = None
 
 
@@ -72,7 +72,10 @@ class Content:
 
 
 def content_of(path: Path, data: bytes) -> Content:
-    """Decode the dump `data` of the file `path`. Raises `ToolError` (bad_trace)."""
+    """Decode the dump `data` of the file `path`; one of a rank without open operations may have no entries at all.
+
+    Raises `ToolError` (bad_trace).
+    """
     return _of_json(path, data) if data.lstrip()[:1] in (b"{", b"[") else _of_pickle(path, data)
 
 
@@ -81,16 +84,17 @@ def _of_json(path: Path, data: bytes) -> Content:
         top = msgspec.json.decode(data, type=_Dump, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad(path, f"no Flight Recorder dump ({error})") from None
-    if top.entries is None:
+    content = Content(str(top.version), _each(top.pg_config, Group), _each(top.pg_status, Status))
+    if top.entries is None and not content.config:
         raise bad(path, "JSON without entries: no Flight Recorder dump")
     decoder = msgspec.json.Decoder(Entry, strict=False)
-    content = Content(top.version, top.pg_config, top.pg_status)
-    for entry in top.entries[:_ENTRIES]:
+    entries = top.entries or []
+    for entry in entries[:_ENTRIES]:
         try:
             content.entries.append(decoder.decode(entry))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             content.odd += 1
-    content.odd += max(len(top.entries) - _ENTRIES, 0)
+    content.odd += max(len(entries) - _ENTRIES, 0)
     return content
 
 
@@ -99,17 +103,20 @@ def _of_pickle(path: Path, data: bytes) -> Content:
         top = loads(data)
     except PickleRefused as error:
         raise bad(path, str(error)) from None
-    if not isinstance(top, dict) or not isinstance(top.get("entries"), list):
+    if not isinstance(top, dict):
         raise bad(path, "a pickle without entries: no Flight Recorder dump")
     content = Content(
         str(top.get("version", "")), _each(top.get("pg_config"), Group), _each(top.get("pg_status"), Status)
     )
-    for entry in top["entries"][:_ENTRIES]:
+    entries = top.get("entries", [] if content.config else None)
+    if not isinstance(entries, list):
+        raise bad(path, "a pickle without entries: no Flight Recorder dump")
+    for entry in entries[:_ENTRIES]:
         try:
             content.entries.append(msgspec.convert(entry, Entry, strict=False))
         except msgspec.ValidationError:
             content.odd += 1
-    content.odd += max(len(top["entries"]) - _ENTRIES, 0)
+    content.odd += max(len(entries) - _ENTRIES, 0)
     return content
 
 

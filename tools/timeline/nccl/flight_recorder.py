@@ -48,6 +48,9 @@ from whystall.tools.timeline.profile_reading.element_size import element_size
 from whystall.tools.timeline.profile_reading.format import ProfileFormat
 
 SOURCE = "flight_recorder"
+LONGEST_TIMEOUT_NS = 1800 * 10**9
+"""The longest default timeout of PyTorch's backends (NCCL 10 min, gloo 30 min): operations of one hang were requested
+at most so long apart."""
 
 _LIMIT = 256 << 20
 """Bytes of a dump, unpacked. The default ring of 2000 entries with stacks takes 1 to 10 MB."""

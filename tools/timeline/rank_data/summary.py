@@ -52,6 +52,11 @@ class Summary:
         first, last = self.tables["ranks"].select("start_ns", "end_ns").row(0)
         return int(first), int(last)
 
+    @property
+    def timed(self) -> bool:
+        """Whether any instant of it is known: an empty dump has none."""
+        return self.span[1] > 0
+
     def numbered(self, rank: int, path: str | None = None) -> Summary:
         """Return it as `rank`, found at `path` (None: unchanged)."""
         tables = {name: frame.with_columns(pl.lit(rank, pl.Int32).alias("rank")) for name, frame in self.tables.items()}
