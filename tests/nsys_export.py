@@ -61,14 +61,16 @@ class Export:
         """A thread's number in an export."""
         return GLOBAL | self.pid << 24 | tid
 
-    def kernel(self, name: str, at: int, us: int, *, launched: int, stream: int = 7, tid: int = TID) -> None:
+    def kernel(
+        self, name: str, at: int, us: int, *, launched: int, stream: int = 7, tid: int = TID, device: int = 0
+    ) -> None:
         """A kernel and the call that launched it, which takes 5 us."""
         self.correlation += 1
         self.call("cudaLaunchKernel_v7000", launched, 5, tid=tid)
         self.add(
             "CUPTI_ACTIVITY_KIND_KERNEL",
             **_span(at, us),
-            deviceId=0,
+            deviceId=device,
             contextId=1,
             streamId=stream,
             correlationId=self.correlation,
@@ -109,6 +111,15 @@ class Export:
             for index, (name, kind, offset) in enumerate(fields):
                 row = {"domainId": 1, "schemaId": schema, "idx": index, "type": kind, "name": name, "offset": offset}
                 self.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", **row)
+
+    def include(self, other: Export) -> None:
+        """Take in the rows of another process of the same report: texts are shared, correlations are not."""
+        by_number = {number: value for value, number in other.texts.items()}
+        for table, rows in other.rows.items():
+            if not table.startswith(("TARGET_INFO", "NVTX_PAYLOAD")):
+                named = ("nameId", "demangledName", "shortName", "textId")
+                for row in rows:
+                    self.add(table, **{k: self.text(by_number[v]) if k in named else v for k, v in row.items()})
 
     def write(self, path: Path, *, without: Sequence[str] = ()) -> Path:
         """The database; `without`: columns that this version does not have."""

@@ -47,38 +47,72 @@ _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (
 @dataclass(frozen=True)
 class Candidate:
     """A profile that was found and is not read yet. `rank` -1 if it is unknown before reading. `source`: as in
-    `Profile` if it holds only collectives, else empty."""
+    `Profile` if it holds only collectives, else empty. `ranks`: reads the profile of each rank in it, if it may hold
+    several."""
 
     path: Path
     rank: int
     read: Callable[[], Profile]
     source: str = ""
+    ranks: Callable[[], list[Profile]] | None = None
 
 
 def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profile:
     """Return the profile at `path`: a file or directory of any known format; `rank` chooses among several below it.
 
-    A profile of work is preferred to dumps of collectives only.
+    A profile of work is preferred to dumps of collectives only. A file of several ranks is one profile of all, unless
+    `rank` chooses: by its number, or where the file does not number them, by place.
 
     Raises `ToolError`: bad_trace when there is none or it cannot be read, bad_argument when there are several (it lists
     the ranks) or `rank` is not among them, io_error.
     """
+    found = _chosen(path, rank)
+    if rank is None or found.ranks is None:
+        return _numbered(found.read(), found.rank)
+    profiles = found.ranks()
+    if len(profiles) == 1:
+        return _numbered(profiles[0], found.rank)
+    numbers = [one.rank for one in profiles]
+    numbers = list(range(len(profiles))) if min(numbers) < 0 else numbers
+    if rank not in numbers:
+        raise _no_rank(rank, path, numbers)
+    return _numbered(profiles[numbers.index(rank)], rank)
+
+
+def open_ranks(path: str | os.PathLike[str], rank: int | None = None) -> list[Profile]:
+    """Return the profiles at `path`, a file or directory of `rank` if that is known: one, unless it holds several
+    ranks. Raises `ToolError` as `open_profile`."""
+    found = _chosen(path, rank)
+    profiles = found.ranks() if found.ranks is not None else [found.read()]
+    return profiles if len(profiles) > 1 else [_numbered(profiles[0], found.rank)]
+
+
+def _chosen(path: str | os.PathLike[str], rank: int | None) -> Candidate:
     found = candidates(path)
     found = [one for one in found if not one.source] or found
-    chosen = [one for one in found if rank is None or one.rank == rank or (one.rank < 0 and len(found) == 1)]
+    chosen = [
+        one for one in found if rank is None or one.rank == rank or (len(found) == 1 and (one.rank < 0 or one.ranks))
+    ]
     if len(chosen) == 1:
-        profile = chosen[0].read()
-        return replace(profile, rank=chosen[0].rank) if profile.rank < 0 else profile
+        return chosen[0]
     many = chosen or found
     ranks = sorted({one.rank for one in many if one.rank >= 0})
+    if rank is not None and not chosen:
+        raise _no_rank(rank, path, ranks)
     names = ", ".join(os.path.relpath(one.path, path) for one in many[:_LISTED])
-    if not chosen:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"no profile of rank {rank} below {path}", f"there are: {_list(ranks)}")
     if len(ranks) == len(many):
         remedy = f"choose one by rank: {_list(ranks)}"
     else:
         remedy = f"give one of them: {names}{', ...' if len(many) > _LISTED else ''}"
     raise ToolError(ErrorCode.BAD_ARGUMENT, f"{len(many)} profiles below {path}", remedy)
+
+
+def _no_rank(rank: int, path: str | os.PathLike[str], ranks: list[int]) -> ToolError:
+    return ToolError(ErrorCode.BAD_ARGUMENT, f"no profile of rank {rank} below {path}", f"there are: {_list(ranks)}")
+
+
+def _numbered(profile: Profile, rank: int) -> Profile:
+    return replace(profile, rank=rank) if profile.rank < 0 else profile
 
 
 def candidates(path: str | os.PathLike[str], *, required: bool = True) -> list[Candidate]:
@@ -128,7 +162,9 @@ def _candidate(head: Head, formats: Iterable[ProfileFormat]) -> Candidate | None
     found = format_of(head, [one for one in formats if one.directory == head.directory])
     if found is None:
         return None
-    return Candidate(head.path, found.rank(head), partial(found.read, head.path), found.name * found.only_collectives)
+    ranks = partial(found.read_ranks, head.path) if found.read_ranks is not None else None
+    source = found.name * found.only_collectives
+    return Candidate(head.path, found.rank(head), partial(found.read, head.path), source, ranks)
 
 
 def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:

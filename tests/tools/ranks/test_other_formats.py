@@ -55,6 +55,35 @@ def nsight(directory: Path, slow: int, *, payloads: bool = True) -> Path:
     return directory
 
 
+def one_report(directory: Path, slow: int, steps: int, *, known: bool) -> Path:
+    """Two processes in one report, perfectly periodic and without steps, which leave up to 20 us apart."""
+    chance = random.Random(3)
+    exports = [Export(pid=100 + rank) for rank in range(2)]
+    exports[0].session()
+    exports[0].layouts()
+    if known:
+        for rank, one in enumerate(exports):
+            one.range("ncclCommInitRank", 1, 2, binaryData=payload(COMM_INIT, WORLD, 2, rank))
+    begin = 1000
+    for _ in range(steps):
+        took = [480 if rank == slow else 300 for rank in range(2)]
+        end = begin + 75 + 5 * max(took)
+        for rank, one in enumerate(exports):
+            for number in range(5):
+                at = begin + 20 + number * took[rank]
+                one.kernel(f"void gemm<(int){number}>(float*)", at, took[rank] - 1, launched=begin + 5, device=rank)
+            recorded = {"binaryData": payload(COLLECTIVE, WORLD, 4096)} if known else {}
+            one.range("ncclAllReduce", begin + 30, 8, **recorded)
+            at, late = begin + 25 + 5 * took[rank], chance.randint(0, 20)
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+            one.kernel(name, at, end + late - at, launched=begin + 31, stream=20, device=rank)
+        begin = end + 40
+    exports[0].include(exports[1])
+    directory.mkdir()
+    exports[0].write(directory / "report.sqlite")
+    return directory
+
+
 def inspector(directory: Path, slow: int, *, verbose: bool) -> Path:
     """Sixty all_reduces that rank `slow` enters 900 us after the others."""
     chance = random.Random(2)
@@ -96,6 +125,21 @@ def test_a_rank_that_computes_slowly_in_nsight_systems(tmp_path: Path, payloads:
 def test_a_healthy_job_in_nsight_systems(tmp_path: Path) -> None:
     found = answer(nsight(tmp_path / "job", -1))
     assert (found.verdict, found.accused) == ("none", [])
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["payloads", "no payloads"])
+@pytest.mark.parametrize("slow", [1, -1])
+def test_processes_of_one_report_are_matched_by_its_clock(tmp_path: Path, slow: int, known: bool) -> None:
+    """A periodic job fits itself shifted by any number of steps: only the common clock tells which is right."""
+    found = answer(one_report(tmp_path / "job", slow, 120, known=known))
+    assert found.matched["matched"] == found.matched["rows"] == 240
+    assert [(one.rank, one.slow_class, one.pid) for one in found.accused] == [(1, "compute_slow", 101)] * (slow > 0)
+    assert found.verdict == ("rank" if slow > 0 else "none")
+
+
+def test_a_few_operations_of_one_report_are_matched_too(tmp_path: Path) -> None:
+    found = answer(one_report(tmp_path / "job", 1, 3, known=True))
+    assert (found.matched["matched"], found.verdict) == (6, "cannot_tell")
 
 
 @pytest.mark.parametrize("verbose", [True, False])

@@ -12,10 +12,12 @@ from nsys_export import COLLECTIVE, COMM_INIT, EPOCH, PEER, PID, TID, Export, pa
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.timeline.nsys import export as nsys
+from whystall.tools.timeline.nsys.names import kernel_name, range_name
 from whystall.tools.timeline.nsys.steps import step_numbers
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profiles import candidates, open_profile
 
+SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "nsys" / "h100_2gpu_1s.sqlite"
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 GENERIC = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 WORLD, PAIR = 0xFEDC_BA98_7654_3210, 0x1234
@@ -50,8 +52,8 @@ def test_what_ran(tmp_path: Path, name: str) -> None:
     profile = open_profile(job().write(tmp_path / name))
     assert (profile.source, profile.clock) == ("nsys", "real")
     assert rows(profile, "kernel") == [
-        ("void gemm<float, 128>(float*)", 1030, PID, TID, 0, 7, 7),
-        ("void gemm<float, 128>(float*)", 2030, PID, TID, 0, 7, 8),
+        ("gemm<float, 128>", 1030, PID, TID, 0, 7, 7),
+        ("gemm<float, 128>", 2030, PID, TID, 0, 7, 8),
     ]
     assert [row[:2] for row in rows(profile, "launch")] == [
         ("cudaLaunchKernel", at + launch) for at in (1000, 2000) for launch in (20, 110, 150)
@@ -161,18 +163,110 @@ def test_a_directory_of_ranks(tmp_path: Path) -> None:
 def test_processes_whose_numbers_collide(tmp_path: Path) -> None:
     one, other = job(), Export(pid=99)
     other.kernel("other<int>()", 1500, 10, launched=1400)
-    for table, found in other.rows.items():
-        for row in found:
-            for column in ("nameId", "demangledName", "shortName"):
-                if column in row:
-                    text = next(value for value, number in other.texts.items() if number == row[column])
-                    row[column] = one.text(text)
-        one.rows[table] += found
+    one.include(other)
     profile = nsys.read(one.write(tmp_path / "report.sqlite"))
     kernels = profile.activities.filter(pl.col("kind") == "kernel").select("name", "pid").rows()
-    assert ("other<int>()", 99) in kernels
-    assert ("void gemm<float, 128>(float*)", PID) in kernels
+    assert ("other<int>", 99) in kernels
+    assert ("gemm<float, 128>", PID) in kernels
     assert profile.run.pid == -1  # more than one worked
+
+
+def two_processes(path: Path, *, devices: tuple[int, int] = (0, 1), strays: int = 0) -> Path:
+    """A report of two processes, of which the second was started first, and one that touched a device."""
+    one, other, stray = Export(pid=31), Export(pid=30), Export(pid=40)
+    one.session(RANK=7, WORLD_SIZE=16)
+    for export, device in ((one, devices[0]), (other, devices[1])):
+        for number in range(300):
+            name = f"void gemm<(int){export.pid}>(float*)"
+            export.kernel(name, 100 * number, 50, launched=100 * number, device=device)
+    for number in range(strays):
+        stray.kernel("probe()", 100 * number, 1, launched=100 * number)
+    one.include(other)
+    one.include(stray)
+    return one.write(path)
+
+
+def test_each_process_of_a_report_is_a_rank(tmp_path: Path) -> None:
+    """In the order of devices; the environment is that of what started them, and tells no rank."""
+    path = two_processes(tmp_path / "rank5.sqlite", strays=2)
+    found = nsys.read_ranks(path)
+    assert [(one.rank, one.run.pid, one.run.world_size) for one in found] == [(-1, 31, -1), (-1, 30, -1)]
+    assert [set(one.activities.filter(pl.col("kind") == "kernel")["name"]) for one in found] == [
+        {"gemm<31>"},
+        {"gemm<30>"},
+    ]
+    assert [one.notes for one in found] == [(), ()]
+    assert [open_profile(path, rank).run.pid for rank in (0, 1)] == [31, 30]
+    assert open_profile(path).activities.height == sum(one.activities.height for one in found) + 4
+    with pytest.raises(ToolError, match="no profile of rank 2") as raised:
+        open_profile(path, 2)
+    assert raised.value.remedy == "there are: 0, 1"
+
+
+def test_processes_that_each_see_one_device_are_ordered_by_number(tmp_path: Path) -> None:
+    found = nsys.read_ranks(two_processes(tmp_path / "a.sqlite", devices=(0, 0)))
+    assert [one.run.pid for one in found] == [30, 31]
+
+
+def test_the_communicators_of_each_process_have_its_rank(tmp_path: Path) -> None:
+    exports = [Export(pid=30 + rank) for rank in range(2)]
+    exports[0].session()
+    exports[0].layouts()
+    for rank, one in enumerate(exports):
+        one.range("ncclCommInitRank", 1, 2, binaryData=payload(COMM_INIT, WORLD, 2, 1 - rank))
+        one.kernel(REDUCE, 100, 10, launched=50, device=rank)
+    exports[0].include(exports[1])
+    found = nsys.read_ranks(exports[0].write(tmp_path / "a.sqlite"))
+    assert [(one.rank, one.run.world_size) for one in found] == [(1, 2), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("aten::mm, op_id = 12, sizes = [[8, 8], [8, 8]], input_op_ids = [(3,0)]", "aten::mm"),
+        (
+            "autograd::engine::evaluate_function: MulBackward0, seq = 7, op_id = 9",
+            "autograd::engine::evaluate_function: MulBackward0",
+        ),
+        ("FSDP::pre_forward (layer.3), op_id = 314", "FSDP::pre_forward (layer.3)"),
+        ("detach_, seq = 0", "detach_"),
+        ("load, then seq", "load, then seq"),
+    ],
+)
+def test_ranges_lose_the_counters_of_pytorch(text: str, name: str) -> None:
+    assert range_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (REDUCE, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        (
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm *, unsigned long)",
+            "ncclKernel_AllReduce_RING_LL_Sum_float",
+        ),
+        ("void rccl_main_kernel<(int)1, (bool)0>(ncclDevComm *)", "rccl_main_kernel"),
+        ("void at::add<(int)128, (unsigned long)2, Mul<float>>(int, T2 *)", "at::add<128, 2, Mul<float>>"),
+        ("void f<g(int)::[lambda() (instance 1)]>(T1, h<T2>::type *)", "f<g(int)::[lambda() (instance 1)]>"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("()", "()"),
+        (")", ")"),
+    ],
+)
+def test_kernels_lose_parameters_and_casts(text: str, name: str) -> None:
+    assert kernel_name(text) == name
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason="the public samples are not here")
+def test_the_public_sample() -> None:
+    """Two processes with 1721 kernels each, of 28 encoder layers; no collective falls into its second."""
+    found = nsys.read_ranks(SAMPLE)
+    assert [(one.rank, one.run.pid, one.run.host) for one in found] == [(-1, 111, "modal"), (-1, 112, "modal")]
+    names = [set(one.activities["name"]) for one in found]
+    assert names[0] == names[1]
+    assert not any("op_id" in name or "<(int)" in name for name in names[0])
+    counts = [one.activities.filter(pl.col("kind") == "kernel").height for one in found]
+    assert counts == [1721, 1721]
 
 
 def test_graphs_copies_and_open_ranges(tmp_path: Path) -> None:

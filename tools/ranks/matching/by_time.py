@@ -13,7 +13,7 @@ from itertools import chain
 import polars as pl
 
 from whystall.tools.ranks.job import Clocks
-from whystall.tools.ranks.matching.clock_votes import laid
+from whystall.tools.ranks.matching.clock_votes import ClockSource, laid
 from whystall.tools.timeline.collectives import SYNCHRONISING, group_key
 
 _WITHIN, _FLOOR_NS, _SPACING = 6.0, 30_000, 1 / 3
@@ -39,10 +39,14 @@ _NAMED = pl.Schema([("group", pl.String), ("kind", pl.String), _RANKS, ("name", 
 
 
 def by_time(
-    rows: pl.DataFrame, left: pl.DataFrame, clocks: Clocks, groups: Iterable[tuple[int, ...]] = ()
+    rows: pl.DataFrame,
+    left: pl.DataFrame,
+    clocks: Clocks,
+    source: ClockSource,
+    groups: Iterable[tuple[int, ...]] = (),
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Match the rows `left` of all `rows` (prepared as in `matching.operations`), with the `clocks` known so far.
-    `groups`: the ranks of those that the traces name.
+    """Match the rows `left` of all `rows` (prepared as in `matching.operations`), with the `clocks` known so far
+    and where they are from. `groups`: the ranks of those that the traces name.
 
     Returns links (`LINKS`) and the rows with more than one possible match.
     """
@@ -55,7 +59,7 @@ def by_time(
     left = rows.join(left, on="row", how="semi")
     if left.is_empty():
         return LINKS.to_frame(), left["row"]
-    clusters = _clustered(left.join(laid(rows, left["rank"].unique().to_list(), clocks), on="row"))
+    clusters = _clustered(left.join(laid(rows, left["rank"].unique().to_list(), clocks, source), on="row"))
     links = pl.concat([_of_known(clusters), _of_unknown(clusters, rows, groups)])
     sure = clusters.filter(pl.col("distinct") & (pl.col("ranks") == 1))
     doubt = left.join(links, on="row", how="anti").join(sure, on="row", how="anti")

@@ -3,13 +3,19 @@
 The true offset gets vote after vote, all others are scattered by the jitter of a real job. If a second one gets half as
 many votes (a perfectly periodic job, shifted by one step) the rank is left out. Cost: per rank a fixed number of
 voters, each paired with the equal operations of one other rank.
+
+Ranks of one file have one clock and need no vote; ranks of one host have, if the votes agree, whatever the rival.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
 import polars as pl
 
 from whystall.tools.ranks.job import Clocks
+from whystall.tools.timeline.rank_data.tables import SEVERAL
 
 _SCALES_NS = (20_000, 100_000, 500_000, 2_000_000)
 """Offsets so close are one: the precision of ends is not known beforehand."""
@@ -22,6 +28,9 @@ _VOTES, _SHARE, _RIVAL = 6, 0.25, 0.5
 _ROUNDS = 6
 """Ranks that share nothing with the first are reached through others; it stops after so many rounds, or after one that
 places no rank."""
+_ONE_CLOCK_NS = 4_000.0
+"""The residual of two ranks on one clock: ends in reports of Nsight Systems are at most 22 us apart (`by_time` accepts
+six residuals)."""
 _FIT = 12
 """Operations for estimating the speed of a clock."""
 
@@ -31,7 +40,7 @@ _LINES = pl.Schema(
 )
 
 
-def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
+def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks, source: ClockSource) -> pl.DataFrame:
     """Return the ends of `rows` (``row``, `rank`, `token`, `end_ns`) on one clock (``at``), each with its rank's
     ``residual``.
 
@@ -46,11 +55,15 @@ def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
     shares = rows.group_by("token", "rank").len()
     asked: set[tuple[int, int]] = set()
     for _ in range(_ROUNDS):
+        together = source.of_one_file(set(ranks) - known.keys(), known)
+        if together:
+            placed = pl.concat([placed, _beside(rows, placed, together).select(placed.columns)])
+            known |= {rank: max(known[to], _ONE_CLOCK_NS) for rank, to in together}
         pairs = _pairs(shares, set(ranks) - known.keys(), set(known), asked)
         if not pairs:
             break
         asked |= set(pairs)
-        lines = _voted(rows, placed, pairs)
+        lines = _voted(rows, placed, pairs, source.of_one_host(pairs))
         if lines.is_empty():
             break
         new, residuals = _tracked(rows, placed, lines)
@@ -58,6 +71,50 @@ def laid(rows: pl.DataFrame, ranks: list[int], clocks: Clocks) -> pl.DataFrame:
         placed = pl.concat([placed, new.select(placed.columns)])
     residual = pl.col("rank").replace_strict(known, return_dtype=pl.Float64)
     return placed.select("row", "at", residual=residual).cast(_LAID)
+
+
+@dataclass(frozen=True)
+class ClockSource:
+    """Which ranks have one clock: by rank, the ``file`` that holds several of them, and the ``host`` whose clock its
+    instants are of; ranks without are absent."""
+
+    file: Mapping[int, str]
+    host: Mapping[int, str]
+
+    @classmethod
+    def of(cls, ranks: pl.DataFrame) -> ClockSource:
+        """Return those of the table ``ranks``."""
+        file, host = {}, {}
+        for rank, path, clock, name in ranks.select("rank", "path", "clock", "host").iter_rows():
+            whole, several, _ = path.rpartition(SEVERAL)
+            if several:
+                file[rank] = whole
+            if clock == "real" and name:
+                host[rank] = name
+        return cls(file, host)
+
+    def of_one_file(self, left: Iterable[int], known: Iterable[int]) -> list[tuple[int, int]]:
+        """Return for the ranks in `left` one of `known` from the same file."""
+        holder = {self.file[rank]: rank for rank in known if rank in self.file}
+        return [(rank, holder[file]) for rank in sorted(left) if (file := self.file.get(rank)) in holder]
+
+    def of_one_host(self, pairs: Iterable[tuple[int, int]]) -> list[int]:
+        """Return the first rank of each of `pairs` of one host."""
+        return [rank for rank, to in pairs if rank in self.host and self.host[rank] == self.host.get(to)]
+
+
+def _beside(rows: pl.DataFrame, placed: pl.DataFrame, together: list[tuple[int, int]]) -> pl.DataFrame:
+    """Return the rows of ranks with the clock of another one, as far from it as that one is."""
+    pairs = pl.DataFrame(together, schema={"rank": pl.Int32, "to": pl.Int32}, orient="row")
+    unplaced = rows.join(pairs, on="rank").sort("end_ns")
+    return unplaced.join_asof(
+        _offsets(placed), on="end_ns", by="to", strategy="nearest", check_sortedness=False
+    ).with_columns(at=pl.col("end_ns") + pl.col("offset"))
+
+
+def _offsets(placed: pl.DataFrame) -> pl.DataFrame:
+    """Return, at each end, what was added to the clock of its rank (``to``)."""
+    return placed.select("end_ns", to="rank", offset=pl.col("at") - pl.col("end_ns")).sort("end_ns")
 
 
 def _pairs(shares: pl.DataFrame, left: set[int], known: set[int], asked: set[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -77,8 +134,12 @@ def _pairs(shares: pl.DataFrame, left: set[int], known: set[int], asked: set[tup
     return list(best.items())
 
 
-def _voted(rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]]) -> pl.DataFrame:
-    """Return the offset (`_LINES`) that each of `pairs` agrees on."""
+def _voted(
+    rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]], of_one_host: list[int]
+) -> pl.DataFrame:
+    """Return the offset (`_LINES`) that each of `pairs` agrees on; ``usual``: that of the other's clock, for ranks of
+    one host."""
+    usual = _offsets(placed).group_by("to").agg(usual=pl.col("offset").median().cast(pl.Int64))
     open_ = pl.DataFrame(pairs, schema={"rank": pl.Int32, "to": pl.Int32}, orient="row")
     reference = placed.select("token", "at", to="rank")
     shared = reference.select("token", "to").unique()
@@ -91,6 +152,7 @@ def _voted(rows: pl.DataFrame, placed: pl.DataFrame, pairs: list[tuple[int, int]
             "row", "rank", "to", "token", "end_ns"
         )
         votes = voters.join(reference, on=["token", "to"]).with_columns(offset=pl.col("at") - pl.col("end_ns"))
+        votes = votes.join(usual, on="to").with_columns(usual=pl.when(pl.col("rank").is_in(of_one_host)).then("usual"))
         for scale in _SCALES_NS:
             found.append(_elected(votes, scale))
             votes = votes.join(found[-1], on="rank", how="anti")
@@ -107,7 +169,13 @@ def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
         .group_by("rank", "to", "half", "bin")
         .agg(count=pl.col("row").n_unique(), offset=pl.col("offset").mean(), origin=pl.col("end_ns").mean())
     )
-    best = bins.sort("count", "offset", descending=[True, False]).group_by("rank", maintain_order=True).first()
+    usual = votes.group_by("rank").agg(pl.col("usual").first())
+    bins = bins.join(usual, on="rank").with_columns(
+        known=((pl.col("offset") - pl.col("usual")).abs() <= min(scale, _SCALES_NS[1])).fill_null(value=False)
+        & (pl.col("count") >= _RIVAL * pl.col("count").max().over("rank"))
+    )
+    order = bins.sort("known", "count", "offset", descending=[True, True, False])
+    best = order.group_by("rank", maintain_order=True).first()
     best = best.join(votes.group_by("rank").agg(voters=pl.col("row").n_unique()), on="rank")
     rivals = (
         bins.join(best.select("rank", won="offset"), on="rank")
@@ -119,7 +187,7 @@ def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
     best = best.filter(
         (pl.col("count") >= _VOTES)
         & (pl.col("count") >= _SHARE * pl.col("voters"))
-        & (pl.col("rival") <= _RIVAL * pl.col("count"))
+        & (pl.col("known") | (pl.col("rival") <= _RIVAL * pl.col("count")))
     )
     return best.select("rank", "to", "offset", slope=0.0, origin="origin", within=2 * scale).cast(_LINES)
 

@@ -15,6 +15,7 @@ import polars as pl
 from whystall.tools.ranks.job import MATCHED, Clocks, Job
 from whystall.tools.ranks.matching.by_time import by_time
 from whystall.tools.ranks.matching.clock_offsets import estimate
+from whystall.tools.ranks.matching.clock_votes import ClockSource
 from whystall.tools.ranks.matching.groups import inferred
 from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING, group_key
 
@@ -58,7 +59,9 @@ def match(job: Job) -> Matched:
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     # With a sequence number, no other rank's row can be the same operation: it is alone, or its group is unclear.
     rest = rest.filter(~pl.col("numbered") | pl.col("channel").is_in(doubtful))
-    timed, ambiguous = by_time(rows, rest, estimate(_frame(rows, links)), groups.values())
+    timed, ambiguous = by_time(
+        rows, rest, estimate(_frame(rows, links)), ClockSource.of(job.table("ranks")), groups.values()
+    )
     links = pl.concat([links, timed])
     frame = _named(_frame(rows, links, estimate(_frame(rows, links))), names)
     lost = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean, clean_path
-from whystall.tools.timeline.profiles import candidates, open_profile
+from whystall.tools.timeline.profiles import candidates, open_ranks
 from whystall.tools.timeline.rank_data.summary import Summary, summarise
+from whystall.tools.timeline.rank_data.tables import SEVERAL
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,11 @@ class Unread:
 
 
 def read(trace: Trace) -> list[Summary | Unread]:
-    """Return the summary of one trace; any error becomes an `Unread`."""
+    """Return the summary of one trace, or of each rank in it; any error becomes an `Unread`."""
     try:
-        profile = open_profile(trace.path, trace.rank if trace.rank >= 0 else None)
-        return [summarise(profile, trace.shown)]
+        profiles = open_ranks(trace.path, trace.rank if trace.rank >= 0 else None)
+        shown = [trace.shown] if len(profiles) == 1 else [f"{trace.shown}{SEVERAL}{at}" for at in range(len(profiles))]
+        return [summarise(profile, name) for profile, name in zip(profiles, shown, strict=True)]
     except ToolError as error:
         return [unread(trace, error.message)]
     except MemoryError:

@@ -54,10 +54,20 @@ _CALLS = pl.Schema(
 
 @dataclass(frozen=True)
 class Ranges:
-    """NCCL's calls, and per communicator the number of ranks and this one's place, if a call created it."""
+    """NCCL's calls, and by process and communicator the number of ranks and its place, if a call created it."""
 
     calls: pl.DataFrame = field(default_factory=_CALLS.to_frame)
-    members: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    created: Mapping[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def members(self) -> Mapping[str, tuple[int, int]]:
+        """The number of ranks of each communicator, and a place in it."""
+        return {name: found for (_, name), found in self.created.items()}
+
+    def of_process(self, pid: int) -> Ranges:
+        """Return those of one process."""
+        created = {key: found for key, found in self.created.items() if key[0] == pid}
+        return Ranges(self.calls.filter(pl.col("pid") == pid), created)
 
     @classmethod
     def of(cls, database: Database) -> Ranges:
@@ -70,22 +80,22 @@ class Ranges:
         more = [name if name in columns else "" for name in ("text", "textId", "binaryData")]
         wanted = ["start", "end", "globalTid", *(name for name in more if name)]
         calls: list[tuple[object, ...]] = []
-        members: dict[str, tuple[int, int]] = {}
+        created: dict[tuple[int, str], tuple[int, int]] = {}
         for rows in database.read("NVTX_EVENTS", *wanted):
             for start, end, thread, *rest in rows:
                 parts = dict(zip([name for name in more if name], rest, strict=True))
                 label = parts.get("text") or texts.get(parts.get("textId"))
                 if not isinstance(label, str) or not label.startswith("nccl") or not isinstance(start, int):
                     continue
+                pid = thread // 2**24 % 2**24 if isinstance(thread, int) else -1
                 payload = _payload(parts.get("binaryData"), layouts)
                 name = f"{payload[_COMMUNICATOR] % 2**64:#x}" if _COMMUNICATOR in payload else ""
                 if name and _RANKS in payload and 0 <= payload.get(_RANK, -1) < payload[_RANKS]:
-                    members[name] = (payload[_RANKS], payload[_RANK])
+                    created[pid, name] = (payload[_RANKS], payload[_RANK])
                 if _OPERATION.fullmatch(label) and isinstance(end, int) and isinstance(thread, int):
-                    pid, tid = thread // 2**24 % 2**24, thread % 2**24
                     size, peer = (number(payload.get(one), ELEMENT_LIMIT) for one in (_SIZE, _PEER))
-                    calls.append((start, end, pid, tid, label, name, size, peer))
-        return cls(pl.DataFrame(calls, schema=_CALLS, orient="row"), members)
+                    calls.append((start, end, pid, thread % 2**24, label, name, size, peer))
+        return cls(pl.DataFrame(calls, schema=_CALLS, orient="row"), created)
 
     def shifted(self, epoch: int) -> Ranges:
         """Return the same on another clock."""
@@ -102,11 +112,12 @@ def with_collectives(profile: Profile, ranges: Ranges) -> Profile:
         launches.unique("correlation", keep="first"), on="correlation", how="left", maintain_order="left"
     ).with_row_index("row")
     frame = frame.join(_called(frame, ranges.calls), on="row", how="left", maintain_order="left")
-    world = max((ranks for ranks, _ in ranges.members.values()), default=-1)
-    rows = [_row(one, ranges.members, world) for one in frame.iter_rows(named=True)]
-    used = sorted({name for name in frame["communicator"].drop_nulls() if name} | ranges.members.keys())
-    groups: list[tuple[object, ...]] = [(name, name, "", [], ranges.members.get(name, (-1, -1))[0]) for name in used]
-    places = {place for ranks, place in ranges.members.values() if ranks == world}
+    members = ranges.members
+    world = max((ranks for ranks, _ in members.values()), default=-1)
+    rows = [_row(one, members, world) for one in frame.iter_rows(named=True)]
+    used = sorted({name for name in frame["communicator"].drop_nulls() if name} | members.keys())
+    groups: list[tuple[object, ...]] = [(name, name, "", [], members.get(name, (-1, -1))[0]) for name in used]
+    places = {place for ranks, place in ranges.created.values() if ranks == world}
     rank = profile.rank if profile.rank >= 0 or len(places) != 1 else places.pop()
     run = profile.run
     unnamed = sum(not row[3] for row in rows)

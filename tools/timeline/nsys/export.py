@@ -7,6 +7,9 @@ Tables appear only when they have rows, and their columns differ between version
 from the start of the session, which ``TARGET_INFO_SESSION_START_TIME`` gives on the epoch. Threads are ``process << 24
 | thread``. An export holds the environment of the profiled process, passwords included: only its rank is read.
 
+A report may be of several processes. Each that works on a device is a rank (``globalPid``: a host's number, the
+process, 24 zero bits); all of one report have one clock.
+
 Steps are NVTX ranges with a step's name (``ProfilerStep#3``, ``step 3``, ``iteration_3``, ``train_step`` in order);
 they are called ``ProfilerStep#N`` here.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,6 +30,7 @@ from whystall.tools.contract.text import clean
 from whystall.tools.files.formats import Head, Match
 from whystall.tools.files.input import bad, unreadable
 from whystall.tools.timeline.nsys.collectives import Ranges, with_collectives
+from whystall.tools.timeline.nsys.names import call_name, kernel_name, range_name
 from whystall.tools.timeline.nsys.steps import step_numbers
 from whystall.tools.timeline.profile import Profile, Run
 from whystall.tools.timeline.profile_reading.build import RAW, Found, call_kind, finished, is_collective
@@ -55,9 +59,8 @@ _COPY_KINDS = {
     9: "HtoH",
     10: "PtoP",
 }
-_VERSION = re.compile(r"_v[0-9]{4,6}$")  # cudaLaunchKernel_v7000
-# torch's emit_nvtx: "aten::mm, op_id = 7, sizes = ..."
-_OPERATOR = re.compile(r"((?:aten|c10d|autograd|torch)::[\w:.]+)(?:,.*)?", re.DOTALL)
+# torch's emit_nvtx: aten::mm, autograd::engine::evaluate_function: MmBackward0
+_OPERATOR = re.compile(r"(?:aten|c10d|autograd|torch)::[\w:.]+(?: \w+)?")
 _PUSHED, _STARTED = 59, 60  # NvtxPushPopRange, NvtxStartEndRange
 _ENVIRONMENT = r"""(?:^|[\s"';,{{\0]){name}["']?\s*[=:]\s*["']?([0-9]{{1,6}})(?![0-9])"""
 _RANK, _WORLD = (re.compile(_ENVIRONMENT.format(name=name)) for name in ("RANK", "WORLD_SIZE"))
@@ -65,6 +68,8 @@ _NAMED = re.compile(r"rank[_-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 _KIND = {_KERNELS: "kernel", _COPIES: "memcpy", _SETS: "memset", _GRAPHS: "kernel", _CALLS: "call", _RANGES: "range"}
 _EVENT = ("start", "end", "process", "thread", "device", "stream", "correlation", "name")
 _PID_BITS, _TID_BITS = 24, 24
+_STRAY = 0.01
+"""A process with less than this share of the busiest one's device work is no rank: a helper that touched a device."""
 
 
 def is_export(path: Path) -> bool:
@@ -102,8 +107,58 @@ def read_report(path: Path) -> NoReturn:
     raise ToolError(ErrorCode.BAD_TRACE, f"{path} is a report of Nsight Systems that was not exported", remedy)
 
 
+@dataclass(frozen=True)
+class _Content:
+    """What an export holds: tables of events (columns as `_EVENT`), NCCL's calls, texts, the session's start on the
+    epoch, and the host's name with the environment."""
+
+    tables: dict[str, pl.DataFrame]
+    ranges: Ranges
+    texts: dict[int, str]
+    epoch: int
+    environment: tuple[str, str]
+
+    def of_process(self, process: int) -> _Content:
+        """Return the events of one process, by its number in the export."""
+        number = pl.coalesce("process", "thread") // 2**_PID_BITS
+        tables = {name: frame.filter(number == process) for name, frame in self.tables.items()}
+        return replace(self, tables=tables, ranges=self.ranges.of_process(process % 2**_PID_BITS))
+
+
 def read(path: Path) -> Profile:
-    """Return the profile in an export. Raises `ToolError` (bad_trace, io_error)."""
+    """Return the profile in an export: all of its processes together. Raises `ToolError` (bad_trace, io_error)."""
+    content = _content(path)
+    return _profile(path, content, _rank(path, content.environment))
+
+
+def read_ranks(path: Path) -> list[Profile]:
+    """Return the profile of each process that worked on a device, in the order of their devices, else of their numbers.
+
+    The environment and the file's name tell the rank of the only one; of several only NCCL's calls do. Raises
+    `ToolError` (bad_trace, io_error).
+    """
+    content = _content(path)
+    processes = _working(content.tables)
+    if len(processes) < 2:
+        return [_profile(path, content, _rank(path, content.environment))]
+    alone = replace(content, environment=(content.environment[0], ""))
+    return [_profile(path, alone.of_process(process), -1) for process in processes]
+
+
+def _working(tables: Mapping[str, pl.DataFrame]) -> list[int]:
+    """Return the processes that worked on devices, without strays."""
+    parts = [tables[name].select("process", "device") for name in (_KERNELS, _COPIES, _SETS, _GRAPHS) if name in tables]
+    if not parts:
+        return []
+    number = pl.col("process") // 2**_PID_BITS
+    work = pl.concat(parts).drop_nulls("process").group_by(process=number)
+    counts = work.agg(count=pl.len(), device=pl.col("device").mode().sort().first())
+    counts = counts.filter(pl.col("count") >= _STRAY * pl.col("count").max())
+    by = "device" if counts["device"].n_unique() == counts.height else "process"
+    return [int(process) for process in counts.sort(by)["process"]]
+
+
+def _content(path: Path) -> _Content:
     try:
         with opened_database(path) as database:
             if not database.tables & _CONTENT:
@@ -112,26 +167,29 @@ def read(path: Path) -> Profile:
             environment = _environment(database)
             tables = _tables(database)
             ranges = Ranges.of(database)
-            texts = _texts(database, tables.values())
+            return _Content(tables, ranges, _texts(database, tables.values()), epoch, environment)
     except sqlite3.Error as error:
         raise bad(path, f"damaged ({error})") from None
     except OSError as error:
         raise unreadable(path, error) from None
-    found = Found()
+
+
+def _profile(path: Path, content: _Content, rank: int) -> Profile:
+    found, tables = Found(), content.tables
     processes = set(tables[_CALLS]["process"].drop_nulls()) if _CALLS in tables else set()
     for table, frame in tables.items():
-        _add(found, table, frame, texts, epoch, apart=len(processes) > 1)
+        _add(found, table, frame, content.texts, content.epoch, apart=len(processes) > 1)
     tables.clear()
-    profile = finished(path, found, _kind, source=SOURCE, rank=_rank(path, environment))
+    profile = finished(path, found, _kind, source=SOURCE, rank=rank)
     working = set(profile.activities.filter((pl.col("device") >= 0) & (pl.col("pid") > 0))["pid"])
-    host, variables = environment
+    host, variables = content.environment
     world = _WORLD.search(variables)
     run = Run(
         world_size=int(world.group(1)) if world else -1,
         host=host,
         pid=working.pop() if len(working) == 1 else -1,
     )
-    return with_collectives(replace(profile, run=run), ranges.shifted(epoch))
+    return with_collectives(replace(profile, run=run), content.ranges.shifted(content.epoch))
 
 
 def _epoch(database: Database) -> int:
@@ -288,10 +346,7 @@ def _name(table: str, number: int | None, text: str | None, texts: dict[int, str
     if table == _GRAPHS:
         return "CUDA graph" if number is None else f"CUDA graph {number}"
     label = text or texts.get(-1 if number is None else number, "")
-    if table == _CALLS:
-        return _VERSION.sub("", label)
-    operator = _OPERATOR.fullmatch(label) if table == _RANGES else None
-    return operator.group(1) if operator else label
+    return {_CALLS: call_name, _RANGES: range_name, _KERNELS: kernel_name}[table](label)
 
 
 def _kind(label: str, name: str) -> str:
@@ -303,7 +358,12 @@ def _kind(label: str, name: str) -> str:
 
 
 FORMAT = ProfileFormat(
-    "nsys", detect, read, lambda head: rank_of(head.path), lambda head: head.path.suffix in _EXPORTS and head.database
+    "nsys",
+    detect,
+    read,
+    lambda head: rank_of(head.path),
+    lambda head: head.path.suffix in _EXPORTS and head.database,
+    read_ranks=read_ranks,
 )
 REPORT = ProfileFormat(
     "nsys_report",

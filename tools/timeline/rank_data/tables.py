@@ -18,12 +18,14 @@ def _of_rank(schema: pl.Schema) -> pl.Schema:
     return pl.Schema([("rank", _N), *schema.items()])
 
 
+SEVERAL = "#"
 RANKS = pl.Schema(
     {
         "rank": _N,
         # format it was read from: kineto, ascend_text, ascend_db, flight_recorder, nsys, nccl_inspector, msprof
         "source": _S,
-        # file or directory, relative to the directory of the run; of several files of one rank the first
+        # file or directory, relative to the directory of the run; of several files of one rank the first; of a file of
+        # several ranks with `SEVERAL` and a place in it
         "path": _S,
         "files": _N,
         "host": _S,
