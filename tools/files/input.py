@@ -113,7 +113,10 @@ def _weigh(path: Path, done: int, most: int) -> None:
         raise bad(path, f"it unpacks to more than {most >> 20} MiB, out of proportion to its size")
 
 
-def bad(path: Path, why: str, remedy: str = "export it from the profiler again") -> ToolError:
+REMEDY = "export it from the profiler again"
+
+
+def bad(path: Path, why: str, remedy: str = REMEDY) -> ToolError:
     """Return the error of an unreadable profile."""
     return ToolError(ErrorCode.BAD_TRACE, f"{path} is not a usable profile: {why}", remedy)
 

@@ -19,7 +19,8 @@ from whystall.tools.timeline.kineto import trace as kineto
 from whystall.tools.timeline.nccl import flight_recorder, inspector
 from whystall.tools.timeline.nsys import export as nsys
 from whystall.tools.timeline.profile import Profile
-from whystall.tools.timeline.profile_reading.format import ProfileFormat
+from whystall.tools.timeline.profile_reading.format import ProfileFormat, rank_in_name
+from whystall.tools.timeline.profile_reading.refused import refusal, refusal_below
 
 FORMATS: tuple[ProfileFormat, ...] = (
     kineto.FORMAT,
@@ -132,6 +133,8 @@ def candidates(path: str | os.PathLike[str], *, required: bool = True) -> list[C
     except ValueError:  # a NUL in the path
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the path of the profile holds a NUL", _REMEDY) from None
     if not found and required:
+        if refused := refusal_below(place):
+            raise refused
         raise ToolError(ErrorCode.BAD_TRACE, f"no profile in {path}", _REMEDY)
     return sorted(found, key=lambda one: (one.rank, one.path))
 
@@ -159,6 +162,9 @@ def _of_file(path: Path) -> Candidate:
 
 def _candidate(head: Head, formats: Iterable[ProfileFormat]) -> Candidate | None:
     """Return the profile in `head`, of one of `formats`. Raises `ToolError` if several formats fit."""
+    formats = list(formats)
+    if formats and (refused := refusal(head)):
+        return Candidate(head.path, rank_in_name(head.name), partial(_fail, refused))
     found = format_of(head, [one for one in formats if one.directory == head.directory])
     if found is None:
         return None

@@ -60,10 +60,11 @@ def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs:
     ranks, spots = of_one_job(kept)
     if failed and len(ranks) < 2:
         names = "; ".join(f"{one.shown}: {one.why}" for one in failed[:_NAMED])
+        remedies = dict.fromkeys(one.remedy for one in failed[:_NAMED])
         raise ToolError(
             ErrorCode.BAD_TRACE,
             f"{len(failed)} of {len(found)} traces below {os.fspath(place)} cannot be read: {names}",
-            "export them from the profiler again",
+            "; ".join(remedies),
         )
     return _recording(_name(os.fspath(place)), ranks, failed, spots + left_out)
 
@@ -195,7 +196,7 @@ def _blind(
 ) -> list[tuple[str, str]]:
     found = list(spots)
     if failed:
-        found.append(("ranks_unread", "; ".join(f"{one.shown}: {one.why}" for one in failed)))
+        found.append(("ranks_unread", "; ".join(map(str, failed))))
     here = {one.rank for one in ranks} | {one.rank for one in failed}
     world = max(int(str(one.head["world_size"])) for one in ranks)
     absent = set(range(world)) - here

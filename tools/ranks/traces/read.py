@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean, clean_path
+from whystall.tools.files.input import REMEDY
 from whystall.tools.timeline.profiles import candidates, open_ranks
 from whystall.tools.timeline.rank_data.summary import Summary, summarise
 from whystall.tools.timeline.rank_data.tables import SEVERAL
@@ -25,11 +26,16 @@ class Trace:
 
 @dataclass(frozen=True)
 class Unread:
-    """A trace that could not be read, and why. `rank` -1 unknown."""
+    """A trace that could not be read, why, and the way to a readable one. `rank` -1 unknown."""
 
     shown: str
     rank: int
     why: str
+    remedy: str = REMEDY
+
+    def __str__(self) -> str:
+        """Return it as one text, with a remedy that is its own."""
+        return f"{self.shown}: {self.why}" + (f" ({self.remedy})" if self.remedy != REMEDY else "")
 
 
 def read(trace: Trace) -> list[Summary | Unread]:
@@ -39,17 +45,17 @@ def read(trace: Trace) -> list[Summary | Unread]:
         shown = [trace.shown] if len(profiles) == 1 else [f"{trace.shown}{SEVERAL}{at}" for at in range(len(profiles))]
         return [summarise(profile, name) for profile, name in zip(profiles, shown, strict=True)]
     except ToolError as error:
-        return [unread(trace, error.message)]
+        return [unread(trace, error.message, error.remedy)]
     except MemoryError:
         return [unread(trace, "too little memory to read it")]
     except Exception as error:  # files can be damaged in unforeseen ways, and the other ranks count
         return [unread(trace, f"reading it failed: {type(error).__name__}: {error}")]
 
 
-def unread(trace: Trace, why: str) -> Unread:
+def unread(trace: Trace, why: str, remedy: str = REMEDY) -> Unread:
     """Return `trace` as unread because of `why`, without its path, which is shown beside it."""
-    plain = why.removeprefix(f"{trace.path} is not a usable profile: ").replace(f" {trace.path}", "")
-    return Unread(trace.shown, trace.rank, clean(plain))
+    plain = why.removeprefix(f"{trace.path} ").removeprefix("is not a usable profile: ").replace(f" {trace.path}", "")
+    return Unread(trace.shown, trace.rank, clean(plain), clean(remedy))
 
 
 def traces_at(place: str, *, required: bool = True) -> list[Trace]:

@@ -102,7 +102,7 @@ def read_remote(trace: RemoteTrace) -> list[Summary | Unread]:
             _copy(trace, place)
             found = traces_at(os.fspath(place), required=trace.files[0][0] == "")
         except ToolError as error:
-            return [Unread(trace.shown, -1, clean(error.message.replace(f" {place}", "")))]
+            return [Unread(trace.shown, -1, clean(error.message.replace(f" {place}", "")), clean(error.remedy))]
         except (OSError, ValueError) as error:
             return [Unread(trace.shown, -1, clean(f"cannot be brought here: {error}"))]
         return [one for local in found for one in read(local)]

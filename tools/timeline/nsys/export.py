@@ -371,5 +371,5 @@ REPORT = ProfileFormat(
     read_report,
     lambda head: named_rank(head.path),
     # not beside its own export
-    lambda head: not any(head.path.with_suffix(suffix).exists() for suffix in _EXPORTS),
+    lambda head: head.path.suffix in REPORTS and not any(head.path.with_suffix(suffix).exists() for suffix in _EXPORTS),
 )

@@ -76,7 +76,8 @@ class EventFile(Generic[_E]):
             with opened(self.path) as file:
                 yield from self._pieces(file)
         except DAMAGED as error:
-            raise self._bad(f"damaged or cut short ({type(error).__name__})") from None
+            why = f"damaged or cut short ({type(error).__name__})"
+            raise bad(self.path, why, f"copy it again: gzip -t {self.path.name} tells whether it is whole") from None
         except OSError as error:
             raise unreadable(self.path, error) from None
 
