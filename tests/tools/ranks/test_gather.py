@@ -166,6 +166,19 @@ def test_too_few_ranks_left_end_it(tmp_path: Path) -> None:
     assert raised.value.code is ErrorCode.BAD_TRACE
 
 
+def test_what_cannot_be_read_keeps_its_remedy(tmp_path: Path) -> None:
+    write_job(tmp_path, 3)
+    (tmp_path / "rank1.json").write_bytes(b"<!DOCTYPE html><html>404</html>")
+    (tmp_path / "report.html").write_bytes(b"<html></html>")  # a page beside traces is no matter
+    assert list(spots(gather(tmp_path))) == ["ranks_unread"]
+    assert spots(gather(tmp_path))["ranks_unread"].startswith("rank1.json: is a web page, no trace (give the trace")
+    (tmp_path / "rank2.json").unlink()
+    (tmp_path / "b.nsys-rep").write_bytes(b"report")
+    with pytest.raises(ToolError, match=r"rank1\.json: is a web page") as raised:
+        gather(tmp_path)
+    assert "nsys export --type sqlite b.nsys-rep" in raised.value.remedy
+
+
 def test_a_single_process_is_a_job_too(tmp_path: Path) -> None:
     assert gather(write_job(tmp_path, 1)).table("ranks.ranks").height == 1
 

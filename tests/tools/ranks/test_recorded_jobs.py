@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ranks_table import VARIANTS, score
 
+from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
 from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.judging import judge
@@ -68,3 +71,52 @@ def test_without_the_slow_rank_no_other_rank_is_accused(variant: str, tmp_path: 
     accused = {row["rank"] for row in result["data"]["accused"]}
     assert accused <= set(recorded["slow_ranks"])
     assert "ranks_missing" in {spot["code"] for spot in result["coverage"]["not_seen"]}
+
+
+def without_steps(variant: str, directory: Path, ranks: Sequence[int] = range(4)) -> Path:
+    """The traces as a profiler without a schedule writes them."""
+    for rank in ranks:
+        trace = json.loads(gzip.decompress((RECORDED / variant / f"rank{rank}.json.gz").read_bytes()))
+        events = trace["traceEvents"]
+        trace["traceEvents"] = [one for one in events if not str(one.get("name")).startswith("ProfilerStep")]
+        (directory / f"rank{rank}.json").write_text(json.dumps(trace))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("variant", "verdict", "accused"),
+    [
+        ("compute", "rank", [2]),
+        ("loader", "rank", [2]),
+        ("quota", "rank", [2]),
+        ("moving", "moving", []),
+        ("nothing", "none", []),
+    ],
+)
+def test_without_steps_operations_take_their_place(
+    variant: str, verdict: str, accused: list[int], tmp_path: Path
+) -> None:
+    """One all_reduce per step: they are matched by their order, and come at even distances."""
+    data = judged(without_steps(variant, tmp_path))["data"]
+    assert (data["verdict"], [row["rank"] for row in data["accused"]]) == (verdict, accused)
+    assert data["matched"]["matched"] == data["matched"]["rows"] == 96
+
+
+@pytest.mark.parametrize("variant", ["two", "layers", "nothing_mesh", "nothing_workers"])
+def test_where_steps_cannot_be_estimated_the_answer_shows_how_to_mark_them(variant: str, tmp_path: Path) -> None:
+    result = judged(without_steps(variant, tmp_path))
+    assert (result["data"]["verdict"], result["data"]["accused"]) == ("cannot_tell", [])
+    details = {spot["code"]: spot["detail"] for spot in result["coverage"]["not_seen"]}
+    assert details["no_steps"] == "with torch.profiler.record_function(f'ProfilerStep#{step}'):"
+
+
+@pytest.mark.parametrize("variant", ["compute", "nothing"])
+@pytest.mark.parametrize("ranks", [(1, 3), (0, 1, 3)])
+def test_without_steps_and_the_slow_rank_no_rank_is_accused(
+    variant: str, ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    result = judged(without_steps(variant, tmp_path, ranks))
+    assert result["data"]["accused"] == []
+    assert result["data"]["matched"]["matched"] == 24 * len(ranks)
+    missing = {spot["code"]: spot["detail"] for spot in result["coverage"]["not_seen"]}["ranks_missing"]
+    assert missing == rank_list(set(range(4)) - set(ranks))

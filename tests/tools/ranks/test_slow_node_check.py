@@ -254,7 +254,7 @@ def test_few_steps_convict_no_rank() -> None:
 def test_one_rank_has_no_rank_to_be_compared_with() -> None:
     data = check(plan(2, missing=(1,))).data
     assert (data.verdict, data.accused) == ("cannot_tell", [])
-    assert "few_ranks" in data.reasons
+    assert "one_rank" in data.reasons
 
 
 def without(recording: Recording, **columns: pl.Expr) -> Recording:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -146,3 +150,41 @@ def test_nothing_is_read_twice_or_written(tmp_path: Path) -> None:
     open_profile(directory)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     shutil.rmtree(directory)
+
+
+def packed_in_tar(data: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("rank0.json")
+        entry.size = len(data)
+        archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what", "remedy"),
+    [
+        ("traces.tar.gz", packed_in_tar(b"{}"), "a tar archive", "tar xf traces.tar.gz"),
+        ("traces.zip", b"PK\x03\x04" + b"x" * 50, "a zip archive", "unzip traces.zip"),
+        ("rank0.json.xz", lzma.compress(b"{}"), "packed with xz", "xz -dk rank0.json.xz"),
+        ("rank0.json.bz2", bz2.compress(b"{}"), "packed with bzip2", "bzip2 -dk rank0.json.bz2"),
+        ("rank0.json", b"\n<!doctype HTML><p>", "a web page", "download the trace again"),
+        ("a.nsys-rep", b"x", "a report of Nsight Systems", "nsys export --type sqlite a.nsys-rep"),
+        ("a.qdrep", b"x", "a report of Nsight Systems", "nsys export --type sqlite a.qdrep"),
+        ("a.ncu-rep", b"x", "a report of Nsight Compute", "nsys profile"),
+        ("host.xplane.pb", b"x", "a profile of XLA", "export_chrome_trace"),
+        ("perf.data", b"PERFILE2" + b"x" * 50, "a recording of perf", "perf script -i perf.data"),
+    ],
+)
+def test_other_files_are_refused_with_the_way_to_a_trace(
+    tmp_path: Path, name: str, content: bytes, what: str, remedy: str
+) -> None:
+    """Given alone, or in a directory without traces."""
+    (tmp_path / name).write_bytes(content)
+    for place in (tmp_path / name, tmp_path):
+        with pytest.raises(ToolError) as caught:
+            open_profile(place)
+        assert caught.value.code is ErrorCode.BAD_TRACE
+        assert name in caught.value.message
+        assert what in caught.value.message
+        assert remedy in caught.value.remedy

@@ -5,8 +5,9 @@ is waited for in another, and only together they show which rank is slow. Steps 
 joined with the next that has one, and have its number.
 
 A substitute step ends where an operation ends that occurs once in each round of the job: of the operations that most
-ranks share the rarest one that recurs (an optimizer's norm, the largest bucket). Where all operations are alike, a
-round is `_ROUND` of them. As an operation ends for all ranks together, its end is one instant on the common clock, and
+ranks share the rarest one that recurs (an optimizer's norm, the largest bucket). Where all operations are alike, each
+is a round if they come at even distances (a step with several of them has longer ones before its first), else
+`_ROUND` of them are. As an operation ends for all ranks together, its end is one instant on the common clock, and
 cuts every rank's time there.
 """
 
@@ -24,6 +25,9 @@ _I = pl.Int64
 _RECURS = 3
 """Occurrences from which on an operation recurs."""
 _ROUND = 8
+_EVEN = 2.0
+"""Distances are even if the ninth decile is at most so many times the first: within the backward pass equal buckets
+follow each other far faster than over the forward pass."""
 _WITHIN, _FLOOR_NS = 6, 30_000
 """The operation that ends a step may end so many residuals or ns later on some ranks. Another one that ends within that
 time carries no weight: its rank can have worked at most so long since."""
@@ -115,7 +119,7 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     chosen = kinds.sort("count", "size", "group", "op", descending=[False, True, False, False]).head(1)
     cuts = ends.join(chosen, on=["group", "op", "size"], how="semi").sort("at")["at"]
     if matched.select("group", "op", "bytes").n_unique() == 1:  # all operations are alike
-        cuts = cuts.gather_every(_ROUND) if len(cuts) > 2 * _ROUND else cuts
+        cuts = cuts.gather_every(_ROUND) if len(cuts) > 2 * _ROUND and not _even(cuts) else cuts
     if len(cuts) < 2:
         return STEPS.to_frame()
     spans = pl.DataFrame({"step": range(len(cuts) - 1), "from": cuts[:-1], "to": cuts[1:]})
@@ -123,6 +127,12 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     spans = ranks.join(spans, how="cross").with_columns(start_ns=clocks.local("from"), end_ns=clocks.local("to"))
     late = max(_FLOOR_NS, _WITHIN * max(clocks.residual_ns.values(), default=0))
     return _summed(spans, job.table("collectives"), late)
+
+
+def _even(instants: pl.Series) -> bool:
+    apart = instants.diff().drop_nulls().cast(pl.Float64)
+    low, high = apart.quantile(0.1), apart.quantile(0.9)
+    return low is not None and high is not None and high <= _EVEN * low
 
 
 def _summed(spans: pl.DataFrame, operations: pl.DataFrame, late_ns: int) -> pl.DataFrame:

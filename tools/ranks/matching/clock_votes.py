@@ -28,6 +28,8 @@ _VOTES, _SHARE, _RIVAL = 6, 0.25, 0.5
 _ROUNDS = 6
 """Ranks that share nothing with the first are reached through others; it stops after so many rounds, or after one that
 places no rank."""
+_USUAL = 0.9
+"""The offset of the same clock is preferred if it has this share of the votes of the best one."""
 _ONE_CLOCK_NS = 4_000.0
 """The residual of two ranks on one clock: ends in reports of Nsight Systems are at most 22 us apart (`by_time` accepts
 six residuals)."""
@@ -97,6 +99,11 @@ class ClockSource:
         """Return for the ranks in `left` one of `known` from the same file."""
         holder = {self.file[rank]: rank for rank in known if rank in self.file}
         return [(rank, holder[file]) for rank in sorted(left) if (file := self.file.get(rank)) in holder]
+
+    def together(self, ranks: Iterable[int]) -> bool:
+        """Return whether all of `ranks` have one clock."""
+        clocks = {self.file.get(rank) or self.host.get(rank) or rank for rank in ranks}
+        return len(clocks) == 1
 
     def of_one_host(self, pairs: Iterable[tuple[int, int]]) -> list[int]:
         """Return the first rank of each of `pairs` of one host."""
@@ -171,8 +178,8 @@ def _elected(votes: pl.DataFrame, scale: int) -> pl.DataFrame:
     )
     usual = votes.group_by("rank").agg(pl.col("usual").first())
     bins = bins.join(usual, on="rank").with_columns(
-        known=((pl.col("offset") - pl.col("usual")).abs() <= min(scale, _SCALES_NS[1])).fill_null(value=False)
-        & (pl.col("count") >= _RIVAL * pl.col("count").max().over("rank"))
+        known=((pl.col("offset") - pl.col("usual")).abs() <= scale).fill_null(value=False)
+        & (pl.col("count") >= _USUAL * pl.col("count").max().over("rank"))
     )
     order = bins.sort("known", "count", "offset", descending=[True, True, False])
     best = order.group_by("rank", maintain_order=True).first()

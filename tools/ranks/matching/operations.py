@@ -1,7 +1,8 @@
 """Match operations between ranks: the rows of one job become instances.
 
 Keys, best first: the group and the library's own sequence number; the group, the step and the place among equal
-operations of the step; the end, on aligned clocks (`matching.by_time`). A match must agree in what both sides know of
+operations of the step; without steps, the place in the group's sequence, where one clock confirms it; the end, on
+aligned clocks (`matching.by_time`). A match must agree in what both sides know of
 it (operation, bytes, dtype), and if two are equally good there is none. Cost is linear in the rows.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from whystall.tools.ranks.job import MATCHED, Clocks, Job
-from whystall.tools.ranks.matching.by_time import by_time
+from whystall.tools.ranks.matching.by_time import LINKS, by_time
 from whystall.tools.ranks.matching.clock_offsets import estimate
 from whystall.tools.ranks.matching.clock_votes import ClockSource
 from whystall.tools.ranks.matching.groups import inferred
@@ -25,6 +26,9 @@ _SIZED = (SYNCHRONISING | POINT_TO_POINT | {"broadcast"}) - {"barrier"}
 _USUAL = 0.9
 """Equal operations of a step are taken in their order if no step has more of them, or this share of all steps has as
 many: elsewhere some may have been lost, and which is not known."""
+_CONFIRMED = 0.95
+"""Operations are matched by their place in the sequence if at least so many end nearer to their own kind than to the
+next one."""
 _TOGETHER, _APART = 0.2, 0.05
 """A group of unknown members is accepted if its ranks leave together: the scatter of their ends is at most this share
 of that of their arrivals, and in at most that share of its operations a rank arrived after another had left."""
@@ -53,15 +57,14 @@ def match(job: Job) -> Matched:
     rows = rows.filter(pl.col("size") != 1)
     links, mismatched = _by_seq(rows)
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
-    ordered = _by_order(rest.filter(~pl.col("numbered")), job)
-    links = pl.concat([links, ordered])
+    source = ClockSource.of(job.table("ranks"))
+    unnumbered = rest.filter(~pl.col("numbered"))
+    links = pl.concat([links, _by_order(unnumbered, job), _by_sequence(unnumbered, source)])
     links, doubtful = _believed(rows, links, groups.values(), len(job.missing))
     rest = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
     # With a sequence number, no other rank's row can be the same operation: it is alone, or its group is unclear.
     rest = rest.filter(~pl.col("numbered") | pl.col("channel").is_in(doubtful))
-    timed, ambiguous = by_time(
-        rows, rest, estimate(_frame(rows, links)), ClockSource.of(job.table("ranks")), groups.values()
-    )
+    timed, ambiguous = by_time(rows, rest, estimate(_frame(rows, links)), source, groups.values())
     links = pl.concat([links, timed])
     frame = _named(_frame(rows, links, estimate(_frame(rows, links))), names)
     lost = rows.join(links, on="row", how="anti").join(mismatched, on="row", how="anti")
@@ -201,6 +204,28 @@ def _by_order(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
         group="group",
         size="size",
     )
+
+
+def _by_sequence(rows: pl.DataFrame, source: ClockSource) -> pl.DataFrame:
+    """Return rows without steps at the same place in the same sequence of operations of their group, on ranks of one
+    clock: a rank whose capture began an operation later ends each of them an operation later, too."""
+    rows = rows.filter((pl.col("step") < 0) & pl.col("trusted") & ~pl.col("pair")).sort("end_ns", "row")
+    rows = rows.with_columns(nth=pl.int_range(pl.len()).over("channel", "rank"))
+    found = [LINKS.to_frame()]
+    for (channel,), part in rows.group_by("channel", maintain_order=True):
+        ranks = part["rank"].unique().to_list()
+        if len(ranks) < 2 or part.group_by("rank").agg("token")["token"].n_unique() > 1 or not source.together(ranks):
+            continue
+        ends = part.group_by("nth").agg(
+            at=pl.col("end_ns").median(), first=pl.col("end_ns").min(), last=pl.col("end_ns").max()
+        )
+        gap = pl.col("at").diff()
+        near = pl.min_horizontal(gap, gap.shift(-1))
+        confirmed = ends.sort("nth").select((pl.col("last") - pl.col("first") < near / 2).mean()).item()
+        if confirmed is not None and confirmed >= _CONFIRMED:
+            key = pl.format("q\x1f{}\x1f{}", pl.lit(channel), "nth")
+            found.append(part.select("row", key=key, how=pl.lit("order"), group="group", size="size"))
+    return pl.concat(found)
 
 
 def _believed(

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
 from whystall.tools.ranks.hangs.find import Hangs, hangs
-from whystall.tools.ranks.job import job_of
+from whystall.tools.ranks.job import Job, job_of
 from whystall.tools.ranks.params import Directory, RankParams
 from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.findings import Findings
@@ -20,6 +20,11 @@ from whystall.tools.ranks.slow_node_check.verdict import Floors, Outcome, decide
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
+# What to put around the body of the training loop, by format; a profiler with a schedule does so itself.
+_MARKS = {
+    "kineto": "with torch.profiler.record_function(f'ProfilerStep#{step}'):",
+    "nsys": "with torch.cuda.nvtx.range(f'step {step}'):",
+}
 # Clocks with a larger offset are reported: a good NTP keeps hosts within.
 _CLOCKS_NS = 1_000_000
 
@@ -50,6 +55,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     if stuck.rows or stuck.reasons:
         reasons = [*(["hang"] if stuck.rows else []), *stuck.reasons]
         out = Outcome(_verdict(len(hanging)), reasons, steps=out.steps, step_ns=out.step_ns)
+    elif len(job.present) == 1:
+        out.reasons = ["one_rank"]
     spots = _blind(recording, analysis, out, stuck)
     listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
     mixed = "other_time" in listed
@@ -87,6 +94,11 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     )
 
 
+def _mark_of_step(job: Job) -> set[str]:
+    """Return the lines of code that mark a step in the formats of `job`."""
+    return {_MARKS[source] for source in job.table("ranks")["source"].to_list() if source in _MARKS}
+
+
 def _verdict(accused: int) -> Verdict:
     return "cannot_tell" if not accused else "rank" if accused == 1 else "several"
 
@@ -107,7 +119,7 @@ def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome, stuck: Han
     if left := counts.get("rows", 0) - counts.get("matched", 0) - counts.get("single", 0):
         spots.append(("unmatched", str(left)))
     if analysis.derived:
-        spots.append(("no_steps", ""))
+        spots.append(("no_steps", "; ".join(sorted(_mark_of_step(job)))))
     if out.incomplete:
         spots.append(("ranks_unheard", rank_list(out.incomplete)))
     if "few_steps" in out.reasons:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from whystall.tools.ranks.hangs.find import ALL_ENTERED, DEADLOCK, OTHER_ORDER
+from whystall.tools.ranks.hangs.find import ALL_ENTERED, DEADLOCK, DUMPS_EMPTY, NO_ENTRY, OTHER_ORDER
 from whystall.tools.ranks.slow_node_check import replicas, votes
 from whystall.tools.ranks.slow_node_check.classify import Kind, classify
 from whystall.tools.ranks.slow_node_check.grid import Grid, ahead_of_all, grid, highest, known, lost_in
@@ -38,6 +38,7 @@ REASONS = frozenset(
     {
         "few_steps",  # too few steps for a vote
         "few_ranks",  # no two ranks do the same work
+        "one_rank",  # there is the trace of one rank only
         "no_collectives",  # replicas: judged by their own latency
         "no_work_seen",  # the traces have no work between collectives: one measure only
         "no_baseline",  # most of a step is transfers, and there is nothing to compare them with
@@ -52,6 +53,8 @@ REASONS = frozenset(
         "hang",  # ranks wait in an operation that others have not entered
         ALL_ENTERED,
         DEADLOCK,
+        DUMPS_EMPTY,
+        NO_ENTRY,
         OTHER_ORDER,
     }
 )
