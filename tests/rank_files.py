@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,40 @@ def write_job(directory: Path, ranks: int = 2, **settings: Any) -> Path:
     """``rank<N>.json`` of each rank."""
     for rank in range(ranks):
         write_rank(directory / f"rank{rank}.json", rank, world=ranks, **settings)
+    return directory
+
+
+def write_uneven_job(directory: Path, seen: Iterable[int], slow: int, *, world: int, stepped: bool = True) -> Path:
+    """Forty steps of a job on hosts with clocks of their own, of which some ranks were traced; those of rank `slow` take
+    half as long again. NCCL's kernels are not numbered. `stepped`: the profiler had a schedule."""
+    chance = random.Random(1)
+    events: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(world)}
+    clock = {rank: chance.uniform(-30_000, 30_000) for rank in events}
+    at = 5e11
+    for step in range(40):
+        took = {rank: (4000 + chance.gauss(0, 60)) * (1.5 if rank == slow else 1) for rank in events}
+        end = at + 1700 + max(took.values())
+        for rank, own in events.items():
+            begin, done = at + clock[rank], end + clock[rank] + chance.uniform(0, 15)
+            met, ids = begin + 1000 + took[rank], 2 * step + 1
+            if stepped:
+                own.append(_event("user_annotation", f"ProfilerStep#{step}", begin, end + 300 - at, {}))
+            own.append(_event("cuda_runtime", "cudaLaunchKernel", begin + 900, 5, {"correlation": ids}))
+            own.append(_event("cuda_runtime", "cudaLaunchKernel", begin + 950, 5, {"correlation": ids + 1}))
+            args: dict[str, Any] = {"correlation": ids, "device": 0, "stream": 7}
+            own.append(_event("kernel", KERNEL, begin + 1000, took[rank], args, pid=0, tid=7))
+            args = {
+                "correlation": ids + 1, "device": 0, "stream": 20, "Collective name": "allreduce",
+                "In msg nelems": 1024, "Out msg nelems": 1024, "dtype": "Float", "Process Group Name": "0",
+            }  # fmt: skip
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+            own.append(_event("kernel", name, met, done - met, args, pid=0, tid=20))
+        at = end + 400 + chance.uniform(0, 300)
+    config = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": world, "ranks": list(range(world))}]
+    for rank in seen:
+        info = {"backend": "nccl", "rank": rank, "world_size": world, "pg_config": config}
+        content = {"baseTimeNanoseconds": BASE_NS, "distributedInfo": info, "host_name": f"node{rank}"}
+        (directory / f"rank{rank}.json").write_text(json.dumps({**content, "traceEvents": events[rank]}))
     return directory
 
 

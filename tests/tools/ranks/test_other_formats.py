@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from nsys_export import COLLECTIVE, COMM_INIT, Export, payload
+from rank_files import write_uneven_job
 
 from whystall.tools.ranks.slow_node_check.tables import Data
 from whystall.tools.ranks.slow_node_check.tool import Params, judge
@@ -125,6 +126,18 @@ def test_a_rank_that_computes_slowly_in_nsight_systems(tmp_path: Path, payloads:
 def test_a_healthy_job_in_nsight_systems(tmp_path: Path) -> None:
     found = answer(nsight(tmp_path / "job", -1))
     assert (found.verdict, found.accused) == ("none", [])
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize(("slow", "accused"), [(3, [3]), (6, []), (-1, [])])
+def test_three_ranks_of_eight_are_matched_by_their_ends(
+    tmp_path: Path, slow: int, accused: list[int], stepped: bool
+) -> None:
+    """What they wait for may be a rank that was not traced, which is none of theirs."""
+    found = answer(write_uneven_job(tmp_path, (0, 3, 5), slow, world=8, stepped=stepped))
+    assert found.matched["matched"] == found.matched["rows"] == 120
+    assert [one.rank for one in found.accused] == accused
+    assert accused or (found.verdict, found.reasons) == ("cannot_tell", ["ranks_missing"])
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["payloads", "no payloads"])
