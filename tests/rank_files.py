@@ -77,8 +77,10 @@ def write_job(directory: Path, ranks: int = 2, **settings: Any) -> Path:
 
 
 def write_uneven_job(directory: Path, seen: Iterable[int], slow: int, *, world: int, stepped: bool = True) -> Path:
-    """Forty steps of a job on hosts with clocks of their own, of which some ranks were traced; those of rank `slow` take
-    half as long again. NCCL's kernels are not numbered. `stepped`: the profiler had a schedule."""
+    """Forty steps of a job on hosts with clocks of their own, of which some ranks were traced.
+
+    The work of rank `slow` takes half as long again. NCCL's kernels are not numbered. `stepped`: with a schedule.
+    """
     chance = random.Random(1)
     events: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(world)}
     clock = {rank: chance.uniform(-30_000, 30_000) for rank in events}
