@@ -89,6 +89,7 @@ def without_steps(variant: str, directory: Path, ranks: Sequence[int] = range(4)
         ("compute", "rank", [2]),
         ("loader", "rank", [2]),
         ("quota", "rank", [2]),
+        ("two", "several", [2, 3]),
         ("moving", "moving", []),
         ("nothing", "none", []),
     ],
@@ -102,7 +103,7 @@ def test_without_steps_operations_take_their_place(
     assert data["matched"]["matched"] == data["matched"]["rows"] == 96
 
 
-@pytest.mark.parametrize("variant", ["two", "layers", "nothing_mesh", "nothing_workers"])
+@pytest.mark.parametrize("variant", ["layers", "nothing_mesh", "nothing_workers"])
 def test_where_steps_cannot_be_estimated_the_answer_shows_how_to_mark_them(variant: str, tmp_path: Path) -> None:
     result = judged(without_steps(variant, tmp_path))
     assert (result["data"]["verdict"], result["data"]["accused"]) == ("cannot_tell", [])

@@ -25,9 +25,10 @@ _I = pl.Int64
 _RECURS = 3
 """Occurrences from which on an operation recurs."""
 _ROUND = 8
-_EVEN = 2.0
-"""Distances are even if the ninth decile is at most so many times the first: within the backward pass equal buckets
-follow each other far faster than over the forward pass."""
+_EVEN, _STEP_NS = 2.0, 5_000_000
+"""Distances are even if none but one is above so many times the median, and nine tenths are above the inverse: a step
+of several operations has a longer distance before its first. Operations of layers follow each other within less than
+`_STEP_NS`, and all layers of one step are one moment."""
 _WITHIN, _FLOOR_NS = 6, 30_000
 """The operation that ends a step may end so many residuals or ns later on some ranks. Another one that ends within that
 time carries no weight: its rank can have worked at most so long since."""
@@ -130,9 +131,11 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 
 def _even(instants: pl.Series) -> bool:
-    apart = instants.diff().drop_nulls().cast(pl.Float64)
-    low, high = apart.quantile(0.1), apart.quantile(0.9)
-    return low is not None and high is not None and high <= _EVEN * low
+    apart = sorted(instants.diff().drop_nulls().to_list())
+    if len(apart) < _RECURS:
+        return False
+    usual = apart[len(apart) // 2]
+    return usual >= _STEP_NS and apart[-2] <= _EVEN * usual and apart[len(apart) // 10] >= usual / _EVEN
 
 
 def _summed(spans: pl.DataFrame, operations: pl.DataFrame, late_ns: int) -> pl.DataFrame:
