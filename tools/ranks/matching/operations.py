@@ -27,8 +27,8 @@ _USUAL = 0.9
 """Equal operations of a step are taken in their order if no step has more of them, or this share of all steps has as
 many: elsewhere some may have been lost, and which is not known."""
 _CONFIRMED = 0.95
-"""Operations are matched by their place in the sequence if at least so many end nearer to their own kind than to the
-next one."""
+"""Operations are matched by their place in the sequence if at least so many of each rank end nearer to the others' at
+that place than to those before and after it."""
 _TOGETHER, _APART = 0.2, 0.05
 """A group of unknown members is accepted if its ranks leave together: the scatter of their ends is at most this share
 of that of their arrivals, and in at most that share of its operations a rank arrived after another had left."""
@@ -216,13 +216,12 @@ def _by_sequence(rows: pl.DataFrame, source: ClockSource) -> pl.DataFrame:
         ranks = part["rank"].unique().to_list()
         if len(ranks) < 2 or part.group_by("rank").agg("token")["token"].n_unique() > 1 or not source.together(ranks):
             continue
-        ends = part.group_by("nth").agg(
-            at=pl.col("end_ns").median(), first=pl.col("end_ns").min(), last=pl.col("end_ns").max()
-        )
-        gap = pl.col("at").diff()
-        near = pl.min_horizontal(gap, gap.shift(-1))
-        confirmed = ends.sort("nth").select((pl.col("last") - pl.col("first") < near / 2).mean()).item()
-        if confirmed is not None and confirmed >= _CONFIRMED:
+        usual = part.group_by("nth").agg(at=pl.col("end_ns").median()).sort("nth")
+        usual = usual.with_columns(before=pl.col("at").shift(1), after=pl.col("at").shift(-1))
+        apart = {name: (pl.col("end_ns") - pl.col(name)).abs() for name in ("at", "before", "after")}
+        nearest = apart["at"] < pl.min_horizontal(apart["before"], apart["after"])
+        confirmed = part.join(usual, on="nth").group_by("rank").agg(share=nearest.mean())["share"].min()
+        if isinstance(confirmed, float) and confirmed >= _CONFIRMED:
             key = pl.format("q\x1f{}\x1f{}", pl.lit(channel), "nth")
             found.append(part.select("row", key=key, how=pl.lit("order"), group="group", size="size"))
     return pl.concat(found)
