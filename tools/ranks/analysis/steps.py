@@ -131,7 +131,7 @@ def _derived(job: Job, matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 
 def _even(instants: pl.Series) -> bool:
-    apart = sorted(instants.diff().drop_nulls().to_list())
+    apart: list[int] = sorted(instants.diff().drop_nulls().to_list())
     if len(apart) < _RECURS:
         return False
     usual = apart[len(apart) // 2]
