@@ -11,18 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.diagnosis.budget import Limits
-from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner, Driver
-from whystall.agent_server.diagnosis.params import DiagnoseParams
-from whystall.agent_server.inputs.calibration import JOINED, Calibration, check_source
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
 from whystall.agent_server.inputs.stacks import observes, open_samples
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
-from whystall.agent_server.settings.load import load_llm
-from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.store import default_path
 from whystall.tools.collect.options import (
     PATH_WAIT_NS,
     SAMPLE_NS,
@@ -44,12 +37,15 @@ from whystall.tools.recording.redact import redact as redact_recording
 from whystall.tools.recording.store import Recording, check_place
 from whystall.tools.recording.target import resolve
 from whystall.tools.recording.window import Progress, observe
-from whystall.tools.toolbox import ENGINES, registry
+from whystall.tools.toolbox import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
+    from whystall.agent_server.diagnosis.params import DiagnoseParams
     from whystall.agent_server.llm.wire import LlmError
+    from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
     from whystall.knowledge_base.ticket_models import Ticket
 
@@ -116,7 +112,8 @@ class RecordSummary(BaseModel):
 
 
 class App:
-    """One per process. Windows run one after another; heavy parts are loaded on first use."""
+    """One per process. Windows run one after another. Heavy parts (database, diagnosis, engines, each tool) are
+    imported on first use, so that a command that judges traces starts quickly."""
 
     def __init__(self, database: Path | None = None) -> None:
         self._database = database
@@ -131,11 +128,22 @@ class App:
 
     @cached_property
     def _kb(self) -> Stores:
+        from whystall.agent_server.stores import Stores
+        from whystall.knowledge_base.store import default_path
+
         return Stores(self._database or default_path())
 
     def tools(self) -> list[Tool[Any, Any]]:
         """Return all tools, by name."""
         return self._registry.all()
+
+    def tool_names(self) -> list[str]:
+        """Return the names of all tools, without importing them."""
+        return self._registry.names()
+
+    def tool(self, name: str) -> Tool[Any, Any]:
+        """Return the tool `name`. Raises `ToolError` (not_found)."""
+        return self._registry.get(name)
 
     def kb(self) -> Stores:
         """Return the database, opened on first use. Raises `ToolError` (database)."""
@@ -169,6 +177,8 @@ class App:
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
         elif source is not None:
+            from whystall.agent_server.inputs.calibration import check_source
+
             check_source(params)
             recording = await opened(source, profile)
         else:
@@ -178,6 +188,9 @@ class App:
     async def _observed(
         self, tool: Tool[Any, Any], params: Params, engine: Engine, profile: Path | None, progress: Progress | None
     ) -> Recording:
+        from whystall.agent_server.inputs.calibration import JOINED, Calibration
+        from whystall.tools.collect.engines import ENGINES
+
         if not isinstance(params, LiveParams):
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{tool.name} judges recordings only", "give one")
         target = resolve(params)
@@ -197,6 +210,8 @@ class App:
         self, params: RecordParams, out: Path, *, redact: bool = False, progress: Progress | None = None
     ) -> RecordSummary:
         """Record what every tool can judge into the new directory `out`."""
+        from whystall.tools.collect.engines import ENGINES
+
         target = resolve(params)
         check_place(out)
         async with self._window:
@@ -229,6 +244,10 @@ class App:
         diagnosing = self._diagnosing()
         if not params.llm:
             return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang, then=then)
+
+        from whystall.agent_server.diagnosis.budget import Limits
+        from whystall.agent_server.diagnosis.diagnose import Driver
+        from whystall.agent_server.settings.load import load_llm
 
         with extra("llm"):
             from whystall.agent_server.llm.client import ChatClient
@@ -264,6 +283,8 @@ class App:
         )
 
     def _diagnosing(self) -> DiagnosisRunner:
+        from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
+
         return DiagnosisRunner(self._registry, self.kb(), self._window)
 
     @contextmanager

@@ -39,7 +39,8 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.target import resolve
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.recording.window import observe
-from whystall.tools.toolbox import ENGINES, registry
+from whystall.tools.collect.engines import ENGINES
+from whystall.tools.toolbox import registry
 pid, announced, needs = int(sys.argv[2]), [], []
 tools = {tool.name: tool for tool in registry().all()}
 for name in sys.argv[1].split(","):

@@ -17,7 +17,8 @@ import warm_command
 from model_http import Answer, Policy, Request
 from model_policies import POLICIES
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.presentation import results as words
 from whystall.agent_server.presentation.ticket_texts import tickets_text
 from whystall.knowledge_base.models import Diagnosis, Lang

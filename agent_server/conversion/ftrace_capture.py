@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.collect.ftrace.nspid import NamespacePids
 from whystall.tools.collect.ftrace.options import Progress, Recorded, RecordOptions
 from whystall.tools.collect.ftrace.recorder import check, record
@@ -24,7 +25,6 @@ from whystall.tools.recording.window import observe
 from whystall.tools.timeline.recorded import trace_of
 from whystall.tools.timeline.sched import SchedTrace
 from whystall.tools.timeline.writers import ftrace as ftrace_write
-from whystall.tools.toolbox import ENGINES
 
 MAPPING = "pid_mapping.json"
 _MOST_S = 600.0

@@ -36,6 +36,7 @@ from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
 from whystall.knowledge_base.signatures import evidence
 from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.verify import compare
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.collect.options import SwitchOptions
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams, parse_params
@@ -45,7 +46,6 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, resolve
 from whystall.tools.recording.window import Progress, observe
-from whystall.tools.toolbox import ENGINES
 
 if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores

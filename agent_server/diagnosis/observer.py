@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from whystall.agent_server.inputs.calibration import Calibration
 from whystall.agent_server.inputs.recordings import in_thread
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, Params, parse_params
 from whystall.tools.contract.registry import Tool
@@ -17,7 +18,6 @@ from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, renewed
 from whystall.tools.recording.window import Progress, observe
-from whystall.tools.toolbox import ENGINES
 
 Join = Callable[[Recording], Awaitable[Recording]]
 Options = Mapping[str, Mapping[str, Any]]

@@ -11,9 +11,9 @@ from whystall.agent_server.inputs.calibration import JOINED
 from whystall.agent_server.inputs.stacks import observes
 from whystall.bpf import probe
 from whystall.bpf.errors import BpfError
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.collector import Engine
-from whystall.tools.toolbox import ENGINES
 
 NONE, FILES = "none", "traces"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from whystall.agent_server.presentation.host_bound_page import moments_page
-from whystall.agent_server.presentation.rank_pages import rank_pages
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.recording.judging import judge
 
@@ -33,11 +31,15 @@ def judged(tool: Tool[Any, Any], recording: Recording, params: Params, lang: Lan
 
 
 def _host_bound(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.host_bound_page import moments_page
+
     page = moments_page(recording, judged, lang)
     return [page] if page else []
 
 
 def _slow_node(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.rank_pages import rank_pages
+
     return rank_pages(recording, judged, lang)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.host.critical_path.tool import TOOL, Data
 from whystall.tools.recording.target import Target
 from whystall.tools.recording.window import observe
-from whystall.tools.toolbox import ENGINES
 
 COMPILER = shutil.which("clang") or shutil.which("cc")
 pytestmark = [

@@ -20,7 +20,8 @@ import pytest
 from running import SIMULATOR, Running
 from slow_disk import SlowDisk
 
-from whystall.agent_server.app import App, DiagnoseParams, RecordParams
+from whystall.agent_server.app import App, RecordParams
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.verdict import STALL_PCT
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
@@ -158,7 +159,8 @@ _JUDGE = """
 import os, sys
 from pathlib import Path
 import anyio
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 loading, home, recording = sys.argv[1:]
 def judged(home):
     os.environ["WHYSTALL_HOME"] = home

@@ -18,7 +18,8 @@ from dirty_disk import dirty_disk
 from running import Running
 from slow_disk import SlowDisk
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
 from whystall.tools.contract.findings import Polarity
 

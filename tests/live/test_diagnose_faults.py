@@ -16,7 +16,8 @@ from cgroups import Cgroup
 from running import SIMULATOR, Running, file_server
 from slow_disk import SlowDisk
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.knowledge_base.models import Culprit, Diagnosis, Verdict
 
 WINDOW_S = 6.0

@@ -16,7 +16,8 @@ from cgroups import Cgroup
 from model_policies import engineer
 from running import SIMULATOR, Running
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.replay import replay
 from whystall.agent_server.diagnosis.transcript_files import path_of
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict

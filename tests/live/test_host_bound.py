@@ -19,6 +19,7 @@ from dispatcher_log import Log
 from running import Event, Running
 
 from whystall.agent_server.app import App
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.host.host_bound import tool as host_bound
@@ -27,7 +28,6 @@ from whystall.tools.recording.target import resolve
 from whystall.tools.recording.window import observe
 from whystall.tools.timeline.lanes.build import interrupt_slices, thread_slices
 from whystall.tools.timeline.recorded import trace_of
-from whystall.tools.toolbox import ENGINES
 
 CPU = max(os.sched_getaffinity(0))
 WINDOW_S = 4.0

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host import python_stacks
@@ -23,7 +24,6 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 from whystall.tools.recording.window import observe
-from whystall.tools.toolbox import ENGINES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="watching the kernel needs root")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
@@ -70,26 +71,25 @@ class Tool(Generic[ParamsT, DataT]):
 
 
 class Registry:
-    """All tools, by name."""
+    """All tools, by name. A tool's module is imported when the tool is first used: a command needs one of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        """`modules`: the module of each tool, which has it as ``TOOL``."""
+        self._modules = dict(sorted(modules.items()))
         self._tools: dict[str, Tool[Any, Any]] = {}
 
-    def add(self, tool: Tool[Any, Any]) -> None:
-        """Register `tool`. Raises ValueError if its name is taken."""
-        if tool.name in self._tools:
-            raise ValueError(f"tool {tool.name} is registered twice")
-        self._tools[tool.name] = tool
+    def names(self) -> list[str]:
+        """Return the names of all tools, sorted."""
+        return list(self._modules)
 
     def get(self, name: str) -> Tool[Any, Any]:
         """Return the tool `name`. Raises `ToolError` (not_found), which lists the valid names."""
-        try:
-            return self._tools[name]
-        except KeyError:
-            raise ToolError(
-                ErrorCode.NOT_FOUND, f"no tool is called {name!r}", f"valid: {', '.join(sorted(self._tools))}"
-            ) from None
+        if name not in self._modules:
+            raise ToolError(ErrorCode.NOT_FOUND, f"no tool is called {name!r}", f"valid: {', '.join(self._modules)}")
+        if name not in self._tools:
+            self._tools[name] = import_module(self._modules[name]).TOOL
+        return self._tools[name]
 
     def all(self) -> list[Tool[Any, Any]]:
-        """All tools, by name."""
-        return [self._tools[name] for name in sorted(self._tools)]
+        """Return all tools, by name."""
+        return [self.get(name) for name in self._modules]

@@ -13,8 +13,9 @@ import polars as pl
 import pytest
 from rank_jobs import Fault, Plan, simulate
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.causes import of_hosts, of_ranks
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.rank_process import find_rank_process
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_host
 from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown

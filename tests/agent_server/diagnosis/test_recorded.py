@@ -9,7 +9,8 @@ import anyio
 import polars as pl
 import pytest
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError

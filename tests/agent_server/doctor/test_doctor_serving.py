@@ -9,9 +9,9 @@ import pytest
 from whystall.agent_server.doctor import serving as module
 from whystall.agent_server.doctor.serving import serving
 from whystall.bpf.errors import BpfError
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.recording.collector import Engine
-from whystall.tools.toolbox import ENGINES
 
 EVERYTHING = frozenset({"syscalls", "switches", "block", "samples", "page_cache", "interrupts", "run_queue", "ftrace"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -59,6 +60,15 @@ def test_serve_imports_no_optional_library(env: dict[str, str]) -> None:
     modules = imported(["serve"], env)
     assert "mcp" in modules
     assert {"dask", "distributed", "resvg_py", "rich", "torch"} & modules == set()
+
+
+def test_a_tool_that_reads_traces_imports_no_other_tool_no_engine_and_no_diagnosis(env: dict[str, str]) -> None:
+    traces = Path(__file__).parents[2] / "recorded" / "ranks" / "compute"
+    modules = imported(["run", "slow-node-check", "--traces", str(traces)], env)
+    packages = ("agent_server.diagnosis.", "bpf.", "knowledge_base.tickets.", "tools.host.", "tools.profiles.")
+    assert "whystall.tools.ranks.slow_node_check.tool" in modules
+    assert {m for m in modules if m.removeprefix("whystall.").startswith(packages)} == set()
+    assert _SERVERS_AND_CLIENTS & modules == set()
 
 
 def test_the_table_names_the_commands_that_the_modules_register() -> None:

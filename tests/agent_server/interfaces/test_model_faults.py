@@ -14,7 +14,8 @@ import pytest
 from byte_servers import bytes_server, http
 from model_server import Raw, Turn, error
 
-from whystall.agent_server.app import App, DiagnoseParams
+from whystall.agent_server.app import App
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.llm.wire import LlmError
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.errors import ErrorCode, ToolError

@@ -173,6 +173,6 @@ def test_every_engine_can_be_asked_for() -> None:
     from typing import get_args
 
     from whystall.agent_server.settings.engines import Engine
-    from whystall.tools.toolbox import ENGINES
+    from whystall.tools.collect.engines import ENGINES
 
     assert set(get_args(Engine)) == {"auto", *(make().name for make in ENGINES)}

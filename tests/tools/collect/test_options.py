@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from whystall.tools.collect.engines import ENGINES
 from whystall.tools.collect.options import (
     SAMPLE_NS,
     BlockOptions,
@@ -14,7 +15,6 @@ from whystall.tools.collect.options import (
 )
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.recording.collector import Need, Options, merge_needs
-from whystall.tools.toolbox import ENGINES
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+import typer.core
+import typer.main
 
 from whystall.agent_server.app import App
 from whystall.agent_server.inputs.stacks import compares, observes
@@ -17,14 +19,30 @@ from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
 
+class _Tools(typer.core.TyperGroup):
+    """The tools as commands; only the module of the requested tool is imported, to start quickly."""
+
+    service = App()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all tools."""
+        return self.service.tool_names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a tool, None if there is no such tool."""
+        if cmd_name not in self.service.tool_names():
+            return None
+        tool = self.service.tool(cmd_name)
+        one = typer.Typer(rich_markup_mode=None, add_completion=False)
+        one.command(tool.name)(
+            command(_command(self.service, tool), tool.params, doc=f"{tool.title}. {tool.description}")
+        )
+        return typer.main.get_command(one)
+
+
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    group = typer.Typer(help="Run one diagnostic tool.", rich_markup_mode=None)
-    service = App()
-    for tool in service.tools():
-        execute = command(_command(service, tool), tool.params, doc=f"{tool.title}. {tool.description}")
-        group.command(tool.name)(execute)
-    app.add_typer(group, name="run")
+    app.add_typer(typer.Typer(help="Run one diagnostic tool.", rich_markup_mode=None, cls=_Tools), name="run")
 
 
 def _command(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:

@@ -1,0 +1,15 @@
+"""List all engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from whystall.tools.collect.bcc.engine import BccEngine
+from whystall.tools.collect.ebpf_engine import EbpfEngine
+from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
+from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
+from whystall.tools.collect.procfs_engine import ProcfsEngine
+from whystall.tools.recording.collector import Engine
+
+# In order of preference; the first that can serve a collector does.
+ENGINES: Sequence[Callable[[], Engine]] = (EbpfEngine, FtraceBpfEngine, BccEngine, TracefsEngine, ProcfsEngine)
