@@ -17,11 +17,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from whystall.tools.profiles.flamegraph_diff.bursts import Bursts
 from whystall.tools.profiles.flamegraph_diff.groups import Group, Groups, groups_of
 from whystall.tools.profiles.flamegraph_diff.noise import LEVEL, Apart, apart, by_chance, critical, furthest, pooled
 from whystall.tools.profiles.flamegraph_diff.renames import laid_over
 from whystall.tools.profiles.flamegraph_diff.scale import Scale, common_scale
-from whystall.tools.profiles.flamegraph_diff.side import Floats, Side, side_of
+from whystall.tools.profiles.flamegraph_diff.side import Floats, Side, side_of, with_bursts
 from whystall.tools.stacks.tree import CallTree, Part
 
 Role = Literal["proven", "possible", "effect"]
@@ -33,6 +34,8 @@ trials in benchmarks/RESULTS.md)."""
 TOO_COARSE_PCT = 25.0
 """If a change of one function by this many points could remain undetected, two profiles are not called alike. 100
 independent samples of two functions detect this much."""
+_ENOUGH = 128
+"""Independent samples of two functions that detect a change of `TOO_COARSE_PCT`, at four standard errors."""
 _NEAR = 0.95
 _NATS = 1.0
 _OVERLAP = 0.8
@@ -68,7 +71,7 @@ class Change:
 @dataclass(frozen=True)
 class Difference:
     """`tree`: side 0 before, 1 after; `proven`: marks its nodes in a proven change or above one. `bound`: smallest
-    detectable change of a function's own code, in points of share; None if unknown.
+    detectable change of a function's own code, in points of share; None if unknown. `bursts`: of samples without times.
     """
 
     verdict: Verdict
@@ -80,6 +83,7 @@ class Difference:
     after: Side
     scale: Scale
     bound: float | None
+    bursts: Bursts
     renamed: tuple[tuple[str, str], ...] = ()
 
 
@@ -108,6 +112,7 @@ class _Comparison:
         own = self.member[self.is_own]
         atom = self.groups.atom
         sides = [side_of(part, self.tree, row, atom, own) for row, part in enumerate((self.of_before, self.of_after))]
+        *sides, self.bursts = with_bursts(self.tree, *sides)
         self.before, self.after = pooled(*sides)
         self.whole = np.ones(self.member.shape[1])
         self.scale = common_scale(self.before, self.after, self.groups.function, [self.before.sum / self.after.sum])
@@ -156,6 +161,7 @@ class _Comparison:
             after=self.after,
             scale=self.scale,
             bound=self.bound,
+            bursts=self.bursts,
             renamed=tuple(names),
         )
 
@@ -164,20 +170,33 @@ class _Comparison:
         changed = [row for row in rows if row.role == "proven"]
         if changed and not self.scale.found:
             reasons.append("no_common_scale")
+        if self.bursts.functions:
+            reasons.append("bursts_estimated")
         if not self.known:
             return "cannot_tell", ["not_samples", *reasons]
         if changed:
             return "differs", reasons
-        likely = self.likely > 0 and any(row.role == "possible" for row in rows)
-        if "counts" in (self.before.how, self.after.how) and likely:
-            return "cannot_tell", ["not_samples"]  # beyond chance only if samples are independent, which is unknown
+        if self._assumed() and self.likely > 0 and any(row.role == "possible" for row in rows):
+            return "cannot_tell", ["few_functions"]  # beyond chance only if samples are independent, which is unknown
         if self._coarse():
-            return "cannot_tell", ["few_samples"]
+            return "cannot_tell", [self._why_coarse(), *reasons]
         return "alike", reasons
 
     def _coarse(self) -> bool:
         """Return whether chance could hide a change of many points."""
         return self.bound is None or self.bound > max(TOO_COARSE_PCT, self.min_pct)
+
+    def _assumed(self) -> bool:
+        """Return whether the worst usual bursts are assumed, since they could not be estimated."""
+        return self.bursts.factor > 1 and not self.bursts.functions
+
+    def _why_coarse(self) -> str:
+        """Return what is lacking: functions to estimate bursts from, samples, steps, or even shares within a run."""
+        if self._assumed():
+            return "few_functions"
+        if min(self.before.samples, self.after.samples) < _ENOUGH:
+            return "few_samples"
+        return "few_steps" if "steps" in (self.before.how, self.after.how) else "uneven"
 
     def _next(self, role: Role, rows: Sequence[Change]) -> Change | None:
         """Return the group that explains most of the remaining samples."""

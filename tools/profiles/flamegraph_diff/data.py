@@ -24,8 +24,12 @@ Role = Literal["proven", "possible", "effect"]
 Effect = Literal["same", "said", "limited"]
 
 REASONS = (
-    "few_samples",  # chance could hide a change of many points
+    "few_samples",  # chance could hide a change of many points, even if samples were independent
+    "few_steps",  # enough samples, but of so few steps that chance could hide one
+    "uneven",  # enough samples, but shares vary so much within a run that chance could hide one
     "not_samples",  # weights without times: the number of independent samples is unknown
+    "few_functions",  # samples without times, and too few functions to estimate how far they depend on each other
+    "bursts_estimated",  # without times: the length of bursts is estimated from what did not change
     "no_common_scale",  # too much changed to find an unchanged part: a decrease may be the effect of an increase
     "little_in_common",  # most of one profile is not in the other
     "nothing_there",  # no samples
@@ -105,8 +109,9 @@ class CheckRow(Model):
 class DiffData(Model):
     """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without times.
     `unchanged_pct`: the unchanged part of the earlier profile (None if not found), whose share is `scale` times as
-    large later. `blocks`: how dependent samples were grouped: steps, time or counts. `common_pct`: share of the
-    functions that both profiles have.
+    large later. `blocks`: how dependent samples were grouped: steps, time or counts. `burst_factor`: variance of counts
+    without times relative to independent samples, estimated from `burst_functions` functions (0: assumed, the worst
+    usual), None with times. `common_pct`: share of the functions that both profiles have.
     """
 
     verdict: Verdict = "cannot_tell"
@@ -120,6 +125,8 @@ class DiffData(Model):
     span_before_s: float | None = None
     span_s: float | None = None
     blocks: str = ""
+    burst_factor: float | None = None
+    burst_functions: int = 0
     bound_pct: float | None = None
     scale: float = 1.0
     unchanged_pct: float | None = None

@@ -157,6 +157,8 @@ def _data(found: Difference, rows: list[ChangeRow], checks: list[CheckRow], befo
         span_before_s=_span_s(before),
         span_s=_span_s(after),
         blocks=found.after.how if found.after.how == found.before.how else f"{found.before.how}, {found.after.how}",
+        burst_factor=found.bursts.factor if "counts" in (found.before.how, found.after.how) else None,
+        burst_functions=found.bursts.functions,
         bound_pct=found.bound,
         scale=found.scale.ratio,
         unchanged_pct=100 * found.scale.share if found.scale.found else None,

@@ -1,4 +1,10 @@
-"""The change of each group between two sides, and the largest change of any group by chance alone."""
+"""The change of each group between two sides, and the largest change of any group by chance alone.
+
+The chance of any false change among all groups is controlled (max-T of Westfall & Young 1993), not the share of false
+ones (Benjamini & Hochberg 1995): one wrong accusation costs more than a small change that is missed. It is the form of
+Holm's procedure that uses the correlation of groups, which are callers and callees of each other; Holm's own, which
+must allow for the worst, would name fewer.
+"""
 
 from __future__ import annotations
 
@@ -56,26 +62,25 @@ def variances(before: Side, after: Side, member: Floats, base: Floats) -> tuple[
     for one, other in ((0, 1), (1, 0)):
         counted, spread = found[one]
         theirs = found[other][1]
-        if spread is None:
-            made.append(counted)
-            continue
-        if sides[one].traced:  # all events are recorded
+        if spread is not None and sides[one].traced:  # all events are recorded
             made.append(spread)
             continue
-        variance = np.maximum(spread, counted)
+        variance = counted if spread is None else np.maximum(spread, counted)
         if theirs is not None and not sides[other].traced:
             counts = found[other][0]
             # counting variance near zero is only rounding
             some = counts > _ROUNDING * counts.max(initial=0.0)
             times = np.where(some, theirs / np.where(some, counts, 1.0), 1.0)
             bursts = np.maximum(times - 1, 0.0) * _more_often(sides[one], sides[other])
-            variance = np.maximum(variance, (1 + bursts) * counted)
+            variance = np.maximum(variance, (1 + bursts) * counted / sides[one].burst)
         made.append(variance)
     return made[0], made[1]
 
 
 def _more_often(one: Side, other: Side) -> float:
-    """Return how many times as many samples a burst has on side `one`."""
+    """Return how many times as many samples a burst has on side `one`; of a side without times the rate is unknown."""
+    if "counts" in (one.how, other.how):
+        return 1.0
     rates = [max(side.samples, 1) / max(side.span_ns, 1.0) for side in (one, other)]
     return rates[0] / rates[1] * max(1.0, other.threads / one.threads)
 

@@ -3,12 +3,13 @@
 Samples are not independent: a function that runs for a second is sampled a hundred times. Where samples have times, the
 variance is that between blocks of time (a block bootstrap in its normal approximation). Blocks are the training steps
 of a trace with something recurring at even intervals, else equal times so long that longer ones give the same variance
-(as in Flyvbjerg & Petersen 1989). The variance is at least that of counting.
+(as in Flyvbjerg & Petersen 1989). The variance is at least that of counting. Without times it is estimated from the
+scatter between the profiles (`bursts`), or taken from the other profile if that has times (`noise`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -16,16 +17,13 @@ from numpy.typing import NDArray
 
 from whystall.tools.profiles.common.sample_weight import one_sample
 from whystall.tools.profiles.common.stack_nodes import stack_nodes
+from whystall.tools.profiles.flamegraph_diff.bursts import UNKNOWN, Bursts, bursts_between
 from whystall.tools.stacks.model import NO_TIME
 from whystall.tools.stacks.tree import CallTree, Part
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 DURATIONS = frozenset({"ns", "us", "ms", "s", "nanoseconds", "microseconds", "milliseconds", "seconds"})
-BURST = 20.0
-"""Variance of counts without times, whose bursts are unknown, relative to independent samples: right for functions that
-run for ten samples in a row on average, 100 ms at 99 Hz."""
-
 _BLOCKS = (64, 32, 16)
 _STEADY = 1.4
 """Blocks are long enough if twice as long ones change the variance by at most this factor: with 16 blocks its estimate
@@ -46,10 +44,11 @@ _LEAST_SAMPLES = 4
 @dataclass(frozen=True)
 class Side:
     """`weights`: by atom; `blocks`: the same by block (rows), None without times. `counting`: by atom, the variance of
-    the weight for independent samples, times `BURST` without blocks. `known`: whether the number of independent
-    observations is known; `traced`: all events are recorded, not sampled. `how`: steps, time or counts. `span_ns`: from
-    the first sample to the end of the last. `threads`: effective number of threads; 1 if one has nearly all samples.
-    `steady`: blocks are long enough for most of the weight.
+    the weight for independent samples, without blocks times `Bursts.factor`. `known`: whether the number of samples is
+    known; `whole`: if not, whether all weights are whole numbers without a unit, which may be counts of samples.
+    `traced`: all events are recorded, not sampled. `how`: steps, time or counts. `span_ns`: from the first sample to
+    the end of the last. `threads`: effective number of threads; 1 if one has nearly all samples. `steady`: blocks are
+    long enough for most of the weight. `free`: degrees of freedom of the variance; `burst`: the factor in `counting`.
     """
 
     weights: Floats
@@ -62,16 +61,14 @@ class Side:
     span_ns: float = 0.0
     threads: float = 1.0
     steady: bool = True
+    whole: bool = False
+    free: float = np.inf
+    burst: float = 1.0
 
     @property
     def sum(self) -> float:
         """Return the total weight."""
         return float(self.weights.sum())
-
-    @property
-    def free(self) -> float:
-        """Return the degrees of freedom of the variance."""
-        return np.inf if self.blocks is None else float(len(self.blocks) - 1)
 
     def variance(self, member: Floats, of: Floats) -> tuple[Floats, Floats | None]:
         """Return the variances of the groups' ratios (`member`, a row each) to the weight of the atoms `of`: by
@@ -123,9 +120,10 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
     if not timed:
         loads: Floats = samples["weight"].to_numpy()
         one = one_sample(samples, unit, event["period"] * by)
-        mean = one or float((loads**2).sum() / max(loads.sum(), 1e-300))
-        number = round(float(loads.sum()) / one) if one else len(loads)
-        return Side(weights, None, weights * mean * BURST, number, traced=False, known=one > 0, how="counts")
+        whole = not one and unit == "samples" and bool((loads == np.round(loads)).all())
+        mean = one or (1.0 if whole else float((loads**2).sum() / max(loads.sum(), 1e-300)))
+        number = round(float(loads.sum()) / mean) if one or whole else len(loads)
+        return Side(weights, None, weights * mean, number, traced=False, known=one > 0, how="counts", whole=whole)
     at, span, weight, stack = _clipped(samples, part)
     where = atom[of_stack[stack]]
     counting = _sums(where, weight**2, count)
@@ -138,7 +136,32 @@ def side_of(part: Part, tree: CallTree, row: int, atom: Ints, functions: Floats)
         blocks, steady = _by_time(at, span, weight, where, count, functions)
     how = "steps" if len(steps) else "time"
     last = float((at + span).max(initial=1))
-    return Side(weights, blocks, counting, len(at), traced, blocks is not None, how, last, _at_once(samples), steady)
+    free = np.inf if blocks is None else float(len(blocks) - 1)
+    threads = _at_once(samples)
+    known = blocks is not None
+    return Side(weights, blocks, counting, len(at), traced, known, how, last, threads, steady, free=free)
+
+
+def with_bursts(tree: CallTree, before: Side, after: Side) -> tuple[Side, Side, Bursts]:
+    """Return the sides with the variance of counts without times as large as the profiles' own scatter shows.
+
+    Whole numbers without a unit are samples if they scatter as samples do, in bursts of usual length.
+    """
+    sides = (before, after)
+    if all(side.how != "counts" for side in sides):
+        return before, after, Bursts(1.0)
+    counted = all(side.known or side.whole for side in sides)
+    bursts = bursts_between(tree, (before.samples, after.samples)) if counted else Bursts()
+    if not bursts.functions and any(side.how == "time" and not side.traced for side in sides):
+        bursts = Bursts(1.0)  # the times of one side show the bursts of both
+    made = []
+    for side in sides:
+        if side.how == "counts":
+            known = side.known or (side.whole and bursts.functions > 0 and bursts.factor <= UNKNOWN)
+            counting = side.counting * bursts.factor
+            side = replace(side, counting=counting, free=bursts.free, known=known, burst=bursts.factor)
+        made.append(side)
+    return made[0], made[1], bursts
 
 
 def _sums(number: Ints, weight: Floats, count: int) -> Floats:

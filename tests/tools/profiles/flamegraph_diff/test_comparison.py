@@ -223,17 +223,20 @@ def test_steps_of_a_complete_record_are_its_units() -> None:
     assert proven(rows) == [("grew", "backward", "own", "")]
 
 
-def test_counts_without_instants_are_trusted_less() -> None:
-    before, after = run(TRAIN, 0), run(TRAIN.slower("helper", 2), 1)
-    timed, _ = found(before, after)
-    counted, _ = found(without_times(before), without_times(after))
-    assert counted.before.how == "counts"
-    assert timed.bound is not None
-    assert counted.bound is not None
-    assert counted.bound > 2 * timed.bound
-    long = [run(program, seed, seconds=600) for program, seed in ((TRAIN, 0), (TRAIN.slower("helper", 2), 1))]
-    _, rows = found(*(without_times(one) for one in long))
+def test_counts_without_times_are_judged_by_the_scatter_of_what_did_not_change() -> None:
+    before, after = (without_times(one) for one in (run(TRAIN, 0), run(TRAIN.slower("helper", 2), 1)))
+    difference, rows = found(before, after)
+    assert (difference.before.how, difference.reasons) == ("counts", ("bursts_estimated",))
     assert proven(rows) == [("grew", "helper", "own", "")]
+    difference, rows = found(without_times(run(TRAIN, 0)), without_times(run(TRAIN, 1)))
+    assert (difference.verdict, proven(rows)) == ("alike", [])
+
+
+def test_one_side_with_times_shows_the_bursts_of_both() -> None:
+    before, after = run(TWO, 0), without_times(run(TWO.slower("heavy", 2), 1))
+    difference, rows = found(before, after)
+    assert (difference.bursts.factor, difference.verdict) == (1.0, "differs")
+    assert [row.name for row in rows if row.role == "proven"] == ["heavy"]
 
 
 def test_durations_without_instants_prove_nothing_but_are_ranked() -> None:
@@ -248,7 +251,7 @@ def test_what_moved_most_is_shown_even_when_chance_cannot_be_told() -> None:
     before = profile_of(stacks, np.arange(4), weights=np.array([400.0, 300, 250, 50]))
     after = profile_of(stacks, np.arange(4), weights=np.array([800.0, 300, 250, 60]))
     difference = compare(Part(before), Part(after))
-    assert (difference.verdict, difference.reasons) == ("cannot_tell", ("few_samples",))
+    assert (difference.verdict, difference.reasons) == ("cannot_tell", ("few_functions",))
     first = difference.rows[0]
     assert (difference.tree.labels[first.group.frame], first.role) == ("fwd", "possible")
     assert (round(first.before, 1), round(first.after, 1)) == (40.0, 56.7)

@@ -200,7 +200,7 @@ def test_what_folded_counts_suggest_is_not_called_chance() -> None:
             made.sample(made.stack([main, made.frame(name)]), event, count)
         sides.append(made.profile("folded"))
     told = judged(*sides).data
-    assert (told.verdict, told.reasons) == ("cannot_tell", ["not_samples"])
+    assert (told.verdict, told.reasons) == ("cannot_tell", ["few_functions"])
     assert told.rows[0].name == "slow"
     assert judged(sides[0], sides[0]).data.verdict == "alike"
 
