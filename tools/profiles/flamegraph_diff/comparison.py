@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from whystall.tools.profiles.flamegraph_diff.alignment import Aligned
 from whystall.tools.profiles.flamegraph_diff.bursts import Bursts
 from whystall.tools.profiles.flamegraph_diff.groups import Group, Groups, groups_of
 from whystall.tools.profiles.flamegraph_diff.noise import LEVEL, Apart, apart, by_chance, critical, furthest, pooled
@@ -85,6 +86,7 @@ class Difference:
     bound: float | None
     bursts: Bursts
     renamed: tuple[tuple[str, str], ...] = ()
+    aligned: tuple[Aligned, ...] = ()
 
 
 def compare(before: Part, after: Part, *, min_pct: float = 1.0, top: int = 10) -> Difference:
@@ -92,9 +94,10 @@ def compare(before: Part, after: Part, *, min_pct: float = 1.0, top: int = 10) -
 
     `min_pct`: smaller changes of share, in points, are ignored; `top`: maximum number of rows.
     """
-    before, after, tree, names = laid_over(before, after, min_pct / 100)
+    before, after, tree, names, known = laid_over(before, after, min_pct / 100)
     groups = groups_of(tree, _MIN_GROUP * min_pct / 100)
-    return _Comparison(before, after, tree, groups, min_pct).explained(top, names)
+    found = _Comparison(before, after, tree, groups, min_pct).explained(top, names)
+    return replace(found, aligned=tuple(known))
 
 
 @dataclass

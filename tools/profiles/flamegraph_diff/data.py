@@ -106,6 +106,18 @@ class CheckRow(Model):
     code: str = ""
 
 
+class AlignedRow(Model):
+    """Names compared as one. `rule`: one of `alignment.RULES`; `name`: the common name, ``*`` for what differs;
+    `before`, `after`: names on each side, at most a few, of `count_before` and `count_after`."""
+
+    rule: str
+    name: str
+    before: list[str]
+    after: list[str]
+    count_before: int
+    count_after: int
+
+
 class DiffData(Model):
     """`total_before`, `total`: in `unit`; `span_*`: seconds from the first sample to the end, None without times.
     `unchanged_pct`: the unchanged part of the earlier profile (None if not found), whose share is `scale` times as
@@ -133,3 +145,4 @@ class DiffData(Model):
     common_pct: float = 0.0
     rows: list[ChangeRow] = Field(default_factory=list)
     checks: list[CheckRow] = Field(default_factory=list)
+    aligned: list[AlignedRow] = Field(default_factory=list)

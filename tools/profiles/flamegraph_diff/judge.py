@@ -11,7 +11,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.profiles.flamegraph_diff.comparison import Difference, compare
-from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, CheckRow, DiffData, Effect, Params
+from whystall.tools.profiles.flamegraph_diff.data import AlignedRow, ChangeRow, CheckRow, DiffData, Effect, Params
 from whystall.tools.profiles.flamegraph_diff.interrupts import without_interrupts
 from whystall.tools.profiles.flamegraph_diff.rows import rows_of, share_of_common
 from whystall.tools.profiles.flamegraph_diff.side import DURATIONS
@@ -56,11 +56,22 @@ def judged(recording: Recording, params: Params) -> Judgement[DiffData]:
     if data.verdict == "alike" and data.bound_pct is not None:
         findings.append(_alike(data, data.bound_pct, params.min_pct, recording.manifest.window_ns))
     data.rows = rows[: params.top]
+    data.aligned = [
+        AlignedRow(
+            rule=one.rule,
+            name=one.name,
+            before=list(one.before[:_PATH]),
+            after=list(one.after[:_PATH]),
+            count_before=len(one.before),
+            count_after=len(one.after),
+        )
+        for one in found.aligned[: params.top]
+    ]
     return Judgement(
         findings=findings,
         data=data,
         seen=found.before.samples + found.after.samples,
-        totals={"rows": len(rows), "checks": len(checks)},
+        totals={"rows": len(rows), "checks": len(checks), "aligned": len(found.aligned)},
         artifacts=[_folded(found.tree)],
         basis=found,
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from whystall.tools.profiles.flamegraph_diff.alignment import Aligned, aligned
 from whystall.tools.profiles.flamegraph_diff.frame_names import comparable, renamed
 from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, call_tree
 
@@ -18,13 +19,16 @@ _SAME_WEIGHT = 1.25
 """Largest ratio of the shares for two functions without callees to be the same."""
 
 
-def laid_over(before: Part, after: Part, min_share: float) -> tuple[Part, Part, CallTree, list[tuple[str, str]]]:
-    """Return both parts with comparable names, their tree (side 0: before), and (old, new) labels of renamed functions.
+def laid_over(
+    before: Part, after: Part, min_share: float
+) -> tuple[Part, Part, CallTree, list[tuple[str, str]], list[Aligned]]:
+    """Return both parts with comparable names, their tree (side 0: before), (old, new) labels of renamed functions, and
+    names that were aligned by a rule.
 
     `min_share`: smaller functions are not searched for.
     """
-    before = replace(before, profile=comparable(before.profile))
-    after = replace(after, profile=comparable(after.profile))
+    one, other, known = aligned(comparable(before.profile), comparable(after.profile))
+    before, after = replace(before, profile=one), replace(after, profile=other)
     tree = call_tree(before, after, lines=False)
     found: list[tuple[str, str]] = []
     for _ in range(_PASSES):
@@ -36,7 +40,7 @@ def laid_over(before: Part, after: Part, min_share: float) -> tuple[Part, Part, 
         found += [(tree.labels[old], tree.labels[now]) for old, now in pairs]
         before = replace(before, profile=renamed(before.profile, new))
         tree = call_tree(before, after, lines=False)
-    return before, after, tree, found
+    return before, after, tree, found, known
 
 
 def _pairs(tree: CallTree, min_share: float) -> list[tuple[int, int]]:

@@ -1,0 +1,95 @@
+"""Align names of one thing that differ between two profiles, before they are called new or gone.
+
+Every alignment has a rule and is listed in the result: none is silent. `runtime`: one call of CUDA and of HIP.
+`numbered`: kernels that TorchInductor numbers anew in each compilation (``triton_poi_fused_add_17``: category, fused
+operators, number; torch/_inductor/codegen/triton.py) and Triton's suffixes of specialised arguments (``_0d1d2de``).
+`hash`: symbols that end in a hash of the compiler. `tile`: matrix kernels of one library, type and layout with other
+tile sizes. `layer`: repeated layers of a model, which are one with a count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from whystall.tools.stacks.model import StackProfile
+
+RULES = ("runtime", "numbered", "hash", "tile", "layer")
+_PREFIX = r"(?P<prefix>(?:[GN]PU:)?)"
+_RUNTIME = re.compile(r"(?:cuda|hip|cu)(?P<call>[A-Z]\w*?)(?:_v[0-9]+)?(?:_ptsz|_ptds)?")
+_LAUNCH = re.compile(r"(?:Ext)?(?:Module)?LaunchKernel(?:Ex|ExC)?|LaunchByPtr")
+_INDUCTOR = re.compile(_PREFIX + r"(?P<stem>triton_[a-z]{2,4}_fused_\w+?)_[0-9]+(?:_[0-9](?:d|de|c|[0-9])*)?")
+_SPECIALISED = re.compile(_PREFIX + r"(?P<stem>\w+?)_[0-9]+d(?:[0-9]+(?:de|d|c)?)*")
+_HASH = re.compile(
+    _PREFIX + r"(?P<stem>.*?[A-Za-z]\w*?)(?:17h|[._-])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}E?"
+)
+_TILE = re.compile(_PREFIX + r"(?P<stem>(?:cutlass|ampere|volta|turing|hopper|sm[0-9]+_xmma|Cijk)_\w+)")
+_SIZES = re.compile(r"_(?:MT)?[0-9]+x[0-9]+(?:x[0-9]+)?(?=_|$)|_stage[s]?[0-9x]+|_align[0-9]+")
+_MODULE = re.compile(r"(?P<stem>nn\.Module: \w+?)_[0-9]+")
+_LAYER = re.compile(r"(?P<head>.*\b(?:layers?|blocks?))(?P<dot>[._])[0-9]+(?P<tail>\b.*)")
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Names that are compared as one, `name`, by `rule`: those of the earlier and of the later profile."""
+
+    rule: str
+    name: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+def aligned(before: StackProfile, after: StackProfile) -> tuple[StackProfile, StackProfile, list[Aligned]]:
+    """Return both profiles with aligned names, and what was aligned by which rule, sorted by name."""
+    names = [set(profile.frames["name"].to_list()) for profile in (before, after)]
+    one, other = names
+    found: list[Aligned] = []
+    new: dict[str, str] = {}
+    for (rule, key), members in sorted(_by_key(one | other).items()):
+        sides = [tuple(sorted(members & side)) for side in names]
+        if rule == "layer":
+            kept = len(members) > 1
+        else:  # a name that both have stands for itself, unless its number means nothing
+            if rule != "numbered":
+                sides = [tuple(name for name in side if not (name in one and name in other)) for side in sides]
+            kept = all(sides) and sides[0] != sides[1]
+        if kept:
+            shown = sides[1][0] if len(sides[0]) == len(sides[1]) == 1 else key
+            new |= dict.fromkeys((*sides[0], *sides[1]), shown)
+            found.append(Aligned(rule, shown, *sides))
+    return _named(before, new), _named(after, new), found
+
+
+def _by_key(names: Iterable[str]) -> dict[tuple[str, str], set[str]]:
+    keys: dict[tuple[str, str], set[str]] = {}
+    for name in names:
+        if found := next(_keys(name), None):
+            keys.setdefault(found, set()).add(name)
+    return keys
+
+
+def _keys(name: str) -> Iterator[tuple[str, str]]:
+    """Yield the (rule, key) that apply to `name`, the most certain first."""
+    if found := _RUNTIME.fullmatch(name):
+        call = "LaunchKernel" if _LAUNCH.fullmatch(found["call"]) else found["call"]
+        yield "runtime", f"*{call}"
+    if found := _INDUCTOR.fullmatch(name) or _SPECIALISED.fullmatch(name):
+        yield "numbered", f"{found['prefix']}{found['stem']}_*"
+    if found := _HASH.fullmatch(name):
+        yield "hash", f"{found['prefix']}{found['stem']}.*"
+    if (found := _TILE.fullmatch(name)) and (stem := _SIZES.sub("_*", found["stem"])) != found["stem"]:
+        yield "tile", found["prefix"] + stem
+    if found := _MODULE.fullmatch(name):
+        yield "layer", f"{found['stem']}_*"
+    elif found := _LAYER.fullmatch(name):
+        yield "layer", f"{found['head']}{found['dot']}*{found['tail']}"
+
+
+def _named(profile: StackProfile, new: dict[str, str]) -> StackProfile:
+    if not new:
+        return profile
+    frames = profile.frames.with_columns(pl.col("name").replace(new))
+    return replace(profile, tables={**profile.tables, "frames": frames})
