@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TEXT = FORMATS["txt"]
 _LONG = 120
-_DEVICES, _LAUNCHERS, _CHANGES, _PERIODS, _WAITS = 3, 2, 3, 3, 2
+_DEVICES, _LAUNCHERS, _CHANGES, _ALIGNED, _PERIODS, _WAITS = 3, 2, 3, 3, 3, 2
 _CPU_EVENTS = ("cpu-clock", "task-clock", "cpu", "cycles", "py-spy")
 _DURATIONS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -38,6 +38,7 @@ COLUMNS = MappingProxyType(
             *("name", "code", "what", "callee", "counterpart", "direction", "role", "before_pct", "after_pct"),
             *("change_pct", "cost_pct"),
         ),
+        ("flamegraph_diff", "aligned"): (),
         ("heat_map", "periods"): (
             *("what", "tid", "comm", "basis", "period_s", "jitter_pct", "band_ms", "max_ms", "count", "window_pct"),
         ),
@@ -100,6 +101,12 @@ def flamegraph_diff_lines(data: DiffData, lang: Lang) -> list[Safe]:
         if row.code:
             known = {"before": _name(row.before or "-"), "after": _name(row.after or "-")}
             lines.append(Safe("  " + all_texts["ranks"]["note"].format(_filled(texts["checks"][row.code], **known))))
+    for one in data.aligned[:_ALIGNED]:
+        single = one.count_before == one.count_after == 1
+        shown = f"{one.before[0]} = {one.after[0]}" if single and one.before != one.after else one.name
+        names = {"name": _name(shown), "rule": Safe(texts["rules"][one.rule])}
+        counts = {"before": _count(one.count_before), "after": _count(one.count_after)}
+        lines.append(Safe("  " + all_texts["ranks"]["note"].format(_filled(texts["aligned"], **names, **counts))))
     return lines
 
 

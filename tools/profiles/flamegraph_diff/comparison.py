@@ -17,13 +17,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from whystall.tools.profiles.flamegraph_diff.alignment import Aligned
 from whystall.tools.profiles.flamegraph_diff.bursts import Bursts
 from whystall.tools.profiles.flamegraph_diff.groups import Group, Groups, groups_of
 from whystall.tools.profiles.flamegraph_diff.noise import LEVEL, Apart, apart, by_chance, critical, furthest, pooled
 from whystall.tools.profiles.flamegraph_diff.renames import laid_over
 from whystall.tools.profiles.flamegraph_diff.scale import Scale, common_scale
 from whystall.tools.profiles.flamegraph_diff.side import Floats, Side, side_of, with_bursts
+from whystall.tools.stacks.alignment import Aligned
 from whystall.tools.stacks.tree import CallTree, Part
 
 Role = Literal["proven", "possible", "effect"]

@@ -7,9 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
-from whystall.tools.profiles.flamegraph_diff.alignment import Aligned, aligned
 from whystall.tools.profiles.flamegraph_diff.frame_names import comparable, renamed
+from whystall.tools.stacks.alignment import Aligned, align, renaming
+from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import NO_NODE, CallTree, Part, call_tree
 
 _PASSES = 6
@@ -41,6 +43,17 @@ def laid_over(
         before = replace(before, profile=renamed(before.profile, new))
         tree = call_tree(before, after, lines=False)
     return before, after, tree, found, known
+
+
+def aligned(before: StackProfile, after: StackProfile) -> tuple[StackProfile, StackProfile, list[Aligned]]:
+    """Return both profiles with aligned names, and what was aligned."""
+    found = align(*(set(profile.frames["name"].to_list()) for profile in (before, after)))
+    new = renaming(found)
+    one, other = (
+        replace(side, tables={**side.tables, "frames": side.frames.with_columns(pl.col("name").replace(new))})
+        for side in (before, after)
+    )
+    return one, other, found
 
 
 def _pairs(tree: CallTree, min_share: float) -> list[tuple[int, int]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whystall.tools.profiles.flamegraph_diff.alignment import aligned
 from whystall.tools.profiles.flamegraph_diff.comparison import compare
+from whystall.tools.profiles.flamegraph_diff.renames import aligned
 from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import Part

@@ -10,12 +10,8 @@ tile sizes. `layer`: repeated layers of a model, which are one with a count.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-
-import polars as pl
-
-from whystall.tools.stacks.model import StackProfile
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
 
 RULES = ("runtime", "numbered", "hash", "tile", "layer")
 _PREFIX = r"(?P<prefix>(?:[GN]PU:)?)"
@@ -42,12 +38,10 @@ class Aligned:
     after: tuple[str, ...]
 
 
-def aligned(before: StackProfile, after: StackProfile) -> tuple[StackProfile, StackProfile, list[Aligned]]:
-    """Return both profiles with aligned names, and what was aligned by which rule, sorted by name."""
-    names = [set(profile.frames["name"].to_list()) for profile in (before, after)]
-    one, other = names
+def align(one: Set[str], other: Set[str]) -> list[Aligned]:
+    """Return what is one thing among the names of two profiles, sorted by rule and name."""
+    names = (one, other)
     found: list[Aligned] = []
-    new: dict[str, str] = {}
     for (rule, key), members in sorted(_by_key(one | other).items()):
         sides = [tuple(sorted(members & side)) for side in names]
         if rule == "layer":
@@ -58,9 +52,13 @@ def aligned(before: StackProfile, after: StackProfile) -> tuple[StackProfile, St
             kept = all(sides) and sides[0] != sides[1]
         if kept:
             shown = sides[1][0] if len(sides[0]) == len(sides[1]) == 1 else key
-            new |= dict.fromkeys((*sides[0], *sides[1]), shown)
             found.append(Aligned(rule, shown, *sides))
-    return _named(before, new), _named(after, new), found
+    return found
+
+
+def renaming(found: Iterable[Aligned]) -> dict[str, str]:
+    """Return the common name of each aligned name."""
+    return {name: one.name for one in found for name in (*one.before, *one.after)}
 
 
 def _by_key(names: Iterable[str]) -> dict[tuple[str, str], set[str]]:
@@ -86,10 +84,3 @@ def _keys(name: str) -> Iterator[tuple[str, str]]:
         yield "layer", f"{found['stem']}_*"
     elif found := _LAYER.fullmatch(name):
         yield "layer", f"{found['head']}{found['dot']}*{found['tail']}"
-
-
-def _named(profile: StackProfile, new: dict[str, str]) -> StackProfile:
-    if not new:
-        return profile
-    frames = profile.frames.with_columns(pl.col("name").replace(new))
-    return replace(profile, tables={**profile.tables, "frames": frames})
