@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.presentation.profile_lines import aligned_lines
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
@@ -34,7 +35,7 @@ def compare_runs_lines(data: CompareData, lang: Lang) -> list[Safe]:
             what = Safe(texts["whats"][row.what])
             names = {"before": _name(row.before), "after": _name(row.after), "what": what}
             lines.append(Safe("  " + fill(_TEXT.running, texts["differs"], **names)))
-    return lines
+    return lines + aligned_lines(data.aligned, lang)
 
 
 def _step(data: CompareData, lang: Lang) -> str:

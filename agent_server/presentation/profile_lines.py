@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from whystall.tools.profiles.flame_graph.data import DeviceRow, LaunchRow
     from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, DiffData
     from whystall.tools.profiles.heat_map import tool as heat_map
+    from whystall.tools.stacks.alignment import AlignedRow
 
 _TEXT = FORMATS["txt"]
 _LONG = 120
@@ -39,6 +40,7 @@ COLUMNS = MappingProxyType(
             *("change_pct", "cost_pct"),
         ),
         ("flamegraph_diff", "aligned"): (),
+        ("compare_runs", "aligned"): (),
         ("heat_map", "periods"): (
             *("what", "tid", "comm", "basis", "period_s", "jitter_pct", "band_ms", "max_ms", "count", "window_pct"),
         ),
@@ -101,12 +103,22 @@ def flamegraph_diff_lines(data: DiffData, lang: Lang) -> list[Safe]:
         if row.code:
             known = {"before": _name(row.before or "-"), "after": _name(row.after or "-")}
             lines.append(Safe("  " + all_texts["ranks"]["note"].format(_filled(texts["checks"][row.code], **known))))
-    for one in data.aligned[:_ALIGNED]:
-        single = one.count_before == one.count_after == 1
-        shown = f"{one.before[0]} = {one.after[0]}" if single and one.before != one.after else one.name
-        names = {"name": _name(shown), "rule": Safe(texts["rules"][one.rule])}
-        counts = {"before": _count(one.count_before), "after": _count(one.count_after)}
-        lines.append(Safe("  " + all_texts["ranks"]["note"].format(_filled(texts["aligned"], **names, **counts))))
+    lines += aligned_lines(data.aligned, lang)
+    return lines
+
+
+def aligned_lines(rows: Sequence[AlignedRow], lang: Lang) -> list[Safe]:
+    """Return the names that were compared as one, by which rule."""
+    texts, note = words(lang)["profiled"], words(lang)["ranks"]["note"]
+    lines = []
+    for row in rows[:_ALIGNED]:
+        single = row.count_before == row.count_after == 1 and row.before != row.after
+        names = {
+            "name": _name(f"{row.before[0]} = {row.after[0]}" if single else row.name),
+            "rule": texts["rules"][row.rule],
+        }
+        counts = {"before": _count(row.count_before), "after": _count(row.count_after)}
+        lines.append(Safe("  " + note.format(_filled(texts["aligned"], **names, **counts))))
     return lines
 
 

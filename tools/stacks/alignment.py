@@ -13,7 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
+from whystall.tools.contract.result import Model
+
 RULES = ("runtime", "numbered", "hash", "tile", "layer")
+_LISTED = 4
 _PREFIX = r"(?P<prefix>(?:[GN]PU:)?)"
 _RUNTIME = re.compile(r"(?:cuda|hip|cu)(?P<call>[A-Z]\w*?)(?:_v[0-9]+)?(?:_ptsz|_ptds)?")
 _LAUNCH = re.compile(r"(?:Ext)?(?:Module)?LaunchKernel(?:Ex|ExC)?|LaunchByPtr")
@@ -38,6 +41,18 @@ class Aligned:
     after: tuple[str, ...]
 
 
+class AlignedRow(Model):
+    """Names compared as one. `rule`: one of `RULES`; `name`: the common name, ``*`` for what differs;
+    `before`, `after`: names on each side, at most a few, of `count_before` and `count_after`."""
+
+    rule: str
+    name: str
+    before: list[str]
+    after: list[str]
+    count_before: int
+    count_after: int
+
+
 def align(one: Set[str], other: Set[str]) -> list[Aligned]:
     """Return what is one thing among the names of two profiles, sorted by rule and name."""
     names = (one, other)
@@ -59,6 +74,21 @@ def align(one: Set[str], other: Set[str]) -> list[Aligned]:
 def renaming(found: Iterable[Aligned]) -> dict[str, str]:
     """Return the common name of each aligned name."""
     return {name: one.name for one in found for name in (*one.before, *one.after)}
+
+
+def rows_of(found: Iterable[Aligned]) -> list[AlignedRow]:
+    """Return the rows that list what was aligned."""
+    return [
+        AlignedRow(
+            rule=one.rule,
+            name=one.name,
+            before=list(one.before[:_LISTED]),
+            after=list(one.after[:_LISTED]),
+            count_before=len(one.before),
+            count_after=len(one.after),
+        )
+        for one in found
+    ]
 
 
 def _by_key(names: Iterable[str]) -> dict[tuple[str, str], set[str]]:

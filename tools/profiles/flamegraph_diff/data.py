@@ -8,6 +8,7 @@ from pydantic import Field
 
 from whystall.tools.contract.params import Params as Base
 from whystall.tools.contract.result import Model
+from whystall.tools.stacks.alignment import AlignedRow
 
 Verdict = Literal["differs", "alike", "cannot_tell"]
 """`alike`: no difference beyond chance, and a change of `bound_pct` would have been detected."""
@@ -104,18 +105,6 @@ class CheckRow(Model):
     after: str
     effect: Effect
     code: str = ""
-
-
-class AlignedRow(Model):
-    """Names compared as one. `rule`: one of `alignment.RULES`; `name`: the common name, ``*`` for what differs;
-    `before`, `after`: names on each side, at most a few, of `count_before` and `count_after`."""
-
-    rule: str
-    name: str
-    before: list[str]
-    after: list[str]
-    count_before: int
-    count_after: int
 
 
 class DiffData(Model):

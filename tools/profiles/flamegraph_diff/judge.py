@@ -11,11 +11,12 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.profiles.flamegraph_diff.comparison import Difference, compare
-from whystall.tools.profiles.flamegraph_diff.data import AlignedRow, ChangeRow, CheckRow, DiffData, Effect, Params
+from whystall.tools.profiles.flamegraph_diff.data import ChangeRow, CheckRow, DiffData, Effect, Params
 from whystall.tools.profiles.flamegraph_diff.interrupts import without_interrupts
 from whystall.tools.profiles.flamegraph_diff.rows import rows_of, share_of_common
 from whystall.tools.profiles.flamegraph_diff.side import DURATIONS
 from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.alignment import rows_of as aligned_rows
 from whystall.tools.stacks.events import choose_event
 from whystall.tools.stacks.model import NO_TIME, StackProfile
 from whystall.tools.stacks.recorded import BEFORE, NOW, stacks_of
@@ -56,17 +57,7 @@ def judged(recording: Recording, params: Params) -> Judgement[DiffData]:
     if data.verdict == "alike" and data.bound_pct is not None:
         findings.append(_alike(data, data.bound_pct, params.min_pct, recording.manifest.window_ns))
     data.rows = rows[: params.top]
-    data.aligned = [
-        AlignedRow(
-            rule=one.rule,
-            name=one.name,
-            before=list(one.before[:_PATH]),
-            after=list(one.after[:_PATH]),
-            count_before=len(one.before),
-            count_after=len(one.after),
-        )
-        for one in found.aligned[: params.top]
-    ]
+    data.aligned = aligned_rows(found.aligned)[: params.top]
     return Judgement(
         findings=findings,
         data=data,

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from whystall.tools.contract.result import Model
+from whystall.tools.stacks.alignment import AlignedRow
 
 Verdict = Literal["slower", "faster", "none", "cannot_tell"]
 """The later run compared with the earlier one. `none`: no difference beyond the variation of steps."""
@@ -135,7 +136,8 @@ class SlowStep(Model):
 
 class CompareData(Model):
     """`step_*`: means, `median_*`: medians. `low_ms` to `high_ms`: 99 % interval of the change of the mean. `superior`:
-    the probability that a later step takes longer than an earlier one. `set_aside`: outliers left out."""
+    the probability that a later step takes longer than an earlier one. `set_aside`: outliers left out.
+    `aligned`: names of operators that are compared as one."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)
@@ -160,3 +162,4 @@ class CompareData(Model):
     operators: list[OperatorRow] = Field(default_factory=list)
     collectives: list[CollectiveRow] = Field(default_factory=list)
     slow_steps: list[SlowStep] = Field(default_factory=list)
+    aligned: list[AlignedRow] = Field(default_factory=list)

@@ -11,12 +11,14 @@ from whystall.tools.ranks.analysis.analyse import analyse
 from whystall.tools.ranks.compare_runs.configuration import checks
 from whystall.tools.ranks.compare_runs.judge import Runs
 from whystall.tools.ranks.compare_runs.tables import CompareData
+from whystall.tools.ranks.compare_runs.work import aligned_operators
 from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.params import Directory, RankParams
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.alignment import rows_of
 
-_TABLES = ("ranks", "operators", "collectives", "slow_steps")
+_TABLES = ("ranks", "operators", "collectives", "slow_steps", "aligned")
 
 
 class Params(RankParams):
@@ -34,8 +36,8 @@ def _needs(params: Params) -> list[Need]:
 
 def judge(recording: Recording, params: Params) -> Judgement[CompareData]:
     """Return why the steps of the run ``ranks`` take longer or shorter than those of ``ranks_before``."""
-    before, after = job_of(recording, "ranks_before"), job_of(recording)
-    data = CompareData(checks=checks(before, after))
+    before, after, known = aligned_operators(job_of(recording, "ranks_before"), job_of(recording))
+    data = CompareData(checks=checks(before, after), aligned=rows_of(known))
     seen = len(before.present) + len(after.present)
     data.reasons = [row.code for row in data.checks if row.effect == "refused"]
     if data.reasons:

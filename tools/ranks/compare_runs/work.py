@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from whystall.tools.ranks.job import Job
 from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.statistics.probability import corrected, median
 from whystall.tools.ranks.statistics.two_samples import rank_test
+from whystall.tools.stacks.alignment import Aligned, align, renaming
 
 REST = "rest"
 _HIDDEN = 0.1
@@ -21,6 +22,18 @@ as absent only if those are at most a tenth of the name's time in the other run.
 _LEAST_SAMPLES = 5
 _MOST_SAMPLES = 5000
 _HALF = 0.5
+
+
+def aligned_operators(before: Job, after: Job) -> tuple[Job, Job, list[Aligned]]:
+    """Return both jobs with aligned names of operators, and what was aligned: kernels of another compilation or of
+    another vendor's runtime are neither new nor gone."""
+    found = align(*(set(job.table("operators")["name"].to_list()) for job in (before, after)))
+    name = pl.col("name").replace(renaming(found))
+    one, other = (
+        replace(job, tables={**job.tables, "operators": job.table("operators").with_columns(name)})
+        for job in (before, after)
+    )
+    return one, other, found
 
 
 def operators(
