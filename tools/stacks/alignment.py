@@ -21,7 +21,7 @@ _PREFIX = r"(?P<prefix>(?:[GN]PU:)?)"
 _RUNTIME = re.compile(r"(?:cuda|hip|cu)(?P<call>[A-Z]\w*?)(?:_v[0-9]+)?(?:_ptsz|_ptds)?")
 _LAUNCH = re.compile(r"(?:Ext)?(?:Module)?LaunchKernel(?:Ex|ExC)?|LaunchByPtr")
 _INDUCTOR = re.compile(_PREFIX + r"(?P<stem>triton_[a-z]{2,4}_fused_\w+?)_[0-9]+(?:_[0-9](?:d|de|c|[0-9])*)?")
-_SPECIALISED = re.compile(_PREFIX + r"(?P<stem>\w+?)_[0-9]+d(?:[0-9]+(?:de|d|c)?)*")
+_SPECIALISED = re.compile(_PREFIX + r"(?P<stem>\w+?)_0d1[0-9dec]*")
 _HASH = re.compile(
     _PREFIX + r"(?P<stem>.*?[A-Za-z]\w*?)(?:17h|[._-])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}E?"
 )

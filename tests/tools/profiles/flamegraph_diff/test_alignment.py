@@ -55,6 +55,7 @@ def test_one_thing_with_two_names_is_aligned_by_its_rule(rule: str, old: str, ne
         ("GPU:ampere_sgemm_128x64_tn", "GPU:ampere_sgemm_128x64_nn"),
         ("GPU:ampere_sgemm_128x64_tn", "GPU:ampere_hgemm_128x64_tn"),
         ("forward", "forward2"),
+        ("max_pool_2d", "max_pool_3d"),
         ("layers.0.mlp", "layers.1.attention"),
     ],
 )
