@@ -33,7 +33,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     ranks = analysis.job.table("ranks").iter_rows(named=True)
     view = RankView(
         own=analysis.own,
-        waits=wait_matrix(analysis.waits),
+        waits=wait_matrix(analysis.awaited),
         groups=tuple(Group(clean(one.label), one.ranks) for one in analysis.peers),
         marks=tuple(_mark(row, all_texts) for row in data.accused),
         hosts={row["rank"]: clean(row["host"]) for row in ranks},

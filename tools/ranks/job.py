@@ -1,7 +1,7 @@
 """The ranks of one job as recorded, and the tables derived from them that all checks share.
 
 Order of derivation: `Job` (recorded) -> `matching` (`MATCHED`) -> `matching.clock_offsets` (`Clocks`) ->
-`analysis.waits` (`WAITS`, `OWN`) -> `analysis.peers` (`Peers`) -> verdict. Every instant stays on its own rank's clock;
+`analysis.waits` (`WAITS`, `AWAITED`, `OWN`) -> `analysis.peers` (`Peers`) -> verdict. Every instant stays on its own rank's clock;
 only `Clocks` has the differences.
 """
 
@@ -62,6 +62,9 @@ WAITS = pl.Schema(
 )
 """Waits in synchronising operations, among the matched ranks (where some are absent a wait is at least so long, and
 another rank may have been the last), and in receives (``last``: the sender)."""
+
+AWAITED = pl.Schema({"rank": _N, "step": _N, "last": _N, "wait_ns": _I})
+"""How long `rank` waited for `last` in a step: parts of the union of its waits, which add up to ``wait_ns`` of `OWN`."""
 
 OWN = pl.Schema(
     {

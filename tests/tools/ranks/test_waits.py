@@ -221,7 +221,7 @@ def test_without_steps_and_operations_there_is_no_own_time() -> None:
 
 def test_the_matrix_shows_who_waited_for_whom() -> None:
     found, _ = looked(Plan(faults=SLOW))
-    matrix = wait_matrix(found.waits)
+    matrix = wait_matrix(found.awaited)
     assert matrix.columns == ["waiter", "last", "wait_ns"]
     assert (matrix["waiter"] != matrix["last"]).all()
     of_slow = matrix.filter(pl.col("last") == 2)

@@ -9,7 +9,7 @@ import polars as pl
 
 from whystall.tools.ranks.analysis.peers import peers
 from whystall.tools.ranks.analysis.steps import placed, steps_of
-from whystall.tools.ranks.analysis.waits import own, waits
+from whystall.tools.ranks.analysis.waits import awaited, own, waits
 from whystall.tools.ranks.job import Clocks, Job, Peers
 from whystall.tools.ranks.matching.clock_offsets import estimate
 from whystall.tools.ranks.matching.operations import match
@@ -17,7 +17,7 @@ from whystall.tools.ranks.matching.operations import match
 
 @dataclass(frozen=True)
 class JobAnalysis:
-    """`matched`, `waits`, `own`: `job.MATCHED`, `job.WAITS`, `job.OWN`; `counts`: of `matching.operations.Matched`.
+    """`matched`, `waits`, `awaited`, `own`: the tables of `job`; `counts`: of `matching.operations.Matched`.
     `derived`: the traces have no steps common to all ranks, operations are used instead (`steps`)."""
 
     job: Job
@@ -25,6 +25,7 @@ class JobAnalysis:
     counts: Mapping[str, int]
     clocks: Clocks
     waits: pl.DataFrame
+    awaited: pl.DataFrame
     own: pl.DataFrame
     peers: tuple[Peers, ...]
     derived: bool
@@ -41,13 +42,15 @@ def analyse(job: Job, stages: str = "") -> JobAnalysis:
     steps = steps_of(job, found.frame, clocks)
     matched = placed(found.frame, steps)
     waited = waits(matched, clocks)
+    of_steps = awaited(steps, matched, waited)
     return JobAnalysis(
         job,
         matched,
         found.counts,
         clocks,
         waited,
-        own(steps, matched, waited),
+        of_steps,
+        own(steps, of_steps),
         tuple(peers(job, matched, stages)),
         steps.derived,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from whystall.tools.ranks.analysis.steps import Steps
-from whystall.tools.ranks.job import OWN, WAITS, Clocks
+from whystall.tools.ranks.job import AWAITED, OWN, WAITS, Clocks
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
 
@@ -52,19 +52,21 @@ def _received(matched: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     return got.with_columns(transfer_ns=took - pl.col("wait_ns")).select(WAITS.names())
 
 
-def own(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
-    """Return `job.OWN`: of each step of each rank, the union of its waits, and the rest.
+def awaited(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
+    """Return `job.AWAITED`: of each step of each rank, the union of its waits, split by the rank it waited for.
 
-    An operation that runs beside the rank's own work costs only the exposed part. The tables have that part for all
-    communication of a step, not per operation: waiting is at most that, and counted first. Where transfers are exposed
-    and waits hidden, waiting is overestimated by at most the exposed transfers.
+    Where waits for several ranks overlap, the one that began first counts. An operation that runs beside the rank's own
+    work costs only the exposed part. The tables have that part for all communication of a step, not per operation:
+    waiting is at most that, and counted first. Where transfers are exposed and waits hidden, waiting is overestimated
+    by at most the exposed transfers.
     """
     spans = steps.frame.filter(pl.col("end_ns") > pl.col("start_ns"))
     starts = matched.select("instance", "rank", "op", "start_ns").filter(pl.col("op") != "send").drop("op")
-    parts = waited.filter(pl.col("wait_ns") > 0).join(starts, on=["instance", "rank"])
-    parts = parts.select("rank", low="start_ns", high=pl.col("start_ns") + pl.col("wait_ns")).sort("low")
+    parts = waited.filter((pl.col("wait_ns") > 0) & (pl.col("rank") != pl.col("last")))
+    parts = parts.join(starts, on=["instance", "rank"])
+    parts = parts.select("rank", "last", low="start_ns", high=pl.col("start_ns") + pl.col("wait_ns")).sort("low")
     # waits are disjoint or overlap in few steps: each is assigned to the step it begins in and the one it ends in
-    edges = spans.select("rank", "step", "start_ns", "end_ns").sort("start_ns")
+    edges = spans.select("rank", "step", "start_ns", "end_ns", "exposed_comm_ns").sort("start_ns")
     inside = [
         parts.sort(side).join_asof(edges, left_on=side, right_on="start_ns", by="rank", check_sortedness=False)
         for side in ("low", "high")
@@ -74,23 +76,27 @@ def own(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFra
         pl.col("high") > pl.col("low")
     )
     before = pl.col("high").cum_max().shift(1).over("rank", "step").fill_null(0)
-    laid = laid.sort("rank", "step", "low").with_columns(
+    laid = laid.sort("rank", "step", "low", "last").with_columns(
         new=(pl.col("high") - pl.max_horizontal(pl.col("low"), before)).clip(0)
     )
-    sums = laid.group_by("rank", "step").agg(wait_ns=pl.col("new").sum())
+    whole = pl.col("new").sum().over("rank", "step")
+    limited = (pl.col("new") * (pl.col("exposed_comm_ns") / whole).clip(0, 1)).floor()
+    sums = laid.with_columns(wait_ns=limited).group_by("rank", "step", "last").agg(pl.col("wait_ns").sum())
+    return sums.select(pl.col(name).cast(dtype) for name, dtype in AWAITED.items()).sort("rank", "step", "last")
+
+
+def own(steps: Steps, waits_of: pl.DataFrame) -> pl.DataFrame:
+    """Return `job.OWN`: of each step of each rank, its waits (`waits_of`: `job.AWAITED`), and the rest."""
+    spans = steps.frame.filter(pl.col("end_ns") > pl.col("start_ns"))
+    sums = waits_of.group_by("rank", "step").agg(pl.col("wait_ns").sum())
     table = spans.join(sums, on=["rank", "step"], how="left").with_columns(
         step_ns=pl.col("end_ns") - pl.col("start_ns"), wait_ns=pl.col("wait_ns").fill_null(0)
     )
-    table = table.with_columns(wait_ns=pl.min_horizontal("wait_ns", "exposed_comm_ns"))
     table = table.with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"))
     return table.select(pl.col(name).cast(dtype) for name, dtype in OWN.items()).sort("rank", "step")
 
 
-def wait_matrix(waited: pl.DataFrame) -> pl.DataFrame:
-    """Return the total wait of each rank (``waiter``) for each other (``last``), ``wait_ns``; of `job.WAITS`."""
-    return (
-        waited.filter((pl.col("rank") != pl.col("last")) & (pl.col("wait_ns") > 0))
-        .group_by(waiter="rank", last="last")
-        .agg(pl.col("wait_ns").sum())
-        .sort("waiter", "last")
-    )
+def wait_matrix(waits_of: pl.DataFrame) -> pl.DataFrame:
+    """Return the total wait of each rank (``waiter``) for each other (``last``), ``wait_ns``; of `job.AWAITED`: a
+    rank's waits add up to those of `job.OWN`."""
+    return waits_of.group_by(waiter="rank", last="last").agg(pl.col("wait_ns").sum()).sort("waiter", "last")

@@ -11,7 +11,6 @@ from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, EvidenceRow, LinkRow, RankRow, ReplicaRow
 from whystall.tools.ranks.slow_node_check.verdict import Accused, Outcome
 from whystall.tools.ranks.slow_node_check.votes import last_ranks
-from whystall.tools.ranks.statistics import probability
 
 if TYPE_CHECKING:
     from whystall.tools.ranks.analysis.analyse import JobAnalysis
@@ -104,9 +103,6 @@ def rank_rows(analysis: JobAnalysis, out: Outcome) -> list[RankRow]:
     rows = []
     for (rank,), steps in sorted(analysis.own.partition_by("rank", as_dict=True).items()):
         host, _ = where(analysis.job, rank)
-        took = {
-            part: probability.trimmed_mean(steps[part].to_list()) / 1e6 for part in ("step_ns", "own_ns", "wait_ns")
-        }
         offset, residual = analysis.clocks.offset_ns.get(rank), analysis.clocks.residual_ns.get(rank)
         rows.append(
             RankRow(
@@ -115,9 +111,9 @@ def rank_rows(analysis: JobAnalysis, out: Outcome) -> list[RankRow]:
                 source=sources.get(rank, ""),
                 peers=clean(peers.get(rank, "")),
                 steps=steps.height,
-                step_ms=took["step_ns"],
-                own_ms=took["own_ns"],
-                wait_ms=took["wait_ns"],
+                step_ms=_mean_ms(steps["step_ns"]) or 0.0,
+                own_ms=_mean_ms(steps["own_ns"]) or 0.0,
+                wait_ms=_mean_ms(steps["wait_ns"]) or 0.0,
                 compute_ms=_mean_ms(steps["compute_ns"]),
                 gap_ms=_mean_ms(steps["gap_ns"]),
                 exposed_comm_ms=_mean_ms(steps["exposed_comm_ns"]),
@@ -130,9 +126,9 @@ def rank_rows(analysis: JobAnalysis, out: Outcome) -> list[RankRow]:
 
 
 def _mean_ms(part_ns: pl.Series) -> float | None:
-    """Return the mean over the steps with the part: in others it is below zero."""
-    operations = part_ns.filter(part_ns >= 0)
-    return probability.trimmed_mean(operations.to_list()) / 1e6 if len(operations) else None
+    """Return the mean over the steps with the part: in others it is below zero. Not trimmed: parts add up."""
+    known = part_ns.filter(part_ns >= 0)
+    return float(str(known.mean())) / 1e6 if len(known) else None
 
 
 def link_rows(out: Outcome) -> list[LinkRow]:
