@@ -16,7 +16,7 @@ from whystall.agent_server.diagnosis.observer import Observer, Options
 from whystall.agent_server.diagnosis.path_needs import NEEDED_PCT, WORTH_PCT, unneeded_tools
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
-from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
+from whystall.agent_server.diagnosis.verdict import ONE_SOURCE, Conclusion, conclude
 from whystall.agent_server.diagnosis.victim import FEEDS, choose_feeder, choose_victim, victim_on_path
 from whystall.knowledge_base.causes import about, considered_for, measured
 from whystall.knowledge_base.complaints import is_complaint
@@ -27,6 +27,7 @@ from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import BlindSpot, Status, ToolResult
+from whystall.tools.timeline.recorded import FILE
 
 DIRECT_IO_TOOL = "hybrid_io_advise"
 """Judges trials of direct I/O."""
@@ -260,9 +261,16 @@ class Case:
         )
         if found.verdict.no_fault and FIRST_TOOL not in self.results:
             return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["rivals_open"])  # most was not examined
+        if found.verdict is Verdict.CONFIRMED and self._one_file():
+            found = replace(found, verdict=Verdict.LIKELY, missing=[ONE_SOURCE])
         if self.target_ended and found.missing and "target_exited" not in found.missing:
             return replace(found, missing=[*found.missing, "target_exited"])  # why no more was examined
         return found
+
+    def _one_file(self) -> bool:
+        """Return whether all findings are from one trace file: its events confirm each other only if it is right."""
+        sources = {(one.name, one.engine) for result in self.results.values() for one in result.coverage.collectors}
+        return len(sources) == 1 and {engine for _, engine in sources} == {FILE}
 
     def diagnosis(self, conclusion: Conclusion | None = None) -> Diagnosis:
         """Return the diagnosis of the case as it is now; `conclusion` replaces the settled or computed one."""

@@ -13,7 +13,7 @@ from whystall.agent_server.diagnosis.assess import assess
 from whystall.agent_server.diagnosis.case import step_of
 from whystall.agent_server.diagnosis.causes import RANKS_TOOL, of_ranks
 from whystall.agent_server.diagnosis.culprit import culprit
-from whystall.agent_server.diagnosis.verdict import Conclusion, conclude
+from whystall.agent_server.diagnosis.verdict import ONE_SOURCE, STALL_PCT, Conclusion, conclude
 from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Verdict, Victim
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Finding, Polarity, Severity
@@ -68,7 +68,8 @@ def with_blind_spot(diagnosis: Diagnosis, code: str, detail: str) -> Diagnosis:
 def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
     """Return `ranks` joined with the diagnosis of the slow rank's host, whose cause is then the cause of the whole.
 
-    Confirmed only if both are. Ids of findings must differ.
+    Confirmed only if the host's is, and nothing but the second source, which it is, was missing. Ids of findings must
+    differ.
     """
     joined = {
         "findings": [*ranks.findings, *host.findings],
@@ -81,7 +82,7 @@ def with_host(ranks: Diagnosis, host: Diagnosis) -> Diagnosis:
     slow = ranks.victim
     if host.cause is None or host.verdict not in _NAMED or host.victim is None or slow is None:
         return ranks.model_copy(update=joined)
-    open_ = [code for code in ranks.missing if code != _HOST_UNSEEN]
+    open_ = [code for code in ranks.missing if code not in (_HOST_UNSEEN, ONE_SOURCE)]
     both = not open_ and host.verdict is Verdict.CONFIRMED
     who = {"rank": slow.rank, "host": slow.host}
     return ranks.model_copy(
@@ -106,6 +107,8 @@ def _victim(data: Data, findings: Sequence[Finding]) -> Victim | None:
         return _slow_victim(lost, "slow_rank", worst.rank, worst.host, worst.pid or 0)
     if data.verdict == "cannot_tell":
         return None
+    if data.verdict == "none":
+        return _slow_victim(data.lost_pct or 0.0, "whole_job")
     bad = [f.window_pct for f in findings if f.polarity is Polarity.ABNORMAL]
     return _slow_victim(max(bad, default=0.0), "whole_job")
 
@@ -137,7 +140,9 @@ def _conclude(
 ) -> Conclusion:
     data = result.data
     if data.verdict == "none":
-        return Conclusion(verdict=Verdict.HEALTHY)
+        if (data.lost_pct or 0.0) < 2 * STALL_PCT:
+            return Conclusion(verdict=Verdict.HEALTHY)
+        return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["waits_unexplained"])
     if victim is None:
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=list(data.reasons))
     found = conclude(causes, assessments, findings, victim, result.coverage.not_seen)
@@ -147,6 +152,8 @@ def _conclude(
     kinds = {f.kind for f in findings if f.id in found.chain[:1]}
     if kinds == {"rank.compute_slow"} and any(spot.code == "no_device_work" for spot in result.coverage.not_seen):
         missing.append(_HOST_UNSEEN)
+    elif found.cause:
+        missing.append(ONE_SOURCE)
     verdict = Verdict.LIKELY if missing and found.verdict is Verdict.CONFIRMED else found.verdict
     if verdict.no_fault:  # a rank is slow, but no cause explains it
         verdict, missing = Verdict.INCONCLUSIVE, [*missing, "unexplained_loss"]

@@ -61,6 +61,10 @@ _NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
 # Blind spots that exclude `confirmed`; also the codes in `Conclusion.missing`.
 _WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted", "other_time")
 
+ONE_SOURCE = "one_source"
+"""Code in `Conclusion.missing`: all findings come from one set of traces. A tracer that errs in the time of an operation
+errs in what ran beside it too, so that its findings do not confirm each other."""
+
 
 @dataclass(frozen=True)
 class Conclusion:

@@ -24,6 +24,8 @@ from whystall.tools.timeline.sched import SchedTrace
 if TYPE_CHECKING:
     from whystall.tools.timeline.alignment.align import Alignment
 
+FILE = "file"
+"""Engine of a collector that was read from a trace file."""
 UNKNOWN_START = "1970-01-01T00:00:00.000Z"
 """`Manifest.started` of a trace without wall-clock time."""
 
@@ -79,7 +81,7 @@ def recording_of(trace: SchedTrace, *, name: str = "trace", host: str = "", kern
     if trace.odd.count:
         spots.append(BlindSpot(code="odd_lines", detail=str(trace.odd.count)))
     entry = CollectorManifest(
-        engine="file",
+        engine=FILE,
         options=chosen,
         hooks=[table for table, frame in tables.items() if table not in _NO_EVENTS and frame.height],
         seen=events + sum(trace.others.values()) + lost,
