@@ -24,6 +24,18 @@ def quantity(value: float, unit: str) -> str:
     return f"{_digits(value)} CPU" if unit == "cpus" else _digits(value)
 
 
+def direction(code: str, before: str, after: str, change: float) -> str:
+    """Return the code of a change's direction that agrees with its printed shares.
+
+    What takes more (``grew``) or less (``shrank``) of the same work may have a share that moved the other way, or not
+    at all as printed, because other things changed more: then the code ends with ``_against``.
+    """
+    grew = {"grew": True, "shrank": False}.get(code)
+    if grew is None or (before != after and (change > 0) is grew):
+        return code
+    return f"{code}_against"
+
+
 def points(value: float) -> str:
     """Format a difference of two percentages: ``+15.9``, ``-3``."""
     return f"{'-' if value < 0 else '+'}{_digits(abs(value))}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from whystall.prompts.escape import Safe, placed, short
 from whystall.prompts.path_sentences import PathFormatter
-from whystall.prompts.quantities import points, quantity
+from whystall.prompts.quantities import direction, points, quantity
 from whystall.prompts.reasons import in_words
 
 # Metrics shown for slow files and for normal findings, in this order.
@@ -262,6 +262,11 @@ class Voice:
             return Safe("")
         if blank in _DOING:
             return self.path.row(words[blank], {})
+        if blank == "direction" and {"before_pct", "after_pct"} <= finding.metrics.keys():
+            shares = [finding.metrics[name] for name in ("before_pct", "after_pct")]
+            code = direction(words[blank], *(quantity(share, "pct") for share in shares), shares[1] - shares[0])
+            if code in self._words["directions"]:
+                return Safe(self._words["directions"][code])
         known = self._words[_SAMPLED[blank]].get(words[blank]) if blank in _SAMPLED else None
         return known if known is not None else self._name(short(words[blank], _LONG))
 

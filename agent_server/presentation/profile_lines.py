@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, short
-from whystall.prompts.quantities import points, quantity
+from whystall.prompts.quantities import direction, points, quantity
 from whystall.prompts.render import FORMATS, fill, voice, words
 
 if TYPE_CHECKING:
@@ -153,12 +153,14 @@ def heat_map_lines(data: heat_map.Data, lang: Lang) -> list[Safe]:
 def _changed(row: ChangeRow, lang: Lang) -> Safe:
     all_texts = words(lang)
     texts = all_texts["profiled"]
+    before, after = _pct(row.before_pct), _pct(row.after_pct)
+    word = all_texts["directions"][direction(row.direction, before, after, row.after_pct - row.before_pct)]
     known = {
         "name": _placed(row.name, row.code),
         "what": _filled(texts["what"][row.what], callee=_name(row.callee)),
-        "direction": Safe(all_texts["directions"][row.direction]),
-        "before": _pct(row.before_pct),
-        "after": _pct(row.after_pct),
+        "direction": Safe(word),
+        "before": before,
+        "after": after,
         "cost": Safe(points(row.cost_pct)),
     }
     return Safe("  " + _filled(texts["change"], **known))

@@ -50,7 +50,7 @@ _STORY = 20_000
 _OTHERS = 40
 _ARTIFACTS = 5
 _REMEDIES = 8
-_HEADING = 60
+_HEADING = 130
 # A thread with this share of user time is limited by its own code.
 _BUSY_PCT = 50.0
 
@@ -84,14 +84,15 @@ def result_text(result: ToolResult[Any], lang: Lang) -> str:
     lines = [view.finding(f) for f in _worst_first(result.findings)]
     # A list item is a dash, a blank and a line end longer than its sentence; 100 for the note of what was left out.
     budget = TEXT_LIMIT - len(text([], 0)) - 100 - 2 * len(lines)
-    rows = _tables(result, budget // 2)
+    rows = _tables(result, lang, budget // 2)
     kept, left = fit(lines, budget - sum(len(line) + 1 for line in rows))
-    return text(kept, left, _tables(result, TEXT_LIMIT - len(text(kept, left)) - 1))
+    return text(kept, left, _tables(result, lang, TEXT_LIMIT - len(text(kept, left)) - 1))
 
 
-def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
+def _tables(result: ToolResult[Any], lang: Lang, budget: int) -> list[Safe]:
     """Return the tables of the result within `budget` characters, each with its name and the number of rows shown."""
     lines: list[Safe] = []
+    notes: dict[str, str] = words(lang)["table_notes"].get(result.tool, {})
     for name, value in result.data.model_dump(mode="json", exclude={"remedies"}).items():
         if isinstance(value, dict) and value:
             shown = [Safe(f"{name}: {record(value)}")]
@@ -102,7 +103,8 @@ def _tables(result: ToolResult[Any], budget: int) -> list[Safe]:
             kept = [{c: row[c] for c in columns} for row in value] if columns else value
             rows, count = table(kept, budget - _HEADING)
             total = max(result.totals.get(name, 0), len(value))
-            shown = [Safe(f"{name} ({count}/{total}):"), *rows] if count else [Safe(f"{name} (0/{total})")]
+            note = f"; {notes[name]}" if name in notes else ""
+            shown = [Safe(f"{name} ({count}/{total}{note}):"), *rows] if count else [Safe(f"{name} (0/{total})")]
         else:
             continue
         size = sum(len(line) + 1 for line in shown)

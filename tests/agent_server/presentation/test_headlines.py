@@ -39,11 +39,11 @@ def result(findings: int = 1, **data: Any) -> ToolResult[Data]:
 def test_the_verdict_comes_first_then_the_accused_then_the_findings() -> None:
     lines = result_text(result(accused=[accused(began_step=12)]), "en").splitlines()
     assert lines[1] == "Verdict: one rank delays the job"
-    assert lines[2] == "  50 steps of 44.6 ms; 30 % of the time is lost in waiting"
+    assert lines[2] == "  50 steps, median 44.6 ms; 30 % of the time is lost in waiting"
     assert lines[3].startswith("- rank 3 (host-a, pid 4242) is slow in computing: its operators take longer; ")
-    assert "costs every step 18.3 ms (41 %; 38 % of the traced time)" in lines[3]
+    assert "costs a typical step 18.3 ms (41 % of the median step; 38 % of the traced time)" in lines[3]
     assert "behind in 45 of 50 steps, by chance p = 3e-09, since step 12, confidence high" in lines[3]
-    assert lines[4].strip() == "operator aten::mm 40 ms, peers 19 ms"
+    assert lines[4].strip() == "operator aten::mm 40 ms, peers 19 ms (means of all steps)"
     assert lines[5] == "Findings:"
     assert lines[6].startswith("- [f0] major: all others wait for rank 3 (host-a)")
 

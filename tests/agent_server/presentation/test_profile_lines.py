@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+from making import finding
 
 from whystall.agent_server.presentation.headlines import headline_of
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.files import LANGS
-from whystall.prompts.render import words
+from whystall.prompts.render import voice, words
 from whystall.tools.profiles.cpu_profile import tool as cpu_profile
 from whystall.tools.profiles.flame_graph import data as flame_graph_data
 from whystall.tools.profiles.flame_graph.data import DeviceRow, LaunchRow
@@ -106,6 +107,30 @@ def test_a_difference_shows_its_reference(lang: Lang) -> None:
         assert part in told
     possible = data.model_copy(update={"rows": [grew.model_copy(update={"role": "possible"})]})
     assert "matmul_slow" not in said("flamegraph_diff", possible, lang), "what chance may have made is not told first"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "direction", "word"),
+    [(36.5, 21.9, "grew", "grew_against"), (21.9, 36.5, "shrank", "shrank_against"), (21.9, 36.5, "grew", "grew"),
+     (36.51, 36.54, "grew", "grew_against"), (0, 21.9, "appeared", "appeared")],
+)  # fmt: skip
+@pytest.mark.parametrize("lang", LANGS)
+def test_the_word_for_a_change_agrees_with_the_shares_beside_it(
+    before: float, after: float, direction: Any, word: str, lang: Lang
+) -> None:
+    change = ChangeRow(
+        name="gemm", what="own", direction=direction, role="proven", before_pct=before, after_pct=after,
+        change_pct=after - before, low_pct=0, high_pct=0, cost_pct=3, ratio=None, relative=None, p_value=None,
+    )  # fmt: skip
+    data = DiffData(verdict="differs", samples=900, samples_before=800, rows=[change])
+    metrics = {"before_pct": before, "after_pct": after, "change_pct": after - before}
+    words_of = {"name": "gemm", "direction": direction}
+    sentence = voice("txt", lang).finding(finding("profile.change", words=words_of, **metrics))
+    expected = words(lang)["directions"][word]
+    for told in (said("flamegraph_diff", data, lang), str(sentence)):
+        assert expected in told
+        others = [text for key, text in words(lang)["directions"].items() if key != word and text not in expected]
+        assert not [text for text in others if f" {text}: " in told or f" {text}：" in told]
 
 
 @pytest.mark.parametrize("lang", LANGS)

@@ -42,7 +42,7 @@ class Findings:
         found: list[tuple[float, Finding]] = []
         normal: list[Finding] = []
         for one in out.accused:
-            found += [(one.of_job, finding) for finding in self._rank(one, bool(out.replicas))]
+            found += [(one.of_job, finding) for finding in self._rank(one, out)]
             normal += self._as_peers(one, out) if self.whole else []
         for link in self._slow_links(out):
             found.append((link.window_pct / 100, link))
@@ -65,16 +65,18 @@ class Findings:
 
     # --- ranks ------------------------------------------------------------------------------------------------------
 
-    def _rank(self, one: Accused, replica: bool) -> list[Finding]:
+    def _rank(self, one: Accused, out: Outcome) -> list[Finding]:
         late = one.late
         shared = {"window_pct": 100 * one.of_job}
-        if replica:
-            peers = one.kind.peers_ms.get("own", 0.0)
-            seen = {"steps": float(late.steps), "p_value": late.p_value}
-            of_rank = one.kind.rank_ms.get("own", 0.0)
-            metrics = (
-                shared | seen | {"p50_ms": of_rank, "peers_ms": peers, "ratio": of_rank / peers if peers > 0 else 1.0}
-            )
+        replica = next((found for found in out.replicas if found.rank == one.rank), None)
+        if replica is not None:
+            metrics = shared | {
+                "p50_ms": replica.p50_ns / 1e6,
+                "peers_ms": replica.peers_ns / 1e6,
+                "ratio": replica.ratio,
+                "steps": float(late.steps),
+                "p_value": late.p_value,
+            }
             first = self._about(one, "replica.slow", metrics, {"name": one.kind.name} if one.kind.name else {})
         else:
             metrics = shared | {
@@ -195,9 +197,8 @@ def _slow(one: Accused) -> dict[str, float]:
     for part in ("compute", "gap", "loader"):
         if part in kind.peers_ms:
             metrics[f"{part}_excess_ms"] = kind.excess_ms(part)
-    part = {"compute_slow": "compute", "host_slow": "gap"}.get(kind.slow_class, "own")
-    if kind.peers_ms.get(part, 0.0) > 0:
-        metrics["ratio"] = kind.rank_ms[part] / kind.peers_ms[part]
+    if kind.peers_ms.get("own", 0.0) > 0:
+        metrics["ratio"] = kind.rank_ms["own"] / kind.peers_ms["own"]
     return metrics
 
 
