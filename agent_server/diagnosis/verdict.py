@@ -62,8 +62,8 @@ _NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
 _WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted", "other_time")
 
 ONE_SOURCE = "one_source"
-"""Code in `Conclusion.missing`: all findings come from one set of traces. A tracer that errs in the time of an operation
-errs in what ran beside it too, so that its findings do not confirm each other."""
+"""Code in `Conclusion.missing`: all findings come from one set of traces. A tracer that errs in the time of an
+operation errs in what ran beside it too, so that its findings do not confirm each other."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, cast
 
+import polars as pl
+
 from whystall.agent_server.presentation.headlines import headline_of
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import voice, words
@@ -11,9 +13,12 @@ from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.contract.text import clean
 from whystall.tools.ranks.analysis.waits import wait_matrix
+from whystall.tools.ranks.analysis.worst_step import worst_step
+from whystall.tools.ranks.hangs.places import places
 from whystall.tools.views.rank_cells import Group
-from whystall.tools.views.rank_drawing import Mark
+from whystall.tools.views.rank_labels import Mark
 from whystall.tools.views.rank_matrix import RankView, rank_page, step_svg, wait_svg
+from whystall.tools.views.rank_timeline import Timeline
 
 if TYPE_CHECKING:
     from typing import Any
@@ -26,7 +31,8 @@ if TYPE_CHECKING:
 def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en", "zh"]) -> list[ArtifactContent]:
     """Return a page of the ranks in `recording` and its two matrices as SVG; empty if the steps are unknown."""
     analysis, data = cast("JobAnalysis", judged.basis), judged.data
-    if analysis.own.is_empty():
+    where = places(analysis.job)
+    if analysis.own.is_empty() and where.is_empty():
         return []
     all_texts: dict[str, Any] = words(lang)
     texts = all_texts["rank_page"]
@@ -37,17 +43,33 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
         groups=tuple(Group(clean(one.label), one.ranks) for one in analysis.peers),
         marks=tuple(_mark(row, all_texts) for row in data.accused),
         hosts={row["rank"]: clean(row["host"]) for row in ranks},
+        timeline=_timeline(analysis),
+        places=where.with_columns(_clean("column", "group", "op")) if data.hangs or data.reasons else None,
     )
     verdict, *notes = (str(line).strip().removeprefix("- ") for line in headline_of("slow_node_check", data, lang))
     about_job = (one for one in judged.findings if one.subject.type == "job" and one.polarity is Polarity.ABNORMAL)
     notes += [str(voice("txt", lang).finding(one)) for one in about_job]  # such as a slow stage or link
     heading = str(texts["heading"])
     page = rank_page(view, texts, lang=lang, heading=heading, verdict=verdict, notes=notes)
+    whole = ArtifactContent(name="ranks.html", title=heading, media_type="text/html", text=page)
+    if analysis.own.is_empty():
+        return [whole]
     return [
-        ArtifactContent(name="ranks.html", title=heading, media_type="text/html", text=page),
+        whole,
         _drawing("rank_step.svg", str(texts["own_by_step"]), step_svg(view, texts)),
         _drawing("wait_matrix.svg", str(texts["who_waits"]), wait_svg(view, texts)),
     ]
+
+
+def _timeline(analysis: JobAnalysis) -> Timeline | None:
+    worst = worst_step(analysis)
+    if worst is None:
+        return None
+    return Timeline(worst.step, worst.spans, worst.operations.with_columns(_clean("label")), worst.blur_ns)
+
+
+def _clean(*columns: str) -> list[pl.Expr]:
+    return [pl.col(name).map_elements(clean, return_dtype=pl.String) for name in columns]
 
 
 def _mark(row: AccusedRow, all_texts: dict[str, Any]) -> Mark:

@@ -1,8 +1,8 @@
 """The ranks of one job as recorded, and the tables derived from them that all checks share.
 
 Order of derivation: `Job` (recorded) -> `matching` (`MATCHED`) -> `matching.clock_offsets` (`Clocks`) ->
-`analysis.waits` (`WAITS`, `AWAITED`, `OWN`) -> `analysis.peers` (`Peers`) -> verdict. Every instant stays on its own rank's clock;
-only `Clocks` has the differences.
+`analysis.waits` (`WAITS`, `AWAITED`, `OWN`) -> `analysis.peers` (`Peers`) -> verdict. Every instant stays on its own
+rank's clock; only `Clocks` has the differences.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WAITS = pl.Schema(
 another rank may have been the last), and in receives (``last``: the sender)."""
 
 AWAITED = pl.Schema({"rank": _N, "step": _N, "last": _N, "wait_ns": _I})
-"""How long `rank` waited for `last` in a step: parts of the union of its waits, which add up to ``wait_ns`` of `OWN`."""
+"""How long `rank` waited for `last` in a step: parts of the union of its waits, which add up to those of `OWN`."""
 
 OWN = pl.Schema(
     {

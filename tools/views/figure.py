@@ -16,7 +16,7 @@ _LETTER = 7.2  # width of a letter of the heading, at most
 @dataclass(frozen=True)
 class Figure:
     """A drawing without its ``svg`` element. `look`: its class, and the style sheet ``<look>_figure.css``; `x`, `y`:
-    where the cells begin, `cell`: the size of one."""
+    where the cells begin, `cell`: the size of one. `wide`: as wide as the page."""
 
     look: str
     content: str
@@ -25,11 +25,13 @@ class Figure:
     x: float
     y: float
     cell: tuple[float, float]
+    wide: bool = False
 
     def inline(self, key: str, label: str, *, role: str = "img") -> str:
         """Return the element for a page that has the style: `key` is its id; it can have the focus."""
+        look = f"{self.look} wide" if self.wide else self.look
         return (
-            f'<svg id="{escape(key)}" class="{self.look}" xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
+            f'<svg id="{escape(key)}" class="{look}" xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
             f'height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="{role}" '
             f'tabindex="0" aria-label="{escape(label)}">{self.content}</svg>'
         )

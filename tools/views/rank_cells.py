@@ -53,7 +53,8 @@ class Matrix:
     """Cells row by row; NaN if unknown.
 
     `columns`: the first step of each; `binned`: largest number of steps in one column. `shade`: the value of the
-    colour. `values`: figures of the cell, by name, in ms.
+    colour. `values`: figures of the cell, by name, in ms. `means`: of own time over all steps, by row, in ms; the
+    largest of several ranks.
     """
 
     rows: Rows
@@ -61,6 +62,7 @@ class Matrix:
     binned: int
     shade: array[float]
     values: dict[str, array[float]]
+    means: tuple[float, ...] = ()
 
 
 def rows_of(ranks: Sequence[int], groups: Sequence[Group], most: int = MOST_RANKS) -> Rows:
@@ -118,7 +120,9 @@ def step_matrix(own: pl.DataFrame, groups: Sequence[Group]) -> Matrix:
     size = (len(rows.cells), len(columns))
     names = ["own_ns", *(details if size[0] * size[1] <= MOST_DETAILS else ())]
     values = {name.removesuffix("_ns"): _dense(slowest, name, size, 1e-6) for name in names}
-    return Matrix(rows, columns, width, _dense(slowest, "shade", size), values)
+    of_rank = compared.group_by("row", "rank").agg(pl.col("own_ns").mean()).group_by("row").agg(pl.col("own_ns").max())
+    means = tuple((of_rank.sort("row")["own_ns"] / 1e6).to_list())
+    return Matrix(rows, columns, width, _dense(slowest, "shade", size), values, means)
 
 
 def known(*names: str) -> pl.Expr:

@@ -9,12 +9,24 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from whystall.tools.views.figure import ROUND, Figure, cells_image, colour_bar
 from whystall.tools.views.page import escape
 from whystall.tools.views.png import Colour, data_uri
 from whystall.tools.views.rank_cells import Matrix
+from whystall.tools.views.rank_labels import (
+    MOST_MARKS,
+    TEXT,
+    Mark,
+    bar_width,
+    group_lines,
+    marked_rows,
+    row_labels,
+    row_marks,
+    row_name,
+    short,
+    spaced,
+)
 
 # Vermilion and blue of Okabe and Ito, between their light and their dark shade: distinguishable by the colour-blind,
 # and legible on white and on black. A third hue for waiting, which has no opposite.
@@ -23,20 +35,9 @@ _LEVELS = 40
 _SCALES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Ends of the diverging scale. Ranks are not accused below a tenth, so less must not appear as much."""
 _QUANTILE = 0.98  # a few extreme cells must not make all others pale
-_TEXT = 11
-_WIDE = 720  # with its margins it fits a window of 1100 pixels
+_WIDE, _WIDEST_CELL = 1060, 110
 _FIGURES_FIT = 34  # a cell of this width has space for a number
-_MOST_MARKS = 64
 _PLOT = 150, 62
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A rank that is accused: its label, and the first slow step (-1: from the start)."""
-
-    rank: int
-    label: str
-    began_step: int = -1
 
 
 def scale_of(shade: array[float]) -> float:
@@ -51,7 +52,7 @@ def scale_of(shade: array[float]) -> float:
 def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
     """Draw ranks in rows, steps in columns; colour: own time relative to the peers'. Bars: the mean of each row."""
     rows, columns = len(matrix.rows.cells), len(matrix.columns)
-    cell = min(_WIDE / max(columns, 1), 36.0), max(min(620 / max(rows, 1), 22.0), 1.25)
+    cell = min(_WIDE / max(columns, 1), _WIDEST_CELL), max(min(620 / max(rows, 1), 22.0), 1.25)
     x, y = _PLOT
     width, height = cell[0] * columns, cell[1] * rows
     scale = scale_of(matrix.shade)
@@ -64,15 +65,16 @@ def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str])
     parts.append(_unknown(x + 470, words["not_known"]))
     parts += [_picture(x, y, width, height, (columns, rows), pixels, palette)]
     parts += _grid(x, y, cell, (columns, rows))
-    parts += _groups(matrix, x, y, cell[1], width)
-    parts += _row_labels(matrix, marks, x, y, cell[1])
+    parts += group_lines(matrix.rows, x, y, cell[1], width)
+    parts += row_labels(matrix.rows, marks, x, y, cell[1])
     parts += _steps(matrix, x, y + height, cell[0], words)
-    parts += _row_marks(matrix, marks, x, y, cell, width)
+    parts += row_marks(matrix.rows, marks, x, y, cell, width)
     parts += _begins(matrix, marks, x, y, cell[0], height, words)
-    means = [_mean(matrix.values["own"][row * columns : (row + 1) * columns]) for row in range(rows)]
-    parts += _bars_right(means, x + width + 16, y, cell[1], words["own_mean"], "own", marked=_marked(matrix, marks))
+    parts += _bars_right(
+        matrix.means, x + width + 16, y, cell[1], words["own_mean"], "own", marked=marked_rows(matrix.rows, marks)
+    )
     total = max(x + width + 16 + 150, x + 640)
-    return Figure("rank", "".join(parts), total, y + height + 60, x, y, cell)
+    return Figure("rank", "".join(parts), total, y + height + 60, x, y, cell, wide=True)
 
 
 def wait_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str]) -> Figure:
@@ -91,8 +93,8 @@ def wait_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str])
     parts.append(f'<rect class="frame" x="{x}" y="{y}" width="{extent:.2f}" height="{extent:.2f}"/>')
     if side >= _FIGURES_FIT:
         parts += _figures(matrix, x, y, side, most)
-    marked = _marked(matrix, marks)
-    parts += _row_labels(matrix, marks, x, y, side)
+    marked = marked_rows(matrix.rows, marks)
+    parts += row_labels(matrix.rows, marks, x, y, side)
     parts += _column_labels(matrix, marked, x, y, side)
     middle = y + extent / 2
     parts.append(
@@ -174,80 +176,23 @@ def _figures(matrix: Matrix, x: float, y: float, side: float, most: float) -> li
                 continue
             look = "figure_on" if value > 0.9 * most else "figure_in"
             at = x + (column + 0.5) * side, y + (row + 0.5) * side + 4
-            out.append(f'<text class="{look}" x="{at[0]:.1f}" y="{at[1]:.1f}">{_short(value)}</text>')
+            out.append(f'<text class="{look}" x="{at[0]:.1f}" y="{at[1]:.1f}">{short(value)}</text>')
     return out
 
 
 # --- labels --------------------------------------------------------------------------------------------------
 
 
-def _name(ranks: tuple[int, ...]) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
-
-
-def _marked(matrix: Matrix, marks: Sequence[Mark]) -> dict[int, Mark]:
-    """Return the accused by row; the first of a row stands for it."""
-    places = matrix.rows.places()
-    found: dict[int, Mark] = {}
-    for mark in marks:
-        if mark.rank in places:
-            found.setdefault(places[mark.rank], mark)
-    return found
-
-
-def _spaced(wanted: Sequence[int], marked: Sequence[int], size: float, least: float) -> list[int]:
-    """Return the rows or columns, `size` apart, to label so that labels are `least` apart; `marked` ones come first."""
-    taken: list[int] = []
-    gap = max(math.ceil(least / size), 1)
-    for place in [*sorted(marked), *wanted]:
-        if all(abs(place - other) >= gap for other in taken):
-            taken.append(place)
-    return taken
-
-
-def _row_labels(matrix: Matrix, marks: Sequence[Mark], x: float, y: float, high: float) -> list[str]:
-    marked = _marked(matrix, marks)
-    cells = matrix.rows.cells
-    gap = max(math.ceil(_TEXT * 1.15 / high), 1)
-    out = []
-    for row in _spaced(range(0, len(cells), gap), list(marked), high, _TEXT * 1.15):
-        look = "row accused" if row in marked else "row"
-        out.append(f'<text class="{look}" x="{x - 16}" y="{y + (row + 0.5) * high + 4:.1f}">{_name(cells[row])}</text>')
-    return out
-
-
 def _column_labels(matrix: Matrix, marked: Mapping[int, Mark], x: float, y: float, wide: float) -> list[str]:
     cells = matrix.rows.cells
-    least = 11.0 * max((len(_name(cell)) for cell in cells), default=1)
+    least = 11.0 * max((len(row_name(cell)) for cell in cells), default=1)
     gap = max(math.ceil(least / wide), 1)
     out = []
-    for column in _spaced(range(0, len(cells), gap), list(marked), wide, least):
+    for column in spaced(range(0, len(cells), gap), list(marked), wide, least):
         look = "column accused" if column in marked else "column"
         out.append(
-            f'<text class="{look}" x="{x + (column + 0.5) * wide:.1f}" y="{y - 6}">{_name(cells[column])}</text>'
+            f'<text class="{look}" x="{x + (column + 0.5) * wide:.1f}" y="{y - 6}">{row_name(cells[column])}</text>'
         )
-    return out
-
-
-def _groups(matrix: Matrix, x: float, y: float, high: float, width: float) -> list[str]:
-    """Return brackets and names of the groups, and a line between them."""
-    groups = matrix.rows.groups
-    if len(groups) < 2:
-        return []
-    out, row = [], 0
-    labelled = -math.inf
-    for place, (label, size) in enumerate(groups):
-        top, bottom = y + row * high, y + (row + size) * high
-        if place:
-            out.append(f'<path class="between" d="M{x - 14} {top:.2f}H{x + width:.2f}"/>')
-        middle = (top + bottom) / 2 + 4
-        if label and middle - labelled >= _TEXT * 1.15:
-            labelled = middle
-            text = label if len(label) <= 12 else label[:11] + "…"
-            out.append(
-                f'<text class="group" x="{x - 62}" y="{middle:.1f}">{escape(text)}<title>{escape(label)}</title></text>'
-            )
-        row += size
     return out
 
 
@@ -267,28 +212,12 @@ def _steps(matrix: Matrix, x: float, y: float, wide: float, words: Mapping[str, 
 # --- marks ---------------------------------------------------------------------------------------------------
 
 
-def _row_marks(
-    matrix: Matrix, marks: Sequence[Mark], x: float, y: float, cell: tuple[float, float], width: float
-) -> list[str]:
-    """Return a triangle at both ends of an accused row, and a frame where the row is high enough to see it."""
-    out = []
-    for row, mark in list(_marked(matrix, marks).items())[:_MOST_MARKS]:
-        middle = y + (row + 0.5) * cell[1]
-        title = f"<title>{escape(mark.label)}</title>"
-        out.append(f'<path class="mark" d="M{x - 12} {middle - 5:.1f}l9 5l-9 5z">{title}</path>')
-        out.append(f'<path class="mark" d="M{x + width + 12:.1f} {middle - 5:.1f}l-9 5l9 5z">{title}</path>')
-        if cell[1] >= 6:
-            top = y + row * cell[1]
-            out.append(f'<rect class="accused_row" x="{x}" y="{top:.2f}" width="{width:.2f}" height="{cell[1]:.2f}"/>')
-    return out
-
-
 def _begins(
     matrix: Matrix, marks: Sequence[Mark], x: float, y: float, wide: float, height: float, words: Mapping[str, str]
 ) -> list[str]:
     """Return a line at the step where a rank became slow; several at one step are one."""
     out, last = [], -math.inf
-    for step in sorted({mark.began_step for mark in marks if mark.began_step >= 0})[:_MOST_MARKS]:
+    for step in sorted({mark.began_step for mark in marks if mark.began_step >= 0})[:MOST_MARKS]:
         column = sum(first <= step for first in matrix.columns) - 1
         if column < 0:
             continue
@@ -311,7 +240,7 @@ def _bars_right(
     out = [f'<text class="tick start" x="{x}" y="{y - 10}">{escape(label)}</text>']
     if most <= 0:
         return out
-    thick = _thick(high)
+    thick = bar_width(high)
     for row, value in enumerate(values):
         if math.isnan(value):
             continue
@@ -321,11 +250,11 @@ def _bars_right(
             f'<rect class="bar {look}{chosen}" x="{x}" y="{top:.2f}" width="{max(90 * value / most, 0):.2f}" '
             f'height="{thick:.2f}"/>'
         )
-    gap = max(math.ceil(_TEXT * 1.15 / high), 1)
-    for row in _spaced(range(0, len(values), gap), list(marked), high, _TEXT * 1.15):
+    gap = max(math.ceil(TEXT * 1.15 / high), 1)
+    for row in spaced(range(0, len(values), gap), list(marked), high, TEXT * 1.15):
         if not math.isnan(values[row]):
             at = y + (row + 0.5) * high + 4
-            out.append(f'<text class="tick start" x="{x + 94}" y="{at:.1f}">{_short(values[row])}</text>')
+            out.append(f'<text class="tick start" x="{x + 94}" y="{at:.1f}">{short(values[row])}</text>')
     return out
 
 
@@ -336,37 +265,19 @@ def _bars_foot(
     out = [f'<text class="tick end" x="{x - 8}" y="{y + 10}">{escape(label)}</text>']
     if most <= 0:
         return out
-    thick = _thick(wide)
+    thick = bar_width(wide)
     for column, value in enumerate(values):
         chosen = " chosen" if column in marked else ""
         out.append(
             f'<rect class="bar wait{chosen}" x="{x + (column + 0.5) * wide - thick / 2:.2f}" y="{y:.1f}" '
             f'width="{thick:.2f}" height="{80 * value / most:.2f}"/>'
         )
-    numbered = range(len(values)) if wide >= _FIGURES_FIT else _spaced((), list(marked), wide, 44.0)
+    numbered = range(len(values)) if wide >= _FIGURES_FIT else spaced((), list(marked), wide, 44.0)
     for column in numbered:
         if values[column] > 0:
             # under its own bar, or under all where neighbours' bars would overlap
             foot = 80 * values[column] / most if wide >= _FIGURES_FIT else 80
             look = "column accused" if column in marked else "column"
             at = x + (column + 0.5) * wide
-            out.append(f'<text class="{look}" x="{at:.1f}" y="{y + foot + 13:.1f}">{_short(values[column])}</text>')
+            out.append(f'<text class="{look}" x="{at:.1f}" y="{y + foot + 13:.1f}">{short(values[column])}</text>')
     return out
-
-
-def _thick(size: float) -> float:
-    """Return the thickness of a bar beside cells of `size`, with space between bars if possible."""
-    return min(size * 0.6, 10.0) if size >= 4 else size + 0.3  # no hairlines between them
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
-
-
-def _short(value: float) -> str:
-    """Return a figure in few characters."""
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}" if size > 0 else "0"

@@ -20,7 +20,8 @@ from scenes import HOSTILE
 from whystall.prompts.render import LANGS, words
 from whystall.tools.views.png import data_uri
 from whystall.tools.views.rank_cells import MOST_DETAILS, MOST_RANKS, MOST_STEPS, Group, rows_of, step_matrix
-from whystall.tools.views.rank_drawing import Mark, scale_of
+from whystall.tools.views.rank_drawing import scale_of
+from whystall.tools.views.rank_labels import Mark
 from whystall.tools.views.rank_matrix import MOST_LINES, WORDS, RankView, rank_page, step_svg, wait_svg
 
 MS = 1_000_000

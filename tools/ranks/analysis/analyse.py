@@ -18,7 +18,8 @@ from whystall.tools.ranks.matching.operations import match
 @dataclass(frozen=True)
 class JobAnalysis:
     """`matched`, `waits`, `awaited`, `own`: the tables of `job`; `counts`: of `matching.operations.Matched`.
-    `derived`: the traces have no steps common to all ranks, operations are used instead (`steps`)."""
+    `steps`: `rank_data.tables.STEPS` of the steps that all ranks have; `derived`: the traces have no such steps,
+    operations are used instead."""
 
     job: Job
     matched: pl.DataFrame
@@ -28,6 +29,7 @@ class JobAnalysis:
     awaited: pl.DataFrame
     own: pl.DataFrame
     peers: tuple[Peers, ...]
+    steps: pl.DataFrame
     derived: bool
 
 
@@ -52,5 +54,6 @@ def analyse(job: Job, stages: str = "") -> JobAnalysis:
         of_steps,
         own(steps, of_steps),
         tuple(peers(job, matched, stages)),
+        steps.frame,
         steps.derived,
     )

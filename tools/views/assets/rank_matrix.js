@@ -17,8 +17,13 @@
   class Figure {
     constructor(svg, source) {
       Object.assign(this, source, { svg });
-      this.share = unpack(this.share, 2); // thousandths
-      this.values = Object.fromEntries(Object.entries(this.values).map(([key, text]) => [key, unpack(text, 4)]));
+      this.share = unpack(this.share || "", 2); // thousandths
+      this.values = Object.fromEntries(Object.entries(this.values || {}).map(([key, text]) => [key, unpack(text, 4)]));
+      this.parts = (this.parts || []).map((text) => unpack(text, 4));
+      if (this.kind === "timeline") { // a hundred places for the keyboard; the mouse is exact
+        this.columns = Array.from({ length: 100 }, (_, i) => i);
+        this.cell = [this.cell[0] / 100, this.cell[1]];
+      }
       this.row = this.column = -1;
       this.cursor = document.createElementNS("http://www.w3.org/2000/svg", "rect");
       this.cursor.setAttribute("class", "cursor");
@@ -30,12 +35,14 @@
       svg.addEventListener("keydown", (event) => this.key(event));
     }
     under(event) {
-      const box = this.svg.getBoundingClientRect();
-      const column = Math.floor((event.clientX - box.left - this.x) / this.cell[0]);
-      const row = Math.floor((event.clientY - box.top - this.y) / this.cell[1]);
+      const box = this.svg.getBoundingClientRect(), scale = this.scale(box);
+      const x = ((event.clientX - box.left) / scale - this.x) / this.cell[0];
+      const column = Math.floor(x), row = Math.floor(((event.clientY - box.top) / scale - this.y) / this.cell[1]);
+      this.at = x / this.columns.length;
       if (row < 0 || column < 0 || row >= this.rows.length || column >= this.columns.length) this.leave();
       else this.show(row, column, event.clientX, event.clientY);
     }
+    scale(box) { return box.width / this.svg.viewBox.baseVal.width || 1; }
     key(event) {
       const by = event.shiftKey ? 10 : 1;
       const move = { ArrowLeft: [0, -by], ArrowRight: [0, by], ArrowUp: [-by, 0], ArrowDown: [by, 0] }[event.key];
@@ -48,8 +55,10 @@
       event.preventDefault();
       const row = Math.min(Math.max(to[0], 0), this.rows.length - 1);
       const column = Math.min(Math.max(to[1], 0), this.columns.length - 1);
-      const box = this.svg.getBoundingClientRect();
-      this.show(row, column, box.left + this.x + (column + 1) * this.cell[0], box.top + this.y + (row + 1) * this.cell[1]);
+      const box = this.svg.getBoundingClientRect(), scale = this.scale(box);
+      this.at = (column + 0.5) / this.columns.length;
+      const x = box.left + (this.x + (column + 1) * this.cell[0]) * scale, y = box.top + (this.y + (row + 1) * this.cell[1]) * scale;
+      this.show(row, column, x, y);
       live.textContent = this.lines(row, column).join("; ");
     }
     show(row, column, x, y) {
@@ -68,7 +77,30 @@
       this.cursor.setAttribute("visibility", "hidden");
       tip.hidden = true;
     }
-    lines(row, column) { return this.values.own ? this.ofStep(row, column) : this.ofPair(row, column); }
+    lines(row, column) {
+      const kinds = { steps: "ofStep", waits: "ofPair", parts: "ofParts", timeline: "ofInstant", places: "ofPlace" };
+      return this[kinds[this.kind]](row, column);
+    }
+    ofParts(row) {
+      const whole = this.parts.reduce((sum, values) => sum + values[row], 0);
+      const line = (values, i) => sign(words.part_of, this.names[i], ms(values[row]), ((100 * values[row]) / (whole || 1)).toFixed(1));
+      return [sign(words.at_rank, name(this.rows[row])), ...this.parts.map(line).filter((_, i) => this.parts[i][row] > 0)];
+    }
+    ofInstant(row) {
+      const v = this.values, at = this.at * this.ms, out = [sign(words.at_instant, name(this.rows[row]), ms(at))];
+      const hits = [];
+      for (let i = 0; i < v.row.length; i++) if (v.row[i] === row && v.start[i] <= at && at < v.start[i] + v.took[i]) hits.push(i);
+      for (const i of hits.slice(0, 4)) {
+        out.push(sign(words.lasts, this.labels[v.label[i]] + (v.count[i] > 1 ? " " + sign(words.like_ones, v.count[i]) : ""), ms(v.took[i])));
+        if (v.wait[i] > 0) out.push(sign(words.waits_in_it, ms(v.wait[i])));
+      }
+      return hits.length ? out : [...out, words.own_work];
+    }
+    ofPlace(row, column) {
+      const cell = this.cells[row * this.columns.length + column];
+      if (!cell) return [sign(words.at_place, name(this.rows[row]), this.columns[column]), "-"];
+      return [sign(words.at_place, name(this.rows[row]), cell[1]), ...(cell[2] ? [cell[2]] : []), this.states[cell[0]]];
+    }
     ofStep(row, column) {
       const at = row * this.columns.length + column;
       const value = (key) => (this.values[key] ? this.values[key][at] : NaN);
@@ -84,7 +116,7 @@
       return out;
     }
     ofPair(row, column) {
-      if (row === column) return [words.nobody];
+      if (row === column && this.rows[row][0] === this.rows[row][1]) return [words.nobody];
       return [sign(words.one_waits, name(this.rows[row]), name(this.rows[column]), ms(this.values.waits[row * this.columns.length + column]))];
     }
   }
