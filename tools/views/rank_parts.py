@@ -21,6 +21,7 @@ PARTS = ("work", "gap", "loader", "own", "transfer", "wait", "rest")
 """In the order of drawing. ``gap`` is without the loader's part; ``own`` is all that is not waiting, where the traces
 have no work; ``rest``: what no part explains."""
 _X, _Y, _WIDE = 150.0, 58.0, 1160.0
+_LEAST_REST = 0.005  # less of it is rounding
 _TICKS = 110.0  # pixels between them, at least
 
 
@@ -57,8 +58,10 @@ def rank_parts(own: pl.DataFrame, groups: Sequence[Group]) -> Parts:
     )
     parts = parts.with_columns(rest=(pl.col("step_ns") - pl.sum_horizontal(*PARTS[:-1])).clip(0))
     means = parts.group_by("row").agg(pl.col(*PARTS).mean() * 1e-6).sort("row")
-    values = {name: array("f", means[name].to_list()) for name in PARTS if float(str(means[name].max() or 0.0)) > 0}
     step = array("f", means.select(pl.sum_horizontal(*PARTS)).to_series().to_list())
+    least = {"rest": _LEAST_REST * max(step, default=0.0)}
+    shown = (name for name in PARTS if float(str(means[name].max() or 0.0)) > least.get(name, 0.0))
+    values = {name: array("f", means[name].to_list()) for name in shown}
     return Parts(rows, values, step)
 
 

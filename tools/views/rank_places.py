@@ -41,7 +41,11 @@ def places_of(frame: pl.DataFrame) -> Places:
         row=pl.col("rank").replace_strict(rows.places(), return_dtype=pl.Int64),
         text=pl.concat_str("op", number).str.strip_chars(),
     ).sort("row", "column", "order", "rank")
-    kinds = shown.group_by("column").agg(pl.col("order").min(), pl.len()).sort("order", -pl.col("len"), "column")
+    kinds = (
+        shown.group_by("column")
+        .agg(pl.col("order").min(), pl.len())
+        .sort("order", "len", "column", descending=[False, True, False])
+    )
     columns = kinds["column"].to_list()
     kept = columns[:MOST_COLUMNS]
     first = shown.unique(["row", "column"], keep="first", maintain_order=True)

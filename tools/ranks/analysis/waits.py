@@ -82,6 +82,7 @@ def awaited(steps: Steps, matched: pl.DataFrame, waited: pl.DataFrame) -> pl.Dat
     whole = pl.col("new").sum().over("rank", "step")
     limited = (pl.col("new") * (pl.col("exposed_comm_ns") / whole).clip(0, 1)).floor()
     sums = laid.with_columns(wait_ns=limited).group_by("rank", "step", "last").agg(pl.col("wait_ns").sum())
+    sums = sums.filter(pl.col("wait_ns") > 0)
     return sums.select(pl.col(name).cast(dtype) for name, dtype in AWAITED.items()).sort("rank", "step", "last")
 
 
