@@ -8,12 +8,16 @@ from xml.etree import ElementTree
 
 import polars as pl
 import pytest
+from flight_dumps import Rank, write
 from rank_jobs import Fault, Plan, simulate
 
 from whystall.agent_server.presentation.pages import page_for
 from whystall.prompts.files import LANGS
 from whystall.prompts.render import words
+from whystall.tools.ranks.hangs.places import places
+from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
+from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 
@@ -84,3 +88,22 @@ def test_the_page_names_the_slow_stage() -> None:
     (_, _, page), *_ = artifacts(simulate(plan).recording, "en")
     assert "a pipeline stage takes longer than the others: " in page
     assert "ranks 0-3" in page
+
+
+def test_a_hang_has_a_page_that_shows_where_each_rank_is(tmp_path: Path) -> None:
+    """Rank 1 has not entered what rank 3 of its group waits in; rank 0 waits for it in another group."""
+    groups = {"0": ("default_pg", range(4)), "1": ("tp", (0, 1)), "2": ("dp", (1, 3))}
+    ranks = [Rank(rank, {k: v for k, v in groups.items() if rank in v[1]}) for rank in range(4)]
+    for one in ranks:
+        one.does("0")
+    ranks[1].does("1").does("2")
+    ranks[3].does("2").does("2", "all_gather", state="scheduled")
+    ranks[0].does("1").does("1", state="scheduled")
+    recording = gather(write(tmp_path / "dumps", *ranks), jobs=1)
+    frame = places(job_of(recording))
+    assert [row for row in frame.select("rank", "column", "seq", "state").iter_rows() if row[1] != "default_pg"] == [
+        (0, "tp", 2, "waits"), (1, "dp", 1, "behind"), (1, "tp", 1, "behind"), (3, "dp", 2, "waits"),
+    ]  # fmt: skip
+    (_, _, page), *_ = artifacts(recording, "en")
+    assert words("en")["rank_page"]["who_is_where"] in page
+    assert "all_gather #2" in page

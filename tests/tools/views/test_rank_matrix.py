@@ -23,6 +23,9 @@ from whystall.tools.views.rank_cells import MOST_DETAILS, MOST_RANKS, MOST_STEPS
 from whystall.tools.views.rank_drawing import scale_of
 from whystall.tools.views.rank_labels import Mark
 from whystall.tools.views.rank_matrix import MOST_LINES, WORDS, RankView, rank_page, step_svg, wait_svg
+from whystall.tools.views.rank_parts import rank_parts
+from whystall.tools.views.rank_places import places_of
+from whystall.tools.views.rank_timeline import MOST_ENTRIES, Timeline, entries, timeline_figure, timeline_rows
 
 MS = 1_000_000
 OWN = {"rank": pl.Int32, "step": pl.Int32, **dict.fromkeys(("own_ns", "step_ns", "wait_ns", "compute_ns"), pl.Int64)}
@@ -152,6 +155,65 @@ def test_the_scale_fits_most_cells(shades: list[float], scale: float) -> None:
     assert scale_of(array("f", shades)) == scale
 
 
+def test_the_parts_of_a_mean_step_add_up_to_it() -> None:
+    seen = view().own.with_columns(step_ns=pl.lit(135 * MS), gap_ns=pl.lit(5 * MS), loader_ns=pl.lit(2 * MS))
+    seen = seen.with_columns(compute_ns=pl.lit(80 * MS), exposed_comm_ns=pl.lit(40 * MS))
+    parts = rank_parts(seen, ())
+    assert {name: values[0] for name, values in parts.values.items()} == pytest.approx(
+        {"work": 80, "gap": 3, "loader": 2, "transfer": 10, "wait": 30, "rest": 10}
+    )
+    assert list(parts.step) == pytest.approx([135] * 4)
+    unknown = seen.with_columns(compute_ns=pl.lit(-1), gap_ns=pl.lit(-1))
+    assert {name: values[0] for name, values in rank_parts(unknown, ()).values.items()} == {"own": 105, "wait": 30}
+    least = seen.select("rank", "step_ns", "own_ns")
+    assert rank_parts(least, ()).values.keys() == {"own"}
+
+
+def test_the_worst_step_shows_who_works_transfers_and_waits() -> None:
+    timeline = hostile().timeline
+    assert timeline is not None
+    rows = timeline_rows(timeline, ())
+    found = entries(timeline, rows)
+    assert (list(found.row), found.labels) == ([0, 1, 2, 3], [f"all_reduce {HOSTILE}"])
+    assert (found.start[0], found.took[0], found.wait[0], found.count[0]) == (10, 70, 30, 1)
+    svg = timeline_figure(timeline, rows, found, (), words("en")["rank_page"]).alone("x")
+    picture = ElementTree.fromstring(svg).find(".//{http://www.w3.org/2000/svg}image[@class='cells']")
+    assert picture is not None
+    raw = base64.b64decode((picture.get("href") or "").removeprefix("data:image/png;base64,"))
+    at = raw.index(b"IDAT")
+    (length,) = struct.unpack_from(">I", raw, at - 4)
+    line = zlib.decompress(raw[at + 4 : at + 4 + length])[1:1161]
+    assert [line.count(state) for state in range(4)] == pytest.approx([0, 348, 464, 348], abs=2)
+
+
+def test_like_operations_in_a_row_are_one_where_there_are_many() -> None:
+    ranks, layers = 8, MOST_ENTRIES // 4
+    spans = pl.DataFrame({"rank": range(ranks), "start_ns": 0, "end_ns": layers * 1000})
+    layer = pl.DataFrame({"start_ns": [1000 * n for n in range(layers)]}).with_columns(
+        end_ns=pl.col("start_ns") + 900, wait_ns=pl.lit(100), label=pl.lit("all_gather dp")
+    )
+    timeline = Timeline(0, spans, spans.select("rank").join(layer, how="cross"))
+    found = entries(timeline, timeline_rows(timeline, ()))
+    assert (list(found.row), set(found.count)) == (list(range(ranks)), {layers})
+    assert found.wait[0] == pytest.approx(layers * 100 / 1e6)
+    mixed = layer.with_columns(label=pl.format("op {}", pl.int_range(pl.len()) % 2))
+    timeline = Timeline(0, spans, spans.select("rank").join(mixed, how="cross"))
+    assert len(entries(timeline, timeline_rows(timeline, ())).row) == MOST_ENTRIES
+
+
+def test_a_hang_shows_where_each_rank_is() -> None:
+    places = places_of(pl.concat([where("dp (7)"), where("x").with_columns(column=pl.lit("tp"), state=pl.lit("done"))]))
+    assert places.columns == ["dp", "tp"]
+    assert places.cells[2] == ("behind", "dp (7)", "all_reduce #3")
+    assert places.cells[0] == ("waits", "dp (7)", "all_reduce #4")
+    many = pl.concat(where("x").with_columns(column=pl.lit(f"g{n}"), state=pl.lit("done")) for n in range(20))
+    assert places_of(many).left_out == 8
+    seen = RankView(pl.DataFrame(schema=OWN), pl.DataFrame(schema=WAITS), marks=(Mark(1, "hang"),), places=where("dp"))
+    page = drawn(seen)
+    assert words("en")["rank_page"]["who_is_where"] in page
+    assert words("en")["rank_page"]["no_waits"] not in page
+
+
 # --- bounds ---------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +276,19 @@ def test_nothing_to_show_is_reported() -> None:
 
 def hostile() -> RankView:
     groups = (Group(HOSTILE, (0, 1)), Group(f"b {HOSTILE}", (2, 3)))
-    return view(groups=groups, marks=(Mark(1, HOSTILE, 2),), hosts=dict.fromkeys(range(4), HOSTILE))
+    steps = pl.DataFrame({"rank": range(4), "start_ns": 0, "end_ns": 100 * MS})
+    operations = steps.with_columns(start_ns=pl.lit(10 * MS), end_ns=pl.lit(80 * MS), wait_ns=pl.lit(30 * MS))
+    timeline = Timeline(2, steps, operations.with_columns(label=pl.lit(f"all_reduce {HOSTILE}")), 2000)
+    shown = {"marks": (Mark(1, HOSTILE, 2),), "hosts": dict.fromkeys(range(4), HOSTILE)}
+    return view(groups=groups, timeline=timeline, places=where(HOSTILE), **shown)
+
+
+def where(group: str) -> pl.DataFrame:
+    """Rank 1 has not entered what the others wait in."""
+    late = pl.col("rank") == 1
+    seq, state = pl.when(late).then(3).otherwise(4), pl.when(late).then(pl.lit("behind")).otherwise(pl.lit("waits"))
+    ranks = pl.DataFrame({"rank": range(4)})
+    return ranks.with_columns(column=pl.lit("dp"), group=pl.lit(group), seq=seq, op=pl.lit("all_reduce"), state=state)
 
 
 def test_nothing_is_fetched_and_no_text_becomes_code() -> None:

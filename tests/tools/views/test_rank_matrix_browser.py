@@ -25,8 +25,9 @@ def at(page: Browser, figure: str, row: int, column: int) -> tuple[float, float]
         const one = JSON.parse(document.getElementById("data").textContent).figures.{figure};
         const svg = document.getElementById("{figure}");
         svg.scrollIntoView({{block: "center"}});
-        const box = svg.getBoundingClientRect();
-        return [box.left + one.x + ({column} + 0.5) * one.cell[0], box.top + one.y + ({row} + 0.5) * one.cell[1]];
+        const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
+        const x = one.x + ({column} + 0.5) * one.cell[0], y = one.y + ({row} + 0.5) * one.cell[1];
+        return [box.left + x * scale, box.top + y * scale];
     }})()""")
     return x, y
 
@@ -50,6 +51,17 @@ def test_the_mouse_shows_a_cell(page: Browser) -> None:
     assert tip(page) == ["rank 0 waited for rank 1: 30.0 ms per step"]
     page.mouse("mouseMoved", 5, 5)
     assert tip(page) is None
+
+
+def test_the_mouse_shows_bars_an_instant_and_a_place(page: Browser) -> None:
+    page.mouse("mouseMoved", *at(page, "parts", 0, 0))
+    assert tip(page) == ["rank 0, mean step", "own time: 105.0 ms (77.8 %)", "waits for other ranks: 30.0 ms (22.2 %)"]
+    page.mouse("mouseMoved", *at(page, "timeline", 0, 0))  # its middle
+    lines = tip(page)
+    assert lines is not None
+    assert lines[1:] == [f"all_reduce {HOSTILE}: 70.0 ms", "of that 30.0 ms waiting for the last rank to enter"]
+    page.mouse("mouseMoved", *at(page, "places", 1, 0))
+    assert tip(page) == [f"rank 1, group {HOSTILE}", "all_reduce #3", "has not entered what others of the group have"]
 
 
 def test_the_keyboard_shows_a_cell(page: Browser) -> None:
