@@ -230,7 +230,8 @@ class _Case:
     ) -> Accused:
         of_rank = self.own.filter(pl.col("rank") == late.rank)
         slow = of_rank if began < 0 else of_rank.filter(pl.col("step") >= began)
-        step_ns = probability.median(slow["step_ns"].to_list())
+        # from the start: the median step of the job, which is the one reported
+        step_ns = self.result.step_ns if began < 0 else probability.median(slow["step_ns"].to_list())
         of_step = cost_ns / step_ns if step_ns > 0 else 0.0
         of_job = cost_ns * slow.height / max(1, int(of_rank["step_ns"].sum()))
         sure = self._confidence(late.p_value, of_step, agreed=agreed)
