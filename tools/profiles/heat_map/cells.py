@@ -1,4 +1,5 @@
-"""Samples over time as cells: a column per second with 50 cells of 20 ms; long profiles have longer columns.
+"""Samples over time as cells: a column per second with 50 cells of 20 ms; long profiles have longer columns, and short
+ones shorter, so that there is something to compare.
 
 A cell's value is its busy time relative to the maximum: 1 if all lanes (threads ever busy at once) are busy all the
 time. It is NaN, not zero, where nothing was observed (beyond the edges, in holes).
@@ -22,6 +23,11 @@ CELL_NS = 20_000_000
 MOST_COLUMNS = 2000
 """In longer profiles a column is 2, 5, 10 ... seconds."""
 _LONGER: tuple[int, ...] = tuple(m * 10**p for p in range(8) for m in (1, 2, 5))
+_FEWEST_COLUMNS = 8
+_SHORTER = tuple(CELL_NS * m // 10**p for p in range(1, 4) for m in (5, 2, 1))
+"""Cells of short profiles, 10 ms to 20 us."""
+_OF_SAMPLE = 10
+"""A cell is at least this part of what one sample stands for: finer ones show no more."""
 # In a file without a known window, longer gaps (in columns) are cut out; samples isolated by such gaps are outliers (a
 # broken clock, a stray line) if they are at most this share and this many.
 _GAP_COLUMNS = 30
@@ -109,11 +115,14 @@ def extent_of(presence: Presence, window: tuple[int, int] | None) -> Extent:
     return Extent(pieces, int(counts[alone].sum()))
 
 
-def grid_of(presence: Presence, extent: Extent, holes: Sequence[tuple[int, int]] = ()) -> Grid:
-    """Return the cells of `presence`; `holes`: intervals that were not observed."""
+def grid_of(
+    presence: Presence, extent: Extent, holes: Sequence[tuple[int, int]] = (), interval_ns: float | None = None
+) -> Grid:
+    """Return the cells of `presence`; `holes`: intervals that were not observed; `interval_ns`: from sample to sample,
+    0 for exact spans; None: no cells below `CELL_NS`."""
     import numpy as np
 
-    cell = _cell_ns(extent)
+    cell = _cell_ns(extent, interval_ns)
     column = cell * ROWS
     origin = extent.pieces[0][0] if extent.pieces else 0
     # an incomplete cell at the end gets no column of its own
@@ -129,13 +138,18 @@ def grid_of(presence: Presence, extent: Extent, holes: Sequence[tuple[int, int]]
         seen = seen - _spread(empty, np.array([a for a, _ in holes]), np.array([b for _, b in holes]))
     busy = _spread(empty, np.maximum(presence.starts, first), np.minimum(presence.ends, last))
     observed = np.where(seen >= _LEAST_OBSERVED * cell, seen, np.nan)
-    lanes = _lanes(busy, seen)
+    lanes = _lanes(busy, seen, max(_LANE_CELLS, _LANE_CELLS * CELL_NS // cell))
     value = (busy / (observed * lanes)).reshape(len(starts), ROWS)
     return Grid(cell, starts, value, first, last, lanes, extent.outliers)
 
 
-def _cell_ns(extent: Extent) -> int:
-    """Return the shortest cell that gives at most `MOST_COLUMNS` columns."""
+def _cell_ns(extent: Extent, interval_ns: float | None) -> int:
+    """Return the shortest cell that gives at most `MOST_COLUMNS` columns, of one second or more; shorter ones where
+    there were only a few."""
+    span = sum(b - a for a, b in extent.pieces)
+    if interval_ns is not None and 0 < span < _FEWEST_COLUMNS * CELL_NS * ROWS:
+        fine = [cell for cell in (CELL_NS, *_SHORTER) if cell * _OF_SAMPLE >= interval_ns]
+        return next((cell for cell in fine if span >= _FEWEST_COLUMNS * cell * ROWS), min(fine, default=CELL_NS))
     for times in _LONGER:
         column = CELL_NS * ROWS * times
         if sum(-(-(b - a) // column) + 1 for a, b in extent.pieces) <= MOST_COLUMNS:
@@ -169,11 +183,11 @@ def _spread(grid: Grid, starts: Instants, ends: Instants) -> Floats:
     return out[:count]
 
 
-def _lanes(busy: Floats, seen: Floats) -> int:
+def _lanes(busy: Floats, seen: Floats, cells: int) -> int:
     """Return the largest number of threads busy at once, averaged over a few cells and rounded."""
     import numpy as np
 
-    blocks = np.arange(0, len(busy), _LANE_CELLS)
+    blocks = np.arange(0, len(busy), cells)
     room = np.add.reduceat(seen, blocks)
     share = np.divide(np.add.reduceat(busy, blocks), room, out=np.zeros(len(blocks)), where=room > 0)
     # ignore blocks that were hardly observed

@@ -13,7 +13,7 @@ from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.profiles.heat_map.activity import Activity
-from whystall.tools.profiles.heat_map.cells import Grid, extent_of, grid_of
+from whystall.tools.profiles.heat_map.cells import CELL_NS, Grid, extent_of, grid_of
 from whystall.tools.profiles.heat_map.period import Period, What, periods
 from whystall.tools.profiles.heat_map.series import Series, series_of
 from whystall.tools.profiles.heat_map.waits import WaitRow, on_cpu, usable, waits_in
@@ -122,7 +122,7 @@ def heat_map_of(recording: Recording, event: str = "") -> HeatMap:
     # a file has the times of samples, but no window
     window = (0, recording.manifest.window_ns) if recording.manifest.host else None
     extent = extent_of(series.presence, window)
-    grid = grid_of(series.presence, extent, series.holes)
+    grid = grid_of(series.presence, extent, series.holes, series.interval if series.points else 0.0)
     found = tuple(_search(series, grid, recording)) if grid.last > grid.first else ()
     return HeatMap(series, grid, found)
 
@@ -178,7 +178,7 @@ def _search(series: Series, grid: Grid, recording: Recording) -> Iterator[Found]
     for thread in [ALL, *threads] if len(threads) != 1 else threads:
         activity, basis = _activity(series, grid, recording if exact else None, thread)
         for period in periods(activity, searches):
-            if basis == "switches" and period.period_ns < _LEAST_CELLS * grid.cell_ns:
+            if basis == "switches" and period.period_ns < _LEAST_CELLS * max(grid.cell_ns, CELL_NS):
                 continue
             found = Found(thread, basis, period)
             if not any(_alike(found.period, other.period) for other in kept):
@@ -274,8 +274,9 @@ TOOL = Tool(
     name="heat_map",
     title="Activity within each second",
     description=(
-        "Activity over time, a column per second and 50 cells in it, from samples or a profile; periods of quiet bands "
-        "(recurring stalls) and bursts, and what is waited for in them. The picture is an artifact."
+        "Activity over time, a column per second (less in short windows) with 50 cells, from samples or a profile; "
+        "periods of quiet bands (recurring stalls) and bursts, and what is waited for in them. The picture is an "
+        "artifact."
     ),
     params=Params,
     data=Data,

@@ -20,7 +20,7 @@
 
   // --- times and cells ---------------------------------------------------------------------------------------
   const from = (cell) => columns[Math.floor(cell / rows)] + (cell % rows) * map.cell_ns;
-  const time = (ns) => (ns / 1e9).toFixed(map.cell_ns < 1e9 ? 2 : 0) + " s";
+  const time = (ns) => (ns / 1e9).toFixed(map.cell_ns >= 1e9 ? 0 : map.cell_ns >= 1e7 ? 2 : map.cell_ns >= 1e6 ? 3 : 5) + " s";
   const percent = (share) => (100 * share).toFixed(share >= 0.0995 || share === 0 ? 0 : share >= 0.00095 ? 1 : 2) + " %";
   function cellAt(ns) { // the cell of an instant; where time was cut out, the next one
     let low = 0, high = columns.length;

@@ -122,3 +122,17 @@ def test_cells_of_instants() -> None:
     grid = drawn(samples(np.concatenate([np.arange(0, 2, 0.01), np.arange(100, 102, 0.01)])))
     at = (np.array([0.0, 0.03, 1.99, 50.0, 100.5]) * SECOND).astype(np.int64)
     assert grid.cell_of(at).tolist() == [0, 1, 99, -1, 125]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "interval_ns", "column_s"),
+    [(20, 1e7, 1), (5, 1e7, 0.5), (2, 1e7, 0.2), (0.5, 1e7, 0.05), (0.1, 1e7, 0.05), (0.1, 0, 0.01), (2, 1e8, 0.5)],
+)
+def test_short_windows_have_shorter_columns_but_not_finer_cells_than_samples_show(
+    seconds: float, interval_ns: float, column_s: float
+) -> None:
+    presence = samples(np.arange(0, seconds, 0.01))
+    grid = grid_of(presence, extent_of(presence, (0, int(seconds * SECOND))), (), interval_ns)
+    assert grid.column_ns == pytest.approx(column_s * SECOND)
+    assert np.nanmean(grid.value) == pytest.approx(1, abs=0.02)
+    assert grid.lanes == 1
