@@ -11,6 +11,7 @@ from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import ArtifactContent, Judgement
 from whystall.tools.profiles.common.off_cpu import stacks_of_waits
+from whystall.tools.stacks.layers import fold_layers
 from whystall.tools.stacks.tree import Part, call_tree
 from whystall.tools.views.flame_layout import FlameTree, layout
 from whystall.tools.views.flame_page import Row, flame_page
@@ -100,6 +101,8 @@ def drawn_as(
     unit, period = counted
     verdict, *notes = lines
     drawn = drawable(tree, proven)
+    if proven is None:
+        drawn = _folded(drawn)
     everything, rest = str(texts["all"]), str(texts["rest"])
     page = flame_page(
         layout(drawn, root=everything, rest=rest, least=_PAGE_LEAST),
@@ -133,6 +136,23 @@ def drawable(tree: CallTree, proven: NDArray[np.bool_] | None = None) -> FlameTr
         kinds=tree.frames["kind"].to_list(),
         codes=[f"{file}:{line}" if file and line else file for file, line in frames],
         proven=proven,
+    )
+
+
+def _folded(tree: FlameTree) -> FlameTree:
+    """Return `tree` with like layers as one frame with a count."""
+    found = fold_layers(tree.parent, tree.frame, tree.own, tree.total, tree.labels, tree.kinds)
+    if found is None:
+        return tree
+    return FlameTree(
+        parent=found.parent,
+        depth=found.depth,
+        frame=found.frame,
+        own=found.own,
+        total=found.total,
+        labels=found.names,
+        kinds=[*tree.kinds, *(tree.kinds[of] for of in found.kind_of)],
+        codes=[*tree.codes, *("" for _ in found.kind_of)],
     )
 
 

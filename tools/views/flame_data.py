@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystall.tools.views.flame_layout import Layout
+from whystall.tools.views.kernel_labels import kernel_labels
 
 MOST_TEXT = 3_000_000
 """Characters of all labels together; beyond it long ones are cut."""
@@ -17,9 +18,11 @@ _LABEL = 400
 
 def flame_data(layout: Layout) -> dict[str, Any]:
     """Return the columns of `layout`, bounded: labels of 40,000 frames take some megabytes."""
+    short = short_labels(layout)
     longest = max(40, min(_LABEL, MOST_TEXT // max(len(layout.labels), 1)))
     return {
         "labels": [_short(label, longest) for label in layout.labels],
+        "short": {str(at): _short(text, longest) for at, text in short.items()},
         "kinds": layout.kinds,
         "codes": [_short(code, longest) for code in layout.codes],
         "parent": packed(layout.parent, "<i4"),
@@ -27,6 +30,13 @@ def flame_data(layout: Layout) -> dict[str, Any]:
         "own": [packed(side, "<f8") for side in layout.own],
         "proven": None if layout.proven is None else packed(layout.proven, "<u1"),
     }
+
+
+def short_labels(layout: Layout) -> dict[int, str]:
+    """Return the labels of kernels for the space of a frame, by frame, where they differ from the full ones."""
+    device = [at for at, kind in enumerate(layout.kinds) if kind in ("device", "launch")]
+    texts = kernel_labels([layout.labels[at] for at in device])
+    return {at: text for at, text in zip(device, texts, strict=True) if text != layout.labels[at]}
 
 
 def packed(values: NDArray[Any], kind: str) -> str:

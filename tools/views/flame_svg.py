@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from whystall.tools.views.flame_data import short_labels
 from whystall.tools.views.flame_layout import REST_KIND, ROOT_KIND, Layout
 from whystall.tools.views.flame_looks import (
     ADVANCE,
@@ -102,11 +103,11 @@ def _frames(shown: Layout, side: int, top: int, looks: Sequence[str], titles: Se
     wide = (shown.width[side] * _INNER).tolist()
     rows = (top + shown.depth * ROW).tolist()
     frames = shown.frame.tolist()
-    changed = shown.sides > 1
+    changed, short = shown.sides > 1, short_labels(shown)
     for node in np.nonzero(shown.width[side] * _INNER >= _DRAWN)[0].tolist():
         x, width, y, look = left[node], wide[node], rows[node], looks[node]
         mark = "" if not changed else "▲ " if look.startswith("up") else "▼ " if look.startswith("down") else ""
-        label = shown.labels[frames[node]]
+        label = short.get(frames[node], shown.labels[frames[node]])
         room = int((width - 6) / (FONT * ADVANCE))
         text = cut((mark + label)[: room + 1], room) if room >= 3 else ""
         text = f'<text x="{x + 3:.1f}" y="{y + 12}">{escape(text)}</text>' if text else ""

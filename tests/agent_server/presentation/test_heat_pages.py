@@ -50,7 +50,7 @@ def test_beside_another_tool_only_where_there_is_time() -> None:
     made.sample(made.stack([made.frame("main")]), made.event("samples"), 3)
     untimed = recording_of(made.profile("folded"))
     assert sample_heat_pages(untimed, Judgement(findings=[], data=Counted("samples"), seen=1), "en") == []
-    short = recording_of(profile_of([(0, 0.5)], 0.5))
+    short = recording_of(profile_of([(0, 0.04)], 0.04))
     assert sample_heat_pages(short, judged, "en") == []
 
 

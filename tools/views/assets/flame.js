@@ -451,7 +451,7 @@ const Flame = (() => {
       }
       if (w < TEXT) return;
       const mark = this.differs && look.startsWith("up") ? "▲ " : this.differs && look.startsWith("down") ? "▼ " : "";
-      const text = this.fit(c, mark + this.label(node), w - gap - 2 * PAD);
+      const text = this.fit(c, mark + (this.tree.short[frame] || this.label(node)), w - gap - 2 * PAD);
       if (!text) return;
       c.fillStyle = dim ? this.look.quiet : this.look.ink;
       c.fillText(text, x + PAD, y + high / 2 + 0.5);

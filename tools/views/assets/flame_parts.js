@@ -28,7 +28,7 @@ const FlameParts = (() => {
   }
   function read(json) {
     return {
-      labels: json.labels, kinds: json.kinds, codes: json.codes,
+      labels: json.labels, short: json.short || {}, kinds: json.kinds, codes: json.codes,
       parent: unpack(json.parent, Int32Array), frame: unpack(json.frame, Int32Array),
       own: json.own.map((side) => unpack(side, Float64Array)), proven: json.proven ? unpack(json.proven, Uint8Array) : null,
     };
