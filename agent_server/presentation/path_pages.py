@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Lang = Literal["en", "zh"]
 _STACKS = 20_000
+_DETAILS = ("cpu_details", "details")
 _SLEEPS = ("sleep", "timeout", "poll", "events", "absent")
 _NO_CPU = ("cpu", "quota")
 _LOOKS = {
@@ -52,7 +53,7 @@ def path_pages(recording: Recording, judged: Judgement[Any], lang: Lang) -> list
     if judged.basis is None:
         return []
     world, line, rows = cast("tuple[World, Timeline, list[Row]]", judged.basis)
-    texts: dict[str, Any] = {**words(lang)["path_page"], "cpu_details": words(lang)["path"]["cpu_details"]}
+    texts: dict[str, Any] = words(lang)["path_page"] | {key: words(lang)["path"][key] for key in _DETAILS}
     known = (
         quantity(world.window_ns / 1e9, "s"),
         clean(recording.manifest.target.describe(), 200),
@@ -83,11 +84,16 @@ def _flame(
     return drawn_as(tree, {**words(lang)["flame_page"], **texts}, title, ("ns", 0.0), ["", note], lang)
 
 
+def _detail(code: str, detail: str, texts: Mapping[str, Any]) -> str:
+    """Return the text of a detail that is a code, such as of a reason; others are names."""
+    return str(texts["cpu_details" if code == "cpu" else "details"].get(detail, detail))
+
+
 def _label(frame: PathFrame, texts: Mapping[str, Any]) -> str:
     if frame.sort in ("thread", "line"):
         return frame.text
     known = texts["modes"] if frame.sort == RUNNING else texts["waits"]
-    detail = texts["cpu_details"].get(frame.detail, frame.detail) if frame.text == "cpu" else frame.detail
+    detail = _detail(frame.text, frame.detail, texts)
     name = "" if frame.object.startswith(INODE_NAMES) else frame.object
     about = " ".join(text for text in (detail, name) if text)
     does = known.get(frame.text or "user", frame.text)
@@ -126,7 +132,9 @@ def _slice(world: World, span: Span, texts: Mapping[str, Any]) -> Slice:
     if span.inner and span.inner != span.line:
         more += [str(texts["code"]).format(span.inner)] if running else [str(texts["called_by"]).format(span.line)]
     if span.detail:
-        more.append(str(texts["had_cpu"]).format(span.detail) if span.code == "cpu" else span.detail)
+        had_cpu = span.code == "cpu" and span.detail not in texts["cpu_details"]
+        detail = _detail(span.code, span.detail, texts)
+        more.append(str(texts["had_cpu"]).format(detail) if had_cpu else detail)
     if inode:
         more.append(span.object)
     if span.by:

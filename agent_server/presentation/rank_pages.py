@@ -35,12 +35,12 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     if analysis.own.is_empty() and where.is_empty():
         return []
     all_texts: dict[str, Any] = words(lang)
-    texts = all_texts["rank_page"]
+    texts = {**all_texts["rank_page"], "groups": all_texts["ranks"]["groups"]}
     ranks = analysis.job.table("ranks").iter_rows(named=True)
     view = RankView(
         own=analysis.own,
         waits=wait_matrix(analysis.awaited),
-        groups=tuple(Group(clean(one.label), one.ranks) for one in analysis.peers),
+        groups=tuple(Group(_label(one.label, texts["groups"]), one.ranks) for one in analysis.peers),
         marks=tuple(_mark(row, all_texts) for row in data.accused),
         hosts={row["rank"]: clean(row["host"]) for row in ranks},
         timeline=_timeline(analysis),
@@ -59,6 +59,14 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
         _drawing("rank_step.svg", str(texts["own_by_step"]), step_svg(view, texts)),
         _drawing("wait_matrix.svg", str(texts["who_waits"]), wait_svg(view, texts)),
     ]
+
+
+def _label(label: str, known: dict[str, str]) -> str:
+    """Return the name of ranks that do the same work: the words of the check, as in ``stage 3``, are translated."""
+    word, _, number = label.partition(" ")
+    if number and not number.isdigit():
+        return clean(label)
+    return known[word].format(number).strip() if word in known else clean(label)
 
 
 def _timeline(analysis: JobAnalysis) -> Timeline | None:
