@@ -263,8 +263,8 @@ class Voice:
         if blank in _DOING:
             return self.path.row(words[blank], {})
         if blank == "direction" and {"before_pct", "after_pct"} <= finding.metrics.keys():
-            shares = [finding.metrics[name] for name in ("before_pct", "after_pct")]
-            code = direction(words[blank], *(quantity(share, "pct") for share in shares), shares[1] - shares[0])
+            before, after = (finding.metrics[name] for name in ("before_pct", "after_pct"))
+            code = direction(words[blank], quantity(before, "pct"), quantity(after, "pct"), after - before)
             if code in self._words["directions"]:
                 return Safe(self._words["directions"][code])
         known = self._words[_SAMPLED[blank]].get(words[blank]) if blank in _SAMPLED else None

@@ -108,8 +108,8 @@ def _labels(
     for (_, stem), nodes in alike.items():
         weights = total[:, nodes]
         middle = np.median(weights, axis=1, keepdims=True)
-        near = (np.abs(weights - middle) <= APART * middle).all(axis=0)
-        kept = [node for node, one in zip(nodes, near.tolist(), strict=True) if one]
+        near = np.nonzero((np.abs(weights - middle) <= APART * middle).all(axis=0))[0]
+        kept = [nodes[at] for at in near.tolist()]
         if len(kept) >= LEAST_LAYERS:
             labels |= dict.fromkeys(kept, f"{stem} (×{len(kept)})")
     return labels

@@ -80,8 +80,8 @@ def places_figure(places: Places, marks: Sequence[Mark], words: Mapping[str, str
     for at, cell in enumerate(places.cells):
         if cell is None:
             continue
-        row, column = divmod(at, columns)
-        left, top = _X + column * wide, _Y + row * high
+        row, place = divmod(at, columns)
+        left, top = _X + place * wide, _Y + row * high
         paths.setdefault(cell[0], []).append(
             f"M{left + 1:.1f} {top + gap / 2:.2f}h{wide - 2:.1f}v{high - gap:.2f}h{2 - wide:.1f}z"
         )
