@@ -493,7 +493,7 @@ def test_ranks_without_a_host_here_are_judged_by_the_rules(tmp_path: Path, monke
         monkeypatch.setenv("WHYSTALL_LLM_MODEL", model_server.MODEL)
         found = anyio.run(lambda: app.diagnose(DiagnoseParams(llm=True), source=tmp_path / "rec"))
         assert server.chats == []
-    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "slow_rank_compute")
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "slow_rank_compute")
     assert found.reasoning is not None
     assert (found.reasoning.model, found.reasoning.stopped) == (model_server.MODEL, "no_host")
 
