@@ -23,6 +23,7 @@ from benchmarks.faults.scenario import HERE, Scenario, load
 from benchmarks.faults.undo import UndoError, undo_abandoned
 
 ROOT = HERE.parents[1]
+INJECTIONS = 3  # of a case at most: a fault may end before all diagnosers have answered
 REPORTS = ("benchmarks/FAULTS.md", "benchmarks/FAULTS.json")
 
 
@@ -77,7 +78,8 @@ def run(
 ) -> list[Result]:
     """Run what `results` does not have yet; return all results of these scenarios. `commands`: of diagnosers.
 
-    The results of a case are stored when it has ended: after an interruption the whole case runs again.
+    A void case is injected again, with other parameters, for the diagnosers whose results are void. The results of a
+    case are stored when it has ended: after an interruption the whole case runs again.
     Scenarios whose `needs` this kernel lacks run in a guest with a kernel of the series `vm`, otherwise they are void.
     """
     version = version or commit()
@@ -93,15 +95,19 @@ def run(
                 cases.append((scenario, repeat, {name: shlex.split(commands[name]) for name in names}))
     progress = Progress([len(missing) for *_, missing in cases])
     for scenario, repeat, missing in cases:
-        found = []
+        found: dict[str, Result] = {}
         try:
-            for result in observe(scenario, repeat, seed, missing, version, limit_s):
-                found.append(result)
-                progress.show(result)
+            for injection in range(INJECTIONS):
+                for result in observe(scenario, repeat, seed + injection, missing, version, limit_s):
+                    found[result.diagnoser] = result
+                    progress.show(result)
+                missing = {name: command for name, command in missing.items() if found[name].void}
+                if not missing:
+                    break
         except UndoError:
-            results.add(*found)
+            results.add(*found.values())
             raise
-        results.add(*found)
+        results.add(*found.values())
         progress.end_case()
     why = ""
     if there and vm:

@@ -285,6 +285,25 @@ def test_an_interrupted_case_runs_again_as_a_whole(tmp_path: Path, monkeypatch: 
     assert sorted((one.repeat, one.diagnoser) for one in found) == [(n, name) for n in (0, 1) for name in "abc"]
 
 
+def test_a_void_case_is_injected_again_for_those_it_was_void_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def observe(scenario: Scenario, repeat: int, _: int, diagnosers: dict[str, list[str]], *__: object) -> object:
+        ran.append(list(diagnosers))
+        for name in diagnosers:
+            # the fault ends before the second diagnoser, then never holds for the third
+            ended = (len(ran) == 1 and name != "a") or name == "c"
+            yield result(scenario=scenario.id, repeat=repeat, diagnoser=name, void="Void: did not last" * ended)
+
+    monkeypatch.setattr(run_module, "observe", observe)
+    wanted = [one for one in SCENARIOS if one.id == "p01"]
+    found = run(wanted, {"a": "true", "b": "true", "c": "true"}, 1, 1, Results(tmp_path / "r"), "abc")
+    assert ran == [["a", "b", "c"], ["b", "c"], ["c"]]
+    assert [(one.diagnoser, bool(one.void)) for one in found] == [("a", False), ("b", False), ("c", True)]
+
+
 def test_a_case_whose_kernel_feature_is_missing_runs_in_a_guest_or_is_void(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
