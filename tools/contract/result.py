@@ -69,6 +69,7 @@ BLIND_SPOTS = frozenset(
         "observer",  # the recording itself took CPU time that a thread waited for; detail: thread and share
         "trace_dark",  # part of a thread's time is not in the trace; detail: thread and share
         "odd_lines",  # lines of a trace could not be read; detail: how many
+        "far_off",  # a few events far from all others in time, left out; detail: how many, and at which instants
         "alignment",  # a profile and a trace were laid side by side; detail: within what
         "untold_switches",  # switches that must have happened are not in the trace; detail: how many times
         "event_absent",  # the kernel does not have an event that was asked for; detail: which
