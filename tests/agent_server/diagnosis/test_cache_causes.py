@@ -171,11 +171,14 @@ def test_a_writer_that_must_reclaim_first_is_no_checkpoint_that_waits_for_storag
     assert "sync_checkpoint_write" not in supported(found)
 
 
+FILE_LOCK = ("__schedule", "rwsem_down_write_slowpath", "down_write", "ext4_buffered_write_iter", "vfs_write")
+BUFFER_PAGED_IN = ("__schedule", "rwsem_down_read_slowpath", "down_read", "do_user_addr_fault", "ext4_buffered_write_iter")
+
+
 def test_writers_of_one_file_wait_for_each_other_and_not_for_a_disk() -> None:
-    stack = ("__schedule", "rwsem_down_write_slowpath", "down_write", "ext4_buffered_write_iter", "vfs_write")
     scene = Scene(window_s=10.0).thread(user=35, system=15, blocked=45)
     for number in range(50):
-        scene.call(number / 5, 100, "pwrite64", CHECKPOINT, size=16 << 20, stack=stack)
+        scene.call(number / 5, 100, "pwrite64", CHECKPOINT, size=16 << 20, stack=FILE_LOCK)
     cache = Cache(scene=scene).use(CHECKPOINT, dirtied=800).stall("file_lock", 4700, CHECKPOINT, count=50)
     found = investigate(cache.stall("file_lock", 5200, CHECKPOINT, tid=PID + 1, count=50))
     assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "file_lock_contention"), found.missing
@@ -190,3 +193,18 @@ def test_without_a_sign_in_the_first_look_the_page_cache_is_not_watched() -> Non
     assert any("page_cache" in step.tools for step in waiting.steps)
     pressed = investigate(at_its_limit(Cache(scene=Scene(window_s=10.0).thread(user=95))))
     assert any("page_cache" in step.tools for step in pressed.steps)
+
+
+@pytest.mark.parametrize(
+    ("stack", "answer"),
+    [(FILE_LOCK, (Verdict.CONFIRMED, "file_lock_contention")), (BUFFER_PAGED_IN, (Verdict.INCONCLUSIVE, None))],
+)
+def test_a_write_that_waits_for_a_lock_is_no_checkpoint_where_the_page_cache_was_not_observed(
+    stack: tuple[str, ...], answer: tuple[Verdict, str | None]
+) -> None:
+    scene = Scene(window_s=10.0).thread(user=35, system=15, blocked=45)
+    for number in range(50):
+        scene.call(number / 5, 100, "pwrite64", CHECKPOINT, size=16 << 20, stack=stack)
+    found = solve(RecordedObserver(scene.build()), "slow")
+    assert (found.verdict, found.cause) == answer, found.missing
+    assert "sync_checkpoint_write" not in supported(found)
