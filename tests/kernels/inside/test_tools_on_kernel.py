@@ -201,7 +201,7 @@ def test_heat_map_lays_it_over_time(look: Look, working: Load, matrix: Matrix) -
     result = judged(look, matrix, "heat_map")
     window_s = look.recording.manifest.window_ns / 1e9
     assert result.data.span_s == pytest.approx(window_s, abs=0.1)
-    assert result.data.columns == pytest.approx(window_s, abs=1)
+    assert result.data.columns * result.data.column_s == pytest.approx(window_s, abs=result.data.column_s)
     assert result.data.busy_pct * result.data.lanes >= 0.7 * 100 * working.cpu_s(look) / window_s
     assert {one.media_type for one in result.artifacts} == {"text/html", "image/svg+xml"}
 
