@@ -172,7 +172,13 @@ def test_a_writer_that_must_reclaim_first_is_no_checkpoint_that_waits_for_storag
 
 
 FILE_LOCK = ("__schedule", "rwsem_down_write_slowpath", "down_write", "ext4_buffered_write_iter", "vfs_write")
-BUFFER_PAGED_IN = ("__schedule", "rwsem_down_read_slowpath", "down_read", "do_user_addr_fault", "ext4_buffered_write_iter")
+BUFFER_PAGED_IN = (
+    "__schedule",
+    "rwsem_down_read_slowpath",
+    "down_read",
+    "do_user_addr_fault",
+    "ext4_buffered_write_iter",
+)
 
 
 def test_writers_of_one_file_wait_for_each_other_and_not_for_a_disk() -> None:
