@@ -87,9 +87,18 @@ def lines(results: Iterable[Result]) -> list[str]:
 
 
 def write(results: Sequence[Result], page_to: Path, json_to: Path) -> None:
-    """Write the page and the JSON."""
+    """Write the page, and the JSON with a line for each diagnoser and result."""
     page_to.write_text(page(results))
-    json_to.write_text(json.dumps(as_json(results), indent=1) + "\n")
+    json_to.write_text(_lines(as_json(results)) + "\n")
+
+
+def _lines(content: dict[str, Any]) -> str:
+    parts = [
+        f"{json.dumps(name)}: "
+        + ("[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if isinstance(value, list) else json.dumps(value))
+        for name, value in content.items()
+    ]
+    return "{" + ",\n".join(parts) + "}"
 
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
