@@ -90,11 +90,11 @@ def test_the_numbers_of_slow_node_check_agree(plan: Plan) -> None:
     data: Data = result.data
     check_table(recording, data)
     check_findings(result.findings, data)
-    told = result_text(result, "en")
+    printed = result_text(result, "en")
     if data.step_ms is not None:
-        assert f"{data.steps} steps, median {quantity(data.step_ms, 'ms')}" in told
+        assert f"{data.steps} steps, median {quantity(data.step_ms, 'ms')}" in printed
     if data.lost_pct is not None:
-        assert f"{quantity(data.lost_pct, 'pct')} of the time is lost in waiting" in told
+        assert f"{quantity(data.lost_pct, 'pct')} of the time is lost in waiting" in printed
     for artifact in result.artifacts:
         if artifact.uri.endswith("ranks.html"):
             check_page(Path(artifact.path).read_text("utf-8"), data)
@@ -181,12 +181,12 @@ def floats(text: str) -> list[float]:
 def check_diagnosis(recording: Recording, result: Any, data: Data) -> None:
     found = rank_diagnosis(CAUSES, result, recording.manifest.id, "", len(data.ranks))
     assert found.verdict is not Verdict.CONFIRMED, "one set of traces is one source"
-    told = diagnosis_text(found, CAUSES, "en")
+    printed = diagnosis_text(found, CAUSES, "en")
     if data.verdict == "none":
         assert found.victim is not None
         assert found.victim.lost_pct == pytest.approx(data.lost_pct or 0.0)
         assert (found.verdict is Verdict.HEALTHY) is ((data.lost_pct or 0.0) < 10)
-        assert f"loses {quantity(data.lost_pct or 0.0, 'pct')}" in told
+        assert f"loses {quantity(data.lost_pct or 0.0, 'pct')}" in printed
     elif found.victim is not None and data.accused:
         assert found.victim.lost_pct == pytest.approx(data.accused[0].job_pct)
 
@@ -212,11 +212,11 @@ def test_the_numbers_of_compare_runs_agree(plan: Plan, seed: int, fault: Any) ->
     assert data.change_ms == pytest.approx(data.step_after_ms - data.step_before_ms)
     assert data.change_pct == pytest.approx(100 * data.change_ms / data.step_before_ms)
     assert {"slower": data.change_ms > 0, "faster": data.change_ms < 0}.get(data.verdict, True)
-    told = result_text(result, "en")
+    printed = result_text(result, "en")
     first = (
         f"a step takes {quantity(data.step_after_ms, 'ms')} instead of {quantity(data.step_before_ms, 'ms')} (means;"
     )
-    assert first in told
+    assert first in printed
     assert sum(part.change_ms for part in data.parts) == pytest.approx(data.change_ms, abs=1e-6) or not data.parts
     for rank in data.ranks:
         parts = ("compute", "loader", "gap", "transfer", "waiting", "rest")
