@@ -38,6 +38,7 @@ from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.verify import compare
 from whystall.tools.collect.engines import ENGINES
 from whystall.tools.collect.options import SwitchOptions
+from whystall.tools.collect.own_priority import raised_when_starved
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams, parse_params
 from whystall.tools.contract.registry import Registry
@@ -163,9 +164,14 @@ class DiagnosisRunner:
         if profile is not None:
             check_profile_place(profile)
         async with self._window:
-            target = await self._target(params, run.progress)
-            observer = LiveObserver(target, params.engine, run.step_progress, joining(profile))
-            return await self._investigate(observer, run, target.describe())
+            with raised_when_starved():
+                return await self._observed(run, profile)
+
+    async def _observed(self, run: _Run, profile: Path | None) -> Diagnosis:
+        """Return what is found on this host; `profile`: of an accelerator, to join."""
+        target = await self._target(run.params, run.progress)
+        observer = LiveObserver(target, run.params.engine, run.step_progress, joining(profile))
+        return await self._investigate(observer, run, target.describe())
 
     async def _diagnose_ranks(self, recording: Recording, run: _Run, *, live: bool) -> Diagnosis:
         """Judge the traces of ranks; if `live`, also observe the slow rank's process if it is on this host."""
@@ -187,7 +193,8 @@ class DiagnosisRunner:
             async with self._window:
                 target = resolve(TargetParams(pid=process.pid))
                 observer = LiveObserver(target, run.params.engine, run.step_progress)
-                host = await self._investigate(observer, run, target.describe(), len(found.findings))
+                with raised_when_starved():
+                    host = await self._investigate(observer, run, target.describe(), len(found.findings))
         except ToolError as error:
             unseen = run.blind(found, "rank_not_looked_at", f"{error.code.value}: {error.message}")
             return run.without_host(unseen, "look_failed")

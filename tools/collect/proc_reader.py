@@ -17,6 +17,7 @@ from pathlib import Path
 from whystall.tools.collect import proc_counters as counters
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.ftrace.cpus import format_cpus
+from whystall.tools.collect.own_priority import own_real_time
 from whystall.tools.collect.proc_bounds import BoundsReader
 from whystall.tools.collect.proc_cgroup import Hierarchies, Place, read_limits
 from whystall.tools.collect.proc_disks import partitions, whole_disks
@@ -169,6 +170,8 @@ class ProcReader:
             spots.append(("priorities_cut", ""))
         if (share := self._own.starved()) is not None:
             spots.append(("self_starved", f"{share:.2g} %"))
+        if priority := own_real_time():
+            spots.append(("self_real_time", f"priority {priority}"))
         if self._pids and not self._rows["threads"]:
             spots.append(("no_target_threads", self._target.describe()))
         elif self._pids and self._delays is False:
@@ -270,7 +273,7 @@ class ProcReader:
             cgroups = {stat.pid: self._cgroup_of[stat.pid, stat.start_ticks] for stat in ours}
             self._rows["cpu_bounds"] += self._bounds.look(cgroups, self._pids)
             self._rows["cpu_weights"] += self._weights.look(found, cgroups, self._pids)
-        self._rows["real_time"] += self._real_time.look(found)
+        self._rows["real_time"] += self._real_time.look(one for one in found if one.pid != os.getpid())
 
     def _process_file(self, pid: str, name: str) -> bytes | None:
         try:

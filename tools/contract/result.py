@@ -46,6 +46,7 @@ BLIND_SPOTS = frozenset(
         "not_permitted",  # no permission; detail: what
         "priorities_cut",  # too many threads on the host to read the policy of all
         "self_starved",  # our own process waited for the CPU most of the time; detail: the share that it got
+        "self_real_time",  # our own process ran with real-time priority; detail: which
         "hidden_processes",  # of the whole host only some processes are shown here; detail: why
         "no_engine",  # the collector could not run at all; detail: why
         "io_uring",  # operations through io_uring or libaio are not system calls on a file

@@ -23,7 +23,7 @@ from benchmarks.faults.adapters import homes, whystall_rules
 _SERVER = Path(__file__).resolve().parents[3] / "examples/model_server.py"
 _EXPORT = re.compile(r"(WHYSTALL_LLM_\w+)=(\S+)")
 _CONCLUDE = "conclude"
-_WINDOW_S = 5.0  # of each look, of which a model asks for several; the longer one of the rules has 5.3 s
+_WINDOW_S = 4.5  # of each look, of which a model asks for several; the longer one of the rules has 5.3 s
 
 
 @contextlib.contextmanager
