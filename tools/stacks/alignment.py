@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from whystall.tools.contract.result import Model
+from whystall.tools.stacks.layers import layer_stem
 
 RULES = ("runtime", "numbered", "hash", "tile", "layer")
 _LISTED = 4
@@ -27,8 +28,7 @@ _HASH = re.compile(
 )
 _TILE = re.compile(_PREFIX + r"(?P<stem>(?:cutlass|ampere|volta|turing|hopper|sm[0-9]+_xmma|Cijk)_\w+)")
 _SIZES = re.compile(r"_(?:MT)?[0-9]+x[0-9]+(?:x[0-9]+)?(?=_|$)|_stage[s]?[0-9x]+|_align[0-9]+")
-_MODULE = re.compile(r"(?P<stem>nn\.Module: \w+?)_[0-9]+")
-_LAYER = re.compile(r"(?P<head>.*\b(?:layers?|blocks?))(?P<dot>[._])[0-9]+(?P<tail>\b.*)")
+_LAYER = re.compile(r"nn\.Module: |.*\b(?:layers?|blocks?)[._][0-9]")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,5 @@ def _keys(name: str) -> Iterator[tuple[str, str]]:
         yield "hash", f"{found['prefix']}{found['stem']}.*"
     if (found := _TILE.fullmatch(name)) and (stem := _SIZES.sub("_*", found["stem"])) != found["stem"]:
         yield "tile", found["prefix"] + stem
-    if found := _MODULE.fullmatch(name):
-        yield "layer", f"{found['stem']}_*"
-    elif found := _LAYER.fullmatch(name):
-        yield "layer", f"{found['head']}{found['dot']}*{found['tail']}"
+    if _LAYER.match(name) and (stem := layer_stem(name)):
+        yield "layer", stem
