@@ -309,7 +309,9 @@ def _other_payloads(tables: Tables) -> None:
 @pytest.mark.parametrize(
     ("after", "change", "code"),
     [
-        (replace(AFTER, ranks=8), None, "other_world_size"),
+        (replace(AFTER, ranks=8), _rename_operators, "other_world_size"),
+        (replace(AFTER, ranks=8), _other_payloads, "other_world_size"),
+        (replace(AFTER, ranks=8, tensor=2), None, "other_world_size"),
         (replace(AFTER, tensor=2), None, "other_groups"),
         (AFTER, _set("ranks.ranks", backend="gloo"), "other_backend"),
         (AFTER, _set("ranks.ranks", device=False), "other_device"),
@@ -325,6 +327,18 @@ def test_another_configuration_is_refused(after: Plan, change: Any, code: str) -
     assert data.checks[0].effect == "refused"
     assert (data.parts, data.ranks, data.change_ms) == ([], [], None)
     assert {row.effect for row in data.checks if row.code == code} == {"refused"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_another_number_of_ranks_with_the_same_work_is_compared_per_rank(ranks: int) -> None:
+    judged = compared(BEFORE, replace(AFTER, ranks=ranks, faults=(Fault("compute", tuple(range(ranks)), ms=8),)))
+    assert "world_sizes_differ" in judged.data.reasons
+    assert judged.data.verdict == "slower"
+    assert judged.data.change_ms == pytest.approx(8, abs=2.5)
+    assert [row.rank for row in sorted(judged.data.ranks, key=lambda row: row.rank)] == [*range(min(ranks, 4))]
+    named = [one.attributes for one in judged.findings if one.kind == "run.difference"]
+    assert ("compute", "") in {(one["what"], one.get("name", "")) for one in named}
+    assert {one["what"] for one in named} <= {"compute", "operator"}
 
 
 def test_what_differs_a_little_is_reported() -> None:

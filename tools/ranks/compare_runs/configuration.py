@@ -16,16 +16,21 @@ _MOST_NAMED = 200
 
 
 def checks(before: Job, after: Job) -> list[CheckRow]:
-    """Return all checks, the worst first."""
+    """Return all checks, the worst first.
+
+    Runs of another number of ranks are comparable per rank and step if each rank does the same work (data parallel
+    training with the same model): the same operators, and the same operations with the same payloads.
+    """
+    scaled = _world_size(before, after).effect != "same" and _same_work_per_rank(before, after)
     rows = [
-        _plain("world_size", "other_world_size", _one(before.world_size), _one(after.world_size)),
+        _world_size(before, after, "limited" if scaled else "refused"),
         _plain("backend", "other_backend", _words(before, "backend"), _words(after, "backend")),
         _plain("device", "other_device", _device(before), _device(after)),
-        _groups(before, after),
+        _groups(before, after, "said" if scaled else "refused"),
         _ranks(before, after),
         _plain("format", "other_format", _words(before, "source"), _words(after, "source"), effect="limited"),
-        _shared("collectives", _operations(before), _operations(after), "other_collectives", "collectives_differ"),
-        _shared("operators", _times(before), _times(after), "other_operators", "operators_differ", either=True),
+        _collectives(before, after, with_size=not scaled),
+        _operators(before, after),
         _plain("hosts", "hosts_differ", _hosts(before), _hosts(after), effect="said"),
     ]
     order: list[Effect] = ["refused", "limited", "said", "same"]
@@ -70,12 +75,34 @@ def _ranks(before: Job, after: Job) -> CheckRow:
     return _plain("ranks", "ranks_differ", one, other, "limited")
 
 
-def _groups(before: Job, after: Job) -> CheckRow:
+def _world_size(before: Job, after: Job, effect: Effect = "refused") -> CheckRow:
+    code = "other_world_size" if effect == "refused" else "world_sizes_differ"
+    return _plain("world_size", code, _one(before.world_size), _one(after.world_size), effect)
+
+
+def _same_work_per_rank(before: Job, after: Job) -> bool:
+    """Return whether a rank of either run does the same in a step, as far as the traces show; False if they do not."""
+    operators = _operators(before, after)
+    known = not (before.table("operators").is_empty() or after.table("operators").is_empty())
+    return known and operators.effect == "same" and _collectives(before, after, with_size=False).effect == "same"
+
+
+def _operators(before: Job, after: Job) -> CheckRow:
+    times = _times(before), _times(after)
+    return _shared("operators", *times, "other_operators", "operators_differ", either=True)
+
+
+def _collectives(before: Job, after: Job, *, with_size: bool) -> CheckRow:
+    found = _operations(before, with_size=with_size), _operations(after, with_size=with_size)
+    return _shared("collectives", *found, "other_collectives", "collectives_differ")
+
+
+def _groups(before: Job, after: Job, effect: Effect) -> CheckRow:
     """Compare groups by members where both know them, else by size; groups are named anew in every run."""
     known = all(job.table("groups")["ranks"].list.len().min() not in (None, 0) for job in (before, after))
     column = "ranks" if known else "size"
     one, other = (_members(job, column) for job in (before, after))
-    return _plain("groups", "other_groups", one, other)
+    return _plain("groups", "other_groups" if effect == "refused" else "groups_differ", one, other, effect)
 
 
 def _members(job: Job, column: str) -> str:
@@ -87,9 +114,10 @@ def _members(job: Job, column: str) -> str:
     return "; ".join(texts)
 
 
-def _operations(job: Job) -> dict[str, float]:
-    """Return operations per step and rank, by kind, payload and group size; the usual count of a step, so that lost or
-    truncated parts of a trace do not matter."""
+def _operations(job: Job, *, with_size: bool) -> dict[str, float]:
+    """Return operations per step and rank, by kind, payload and, if `with_size`, group size; the usual count of a step,
+    so that lost or truncated parts of a trace do not matter. With group sizes it is the sum over ranks, else the
+    mean."""
     rows = job.table("collectives")
     sizes = job.table("groups").unique(["group"]).select("group", "size")
     rows = rows.join(sizes, on="group", how="left").with_columns(pl.col("size").fill_null(-1))
@@ -101,8 +129,12 @@ def _operations(job: Job) -> dict[str, float]:
         count = pl.col("len").sum()
     else:  # without steps: shares
         count = pl.col("len").sum() / max(rows.height, 1)
-    found = usual.group_by("op", "bytes", "size").agg(count)
-    return {f"{op} {size} B x{members}": value for op, size, members, value in found.iter_rows()}
+    if with_size:
+        found = usual.group_by("op", "bytes", "size").agg(count)
+        return {f"{op} {size} B x{members}": value for op, size, members, value in found.iter_rows()}
+    ranks = max(usual["rank"].n_unique(), 1)
+    found = usual.group_by("op", "bytes").agg(count / ranks)
+    return {f"{op} {size} B": value for op, size, value in found.iter_rows()}
 
 
 def _times(job: Job) -> dict[str, float]:

@@ -31,6 +31,8 @@ REASONS = (
     "other_groups",  # ranks are grouped in another way,
     "other_collectives",  # other operations between ranks or other payloads,
     "other_operators",  # other operators make up most of the time
+    "world_sizes_differ",  # limited: another number of ranks, each with the same work: compared per rank and step
+    "groups_differ",  # remark: groups have other members, in runs of another number of ranks
     "no_common_ranks",  # no rank is in both
     "ranks_differ",  # limited: only ranks that are in both are compared
     "collectives_differ",  # some operations between ranks are in one run only
