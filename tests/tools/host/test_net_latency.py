@@ -75,6 +75,12 @@ def test_differences_of_the_two_readings() -> None:
         ({"retransmits": (0, 30), "local": "10.0.0.2:40000"}, "net.receiver_slow", {"local": "10.0.0.2:40000"}),
         ({"busy_us": (0, 9_000_000), "rwnd_limited_us": (0, 4_000_000)}, "net.receiver_slow", {}),
         ({"busy_us": (0, 9_000_000), "rtt_us": 30_000}, "net.bandwidth", {"limit": "network"}),
+        # the last reading falls into a pause, in which the queue has drained
+        (
+            {"busy_us": (0, 9_000_000), "rtt_us": (30_000, 400), "rtt_var_us": (2000, 350)},
+            "net.bandwidth",
+            {"limit": "network"},
+        ),
         # a small request for each round trip over a long distance
         (
             {"busy_us": (0, 9_000_000), "rtt_us": 144_000, "min_rtt_us": 143_000, "bytes_acked": (0, 5000)},
@@ -109,6 +115,7 @@ def test_what_limits_a_connection(changed: dict[str, Any], kind: str, says: dict
         {"remote": "203.0.113.9:443", "rtt_us": 150_000, "min_rtt_us": 140_000},  # another continent
         {"retransmits": (0, 2), "segments_out": (0, 20)},  # too few to judge
         {"remote": "127.0.0.1:9000", "busy_us": (0, 9_000_000)},  # no bandwidth limits loopback
+        {"busy_us": (0, 9_000_000), "rtt_us": 30_000, "rtt_var_us": 20_000},  # round trips that vary widely
     ],
 )
 def test_what_is_usual(changed: dict[str, Any]) -> None:

@@ -68,6 +68,10 @@ class Connection:
     receive_rtt_ms: float | None
     """From an acknowledgement to the arrival of data that was sent after it (by timestamps); the longer of both
     readings."""
+    longest_rtt_ms: float | None
+    """The longer of both readings: between bursts a queue drains."""
+    rtt_deviation: float | None
+    """Deviation of the round trip relative to it; the smaller of both readings: it is large after a pause."""
 
     @property
     def loss_pct(self) -> float | None:
@@ -231,7 +235,15 @@ def _connection(
         data_out=change("data_segments_out"),
         out_of_order=change("out_of_order"),
         receive_rtt_ms=None if ended else _receive_rtt_ms(row, before),
+        longest_rtt_ms=None if ended else max((rtt / 1e3 for rtt, _ in _round_trips(row, before)), default=None),
+        rtt_deviation=None if ended else min((var / rtt for rtt, var in _round_trips(row, before)), default=None),
     )
+
+
+def _round_trips(*readings: Socket | None) -> list[tuple[int, int]]:
+    """Return the measured round trips with their deviations, in us."""
+    known = [(one["rtt_us"], one["rtt_var_us"]) for one in readings if one is not None]
+    return [(rtt, deviation) for rtt, deviation in known if rtt > 0 and deviation >= 0]
 
 
 def _receive_rtt_ms(*readings: Socket | None) -> float | None:

@@ -185,13 +185,12 @@ def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) ->
 def _fills_link(connection: Connection) -> bool:
     """Return whether enough bytes are in flight on average for the link to be what limits the sender. A small request
     per round trip keeps a connection busy too, and waits for the distance."""
-    sent, rtt = _rate(connection.sent_bytes, connection), connection.rtt_ms
+    sent, rtt = _rate(connection.sent_bytes, connection), connection.longest_rtt_ms
     return sent is not None and rtt is not None and sent * rtt / 1e3 >= _IN_FLIGHT
 
 
 def _is_stable(connection: Connection) -> bool:
-    rtt, deviation = connection.rtt_ms, connection.rtt_var_ms
-    return rtt is not None and deviation is not None and deviation <= _STABLE * rtt
+    return connection.rtt_deviation is not None and connection.rtt_deviation <= _STABLE
 
 
 def _rtt(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
