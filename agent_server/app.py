@@ -25,6 +25,7 @@ from whystall.tools.collect.options import (
     SwitchOptions,
     SyscallOptions,
 )
+from whystall.tools.collect.own_priority import raised_when_starved
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.extras import extra
 from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
@@ -182,7 +183,9 @@ class App:
             check_source(params)
             recording = await opened(source, profile)
         else:
-            recording = await self._observed(tool, params, engine, profile, progress)
+            with raised_when_starved():
+                recording = await self._observed(tool, params, engine, profile, progress)
+                return await in_thread(lambda: judged(tool, recording, params, lang))
         return await in_thread(lambda: judged(tool, recording, params, lang))
 
     async def _observed(
