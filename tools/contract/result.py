@@ -88,6 +88,8 @@ BLIND_SPOTS = frozenset(
         "ranks_unread",  # traces of ranks that could not be read; detail: which, and why
         "ranks_guessed",  # traces without rank numbers, numbered in the order of their names; detail: how many
         "other_time",  # ranks were recorded at times too far apart: of different runs, maybe; detail: which
+        "step_sums",  # sums of each step only: which operation a rank waits in is not known
+        "hang_reported",  # by the job's own monitor; detail: which ranks
         "ranks_unheard",  # their traces lack operations in every step: not judged; detail: which
         "no_collectives",  # nothing in the traces synchronises the ranks
         "unmatched",  # operations that were not found on all their ranks; detail: how many

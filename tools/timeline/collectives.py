@@ -57,6 +57,8 @@ _GROUPS: dict[str, _Type] = {
     "size": _N,
 }
 GROUPS = pl.Schema(_GROUPS)
+SAME_WORK = "same work"
+"""The description of a group that names no communication, but the ranks that do the same work (a pipeline stage)."""
 
 LINKS = pl.Schema(
     {

@@ -41,6 +41,22 @@ STEPS = pl.Schema({"start_ns": _I, "end_ns": _I, "step": _N, "pid": _N, "tid": _
 # The operator (its start and thread) that device work belongs to, where the profiler records it: a call that goes
 # through a queue is launched by another thread.
 OWNERS = pl.Schema({"correlation": _I, "at_ns": _I, "owner_pid": _I, "owner_tid": _I})
+SUMS = pl.Schema(
+    {
+        "start_ns": _I,
+        "end_ns": _I,
+        "step": _N,
+        "compute_ns": _I,
+        "comm_ns": _I,
+        "exposed_comm_ns": _I,
+        "gap_ns": _I,
+        "loader_ns": _I,
+    }
+)
+"""Sums of each step where a source has nothing but them; columns as in `rank_data.tables.STEPS`. Of such a step only
+the length is measured; the instants merely put it behind the one before."""
+SUMS_ONLY = "_sums"
+"""Suffix of sources that know of communication nothing but its sum in each step."""
 TABLES: dict[str, pl.Schema] = {"activities": ACTIVITIES, "steps": STEPS}
 """The tables of a profile, and of the collector ``profile`` in a recording."""
 
@@ -71,10 +87,12 @@ class Profile:
 
     `clock`: ``real`` (the epoch), ``mono``, ``mono_raw``, ``boot``, or empty if unknown. `bridges`: pairs of readings
     that the profiler recorded. `rank` -1 when unknown. `source`: the format (``kineto``, ``ascend_text``,
-    ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``). `notes`: (blind spot code, detail).
+    ``ascend_db``, ``msprof``, ``flight_recorder``, ``nsys``, ``nccl_inspector``, or one of
+    ``tables/mappings.yaml``). `notes`: (blind spot code, detail).
     `collectives`, `groups`, `links`, `progress`: communication with other ranks, see
     `whystall.tools.timeline.collectives`. Sources of collectives only have no activities. `owners`: the operator of
-    device work (`OWNERS`, a correlation at most once); most sources have none.
+    device work (`OWNERS`, a correlation at most once); most sources have none. `sums` (`SUMS`): of tables that hold the
+    time of each step by its parts, instead of steps and activities.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -89,6 +107,7 @@ class Profile:
     progress: pl.DataFrame = field(default_factory=PROGRESS.to_frame)
     run: Run = Run()
     owners: pl.DataFrame = field(default_factory=OWNERS.to_frame)
+    sums: pl.DataFrame = field(default_factory=SUMS.to_frame)
 
     def __post_init__(self) -> None:
         for name, schema in TABLES.items():
@@ -96,6 +115,8 @@ class Profile:
                 raise ValueError(f"table {name} does not have its columns")
         if self.owners.schema != OWNERS:
             raise ValueError("the table of owners does not have its columns")
+        if self.sums.schema != SUMS:
+            raise ValueError("the table of sums does not have its columns")
         communication = {"collectives": COLLECTIVES, "groups": GROUPS, "links": LINKS, "progress": PROGRESS}
         for name, schema in communication.items():
             if getattr(self, name).schema != schema:

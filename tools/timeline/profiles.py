@@ -21,6 +21,8 @@ from whystall.tools.timeline.nsys import export as nsys
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_reading.format import ProfileFormat, rank_in_name
 from whystall.tools.timeline.profile_reading.refused import refusal, refusal_below
+from whystall.tools.timeline.tables import ascend_exports
+from whystall.tools.timeline.tables import format as tables
 
 FORMATS: tuple[ProfileFormat, ...] = (
     kineto.FORMAT,
@@ -32,6 +34,8 @@ FORMATS: tuple[ProfileFormat, ...] = (
     nsys.REPORT,
     flight_recorder.FORMAT,
     inspector.FORMAT,
+    tables.FORMAT,
+    ascend_exports.FORMAT,
 )
 """The formats that are read, in any order."""
 
@@ -40,7 +44,8 @@ _ENTRIES = 100_000
 _LISTED = 8
 _REMEDY = (
     "give a Kineto trace (.json, .json.gz), an *_ascend_pt or PROF_* directory, an export of Nsight Systems (.sqlite),"
-    " Flight Recorder dumps or NCCL Inspector logs of all ranks, or a directory that holds such"
+    " Flight Recorder dumps or NCCL Inspector logs of all ranks, a table rank,step,phase,start,end, or a directory that"
+    " holds such"
 )
 _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (--traces DIR)"
 
@@ -49,20 +54,22 @@ _OF_RANKS = "give the directory with the dumps of all ranks to slow_node_check (
 class Candidate:
     """A profile that was found and is not read yet. `rank` -1 if it is unknown before reading. `source`: as in
     `Profile` if it holds only collectives, else empty. `ranks`: reads the profile of each rank in it, if it may hold
-    several."""
+    several. `together`: as in `ProfileFormat`. `readable`: False if it is known that `read` fails."""
 
     path: Path
     rank: int
     read: Callable[[], Profile]
     source: str = ""
     ranks: Callable[[], list[Profile]] | None = None
+    together: str = ""
+    readable: bool = True
 
 
 def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profile:
     """Return the profile at `path`: a file or directory of any known format; `rank` chooses among several below it.
 
-    A profile of work is preferred to dumps of collectives only. A file of several ranks is one profile of all, unless
-    `rank` chooses: by its number, or where the file does not number them, by place.
+    A profile of work is preferred to dumps of collectives only. A file of several ranks is one profile of all (tables
+    are refused), unless `rank` chooses: by its number, or where the file does not number them, by place.
 
     Raises `ToolError`: bad_trace when there is none or it cannot be read, bad_argument when there are several (it lists
     the ranks) or `rank` is not among them, io_error.
@@ -70,22 +77,30 @@ def open_profile(path: str | os.PathLike[str], rank: int | None = None) -> Profi
     found = _chosen(path, rank)
     if rank is None or found.ranks is None:
         return _numbered(found.read(), found.rank)
-    profiles = found.ranks()
-    if len(profiles) == 1:
-        return _numbered(profiles[0], found.rank)
-    numbers = [one.rank for one in profiles]
-    numbers = list(range(len(profiles))) if min(numbers) < 0 else numbers
-    if rank not in numbers:
-        raise _no_rank(rank, path, numbers)
-    return _numbered(profiles[numbers.index(rank)], rank)
+    profiles = _each(found)
+    numbers = ranks_within(profiles)
+    if rank in numbers:
+        return _numbered(profiles[numbers.index(rank)], rank)
+    if len(profiles) == 1 and profiles[0].rank < 0:
+        return profiles[0]
+    raise _no_rank(rank, path, numbers)
 
 
 def open_ranks(path: str | os.PathLike[str], rank: int | None = None) -> list[Profile]:
     """Return the profiles at `path`, a file or directory of `rank` if that is known: one, unless it holds several
     ranks. Raises `ToolError` as `open_profile`."""
-    found = _chosen(path, rank)
+    return _each(_chosen(path, rank))
+
+
+def _each(found: Candidate) -> list[Profile]:
     profiles = found.ranks() if found.ranks is not None else [found.read()]
     return profiles if len(profiles) > 1 else [_numbered(profiles[0], found.rank)]
+
+
+def ranks_within(profiles: list[Profile]) -> list[int]:
+    """Return by what number `open_profile` chooses each of the profiles of one file: its rank, or its place."""
+    numbers = [one.rank for one in profiles]
+    return list(range(len(profiles))) if min(numbers) < 0 else numbers
 
 
 def _chosen(path: str | os.PathLike[str], rank: int | None) -> Candidate:
@@ -133,10 +148,21 @@ def candidates(path: str | os.PathLike[str], *, required: bool = True) -> list[C
     except ValueError:  # a NUL in the path
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the path of the profile holds a NUL", _REMEDY) from None
     if not found and required:
-        if refused := refusal_below(place):
+        if refused := refusal_below(place, tables.refusal):
             raise refused
         raise ToolError(ErrorCode.BAD_TRACE, f"no profile in {path}", _REMEDY)
-    return sorted(found, key=lambda one: (one.rank, one.path))
+    return sorted(_once(found), key=lambda one: (one.rank, one.path))
+
+
+def _once(found: list[Candidate]) -> list[Candidate]:
+    """Keep one of those in a directory that are read together, and none beside the profiles they were made from."""
+    alone = [one for one in found if not one.together]
+    if any(one.readable and one.source in ("", ascend_exports.SOURCE) for one in alone):
+        return alone
+    first: dict[tuple[Path, str], Candidate] = {}
+    for one in sorted((one for one in found if one.together), key=lambda one: one.path):
+        first.setdefault((one.path.parent, one.together), one)
+    return [*alone, *first.values()]
 
 
 def with_work(found: list[Candidate]) -> list[Candidate]:
@@ -156,7 +182,7 @@ def _list(ranks: list[int]) -> str:
 def _of_file(path: Path) -> Candidate:
     found = _candidate(Head(path), FORMATS)
     if found is None:
-        raise bad(path, "neither a timeline in JSON nor a database")
+        raise tables.refusal(Head(path)) or bad(path, "neither a timeline in JSON, a database nor a table of ranks")
     return found
 
 
@@ -164,13 +190,13 @@ def _candidate(head: Head, formats: Iterable[ProfileFormat]) -> Candidate | None
     """Return the profile in `head`, of one of `formats`. Raises `ToolError` if several formats fit."""
     formats = list(formats)
     if formats and (refused := refusal(head)):
-        return Candidate(head.path, rank_in_name(head.name), partial(_fail, refused))
+        return Candidate(head.path, rank_in_name(head.name), partial(_fail, refused), readable=False)
     found = format_of(head, [one for one in formats if one.directory == head.directory])
     if found is None:
         return None
     ranks = partial(found.read_ranks, head.path) if found.read_ranks is not None else None
     source = found.name * found.only_collectives
-    return Candidate(head.path, found.rank(head), partial(found.read, head.path), source, ranks)
+    return Candidate(head.path, found.rank(head), partial(found.read, head.path), source, ranks, found.together(head))
 
 
 def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
@@ -192,7 +218,7 @@ def _below(place: Path, depth: int, budget: list[int]) -> Iterator[Candidate]:
             try:
                 found = _candidate(head, [one for one in FORMATS if one.listed(head)])
             except ToolError as error:
-                found = Candidate(path, -1, partial(_fail, error))
+                found = Candidate(path, -1, partial(_fail, error), readable=False)
             if found:
                 yield found
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from whystall.tools.ranks.job import Clocks
-from whystall.tools.timeline.rank_data.tables import SEVERAL
+from whystall.tools.timeline.rank_data.tables import file_of
 
 _SCALES_NS = (20_000, 100_000, 500_000, 2_000_000)
 """Offsets so close are one: the precision of ends is not known beforehand."""
@@ -88,8 +88,8 @@ class ClockSource:
         """Return those of the table ``ranks``."""
         file, host = {}, {}
         for rank, path, clock, name in ranks.select("rank", "path", "clock", "host").iter_rows():
-            whole, several, _ = path.rpartition(SEVERAL)
-            if several:
+            whole, number = file_of(path)
+            if number is not None:
                 file[rank] = whole
             if clock == "real" and name:
                 host[rank] = name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean, clean_path
 from whystall.tools.files.input import REMEDY
-from whystall.tools.timeline.profiles import candidates, open_ranks
+from whystall.tools.timeline.profiles import candidates, open_ranks, ranks_within
 from whystall.tools.timeline.rank_data.summary import Summary, summarise
 from whystall.tools.timeline.rank_data.tables import SEVERAL
 
@@ -42,7 +42,9 @@ def read(trace: Trace) -> list[Summary | Unread]:
     """Return the summary of one trace, or of each rank in it; any error becomes an `Unread`."""
     try:
         profiles = open_ranks(trace.path, trace.rank if trace.rank >= 0 else None)
-        shown = [trace.shown] if len(profiles) == 1 else [f"{trace.shown}{SEVERAL}{at}" for at in range(len(profiles))]
+        shown = [trace.shown]
+        if len(profiles) > 1:
+            shown = [f"{trace.shown}{SEVERAL}{number}" for number in ranks_within(profiles)]
         return [summarise(profile, name) for profile, name in zip(profiles, shown, strict=True)]
     except ToolError as error:
         return [unread(trace, error.message, error.remedy)]

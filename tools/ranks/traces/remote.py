@@ -31,8 +31,16 @@ _EXPORT = "ASCEND_PROFILER_OUTPUT"
 _RAW_DATA = re.compile(r"(?:.*/)?FRAMEWORK/.*|.*\.slice_[0-9]+(?:\.done)?")
 # A file that may be a trace by itself.
 _FILE = re.compile(
-    r".*\.(?:json|jsonl|log|txt|pkl|pickle)(?:\.gz)?|.*\.(?:db|sqlite3?)|.*(?:_dump_|_trace_rank_)[0-9]{1,6}",
+    r".*\.(?:json|jsonl|log|txt|pkl|pickle|csv|tsv|parquet|prom)(?:\.gz)?|.*\.(?:db|sqlite3?)"
+    r"|.*(?:_dump_|_trace_rank_)[0-9]{1,6}|.*xpu_timer.*",
     re.IGNORECASE,
+)
+
+
+# Tables that are read together with the others of their directory, and only where there is no profile.
+_TABLES = re.compile(
+    r"(?:.*/)?(?:step_trace_raw_[0-9]|ascend_cluster_analyse_|hccl_raw_[0-9]|cluster_step_trace_time|cluster_communication)"
+    r"[^/]*\.(?:csv|json)(?:\.gz)?"
 )
 
 
@@ -122,6 +130,7 @@ def _units(sizes: dict[str, int]) -> list[list[tuple[str, int]]]:
     """Group files by their trace, in the order of names."""
     exports = {path[: path.index(_EXPORT)].rstrip("/") for path in sizes if f"/{_EXPORT}/" in f"/{path}"}
     units: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    tables: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path, size in sorted(sizes.items()):
         if ".." in path.split("/"):
             continue
@@ -129,9 +138,12 @@ def _units(sizes: dict[str, int]) -> list[list[tuple[str, int]]]:
         if within is not None:
             if not _RAW_DATA.fullmatch(path):
                 units[within + "/"].append((path, size))
+        elif path and _TABLES.fullmatch(path):
+            tables[path.rpartition("/")[0]].append((path, size))
         elif not path or _FILE.fullmatch(path):
             units[path].append((path, size))
-    return list(units.values())
+    profiles = any(path.endswith("/") for path in units)
+    return [*units.values(), *(() if profiles else tables.values())]
 
 
 def _directory(path: str, exports: set[str]) -> str | None:

@@ -24,8 +24,8 @@ _LIMIT = 512 << 20
 _STEP = re.compile(r"step([0-9]{1,9})")
 _PAIR = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _TOTAL = re.compile(r".*-total")
-# The sum of all operations, listed among them.
-_SUM = "Total Op Info"
+SUM = "Total Op Info"
+"""The sum of all operations, listed among them."""
 _LARGEST = 2.0**62
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -124,7 +124,7 @@ def of_json(directory: Path) -> Measured:
     for step, name, operation in _entries(directory / "communication.json", measured):
         operation_name, _, group = name.partition("@")
         part = operation.get("Communication Time Info")
-        if operation_name == _SUM:
+        if operation_name == SUM:
             continue
         if not isinstance(part, dict):
             measured.odd += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -67,12 +68,14 @@ def refusal(head: Head) -> ToolError | None:
     return ToolError(ErrorCode.BAD_TRACE, f"{head.path} is {found[0]}", found[1].format(name=head.name))
 
 
-def refusal_below(directory: Path) -> ToolError | None:
-    """Return the error for the first file below `directory` that is known to be no profile; None if none is."""
+def refusal_below(directory: Path, *more: Callable[[Head], ToolError | None]) -> ToolError | None:
+    """Return the error for the first file below `directory` that is known to be no profile, or that one of `more` has
+    one for; None if there is none."""
     files = (Path(place, name) for place, _, names in os.walk(directory) for name in sorted(names))
     for path in islice(files, _TRIED):
+        head = Head(path)
         try:
-            error = refusal(Head(path))
+            error = next((found for one in (refusal, *more) if (found := one(head))), None)
         except (OSError, ToolError):
             continue
         if error is not None:

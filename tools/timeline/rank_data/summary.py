@@ -86,12 +86,16 @@ def summarise(profile: Profile, path: str) -> Summary:
     if spans.height and device.height:
         spans = rank_work.device_steps(spans, device, ended, calls)
     known = not work.is_empty()
+    if profile.sums.height:
+        spans = profile.sums.select("start_ns", "end_ns", "step")
     first, last = _extent(profile)
     if spans.is_empty():
         spans = pl.DataFrame({"step": [-1], "start_ns": [first], "end_ns": [last]}, schema_overrides={"step": pl.Int32})
         work = work.with_columns(step=pl.lit(-1, pl.Int32))
     loads = activities.filter(rank_work.loading() & (pl.col("device") < 0))
     steps = _steps(spans, worked, talked, Cover.of(loads) if loads.height else None, known)
+    if profile.sums.height:
+        steps = profile.sums
     steps = _with_counts(steps, work, device, pl.concat([device, talks]), calls)
     run = profile.run
     head = {
@@ -169,6 +173,7 @@ def _extent(profile: Profile) -> tuple[int, int]:
     frames = [
         profile.activities.select("start_ns", "end_ns"),
         profile.steps.select("start_ns", "end_ns"),
+        profile.sums.select("start_ns", "end_ns"),
         profile.collectives.select("start_ns", "end_ns"),
         profile.collectives.select(start_ns="launch_ns", end_ns="launch_ns"),
     ]

@@ -7,6 +7,8 @@ differ, and `whystall.tools.ranks.matching.clock_offsets` estimates the differen
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, LINKS, PROGRESS
@@ -19,13 +21,23 @@ def _of_rank(schema: pl.Schema) -> pl.Schema:
 
 
 SEVERAL = "#"
+
+
+def file_of(path: str) -> tuple[str, int | None]:
+    """Return the file of a path in the table ``ranks``; of one with several ranks also the number that chooses this
+    one."""
+    file, _, number = path.rpartition(SEVERAL)
+    return (file, int(number)) if file and re.fullmatch("[0-9]{1,9}", number) else (path, None)
+
+
 RANKS = pl.Schema(
     {
         "rank": _N,
-        # format it was read from: kineto, ascend_text, ascend_db, flight_recorder, nsys, nccl_inspector, msprof
+        # format it was read from: kineto, ascend_text, ascend_db, flight_recorder, nsys, nccl_inspector, msprof, or a
+        # source of timeline/tables/mappings.yaml
         "source": _S,
         # file or directory, relative to the directory of the run; of several files of one rank the first; of a file of
-        # several ranks with `SEVERAL` and a place in it
+        # several ranks with `SEVERAL` and the number of the rank, or its place, in it
         "path": _S,
         "files": _N,
         "host": _S,
