@@ -9,17 +9,18 @@ import polars as pl
 
 from whystall.tools.ranks.analysis.peers import peers
 from whystall.tools.ranks.analysis.steps import placed, steps_of
-from whystall.tools.ranks.analysis.waits import awaited, own, waits
+from whystall.tools.ranks.analysis.waits import awaited, awaited_in_sums, own, waits
 from whystall.tools.ranks.job import Clocks, Job, Peers
 from whystall.tools.ranks.matching.clock_offsets import estimate
 from whystall.tools.ranks.matching.operations import match
+from whystall.tools.timeline.profile import SUMS_ONLY
 
 
 @dataclass(frozen=True)
 class JobAnalysis:
     """`matched`, `waits`, `awaited`, `own`: the tables of `job`; `counts`: of `matching.operations.Matched`.
     `steps`: `rank_data.tables.STEPS` of the steps that all ranks have; `derived`: the traces have no such steps,
-    operations are used instead."""
+    operations are used instead. `summed`: the traces have sums of each step only, no operations."""
 
     job: Job
     matched: pl.DataFrame
@@ -31,6 +32,7 @@ class JobAnalysis:
     peers: tuple[Peers, ...]
     steps: pl.DataFrame
     derived: bool
+    summed: bool = False
 
 
 def analyse(job: Job, stages: str = "") -> JobAnalysis:
@@ -44,7 +46,9 @@ def analyse(job: Job, stages: str = "") -> JobAnalysis:
     steps = steps_of(job, found.frame, clocks)
     matched = placed(found.frame, steps)
     waited = waits(matched, clocks)
-    of_steps = awaited(steps, matched, waited)
+    alike = tuple(peers(job, matched, stages))
+    summed = all(source.endswith(SUMS_ONLY) for source in job.table("ranks")["source"].to_list())
+    of_steps = awaited_in_sums(steps, alike) if summed else awaited(steps, matched, waited)
     return JobAnalysis(
         job,
         matched,
@@ -53,7 +57,8 @@ def analyse(job: Job, stages: str = "") -> JobAnalysis:
         waited,
         of_steps,
         own(steps, of_steps),
-        tuple(peers(job, matched, stages)),
+        alike,
         steps.frame,
         steps.derived,
+        summed,
     )

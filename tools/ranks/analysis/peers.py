@@ -17,7 +17,7 @@ import polars as pl
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.ranks.job import Job, Peers
-from whystall.tools.timeline.collectives import POINT_TO_POINT, SYNCHRONISING
+from whystall.tools.timeline.collectives import POINT_TO_POINT, SAME_WORK, SYNCHRONISING
 
 # Megatron: PIPELINE_MODEL_PARALLEL_GROUP; DeviceMesh: mesh_pp, pp
 _PIPELINE = re.compile(r"pipeline|(?:^|[^a-z])pp(?:$|[^a-z])", re.I)
@@ -36,6 +36,8 @@ def peers(job: Job, matched: pl.DataFrame, stages: str = "") -> list[Peers]:
     """
     if stages.strip():
         return _asked(stages, job.present)
+    if found := _declared(job):
+        return found
     groups = _groups(job, matched)
     found = _by_pipeline(job, groups)
     if not found and not _share_all(job, matched, groups):
@@ -43,6 +45,17 @@ def peers(job: Job, matched: pl.DataFrame, stages: str = "") -> list[Peers]:
     if not found:
         found = [Peers("all", job.present, "all")]
     return sorted((part for one in found for part in _alike(job, one)), key=lambda one: one.ranks)
+
+
+def _declared(job: Job) -> list[Peers]:
+    """Return ranks that their tables say to do the same work; ranks of which that is not said are one more set."""
+    rows = job.table("groups").filter(pl.col("description") == SAME_WORK)
+    parts = rows.group_by("group").agg(pl.col("name").first(), pl.col("rank").unique().sort()).sort("group")
+    found = [Peers(name, tuple(ranks), "asked") for _, name, ranks in parts.iter_rows()]
+    rest = tuple(rank for rank in job.present if all(rank not in one.ranks for one in found))
+    if found and rest:
+        found.append(Peers("rest", rest, "asked"))
+    return sorted(found, key=lambda one: one.ranks)
 
 
 def _asked(stages: str, present: tuple[int, ...]) -> list[Peers]:

@@ -8,10 +8,12 @@ clocks' residual are not counted. A sender's wait for its receiver is not counte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 from whystall.tools.ranks.analysis.steps import Steps
-from whystall.tools.ranks.job import AWAITED, OWN, WAITS, Clocks
+from whystall.tools.ranks.job import AWAITED, OWN, WAITS, Clocks, Peers
 from whystall.tools.timeline.collectives import SYNCHRONISING
 
 
@@ -95,6 +97,19 @@ def own(steps: Steps, waits_of: pl.DataFrame) -> pl.DataFrame:
     )
     table = table.with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"))
     return table.select(pl.col(name).cast(dtype) for name, dtype in OWN.items()).sort("rank", "step")
+
+
+def awaited_in_sums(steps: Steps, peers: Iterable[Peers]) -> pl.DataFrame:
+    """Return `job.AWAITED` where only sums of each step are known: the rank that came last communicates shortest beside
+    no work, and what its peers communicate longer is waiting. Ranks that do other work are not compared."""
+    label = {rank: number for number, one in enumerate(peers) for rank in one.ranks}
+    exposed, of = pl.col("exposed_comm_ns"), ("step", "peers")
+    found = steps.frame.with_columns(peers=pl.col("rank").replace_strict(label, default=-1, return_dtype=pl.Int64))
+    found = found.with_columns(
+        wait_ns=exposed - exposed.min().over(of), last=pl.col("rank").sort_by(exposed, "rank").first().over(of)
+    )
+    found = found.filter((pl.col("peers") >= 0) & (pl.col("wait_ns") > 0))
+    return found.select(pl.col(name).cast(dtype) for name, dtype in AWAITED.items()).sort("rank", "step", "last")
 
 
 def wait_matrix(waits_of: pl.DataFrame) -> pl.DataFrame:

@@ -56,7 +56,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         reasons = [*(["hang"] if stuck.rows else []), *stuck.reasons]
         out = Outcome(_verdict(len(hanging)), reasons, steps=out.steps, step_ns=out.step_ns)
     elif len(job.present) == 1:
-        out.reasons = ["one_rank"]
+        out.reasons, out.lost = ["one_rank"], None
     spots = _blind(recording, analysis, out, stuck)
     listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
     mixed = "other_time" in listed
@@ -113,7 +113,7 @@ def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome, stuck: Han
     if job.missing:
         spots.append(("ranks_missing", rank_list(job.missing)))
     if job.table("collectives").is_empty():
-        spots.append(("no_collectives", ""))
+        spots.append(("step_sums" if analysis.summed else "no_collectives", ""))
         return [spot for spot in spots if spot[0] not in listed]
     counts = analysis.counts
     if left := counts.get("rows", 0) - counts.get("matched", 0) - counts.get("single", 0):
@@ -138,9 +138,9 @@ TOOL = Tool(
     name="slow_node_check",
     title="Slow-node check",
     description=(
-        "Which rank of a distributed job holds the others back, by the ranks' traces (PyTorch, Ascend, nsys, NCCL): "
-        "rank, several, stage, moving, link, none or cannot_tell; compute-, communication-, host-slow or hang; cost "
-        "per step, evidence."
+        "Which rank of a distributed job holds the others back, by the ranks' traces (PyTorch, Ascend, MindSpore, "
+        "nsys, NCCL, CSV): rank, several, stage, moving, link, none or cannot_tell; compute-, communication-, "
+        "host-slow or hang; cost per step, evidence."
     ),
     params=Params,
     data=Data,

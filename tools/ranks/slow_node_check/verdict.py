@@ -8,7 +8,8 @@ would have been found.
 
 Confidence of an accusation: *high* - p < 0.001, it costs at least `Floors.critical` of a step, and both measures agree;
 *medium* - p < 0.001 and both agree; *low* - the rest. A job with ranks missing or with operations that could not be
-matched gives one grade less. Replicas do not wait, which leaves one measure: at most *medium*.
+matched gives one grade less. Replicas do not wait, which leaves one measure: at most *medium*. So are sums of steps:
+their measures are parts of one time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from whystall.tools.ranks.slow_node_check.stages import SlowStage, slow_stages
 from whystall.tools.ranks.slow_node_check.tables import Verdict
 from whystall.tools.ranks.statistics import probability
 from whystall.tools.timeline.collectives import SYNCHRONISING
+from whystall.tools.timeline.tables.mapping import sources
 
 if TYPE_CHECKING:
     from whystall.tools.ranks.analysis.analyse import JobAnalysis
@@ -40,6 +42,9 @@ REASONS = frozenset(
         "few_ranks",  # no two ranks do the same work
         "one_rank",  # there is the trace of one rank only
         "no_collectives",  # replicas: judged by their own latency
+        "step_sums",  # the traces have sums of each step only: idle time is what is left of it, and accuses no rank
+        "no_waits",  # tables without communication: nobody is seen to wait
+        "no_durations",  # the traces have neither steps nor operations with a duration
         "no_work_seen",  # the traces have no work between collectives: one measure only
         "no_baseline",  # most of a step is transfers, and there is nothing to compare them with
         "unmatched",  # too many operations were not found on all their ranks
@@ -127,9 +132,23 @@ class Outcome:
 
 def decide(analysis: JobAnalysis, floors: Floors) -> Outcome:
     """Return the verdict on the job of `analysis`, hangs excluded."""
+    if analysis.summed:
+        return _summed(analysis, floors)
     if analysis.job.table("collectives").is_empty():
         return _replicas(analysis, floors)
     return _Case(analysis, floors).close()
+
+
+def _summed(analysis: JobAnalysis, floors: Floors) -> Outcome:
+    """Return the verdict by sums of each step. A rank is accused if it communicates shorter than all its peers - they
+    wait for it - and what is measured of its own work (not the idle rest of the step) makes up the difference."""
+    waits = int(str(analysis.own["exposed_comm_ns"].sum())) > 0
+    works = analysis.own.height and int(str(analysis.own["compute_ns"].min())) >= 0
+    if waits and works:
+        return _Case(analysis, floors).close()
+    out = Outcome(reasons=["no_work_seen" if waits else "no_waits"], steps=analysis.own["step"].n_unique())
+    out.step_ns = probability.median(analysis.own["step_ns"].to_list())
+    return out
 
 
 class _Case:
@@ -151,15 +170,18 @@ class _Case:
         self.result.steps = self.own["step"].n_unique()
         self.result.step_ns = probability.median(self.own["step_ns"].to_list())
         self.floor_ns = floors.warn * self.result.step_ns
-        if self.result.steps:
+        if self.result.steps and (analysis.summed or not analysis.waits.is_empty()):
             self.result.lost = float(self.own["wait_ns"].sum()) / max(1, int(self.own["step_ns"].sum()))
 
     def close(self) -> Outcome:
         """Examine ranks, links and stages, and weigh them."""
         out = self.result
         if not out.step_ns:
-            out.because("few_steps")
+            ended = (self.analysis.job.table("collectives")["end_ns"] > 0).any()
+            out.because("few_steps" if ended else "no_durations")
             return out
+        if self.analysis.summed:
+            out.because("step_sums")
         if not self.has_work:
             out.because("no_work_seen")
         out.links = links(self.analysis.job, self.analysis.matched, self.analysis.waits, out.step_ns)
@@ -178,7 +200,8 @@ class _Case:
             self.abstain.append("few_ranks")
         for peers in comparable:
             lost = lost_in(self.analysis.matched, peers.ranks)
-            board = grid(self.own, peers.ranks, has_work=self.has_work, lost=lost)
+            own = _measured(self.own) if self.analysis.summed else self.own
+            board = grid(own, peers.ranks, has_work=self.has_work, lost=lost)
             out.grids.append(board)
             if len(board.steps) < votes.enough_steps(board):
                 self.abstain.append("few_steps")
@@ -241,7 +264,7 @@ class _Case:
         grades: tuple[Confidence, ...] = ("low", "medium", "high")
         grade = 0
         if p_value < votes.SURE and agreed:
-            grade = 2 if of_step >= self.floors.critical else 1
+            grade = 2 if not self.analysis.summed and of_step >= self.floors.critical else 1
         if self._absent() or self._unmatched() > SOME_UNMATCHED:
             grade -= 1
         return grades[max(0, grade)]
@@ -349,6 +372,8 @@ class _Case:
     def _unmatched(self) -> float:
         """Return the share of the synchronising operations without a counterpart on another rank."""
         rows = self.analysis.job.table("collectives").filter(pl.col("op").is_in([*SYNCHRONISING, "recv"]))
+        if self.analysis.summed:
+            return 0.0
         count = rows.height - self.analysis.counts.get("single", 0)
         return 1 - self.analysis.waits.height / count if count > 0 else 1.0
 
@@ -371,6 +396,11 @@ class _Case:
         return probability.trimmed_mean(known(first - usual)) >= self.floor_ns
 
 
+def _measured(own: pl.DataFrame) -> pl.DataFrame:
+    """Return `own` (`OWN`, of sums) with the idle time that was measured: in which data were fetched."""
+    return own.with_columns(gap_ns=pl.col("loader_ns").clip(0))
+
+
 def _at_most(ahead_of_others: pl.Series) -> float:
     """Return how much longer a rank takes than the slowest other one, at most by the noise."""
     ahead = known(ahead_of_others)
@@ -383,6 +413,9 @@ def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
     counts = [one.steps for one in out.replicas]
     out.steps = min(counts, default=0)
     out.step_ns = probability.median(one.p50_ns for one in out.replicas)
+    if not counts:
+        out.reasons = ["no_durations"]
+        return out
     if len(counts) < 2:
         out.because("few_ranks")
         return out
@@ -395,6 +428,9 @@ def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
         return out
     if not slow and any(one.seems_slow(floors.warn) for one in out.replicas):
         out.because("noise")
+        return out
+    if not slow and sources() & set(analysis.job.table("ranks")["source"].to_list()):
+        out.because("no_waits")  # a table need not name what synchronises its ranks, whose steps then are alike
         return out
     innocent = tuple(one.rank for one in out.replicas if one not in slow)
     out.accused = [_slow_replica(analysis, one, innocent, floors) for one in slow]
