@@ -121,9 +121,9 @@ def _descriptions(job: Job) -> dict[str, str]:
 def _between_groups(matched: pl.DataFrame, waits: pl.DataFrame, kinds: Mapping[str, str]) -> pl.DataFrame:
     """Return one row per operation, with the group or pair it belongs to."""
     once = waits.group_by("instance").agg(pl.col("transfer_ns").first())
-    # if a rank is absent the shortest duration may include waiting for it
+    # if a rank is absent the shortest duration may include waiting for it; of unknown size, transfers are not equal
     measured = (
-        matched.filter(pl.col("present") == pl.col("size"))
+        matched.filter((pl.col("present") == pl.col("size")) & (pl.col("bytes") >= 0))
         .group_by("instance")
         .agg(
             pl.col("group", "step", "size").first(),

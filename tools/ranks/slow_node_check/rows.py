@@ -138,7 +138,7 @@ def link_rows(out: Outcome) -> list[LinkRow]:
             ranks=_members(row),
             group=clean(row.description or row.group),
             op=row.op,
-            bytes=row.bytes,
+            bytes=row.bytes if row.bytes >= 0 else None,
             count=row.count,
             transfer_ms=row.transfer_ns / 1e6,
             peers_ms=row.peers_ns / 1e6,

@@ -75,7 +75,7 @@ class LinkRow(Model):
     ranks: str
     group: str
     op: str
-    bytes: int
+    bytes: int | None
     count: int
     transfer_ms: float
     peers_ms: float
