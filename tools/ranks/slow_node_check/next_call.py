@@ -11,6 +11,8 @@ from whystall.tools.ranks.analysis.analyse import JobAnalysis
 from whystall.tools.ranks.slow_node_check.tables import NextCall
 from whystall.tools.ranks.slow_node_check.verdict import Accused
 from whystall.tools.ranks.statistics import probability
+from whystall.tools.timeline.rank_data.tables import file_of
+from whystall.tools.timeline.tables.mapping import sources
 
 _DIFFERENCE = "flamegraph_diff"
 # Causes on the rank itself: a slow transfer, or an operation not entered, is no difference of its functions.
@@ -26,6 +28,8 @@ def next_calls(analysis: JobAnalysis, accused: Iterable[Accused], traces: str | 
     rows = list(accused)
     guilty = {one.rank for one in rows}
     ran = set(analysis.job.table("operators").filter(pl.col("kind").is_in(["operator", "kernel"]))["rank"].to_list())
+    # phases of a table are no functions to compare
+    ran -= set(analysis.job.table("ranks").filter(pl.col("source").is_in(sources()))["rank"].to_list())
     calls = []
     for one in rows:
         peers = next((set(group.ranks) for group in analysis.peers if one.rank in group.ranks), set()) - guilty
@@ -48,13 +52,16 @@ def _median(analysis: JobAnalysis, ranks: set[int]) -> int | None:
 
 
 def _side(analysis: JobAnalysis, side: str, rank: int, traces: str | None) -> dict[str, str | int]:
-    """Return the arguments for the profile of `rank`: its own file, else the directory and the rank."""
+    """Return the arguments for the profile of `rank`: its own file, or the place in it, else the directory and the
+    rank."""
     if traces is None or "://" in traces:
         return {f"{side}_rank": rank}
     paths = dict(analysis.job.table("ranks").select("rank", "path").iter_rows())
     path = paths.get(rank, "")
     if path and list(paths.values()).count(path) == 1:
+        file, number = file_of(path)
         # a run may be a single file, which then is the directory's only trace
-        base = os.path.dirname(traces) if os.path.basename(traces) == path else traces
-        return {side: os.path.normpath(os.path.join(base, path))}
+        base = os.path.dirname(traces) if os.path.basename(traces) == file else traces
+        place: dict[str, str | int] = {side: os.path.normpath(os.path.join(base, file))}
+        return place if number is None else {**place, f"{side}_rank": number}
     return {side: traces, f"{side}_rank": rank}
