@@ -15,6 +15,7 @@ from whystall.tools.profiles.flamegraph_diff import tool as flamegraph_diff
 from whystall.tools.ranks.slow_node_check.tables import Data
 from whystall.tools.ranks.slow_node_check.tool import Params, judge
 from whystall.tools.recording.store import Recording
+from whystall.tools.timeline.rank_data.tables import file_of
 
 
 def check(plan: Plan, traces: str | None = None, paths: dict[int, str] | None = None) -> Data:
@@ -100,3 +101,9 @@ def test_a_rank_whose_work_is_not_in_its_trace_is_not_offered() -> None:
     ).data
     assert [row.rank for row in seen.accused] == [2]
     assert seen.next == []
+
+
+def test_a_path_within_a_file_of_several_ranks_names_file_and_number() -> None:
+    assert file_of("node0/report.sqlite#12") == ("node0/report.sqlite", 12)
+    for path in ("run#1.json", "#3", "trace.json", ""):
+        assert file_of(path) == (path, None)
