@@ -10,12 +10,13 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+
+from whystall.tools.ranks.statistics.correlation import inflation, ranked
+from whystall.tools.ranks.statistics.probability import log_choose
 
 _EXACT = 400
 """Up to this many pairs, and without ties, the exact distribution is used."""
 _RESAMPLES = 2000
-_LEAST_FOR_CORRELATION = 12
 _SEED = 20
 
 
@@ -45,13 +46,13 @@ def rank_test(before: Sequence[float], after: Sequence[float]) -> tuple[float, f
     n, m = len(before), len(after)
     if not n or not m:
         return 1.0, 0.5
-    ranks, ties = _ranks([*before, *after])
+    ranks, ties = ranked([*before, *after])
     u = sum(ranks[n:]) - m * (m + 1) / 2
-    inflation = max(_inflation(before), _inflation(after))
-    if n * m <= _EXACT and not ties and inflation == 1.0:
+    wider = max(inflation(before), inflation(after))
+    if n * m <= _EXACT and not ties and wider == 1.0:
         return _exact(n, m, min(u, n * m - u)), u / (n * m)
     total = n + m
-    variance = n * m / 12 * (total + 1 - ties / (total * (total - 1))) * inflation
+    variance = n * m / 12 * (total + 1 - ties / (total * (total - 1))) * wider
     if variance <= 0:
         return 1.0, 0.5
     z = max(abs(u - n * m / 2) - 0.5, 0.0) / math.sqrt(variance)
@@ -63,32 +64,11 @@ def more_often(hits_before: int, before: int, hits_after: int, after: int) -> fl
     hits, total = hits_before + hits_after, before + after
 
     def log_chance(k: int) -> float:
-        return _log_choose(after, k) + _log_choose(before, hits - k) - _log_choose(total, hits)
+        return log_choose(after, k) + log_choose(before, hits - k) - log_choose(total, hits)
 
     observed = log_chance(hits_after)
     possible = range(max(0, hits - before), min(hits, after) + 1)
     return min(1.0, math.fsum(math.exp(value) for k in possible if (value := log_chance(k)) <= observed + 1e-9))
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def _ranks(values: Sequence[float]) -> tuple[list[float], float]:
-    """Return the rank of each value, equal ones sharing theirs, and the sum of t^3 - t over ties."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    ties, at = 0.0, 0
-    while at < len(order):
-        end = at
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
-            end += 1
-        for place in order[at : end + 1]:
-            ranks[place] = (at + end) / 2 + 1
-        count = end - at + 1
-        ties += count**3 - count
-        at = end + 1
-    return ranks, ties
 
 
 def _exact(n: int, m: int, least: float) -> float:
@@ -101,21 +81,6 @@ def _exact(n: int, m: int, least: float) -> float:
         for u in range(i, most + 1):
             ways[u] += ways[u - i]
     return min(1.0, 2 * math.fsum(ways[: int(least) + 1]) / math.comb(n + m, n))
-
-
-def _inflation(series: Sequence[float]) -> float:
-    """Return the factor by which correlation of neighbours widens a mean's variance; 1 if it is not significant."""
-    n = len(series)
-    if n < _LEAST_FOR_CORRELATION:
-        return 1.0
-    ranks, _ = _ranks(series)
-    middle = (n + 1) / 2
-    variance = sum((rank - middle) ** 2 for rank in ranks)
-    if variance <= 0:
-        return 1.0
-    together = sum((a - middle) * (b - middle) for a, b in pairwise(ranks))
-    r = together / variance
-    return (1 + r) / (1 - r) if 1.64 / math.sqrt(n) < r < 1 else 1.0
 
 
 def _mean_change(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
