@@ -3,7 +3,9 @@
 A rank is late in a step when every innocent peer waited longer than it did, by more than `NOISE`: the last one to enter
 operations that all leave together waits least. If all ranks were alike, each would be late equally often, so the number
 of steps in which one was is binomial; this works with any number of ranks, where three sigma cannot be reached (the
-largest possible z of N ranks is sqrt(N - 1)). Steps vote, not operations: those of one step are not independent.
+largest possible z of N ranks is sqrt(N - 1)). Steps vote, not operations: those of one step are not independent. Where
+a busy host slows a rank for several steps on end, neighbouring steps are not independent either: then several of them
+count as one (`correlation`). A margin that is large beside its noise needs no vote (`by_chance`).
 
 Suspects are found by the largest gap between the ranks' mean own times, never more than half of the ranks: two equally
 slow ones hide each other from "which is last" but not from this. As suspects are picked by the data, p values are
@@ -16,7 +18,7 @@ innocent peer, and it must reach the floor.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,6 +26,7 @@ import polars as pl
 
 from whystall.tools.ranks.slow_node_check.grid import Grid, highest, known, lowest, middle
 from whystall.tools.ranks.statistics import probability
+from whystall.tools.ranks.statistics.correlation import inflation, serial, unbiased, widened
 from whystall.tools.ranks.statistics.two_samples import rank_test
 
 # A tenth of the smallest floor, of a step: a smaller difference is no vote.
@@ -40,6 +43,14 @@ _CAP = 3
 _SIDE = 3
 # With so many ranks a single one hardly moves the median.
 _SEVERAL = 16
+# Of fewer steps the correlation of neighbours is not known: of few ranks, and of several.
+_TOO_SHORT = (12, 5)
+_FEW = 4
+# Ranks whose steps are looked at for that.
+_LOOKED_AT = 64
+# For a margin by size, so many steps count as one at least; and so many steps are enough for it.
+_AS_ONE = 5
+_FEW_BUT_CLEAR = 4
 # Fewer steps in a row are no turn.
 _TURN = 3
 _NEARLY = 0.9
@@ -95,13 +106,28 @@ def late(grid: Grid, floor_ns: float, tests: float = 1) -> list[Late]:
     return sorted((_with_begin(grid, one, found, floor_ns) for one in found), key=lambda one: -one.cost_ns)
 
 
+def correlation(grid: Grid, calm: Sequence[int] | None = None) -> float:
+    """Return by how much neighbouring steps of the median rank correlate, with the error of the estimate on top: what
+    slows a rank often lasts for several steps. 0: not at all, or unknown. `calm`: rows to look at, None all."""
+    count = len(grid.steps) if calm is None else len(calm)
+    if count < _TOO_SHORT[len(grid.ranks) >= _FEW]:
+        return 0.0
+    every = -(-len(grid.ranks) // _LOOKED_AT)
+    looked_at = [more for place, more in enumerate(excesses(grid)) if place % every == 0]
+    series = (more if calm is None else more.gather(pl.Series(calm)) for more in looked_at)
+    r = probability.median(serial(more.to_list()) for more in series)
+    error = 1 / math.sqrt(count * max(1.0, min(len(looked_at), _SEVERAL) / 2))
+    likely = unbiased(r, count)
+    return likely + min(likely, error) if r > 0 else 0.0
+
+
 def _rounds(grid: Grid, floor_ns: float, tests: float) -> list[Late]:
     """Return suspects, and suspects among the remaining ranks: a slow rank hides behind one that is much slower."""
     found: list[Late] = []
     rest = grid
     while len(rest.ranks) > 1:
         allowed = len(grid.ranks) // 2 - len(found)
-        new = _convicted(rest, suspects(rest, allowed), floor_ns, tests * (1 + len(found)))
+        new = _convicted(rest, suspects(rest, allowed), floor_ns, tests * (1 + len(found)), widened(correlation(rest)))
         if not new:
             break
         found += new
@@ -122,12 +148,12 @@ def suspects(grid: Grid, allowed: int) -> tuple[int, ...]:
     return tuple(rank for _, rank in means[: 1 - cut])
 
 
-def _convicted(grid: Grid, accused: tuple[int, ...], floor_ns: float, tests: float) -> list[Late]:
+def _convicted(grid: Grid, accused: tuple[int, ...], floor_ns: float, tests: float, fewer: float) -> list[Late]:
     """Return those of `accused` with sufficient votes and loss, measured against all who are then innocent."""
     while accused:
         innocent = grid.others(accused)
         picked = tests * probability.subsets(len(accused), len(grid.ranks)) * len(accused)
-        candidates = [_vote(grid, rank, innocent, picked) for rank in accused]
+        candidates = [_vote(grid, rank, innocent, picked, floor_ns, fewer) for rank in accused]
         kept = [one for one in candidates if one.p_value < UNLIKELY and one.lost_ns >= floor_ns]
         if len(kept) == len(candidates):
             return kept
@@ -135,19 +161,43 @@ def _convicted(grid: Grid, accused: tuple[int, ...], floor_ns: float, tests: flo
     return []
 
 
-def _vote(grid: Grid, rank: int, innocent: tuple[int, ...], tests: float) -> Late:
-    margin = (lowest(grid.wait, innocent) - grid.wait[str(rank)]).drop_nulls()
-    steps = len(margin)
-    votes = int((margin > NOISE * grid.step_ns).sum())
+def _vote(grid: Grid, rank: int, innocent: tuple[int, ...], tests: float, floor_ns: float, fewer: float = 1.0) -> Late:
+    margin = known(lowest(grid.wait, innocent) - grid.wait[str(rank)])
+    # a rank that becomes slow in between is no sign of correlation
+    row = max(0, change(margin, floor_ns))
+    fewer = max(fewer, *(inflation(side) for side in (margin[:row], margin[row:])))
     return Late(
         rank=rank,
-        votes=votes,
-        steps=steps,
-        p_value=probability.corrected(probability.binomial_tail(votes, steps, 1 / (len(innocent) + 1)), tests),
+        votes=behind(grid, margin),
+        steps=len(margin),
+        p_value=probability.corrected(by_chance(grid, margin, len(innocent) + 1, fewer), tests),
         lost_ns=_ahead(grid.own, (rank,), innocent),
         work_lost_ns=_ahead(grid.work, (rank,), innocent) if grid.work is not None else None,
         began=-1,
     )
+
+
+def behind(grid: Grid, margin: Iterable[float]) -> int:
+    """Return in how many steps a rank is late, by the `margin` of its waiting to that of all others."""
+    return sum(value > NOISE * grid.step_ns for value in margin)
+
+
+def by_chance(grid: Grid, margin: Sequence[float], ranks: int, fewer: float) -> float:
+    """Return the probability of such margins for any of `ranks`, if so many steps count as one: by votes, or by size.
+
+    By size (Student's t of the trimmed mean, as K. K. Yuen 1974) a margin that is large beside its noise needs few
+    steps. In those correlation is hardly known, so the worst usual one is assumed; of even fewer, votes do not count.
+    """
+    steps = len(margin)
+    if steps < FEWEST_STEPS:
+        return 1.0
+    mean, error = probability.trimmed(margin)
+    share = max(1 / max(fewer, _AS_ONE), min(_FEW_BUT_CLEAR, steps / 1.5) / steps)
+    t = mean / error * math.sqrt(share) if error > 0 else 0.0
+    by_size = 2 * probability.student_tail(t, steps * share - 1)
+    if steps < _TOO_SHORT[ranks >= _FEW]:
+        return min(1.0, by_size)
+    return min(by_size, probability.binomial_tail(int(behind(grid, margin) / fewer), int(steps / fewer), 1 / ranks))
 
 
 def _ahead(frame: pl.DataFrame, ranks: Iterable[int], innocent: Iterable[int]) -> float:
@@ -163,7 +213,7 @@ def _with_begin(grid: Grid, one: Late, found: list[Late], floor_ns: float) -> La
     row = change(excess(grid, one.rank, innocent), floor_ns)
     if row < 0:
         return one
-    since = _vote(grid.part(row), one.rank, innocent, 1)
+    since = _vote(grid.part(row), one.rank, innocent, 1, floor_ns)
     return replace(one, lost_ns=since.lost_ns, work_lost_ns=since.work_lost_ns, began=row)
 
 
