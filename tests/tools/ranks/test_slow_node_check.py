@@ -16,7 +16,7 @@ from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
 from whystall.tools.ranks.analysis.analyse import JobAnalysis
-from whystall.tools.ranks.slow_node_check import verdict
+from whystall.tools.ranks.slow_node_check import verdict, votes
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params, judge
 from whystall.tools.recording.judging import judge as envelope
@@ -83,7 +83,9 @@ def test_one_slow_rank_gets_its_verdict_and_class(job: Plan) -> None:
         assert row.lost_ms_per_step == pytest.approx(job.faults[0].ms, rel=0.5 if job.jitter > 0.1 else 0.25)
     assert row.of_step_pct == pytest.approx(100 * row.lost_ms_per_step / (data.step_ms or 0), rel=0.1)
     if not (job.lost or job.ragged):
-        assert row.confidence == ("high" if row.of_step_pct >= 20 else "medium")
+        sure = row.p_value is not None and row.p_value < votes.SURE
+        assert row.confidence == ("low" if not sure else "high" if row.of_step_pct >= 20 else "medium")
+        assert sure or job.jitter > 0.1
 
 
 def test_one_slow_rank_of_64() -> None:
@@ -369,7 +371,7 @@ def test_an_accusation_has_two_mechanisms_and_rules_out_the_rest() -> None:
     assert {(f.subject.type, f.subject.rank, f.subject.host) for f in abnormal} == {("rank", 3, "node0")}
     assert all(f.severity is Severity.CRITICAL for f in abnormal)
     normal = {f.kind for f in result.findings if f.polarity is Polarity.NORMAL and f.subject.rank == 3}
-    assert normal == {"rank.host_slow", "rank.communication_slow"}
+    assert normal == {"rank.host_slow", "rank.loader_slow", "rank.communication_slow"}
 
 
 def test_severity_follows_the_floors() -> None:
@@ -407,7 +409,7 @@ def test_the_loader_is_named() -> None:
     (row,) = check(plan(4, faults=one("loader"))).data.accused
     assert {e.what for e in row.evidence} >= {"gap", "loader", "launch_delay"}
     result = check(plan(4, faults=one("loader")))
-    (found,) = [f for f in result.findings if f.kind == "rank.host_slow" and f.polarity is Polarity.ABNORMAL]
+    (found,) = [f for f in result.findings if f.kind == "rank.loader_slow" and f.polarity is Polarity.ABNORMAL]
     assert found.attributes["name"] == LOADER
 
 

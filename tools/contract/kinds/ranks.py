@@ -15,8 +15,18 @@ KINDS: dict[str, KindSpec] = {
     # excess over its median peer per step; `name`: the operator that makes most of it
     **{
         name: kind(Mechanism.WORK, "rank", _SLOW, "name peers", share="window_pct")
-        for name in ("rank.compute_slow", "rank.host_slow", "rank.unattributed")
+        for name in ("rank.compute_slow", "rank.host_slow", "rank.loader_slow", "rank.unattributed")
     },
+    # slow in some steps only, of which it costs each `lost_ms`; `shape`: start, stretch, since, period, drift,
+    # scattered; `what`: the class of its slowness in them
+    "rank.intermittent": kind(
+        Mechanism.COLLECTIVES,
+        "rank",
+        "window_pct lost_ms total_ms slow_steps steps p_value first_step last_step period_steps "
+        "compute_excess_ms gap_excess_ms loader_excess_ms",
+        "shape what name peers",
+        share="window_pct",
+    ),
     "rank.communication_slow": kind(Mechanism.COLLECTIVES, "rank", _TRANSFER, "name peers", share="window_pct"),
     # measured and normal: none of the ranks stands out
     "rank.even": kind(Mechanism.COLLECTIVES, "job", "ranks steps lost_pct", "ranks"),

@@ -45,11 +45,9 @@ class Kind:
         return self.rank_ms.get(part, 0.0) - self.peers_ms.get(part, 0.0)
 
 
-def classify(
-    own: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], since: int | None = None
-) -> Kind:
-    """Return the class of `rank` from the rows of `OWN` and of `OPERATORS`; `since`: the step at which it began."""
-    rows = own if since is None else own.filter(pl.col("step") >= since)
+def classify(rows: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], steps: int) -> Kind:
+    """Return the class of `rank` from `rows` of `OWN`, of the steps in which it is slow, and from `OPERATORS`, of all
+    `steps`."""
     of_rank, peers = _parts(rows.filter(pl.col("rank") == rank)), _middle_parts(rows, innocent)
     kind = Kind("unattributed", "", [], of_rank, {part: ns for part, ns in peers.items() if part in of_rank})
     shown = [part for part in ("own", "wait", "compute", "gap") if part in kind.peers_ms]
@@ -58,17 +56,13 @@ def classify(
     if "compute" not in kind.peers_ms or extra <= 0:
         return Kind("unattributed", "", evidence, kind.rank_ms, kind.peers_ms)
     if kind.excess_ms("compute") >= MOST * extra:
-        names = slower_operators(operators, rank, innocent, _steps(own))
+        names = slower_operators(operators, rank, innocent, max(1, steps))
         name = names[0].name if names else ""
         return Kind("compute_slow", name, evidence + names, kind.rank_ms, kind.peers_ms)
     if kind.excess_ms("gap") >= MOST * extra:
-        name, more, late = _gap(rows, operators, rank, innocent, kind)
-        return Kind("host_slow" if late else "unattributed", name, evidence + more, kind.rank_ms, kind.peers_ms)
+        slow_class, name, more = _gap(rows, operators, rank, innocent, kind)
+        return Kind(slow_class, name, evidence + more, kind.rank_ms, kind.peers_ms)
     return Kind("unattributed", "", evidence, kind.rank_ms, kind.peers_ms)
-
-
-def _steps(own: pl.DataFrame) -> int:
-    return max(1, own["step"].n_unique())
 
 
 def _parts(rows: pl.DataFrame) -> dict[str, float]:
@@ -88,24 +82,26 @@ def _middle_parts(rows: pl.DataFrame, ranks: Sequence[int]) -> dict[str, float]:
 
 def _gap(
     rows: pl.DataFrame, operators: pl.DataFrame, rank: int, innocent: Sequence[int], kind: Kind
-) -> tuple[str, list[EvidenceRow], bool]:
-    """Return the cause of the gap, with its evidence, and whether the host was late."""
+) -> tuple[SlowClass, str, list[EvidenceRow]]:
+    """Return the class of a rank with longer gaps, the name of its loader if that causes them, and the evidence."""
     evidence: list[EvidenceRow] = []
+    slow_class: SlowClass = "host_slow"
     name = ""
     if "loader" in kind.peers_ms:
         evidence.append(_row("loader", "", kind.rank_ms["loader"], kind.peers_ms["loader"]))
         if kind.excess_ms("loader") >= _EXPLAINS * kind.excess_ms("gap"):
-            name = _loader(operators, rank)
+            slow_class, name = "loader_slow", _loader(operators, rank)
     launch = pl.col("launch_delay_ns")
     known = rows.filter(launch >= 0)
     of_rank = known.filter(pl.col("rank") == rank)["launch_delay_ns"].to_list()
     others = known.filter(pl.col("rank").is_in(list(innocent)))["launch_delay_ns"].to_list()
     if not of_rank or not others:
-        return name, evidence, True
+        return slow_class, name, evidence
     delay, usual = probability.median(of_rank), probability.median(others)
     evidence.append(EvidenceRow(what="launch_delay", mine=delay / 1e3, peers=usual / 1e3, unit="us"))
     # the device was idle although its work had been queued: the gap is not caused by the host
-    return name, evidence, delay <= max(LONG_LAUNCH_NS, 2 * usual)
+    late = delay <= max(LONG_LAUNCH_NS, 2 * usual)
+    return slow_class if late else "unattributed", name, evidence
 
 
 def _loader(operators: pl.DataFrame, rank: int) -> str:

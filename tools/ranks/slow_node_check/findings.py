@@ -14,6 +14,7 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.contract.text import clean
 from whystall.tools.ranks.job import Job
 from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.ranks.slow_node_check.intermittent import Intermittent
 from whystall.tools.ranks.slow_node_check.links import Transfers
 from whystall.tools.ranks.slow_node_check.stages import SlowStage
 from whystall.tools.ranks.slow_node_check.verdict import Accused, Floors, Outcome
@@ -24,9 +25,12 @@ _AS_PEERS = 0.3
 _KINDS = {
     "compute_slow": "rank.compute_slow",
     "host_slow": "rank.host_slow",
+    "loader_slow": "rank.loader_slow",
     "unattributed": "rank.unattributed",
     "communication_slow": "rank.communication_slow",
 }
+_PARTS = ("compute", "gap", "loader")
+_OF_PART = (("compute", "rank.compute_slow"), ("gap", "rank.host_slow"), ("loader", "rank.loader_slow"))
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Findings:
     def _rank(self, one: Accused, out: Outcome) -> list[Finding]:
         late = one.late
         shared = {"window_pct": 100 * one.of_job}
+        if one.at_times is not None:
+            return [self._at_times(one, one.at_times)]
         replica = next((found for found in out.replicas if found.rank == one.rank), None)
         if replica is not None:
             metrics = shared | {
@@ -93,11 +99,31 @@ class Findings:
         words |= {"name": clean(one.kind.name)} if one.kind.name else {}
         return [first, self._about(one, _KINDS[one.kind.slow_class], shared | _slow(one), words)]
 
+    def _at_times(self, one: Accused, found: Intermittent) -> Finding:
+        """Return a rank that is slow in some steps as one finding: its node is not shown to be slow at its work."""
+        metrics = {
+            "window_pct": 100 * one.of_job,
+            "lost_ms": one.cost_ns / 1e6,
+            "total_ms": found.lost_ns / 1e6,
+            "slow_steps": float(len(one.slow_steps)),
+            "steps": float(one.late.steps),
+            "p_value": one.late.p_value,
+            "first_step": float(one.slow_steps[0]),
+            "last_step": float(one.slow_steps[-1]),
+        }
+        metrics |= {"period_steps": float(found.period)} if found.period else {}
+        metrics |= {f"{part}_excess_ms": one.kind.excess_ms(part) for part in _PARTS if part in one.kind.peers_ms}
+        words = {"shape": found.shape, "what": one.kind.slow_class, "peers": rank_list(one.peers)}
+        words |= {"name": clean(one.kind.name)} if one.kind.name else {}
+        return self._about(one, "rank.intermittent", metrics, words)
+
     def _as_peers(self, one: Accused, out: Outcome) -> list[Finding]:
         """Return the parts of an accused rank that were measured and take as long as its peers' do."""
         normal_ms = _AS_PEERS * self.floors.warn * out.step_ns / 1e6
-        found = []
-        for part, kind in (("compute", "rank.compute_slow"), ("gap", "rank.host_slow")):
+        found: list[Finding] = []
+        if one.at_times is not None:
+            return found
+        for part, kind in _OF_PART:
             more = one.kind.excess_ms(part)
             if part in one.kind.peers_ms and more <= normal_ms:
                 metrics = {"window_pct": max(0.0, 100 * more * 1e6 / out.step_ns), "excess_ms": more}
@@ -194,7 +220,7 @@ def _slow(one: Accused) -> dict[str, float]:
     metrics = {"excess_ms": kind.excess_ms("own")}
     if "own" in kind.peers_ms:
         metrics |= {"own_ms": kind.rank_ms["own"], "peers_ms": kind.peers_ms["own"]}
-    for part in ("compute", "gap", "loader"):
+    for part in _PARTS:
         if part in kind.peers_ms:
             metrics[f"{part}_excess_ms"] = kind.excess_ms(part)
     if kind.peers_ms.get("own", 0.0) > 0:

@@ -16,7 +16,7 @@ from whystall.tools.timeline.tables.mapping import sources
 
 _DIFFERENCE = "flamegraph_diff"
 # Causes on the rank itself: a slow transfer, or an operation not entered, is no difference of its functions.
-_ITS_OWN = frozenset({"compute_slow", "host_slow", "unattributed"})
+_ITS_OWN = frozenset({"compute_slow", "host_slow", "loader_slow", "unattributed"})
 
 
 def next_calls(analysis: JobAnalysis, accused: Iterable[Accused], traces: str | None) -> list[NextCall]:

@@ -8,7 +8,7 @@ import polars as pl
 
 from whystall.tools.contract.text import clean
 from whystall.tools.ranks.rank_list import rank_list
-from whystall.tools.ranks.slow_node_check.tables import AccusedRow, EvidenceRow, LinkRow, RankRow, ReplicaRow
+from whystall.tools.ranks.slow_node_check.tables import AccusedRow, EvidenceRow, LinkRow, RankRow, ReplicaRow, SlowSteps
 from whystall.tools.ranks.slow_node_check.verdict import Accused, Outcome
 from whystall.tools.ranks.slow_node_check.votes import last_ranks
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from whystall.tools.ranks.hangs.find import Hangs
     from whystall.tools.ranks.job import Job
     from whystall.tools.ranks.slow_node_check.links import Transfers
+
+
+# Numbers of slow steps that are listed.
+_LISTED = 200
 
 
 def where(job: Job, rank: int) -> tuple[str, int | None]:
@@ -47,7 +51,25 @@ def accused_row(job: Job, one: Accused) -> AccusedRow:
         p_value=one.late.p_value,
         began_step=one.began if one.began >= 0 else None,
         confidence=one.confidence,
+        slow_steps=_slow_steps(one),
         evidence=evidence,
+    )
+
+
+def _slow_steps(one: Accused) -> SlowSteps | None:
+    found = one.at_times
+    if found is None:
+        return None
+    usual_ms = one.kind.peers_ms.get("own", 0.0)
+    return SlowSteps(
+        shape=found.shape,
+        steps=list(one.slow_steps[:_LISTED]),
+        count=len(one.slow_steps),
+        first=one.slow_steps[0],
+        last=one.slow_steps[-1],
+        lost_ms=found.lost_ns / 1e6,
+        period=found.period or None,
+        growth_pct=found.slope_ns / usual_ms / 1e4 if found.slope_ns and usual_ms else None,
     )
 
 

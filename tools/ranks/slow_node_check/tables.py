@@ -9,13 +9,13 @@ from pydantic import Field
 from whystall.tools.contract.result import Model
 from whystall.tools.ranks.hangs.tables import HangRow
 
-Verdict = Literal["rank", "several", "stage", "moving", "link", "none", "cannot_tell"]
-"""What holds the job back: one rank, several, a pipeline stage (its ranks alike), ranks that take turns, a link between
-ranks, nothing, or undecided (`reasons` give the reasons)."""
+Verdict = Literal["rank", "several", "intermittent", "stage", "moving", "link", "none", "cannot_tell"]
+"""What holds the job back: one rank, several, one or more in some steps only, a pipeline stage (its ranks alike), ranks
+that take turns, a link between ranks, nothing, or undecided (`reasons` give the reasons)."""
 
-SlowClass = Literal["compute_slow", "communication_slow", "host_slow", "unattributed", "hang"]
-"""Its operators take longer; the transfer itself does; its CPU dispatches late; slow without a known cause; or it did
-not enter an operation the others wait in."""
+SlowClass = Literal["compute_slow", "communication_slow", "host_slow", "loader_slow", "unattributed", "hang"]
+"""Its operators take longer; the transfer itself does; its CPU dispatches late; it waits for its data (only if the
+traces mark data loading); slow without a known cause; or it did not enter an operation the others wait in."""
 
 
 class EvidenceRow(Model):
@@ -30,10 +30,27 @@ class EvidenceRow(Model):
     unit: str
 
 
+class SlowSteps(Model):
+    """The steps in which a rank is slow, if not in all: `steps` (numbers, the first 200), `count` of them, from `first`
+    to `last`, at a cost of `lost_ms` together. `shape`: the first steps (``start``), a ``stretch``, one up to the end
+    (``since``), every `period` steps (``period``), by `growth_pct` of a step more with every step (``drift``), or
+    ``scattered``."""
+
+    shape: Literal["start", "stretch", "since", "period", "drift", "scattered"]
+    steps: list[int]
+    count: int
+    first: int
+    last: int
+    lost_ms: float
+    period: int | None = None
+    growth_pct: float | None = None
+
+
 class AccusedRow(Model):
     """A rank that holds the job back. `of_step_pct`: its cost per step, of the step; `job_pct`: of the whole traced
     time. In `votes` of `steps` it was behind all who are not accused, p_value: of that many by chance. `began_step`:
-    first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None."""
+    first slow step; None: from the start. A hang has no cost per step, no votes and no beginning: None. Of a rank that
+    is slow only in `slow_steps`, the cost is per slow step, and `votes` is their number."""
 
     rank: int
     host: str
@@ -47,6 +64,7 @@ class AccusedRow(Model):
     p_value: float | None
     began_step: int | None
     confidence: Literal["high", "medium", "low"]
+    slow_steps: SlowSteps | None = None
     evidence: list[EvidenceRow] = Field(default_factory=list)
 
 
@@ -104,13 +122,16 @@ class NextCall(Model):
 
 
 class Data(Model):
-    """The verdict and its tables. `reasons`: codes of why it abstains or is limited. `next`: proposed next calls."""
+    """The verdict and its tables. `reasons`: codes of why it abstains or is limited. `detectable_pct`: with no rank
+    accused, the smallest slowdown of one rank in every step, of the step, that would have been found. `next`: proposed
+    next calls."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)
     step_ms: float | None = None
     steps: int = 0
     lost_pct: float | None = None
+    detectable_pct: float | None = None
     accused: list[AccusedRow] = Field(default_factory=list)
     ranks: list[RankRow] = Field(default_factory=list)
     links: list[LinkRow] = Field(default_factory=list)

@@ -70,6 +70,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         step_ms=out.step_ns / 1e6 if out.step_ns else None,
         steps=out.steps,
         lost_pct=None if out.lost is None else 100 * out.lost,
+        detectable_pct=None if out.detectable is None else 100 * out.detectable,
         accused=[*hanging, *(accused_row(job, one) for one in out.accused)][: params.top],
         ranks=ranks[: params.top],
         links=links[: params.top],
@@ -139,8 +140,8 @@ TOOL = Tool(
     title="Slow-node check",
     description=(
         "Which rank of a distributed job holds the others back, by the ranks' traces (PyTorch, Ascend, MindSpore, "
-        "nsys, NCCL, CSV): rank, several, stage, moving, link, none or cannot_tell; compute-, communication-, "
-        "host-slow or hang; cost per step, evidence."
+        "nsys, NCCL, CSV): rank, several, intermittent (which steps, period), stage, moving, link, none or "
+        "cannot_tell; compute-, communication-, host-, loader-slow or hang; cost per step, evidence."
     ),
     params=Params,
     data=Data,
@@ -151,6 +152,8 @@ TOOL = Tool(
             "rank.late",
             "rank.compute_slow",
             "rank.host_slow",
+            "rank.loader_slow",
+            "rank.intermittent",
             "rank.unattributed",
             "rank.communication_slow",
             "rank.even",

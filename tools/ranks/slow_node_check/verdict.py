@@ -4,7 +4,7 @@ Two measures must agree before a rank is accused: the others waited for it (the 
 it took longer itself (its work between them, `classify`). The largest cost gives the verdict. No rank is accused on a
 mixed signal, on too few steps, where noise or the clocks' residual is as large as the claim, or where an absent rank
 may be the one that all wait for. `none` is a measurement too: it is reported only if a rank that costs `Floors.warn`
-would have been found.
+would have been found. A rank that is slow in some steps only is `intermittent`: that alone does not make its node bad.
 
 Confidence of an accusation: *high* - p < 0.001, it costs at least `Floors.critical` of a step, and both measures agree;
 *medium* - p < 0.001 and both agree; *low* - the rest. A job with ranks missing or with operations that could not be
@@ -24,7 +24,10 @@ import polars as pl
 from whystall.tools.ranks.hangs.find import ALL_ENTERED, DEADLOCK, DUMPS_EMPTY, NO_ENTRY, OTHER_ORDER
 from whystall.tools.ranks.slow_node_check import replicas, votes
 from whystall.tools.ranks.slow_node_check.classify import Kind, classify
+from whystall.tools.ranks.slow_node_check.detectable import smallest_ns
+from whystall.tools.ranks.slow_node_check.examine import examine
 from whystall.tools.ranks.slow_node_check.grid import Grid, ahead_of_all, grid, highest, known, lost_in
+from whystall.tools.ranks.slow_node_check.intermittent import Intermittent
 from whystall.tools.ranks.slow_node_check.links import Links, Transfers, links
 from whystall.tools.ranks.slow_node_check.missing_operations import incomplete_ranks
 from whystall.tools.ranks.slow_node_check.stages import SlowStage, slow_stages
@@ -46,10 +49,12 @@ REASONS = frozenset(
         "no_waits",  # tables without communication: nobody is seen to wait
         "no_durations",  # the traces have neither steps nor operations with a duration
         "no_work_seen",  # the traces have no work between collectives: one measure only
+        "loader_unseen",  # the traces mark no data loading: a late host may have waited for data
         "no_baseline",  # most of a step is transfers, and there is nothing to compare them with
         "unmatched",  # too many operations were not found on all their ranks
         "ranks_missing",  # an absent rank may be the one that all wait for
         "mixed_signals",  # waited for, but not longer at work: or vice versa
+        "few_slow_steps",  # a rank was slow in a few steps: too few to tell a fault from chance
         "noise",  # steps vary so much that a slow rank may hide in it
         "clocks",  # ranks leave operations further apart than what the rank would cost
         "uneven_steps",  # in every step some rank is late, but each time another
@@ -92,7 +97,8 @@ Confidence = Literal["high", "medium", "low"]
 @dataclass(frozen=True)
 class Accused:
     """A rank that holds the job back. `cost_ns` per step since `began` (a step's number, -1 from the start), `of_step`
-    and `of_job`: as shares of those steps' time and of the time of all steps. `transfers`: of a slow link."""
+    and `of_job`: as shares of those steps' time and of the time of all steps. `transfers`: of a slow link. `at_times`:
+    it is slow in some steps only, `slow_steps` (numbers); then `cost_ns` is per slow step."""
 
     rank: int
     late: votes.Late
@@ -104,12 +110,15 @@ class Accused:
     began: int
     confidence: Confidence
     transfers: Transfers | None = None
+    at_times: Intermittent | None = None
+    slow_steps: tuple[int, ...] = ()
 
 
 @dataclass
 class Outcome:
     """The verdict and its evidence. `lost`: the share of the ranks' time that is waiting; None unknown. `incomplete`:
-    ranks that are not judged (see `missing_operations`)."""
+    ranks that are not judged (see `missing_operations`). `detectable`: the smallest slowdown of one rank in every step,
+    as a share of a step, that would have been found; None where another reason than noise prevents it."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = field(default_factory=list)
@@ -122,6 +131,7 @@ class Outcome:
     step_ns: float = 0.0
     steps: int = 0
     lost: float | None = None
+    detectable: float | None = None
     incomplete: tuple[int, ...] = ()
 
     def because(self, code: str) -> None:
@@ -206,13 +216,15 @@ class _Case:
             if len(board.steps) < votes.enough_steps(board):
                 self.abstain.append("few_steps")
                 continue
-            turns = votes.turns(board, self.floor_ns, len(comparable))
-            if turns is not None:
-                out.turns.append(turns)
+            found = examine(board, self.floor_ns, len(comparable))
+            if found.turns is not None:
+                out.turns.append(found.turns)
                 continue
-            found = votes.late(board, self.floor_ns, len(comparable))
-            innocent = board.others(one.rank for one in found)
-            accused = [self._accuse(one, innocent, board) for one in found if self._agreed(one)]
+            innocent = board.others([*(one.rank for one in found.late), *(one.rank for one in found.at_times)])
+            accused = [self._accuse(one, innocent, board) for one in found.late if self._agreed(one)]
+            accused += [self._accuse_at_times(one, innocent, board) for one in found.at_times if self._agreed(one.late)]
+            if found.doubtful:
+                self.abstain.append("few_slow_steps")
             out.accused += accused
             if not accused:
                 self._what_noise_hides(board)
@@ -245,8 +257,24 @@ class _Case:
 
     def _accuse(self, late: votes.Late, innocent: tuple[int, ...], board: Grid) -> Accused:
         since = board.steps[late.began] if late.began >= 0 else None
-        kind = classify(self.own, self.analysis.job.table("operators"), late.rank, innocent, since)
+        rows = self.own if since is None else self.own.filter(pl.col("step") >= since)
+        kind = classify(rows, self.analysis.job.table("operators"), late.rank, innocent, self.result.steps)
         return self._accused(late, kind, innocent, late.cost_ns, -1 if since is None else since, agreed=self.has_work)
+
+    def _accuse_at_times(self, one: Intermittent, innocent: tuple[int, ...], board: Grid) -> Accused:
+        numbers = tuple(board.steps[row] for row in one.rows)
+        rows = self.own.filter(pl.col("step").is_in(numbers))
+        kind = classify(rows, self.analysis.job.table("operators"), one.rank, innocent, self.result.steps)
+        of_rank = self.own.filter(pl.col("rank") == one.rank)
+        slow_ns = int(of_rank.filter(pl.col("step").is_in(numbers))["step_ns"].sum())
+        of_step = min(1.0, one.lost_ns / max(1, slow_ns))
+        of_job = min(1.0, one.lost_ns / max(1, int(of_rank["step_ns"].sum())))
+        sure = self._confidence(one.p_value, of_step, agreed=self.has_work)
+        began = numbers[0] if one.shape in ("since", "drift") else -1
+        cost = one.late.cost_ns
+        return Accused(
+            one.rank, one.late, kind, innocent, cost, of_step, of_job, began, sure, at_times=one, slow_steps=numbers
+        )
 
     def _accused(
         self, late: votes.Late, kind: Kind, peers: tuple[int, ...], cost_ns: float, began: int, *, agreed: bool
@@ -294,7 +322,7 @@ class _Case:
                 continue
             innocent = tuple(r for r in self._peers_of(rank) if r not in found.suspects)
             late = votes.Late(rank, row.votes, row.steps, row.p_value, cost_ns, None, -1)
-            kind_of_rank = classify(self.own, self.analysis.job.table("operators"), rank, innocent)
+            kind_of_rank = classify(self.own, self.analysis.job.table("operators"), rank, innocent, out.steps)
             kind = replace(kind_of_rank, slow_class="communication_slow", name=row.description or row.group)
             one = self._accused(late, kind, innocent, cost_ns, row.began, agreed=True)
             out.accused.append(replace(one, transfers=row))
@@ -328,12 +356,14 @@ class _Case:
 
     def _weigh(self) -> None:
         out = self.result
-        out.accused.sort(key=lambda one: (-one.cost_ns, one.rank))
+        out.accused.sort(key=lambda one: (-one.of_job, one.rank))
         linked = [one for one in out.accused if one.transfers is not None]
-        slow = [one for one in out.accused if one.transfers is None]
+        at_times = [one for one in out.accused if one.at_times is not None]
+        slow = [one for one in out.accused if one not in linked and one not in at_times]
         costs: dict[Verdict, float] = {
             "moving": max((one.lost_ns for one in out.turns), default=0.0),
             "several" if len(slow) > 1 else "rank": max((one.cost_ns for one in slow), default=0.0),
+            "intermittent": max((one.of_job * out.step_ns for one in at_times), default=0.0),
             "link": max((one.cost_ns for one in linked), default=0.0),
             "stage": max((one.late.cost_ns for one in out.stages), default=0.0),
         }
@@ -346,6 +376,8 @@ class _Case:
                 out.accused = [one for one in out.accused if one in linked or one.confidence != "low"]
             if any(len(one.peers.ranks) == 1 for one in out.stages):
                 out.because("stage_of_one")
+            if any(one.kind.slow_class == "host_slow" and "loader" not in one.kind.peers_ms for one in out.accused):
+                out.because("loader_unseen")
             return
         self._acquit()
 
@@ -363,6 +395,10 @@ class _Case:
             self.abstain.append("mixed_signals")
         for code in self.abstain:
             out.because(code)
+        if set(self.abstain) <= {"noise", "few_slow_steps"} and out.grids:
+            sizes = [smallest_ns(board, self.floor_ns, len(out.grids)) for board in out.grids if len(board.ranks) > 1]
+            residual_ns = max(self.analysis.clocks.residual_ns.values(), default=0)
+            out.detectable = max([residual_ns, *sizes]) / out.step_ns
         if self.abstain:
             return
         out.verdict = "none"
@@ -441,7 +477,8 @@ def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
 def _slow_replica(analysis: JobAnalysis, one: replicas.Replica, innocent: Sequence[int], floors: Floors) -> Accused:
     cost = one.p50_ns - one.peers_ns
     late = votes.Late(one.rank, one.longer, one.votes, one.p_value, cost, None, -1)
-    kind = classify(replicas.own(analysis.job.table("steps")), analysis.job.table("operators"), one.rank, innocent)
+    own = replicas.own(analysis.job.table("steps"))
+    kind = classify(own, analysis.job.table("operators"), one.rank, innocent, own["step"].n_unique())
     share = cost / one.p50_ns
     # one measure: at most medium
     sure: Confidence = "medium" if share >= floors.critical else "low"
