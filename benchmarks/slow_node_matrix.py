@@ -30,7 +30,7 @@ from whystall.tools.recording.judging import judge
 sys.path.append(str(ROOT / "tests" / "live" / "workloads"))
 
 # found through the path above
-from ranks_table import VARIANTS, Score, score
+from ranks_table import ALL, VARIANTS, Score, score
 from running import Running
 
 SIZES = (4, 8)
@@ -50,7 +50,7 @@ class Tally:
     def row(self, variant: str, size: int) -> Row:
         """Return a line of the report."""
         count = len(self.scores)
-        due = VARIANTS[variant]
+        due = ALL[variant]
         asked = {"verdict": True, "ranks": due.named, "class": bool(due.slow_class)}
         right = {
             "verdict": sum(one.verdict and one.unseen for one in self.scores),
@@ -128,7 +128,7 @@ def run(rounds: int) -> Report:
 def main(arguments: list[str]) -> int:
     """Run the command line; return 0 if all answers were right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
+    parser.add_argument("--variants", nargs="+", choices=ALL, default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="number of seeds, from 1 on (default: %(default)s)")
     parser.add_argument("--ranks", type=int, nargs="+", default=list(SIZES), help="sizes of the jobs, even numbers")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="start no job after these")

@@ -280,7 +280,11 @@ class Voice:
                 # some attributes are codes, others are names of the host
                 known = self._words["reasons"].get(value) if name in _CODES else None
                 if name == "what":
-                    known = self._words["ranks"]["differences"].get(value) or self._words["stall_kinds"].get(value)
+                    ranks = self._words["ranks"]
+                    groups = (ranks["differences"], ranks["classes"], self._words["stall_kinds"])
+                    known = next((group[value] for group in groups if value in group), None)
+                elif name == "shape":
+                    known = self._words["ranks"]["shapes"].get(value)
                 elif name == "code":
                     known = self.place(value)
                 elif _NUMBERS.fullmatch(value):

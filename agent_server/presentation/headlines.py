@@ -19,10 +19,11 @@ from whystall.prompts.escape import Safe, printable, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, words
 from whystall.tools.contract.result import ToolResult
+from whystall.tools.ranks.rank_list import rank_list
 
 if TYPE_CHECKING:
     from whystall.tools.host.page_cache.data import Data as PageCache
-    from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data, EvidenceRow, NextCall
+    from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data, EvidenceRow, NextCall, SlowSteps
 
 _TEXT = FORMATS["txt"]
 _ACCUSED = 5
@@ -30,6 +31,7 @@ _EVIDENCE = 4
 _NEXT = 2
 _TRACES = "TRACES"
 _LONG = 120
+_STEPS_LONG = 60
 
 
 def headline(result: ToolResult[Any], lang: Lang) -> list[Safe]:
@@ -57,6 +59,8 @@ def _slow_node(data: Data, lang: Lang) -> list[Safe]:
             lines.append(Safe("  " + ranks["steps_lost"].format(**known, lost=quantity(data.lost_pct, "pct"))))
         else:
             lines.append(Safe("  " + ranks["steps"].format(**known)))
+    if data.detectable_pct is not None:
+        lines.append(Safe("  " + ranks["detectable"].format(quantity(data.detectable_pct, "pct"))))
     for row in data.accused[:_ACCUSED]:
         lines += _accused(row, lang)
     if len(data.accused) > _ACCUSED:
@@ -82,18 +86,41 @@ def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:
     if where:
         who += f" ({marks['comma'].join(where)})"
     facts = []
-    if row.lost_ms_per_step is not None and row.of_step_pct is not None:
-        costs = {"of_step": quantity(row.of_step_pct, "pct"), "job": quantity(row.job_pct, "pct")}
-        facts.append(ranks["costs"].format(lost=quantity(row.lost_ms_per_step, "ms"), **costs))
+    if loss := loss_of(row, lang):
+        facts.append(loss)
     if row.votes is not None and row.steps is not None and row.p_value is not None:
-        facts.append(ranks["voted"].format(votes=row.votes, steps=row.steps))
+        if row.slow_steps is None:
+            facts.append(ranks["voted"].format(votes=row.votes, steps=row.steps))
         facts.append(ranks["by_chance"].format(quantity(row.p_value, "ratio")))
-    if row.began_step is not None:
+    if row.began_step is not None and row.slow_steps is None:
         facts.append(ranks["began"].format(row.began_step))
     facts.append(ranks["confidence"][row.confidence])
     first = f"- {who} {ranks['is']}{ranks['classes'][row.slow_class]}{marks['semicolon']}{marks['comma'].join(facts)}"
     evidence = _evidence(row.evidence[:_EVIDENCE], lang)
     return [Safe(first), *([Safe("    " + evidence)] if evidence else [])]
+
+
+def loss_of(row: AccusedRow, lang: Lang) -> str:
+    """Return in which steps an accused rank is slow, if in some only, and what it costs; empty for a hang."""
+    if row.lost_ms_per_step is None or row.of_step_pct is None:
+        return ""
+    texts = words(lang)
+    costs = {"lost": quantity(row.lost_ms_per_step, "ms"), "of_step": quantity(row.of_step_pct, "pct")}
+    costs["job"] = quantity(row.job_pct, "pct")
+    if row.slow_steps is None:
+        return str(texts["ranks"]["costs"].format(**costs))
+    cost = texts["ranks"]["costs_slow"].format(**costs, total=quantity(row.slow_steps.lost_ms, "ms"))
+    return f"{_slow_steps(row.slow_steps, lang)}{texts['marks']['comma']}{cost}"
+
+
+def _slow_steps(found: SlowSteps, lang: Lang) -> str:
+    texts = words(lang)["ranks"]
+    listed = rank_list(found.steps)
+    if len(listed) > _STEPS_LONG:
+        listed = listed[:_STEPS_LONG].rpartition(",")[0] + ", ..."
+    blanks = {"steps": listed, "count": found.count, "period": found.period}
+    growth = quantity(found.growth_pct or 0.0, "pct")
+    return str(texts["slow_steps"][found.shape].format(**blanks, growth=growth))
 
 
 def _evidence(rows: Sequence[EvidenceRow], lang: Lang) -> str:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import polars as pl
 
-from whystall.agent_server.presentation.headlines import headline_of
-from whystall.prompts.quantities import quantity
+from whystall.agent_server.presentation.headlines import headline_of, loss_of
 from whystall.prompts.render import voice, words
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.registry import ArtifactContent, Judgement
@@ -41,7 +40,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
         own=analysis.own,
         waits=wait_matrix(analysis.awaited),
         groups=tuple(Group(_label(one.label, texts["groups"]), one.ranks) for one in analysis.peers),
-        marks=tuple(_mark(row, all_texts) for row in data.accused),
+        marks=tuple(_mark(row, all_texts, lang) for row in data.accused),
         hosts={row["rank"]: clean(row["host"]) for row in ranks},
         timeline=_timeline(analysis),
         places=where.with_columns(_clean("column", "group", "op")) if data.hangs or data.reasons else None,
@@ -80,22 +79,15 @@ def _clean(*columns: str) -> list[pl.Expr]:
     return [pl.col(name).map_elements(clean, return_dtype=pl.String) for name in columns]
 
 
-def _mark(row: AccusedRow, all_texts: dict[str, Any]) -> Mark:
-    return Mark(row.rank, _remark(row, all_texts), -1 if row.began_step is None else row.began_step)
+def _mark(row: AccusedRow, all_texts: dict[str, Any], lang: Literal["en", "zh"]) -> Mark:
+    began = -1 if row.began_step is None else row.began_step
+    return Mark(row.rank, _remark(row, all_texts, lang), began, tuple(row.slow_steps.steps) if row.slow_steps else ())
 
 
-def _remark(row: AccusedRow, all_texts: dict[str, Any]) -> str:
+def _remark(row: AccusedRow, all_texts: dict[str, Any], lang: Literal["en", "zh"]) -> str:
     """Return the accusation of a rank and its cost."""
-    ranks = all_texts["ranks"]
-    kind = str(ranks["classes"][row.slow_class])
-    if row.lost_ms_per_step is None or row.of_step_pct is None:
-        return kind
-    costs = ranks["costs"].format(
-        lost=quantity(row.lost_ms_per_step, "ms"),
-        of_step=quantity(row.of_step_pct, "pct"),
-        job=quantity(row.job_pct, "pct"),
-    )
-    return f"{kind}{all_texts['marks']['semicolon']}{costs}"
+    kind, loss = str(all_texts["ranks"]["classes"][row.slow_class]), loss_of(row, lang)
+    return f"{kind}{all_texts['marks']['semicolon']}{loss}" if loss else kind
 
 
 def _drawing(name: str, title: str, text: str) -> ArtifactContent:

@@ -38,6 +38,8 @@ EXPECTED = {
     "slow_rank",
     "slow_rank_compute",
     "slow_rank_host",
+    "slow_rank_loader",
+    "rank_intermittent",
     "slow_rank_communication",
     "slow_link",
     "slow_replica",

@@ -102,6 +102,8 @@ def test_every_code_of_the_slow_node_check_has_words(lang: str) -> None:
     said = words(lang)["ranks"]
     assert said["verdicts"].keys() == set(get_args(slow_node_data.Verdict))
     assert said["classes"].keys() == set(get_args(slow_node_data.SlowClass))
+    shapes = set(get_args(slow_node_data.SlowSteps.model_fields["shape"].annotation))
+    assert said["shapes"].keys() == said["slow_steps"].keys() == shapes
     assert said["confidence"].keys() == set(get_args(slow_node_data.AccusedRow.model_fields["confidence"].annotation))
     assert said["reasons"].keys() >= set(verdict.REASONS)
     told = re.search(r"`what`: ([\w, \n]+)\.", slow_node_data.EvidenceRow.__doc__ or "")

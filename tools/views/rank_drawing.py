@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from whystall.tools.views.figure import ROUND, Figure, cells_image, colour_bar
@@ -69,6 +70,7 @@ def step_figure(matrix: Matrix, marks: Sequence[Mark], words: Mapping[str, str])
     parts += row_labels(matrix.rows, marks, x, y, cell[1])
     parts += _steps(matrix, x, y + height, cell[0], words)
     parts += row_marks(matrix.rows, marks, x, y, cell, width)
+    parts += _slow_steps(matrix, marks, x, y, cell)
     parts += _begins(matrix, marks, x, y, cell[0], height, words)
     parts += _bars_right(
         matrix.means, x + width + 16, y, cell[1], words["own_mean"], "own", marked=marked_rows(matrix.rows, marks)
@@ -210,6 +212,17 @@ def _steps(matrix: Matrix, x: float, y: float, wide: float, words: Mapping[str, 
 
 
 # --- marks ---------------------------------------------------------------------------------------------------
+
+
+def _slow_steps(matrix: Matrix, marks: Sequence[Mark], x: float, y: float, cell: tuple[float, float]) -> list[str]:
+    """Return a bar below the cells in which a rank was slow, where those are only some."""
+    out = []
+    for row, mark in list(marked_rows(matrix.rows, marks).items())[:MOST_MARKS]:
+        columns = sorted({bisect_right(matrix.columns, step) - 1 for step in mark.slow_steps} - {-1})
+        line = "".join(f"M{x + column * cell[0]:.2f} {y + (row + 1) * cell[1]:.2f}h{cell[0]:.2f}" for column in columns)
+        if line:
+            out.append(f'<path class="slow_steps" d="{line}"><title>{escape(mark.label)}</title></path>')
+    return out
 
 
 def _begins(

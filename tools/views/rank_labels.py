@@ -16,11 +16,13 @@ MOST_MARKS = 64
 
 @dataclass(frozen=True)
 class Mark:
-    """A rank that is accused: its label, and the first slow step (-1: from the start)."""
+    """A rank that is accused: its label, the first slow step (-1: from the start), and its slow steps if those are only
+    some."""
 
     rank: int
     label: str
     began_step: int = -1
+    slow_steps: tuple[int, ...] = ()
 
 
 def row_name(ranks: tuple[int, ...]) -> str:

@@ -95,6 +95,35 @@ def test_all_that_are_accused_are_in_the_case() -> None:
     assert found.culprit.rank == 1, "the dearest"
 
 
+@pytest.mark.parametrize(
+    ("fault", "steps"),
+    [
+        (Fault("compute", (1,), ms=25, period=5), 60),
+        (Fault("gap", (1,), ms=40, until=3), 200),
+        (Fault("loader", (1,), ms=25, since=20, until=40), 120),
+    ],
+)
+def test_a_rank_that_is_slow_in_some_steps_is_neither_healthy_nor_slow_throughout(fault: Fault, steps: int) -> None:
+    found = diagnose(job(fault, steps=steps, layers=1))
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "rank_intermittent")
+    assert "one_source" in found.missing
+    assert found.victim is not None
+    assert (found.victim.type, found.victim.rank) == ("rank", 1)
+    (seen,) = (f for f in found.findings if f.id in found.chain)
+    assert (seen.kind, seen.window_pct) == ("rank.intermittent", found.victim.lost_pct)
+    drafted = tickets.draft(found, CAUSES, "2025-01-01T00:00:00Z").model_copy(update={"id": "1"})
+    for lang, title in (("en", "in some steps only"), ("zh", "只在部分步")):
+        assert title in diagnosis_text(found, CAUSES, lang)  # type: ignore[arg-type]
+        assert title in ticket_markdown(drafted, lang, CAUSES)  # type: ignore[arg-type]
+
+
+def test_a_single_event_in_few_steps_is_inconclusive() -> None:
+    found = diagnose(job(Fault("gap", (1,), ms=40, until=3), steps=20, layers=1))
+    assert (found.verdict, found.cause, found.victim) == (Verdict.INCONCLUSIVE, None, None)
+    assert "few_slow_steps" in found.missing
+    assert "too few steps to tell a fault from chance" in diagnosis_text(found, CAUSES, "en")
+
+
 def test_an_even_job_is_healthy() -> None:
     found = diagnose(job(ranks=8, steps=30))
     assert (found.verdict, found.cause, found.victim and found.victim.type) == (Verdict.HEALTHY, None, "job")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rank_jobs import Fault, Plan, simulate
 
@@ -59,10 +59,11 @@ def plans(draw: st.DrawFn, *, faulty: bool = True) -> Plan:
         factor=st.just(4.0),
         since=st.sampled_from((0, 0, 6)),
         every=st.sampled_from((0, 0, 3)),
+        period=st.sampled_from((1, 1, 4)),
     )
     return Plan(
         ranks=ranks,
-        steps=draw(st.integers(3, 16)),
+        steps=draw(st.sampled_from((3, 5, 8, 12, 16, 24))),
         seed=draw(st.integers(0, 10_000)),
         device=draw(st.booleans()),
         jitter=draw(st.sampled_from((0.02, 0.1, 0.4))),
@@ -84,6 +85,7 @@ def random_jobs(examples: int) -> Any:
 
 @random_jobs(40)
 @given(plans())
+@example(Plan(ranks=4, steps=24, faults=(Fault("compute", (1,), ms=30, period=4),)))
 def test_the_numbers_of_slow_node_check_agree(plan: Plan) -> None:
     recording = simulate(plan).recording
     result = judged(slow_node_check.TOOL, recording, slow_node_check.Params(top=200), "en")
@@ -131,6 +133,14 @@ def check_findings(findings: Any, data: Data) -> None:
         evidence = {one.what: one for one in row.evidence}
         if finding.kind == "rank.late":
             assert (seen["lost_ms"], seen["votes"], seen["steps"]) == (row.lost_ms_per_step, row.votes, row.steps)
+        if finding.kind == "rank.intermittent":
+            slow = row.slow_steps
+            assert slow is not None
+            assert (seen["lost_ms"], seen["total_ms"]) == (row.lost_ms_per_step, slow.lost_ms)
+            assert seen["total_ms"] == pytest.approx(seen["lost_ms"] * seen["slow_steps"])
+            assert (seen["slow_steps"], seen["steps"]) == (slow.count, row.steps) == (row.votes, data.steps)
+            assert (seen["first_step"], seen["last_step"]) == (slow.steps[0], slow.steps[-1])
+            assert seen.get("period_steps") == slow.period
         if "own_ms" in seen:
             assert (seen["own_ms"], seen["peers_ms"]) == (evidence["own_time"].mine, evidence["own_time"].peers)
             assert seen["excess_ms"] == pytest.approx(seen["own_ms"] - seen["peers_ms"])
@@ -138,7 +148,11 @@ def check_findings(findings: Any, data: Data) -> None:
         if finding.kind == "replica.slow":
             assert seen["p50_ms"] == replicas[row.rank].p50_ms
     for row in data.accused:
-        if row.began_step is None and row.lost_ms_per_step is not None and not data.replicas:
+        if row.slow_steps is not None:
+            assert row.lost_ms_per_step is not None
+            whole = sum(one.step_ms for one in data.ranks if one.rank == row.rank) * data.steps
+            assert row.slow_steps.lost_ms == pytest.approx(whole * row.job_pct / 100, rel=1e-3)
+        elif row.began_step is None and row.lost_ms_per_step is not None and not data.replicas:
             assert row.of_step_pct == pytest.approx(100 * row.lost_ms_per_step / (data.step_ms or 1))
 
 
@@ -168,6 +182,10 @@ def check_page(page: str, data: Data) -> None:
     for accused in data.accused:
         if accused.lost_ms_per_step is not None:
             assert quantity(accused.lost_ms_per_step, "ms") in html.unescape(page)
+        if accused.slow_steps is not None:
+            assert quantity(accused.slow_steps.lost_ms, "ms") in html.unescape(page)
+            (line,) = re.findall(r'<path class="slow_steps" d="([^"]*)"', page) if len(data.accused) == 1 else [None]
+            assert line is None or line.count("M") == accused.slow_steps.count
 
 
 def any_wait(data: Data) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -58,6 +59,18 @@ def test_the_page_and_the_drawings_come_with_the_answer(lang: str) -> None:
         assert title in svg
         assert svg.count('class="row accused"') == 1
         ElementTree.fromstring(svg)
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_the_slow_steps_of_a_rank_are_marked(lang: str) -> None:
+    often = Plan(ranks=4, steps=40, layers=1, faults=(Fault("compute", (2,), ms=25, period=5),))
+    (_, _, page), (_, _, steps), (_, _, waits) = artifacts(simulate(often).recording, lang)
+    assert words(lang)["ranks"]["verdicts"]["intermittent"] in page
+    assert "0, 5, 10, 15, 20, 25, 30, 35" in page
+    for text in (page, steps):
+        (line,) = re.findall(r'<path class="slow_steps" d="([^"]*)"', text)
+        assert line.count("M") == 8
+    assert "slow_steps" not in re.sub(r"<style>.*?</style>", "", waits, flags=re.DOTALL)
 
 
 def test_a_sound_job_has_a_page_without_accused() -> None:
