@@ -7,6 +7,7 @@ group to group and from step to step as they do in a real job. `Simulated.truth`
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_right
 from collections import deque
@@ -29,7 +30,7 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 _CLASSES = {
     "compute": "compute_slow",
     "gap": "host_slow",
-    "loader": "host_slow",
+    "loader": "loader_slow",
     "link": "communication_slow",
     "transfer": "communication_slow",
 }
@@ -42,7 +43,7 @@ class Fault:
     `kind`: ``compute`` (its operators take `ms` longer per step, all together), ``gap`` (its host dispatches late),
     ``loader`` (its data come late), ``transfer`` (operations of exactly these ranks take `factor` times as long),
     ``link`` (so do all operations in which any of them takes part). `every`: one of `ranks` after the other, for so
-    many steps each.
+    many steps each. `period`: only in every so manyth step from `since` on. `growth_ms`: so much more with every step.
     """
 
     kind: Literal["compute", "gap", "loader", "transfer", "link"]
@@ -52,10 +53,12 @@ class Fault:
     since: int = 0
     until: int = 1 << 30
     every: int = 0
+    period: int = 1
+    growth_ms: float = 0.0
 
     def hits(self, rank: int, step: int) -> bool:
         """Whether it is `rank`'s turn in `step`."""
-        if rank not in self.ranks or not self.since <= step < self.until:
+        if rank not in self.ranks or not self.since <= step < self.until or (step - self.since) % self.period:
             return False
         return not self.every or self.ranks[step // self.every % len(self.ranks)] == rank
 
@@ -82,6 +85,17 @@ class Plan:
     gap_ms: float = 0.4
     transfer_ms: float = 1.0
     jitter: float = 0.02
+    # of a whole step of a rank; how much of it is as in the step before (a busy neighbour stays for a while)
+    step_jitter: float = 0.0
+    spells: float = 0.0
+    # share of steps in which a rank stalls, at least how long (heavy-tailed), and for how many steps on end
+    stalls: float = 0.0
+    stall_ms: float = 10.0
+    stall_steps: int = 1
+    # steps in which all ranks compute longer, by this factor: the first ones, and every so manyth
+    warm_up: int = 0
+    shared_every: int = 0
+    shared_factor: float = 3.0
     end_jitter_us: float = 8.0
     equal_bytes: bool = False
     stage_factor: Mapping[int, float] = field(default_factory=dict)
@@ -177,6 +191,8 @@ class _Run:
         self._queues: dict[tuple[int, str], deque[_Op]] = {}
         self._left: dict[tuple[int, str], float] = {}
         self._counts: dict[tuple[int, str], int] = {}
+        self._pace = [0.0] * plan.ranks
+        self._stalled = [0] * plan.ranks
         self._make_groups()
 
     def _make_groups(self) -> None:
@@ -216,7 +232,9 @@ class _Run:
         yield ("load", self._noisy(plan.loader_ms) + self._extra("loader", rank, step))
         gap = self._extra("gap", rank, step)
         pieces = plan.layers * (plan.microbatches if plan.stages > 1 else 1)
-        unit = plan.compute_ms * plan.stage_factor.get(stage, 1.0) / pieces / 3.2
+        pace = self._factor(rank, step)
+        unit = plan.compute_ms * plan.stage_factor.get(stage, 1.0) / pieces / 3.2 * pace
+        yield from self._stall(rank)
         extra = self._extra("compute", rank, step) / pieces / 2
         idle = (plan.gap_ms + gap) / pieces / 2
         block = plan.tensor * plan.replicas
@@ -248,7 +266,7 @@ class _Run:
         yield ("join",)
         if plan.world_reduce:
             yield ("all", "default_pg", 8, True)
-        yield ("work", "optimizer", self._noisy(plan.compute_ms * 0.2 / 3.2))
+        yield ("work", "optimizer", self._noisy(plan.compute_ms * 0.2 / 3.2 * pace))
         yield ("end",)
 
     def _name(self, phase: str, layer: int, stage: int) -> str:
@@ -262,7 +280,30 @@ class _Run:
         return ms * self.random.lognormvariate(0, self.plan.jitter)
 
     def _extra(self, kind: str, rank: int, step: int) -> float:
-        return sum(self._noisy(fault.ms) for fault in self.plan.faults if fault.kind == kind and fault.hits(rank, step))
+        return sum(
+            self._noisy(fault.ms + fault.growth_ms * (step - fault.since))
+            for fault in self.plan.faults
+            if fault.kind == kind and fault.hits(rank, step)
+        )
+
+    def _factor(self, rank: int, step: int) -> float:
+        plan = self.plan
+        if not (plan.step_jitter or plan.warm_up or plan.shared_every):
+            return 1.0
+        fresh = math.sqrt(1 - plan.spells**2) * self.random.gauss(0, 1)
+        self._pace[rank] = plan.spells * self._pace[rank] + fresh
+        shared = step < plan.warm_up or bool(plan.shared_every and step % plan.shared_every == 0)
+        return math.exp(plan.step_jitter * self._pace[rank]) * (plan.shared_factor if shared else 1.0)
+
+    def _stall(self, rank: int) -> Iterable[Item]:
+        plan = self.plan
+        if not plan.stalls:
+            return
+        if not self._stalled[rank] and self.random.random() < plan.stalls:
+            self._stalled[rank] = plan.stall_steps
+        if self._stalled[rank]:
+            self._stalled[rank] -= 1
+            yield ("work", "attention_forward", plan.stall_ms * min(20.0, self.random.paretovariate(1.5)))
 
     def execute(self) -> None:
         programs = [self._items(rank) for rank in range(self.plan.ranks)]

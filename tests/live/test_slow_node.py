@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import warm_command
-from ranks_table import VARIANTS, score
+from ranks_table import AT_TIMES, VARIANTS, score
 from running import Running
 
 RANKS = 4
@@ -82,6 +82,22 @@ def test_each_fault_is_named_by_verdict_ranks_and_class(jobs: Jobs, variant: str
         assert result["data"]["accused"] == []
         return
     assert found.right, f"{found}\n{json.dumps(result['data'], indent=1)}"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", AT_TIMES)
+def test_a_fault_in_some_steps_is_named_with_its_rank_and_steps(tmp_path: Path, variant: str) -> None:
+    """Nine of ten seeds are asked for by the benchmark; here one."""
+    with Running("ranks_job.py", "--out", tmp_path, "--ranks", RANKS, "--seed", SEED, variant) as program:
+        program.wait(300)
+    jobs = Jobs(tmp_path, tmp_path / "home")
+    result = jobs.check(variant)
+    assert score(variant, jobs.truth(variant), result).right, json.dumps(result["data"], indent=1)
+    slow = result["data"]["accused"][0]["slow_steps"]
+    strengths = [AT_TIMES[variant].strength(step) for step in range(AT_TIMES[variant].steps)]
+    # the profiler counts its warm-up steps too; a step beside them may be slow by chance
+    due = {4 + step for step, strength in enumerate(strengths) if strength}
+    assert len(set(slow["steps"]) - due) <= len(due) // 10
 
 
 def test_the_loader_is_as_slow_as_the_rank_itself_says(jobs: Jobs) -> None:

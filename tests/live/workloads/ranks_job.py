@@ -34,14 +34,13 @@ import torch._dynamo  # what an optimizer loads when the first is made: a second
 import torch.distributed as dist
 from cgroups import Cgroup
 from ranks_net import INTERFACE, Network
-from ranks_table import VARIANTS, Layout
+from ranks_table import ALL, Layout
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader
 from workload import Workload
 
 WARM_UP = 4
-STEPS = 24
 READ_S = 0.008
 # Of four ranks: what a step takes, about, and what a fault adds. More ranks share the CPUs: both grow with them.
 STEP_MS = 20.0
@@ -63,7 +62,7 @@ class Job:
 
     def __init__(self, name: str, world: int, seed: int, directory: Path, extra_count: int) -> None:
         self.name, self._world, self._seed, self._directory = name, world, seed, directory
-        self._variant = VARIANTS[name]
+        self._variant = ALL[name]
         self._extra_count = extra_count
         self._slow = self._variant.slow_ranks(world, seed)
         self._turns = random.Random(seed).sample(range(world), world)
@@ -152,14 +151,14 @@ class Job:
         partial = self._directory / f"rank{rank}.json.gz"  # nobody sees half a trace among the others
         profiler = profile(
             activities=[ProfilerActivity.CPU],
-            schedule=schedule(wait=0, warmup=WARM_UP, active=STEPS, repeat=1),
+            schedule=schedule(wait=0, warmup=WARM_UP, active=self._variant.steps, repeat=1),
             on_trace_ready=lambda ready: ready.export_chrome_trace(str(partial)),
             record_shapes=True,
         )
         step = -WARM_UP
         dist.barrier()
         with profiler:
-            while step < STEPS:
+            while step < self._variant.steps:
                 self._step(step, rank, batches, model, log, matrix)
                 profiler.step()
                 step += 1
@@ -187,11 +186,12 @@ class Job:
         if late and variant.workers:
             # they read side by side and while the step runs: late is only what exceeds it
             read_s = (STEP_MS + FAULT_MS) * self._world / 4 / 1e3 * variant.workers
-        elif late:
-            read_s += FAULT_MS * self._world / 4 / 1e3
-        count = sys.maxsize if self._linger else WARM_UP + STEPS
+        late_s = FAULT_MS * self._world / 4 / 1e3 if late and not variant.workers else 0.0
+        steps = range(-WARM_UP, variant.steps)
+        times_s = [read_s + late_s * variant.strength(step) for step in steps]
+        count = sys.maxsize if self._linger else len(steps)
         loader = DataLoader(
-            ranks_work.Samples(count, variant.rows, read_s),
+            ranks_work.Samples(count, variant.rows, times_s),
             batch_size=None,
             num_workers=variant.workers,
             multiprocessing_context="fork" if variant.workers else None,
@@ -209,13 +209,16 @@ class Job:
     ) -> None:
         fault = self._variant.fault
         turn = fault == "moving" and self._turns[step // MOVES_EVERY % self._world] == rank
-        more = turn or (fault == "compute" and rank in self._slow)
+        strength = self._variant.strength(step) if fault == "compute" and rank in self._slow else float(turn)
+        if self._variant.shape == "drift":
+            strength *= STEP_MS / FAULT_MS / 100
+        more = round(self._extra_count * strength)
         with log.timed("step"):
             with log.timed("load"):
                 batch = next(batches)
             if more:
                 with log.timed("extra"):
-                    ranks_work.extra(matrix, self._extra_count)
+                    ranks_work.extra(matrix, more)
             model.step(batch)
         log.step(step)
 
@@ -223,7 +226,7 @@ class Job:
 def main() -> None:
     """Run the variants one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("variants", nargs="+", choices=VARIANTS, metavar="VARIANT")
+    parser.add_argument("variants", nargs="+", choices=ALL, metavar="VARIANT")
     parser.add_argument("--out", required=True)
     parser.add_argument("--ranks", type=int, default=4, help="an even number, at least 4")
     parser.add_argument("--seed", type=int, default=1)

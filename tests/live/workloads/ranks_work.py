@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -44,9 +44,9 @@ class Log:
 
 
 class Samples(Dataset[Tensor]):
-    """Batches that take `read_s` to read, as from a storage that answers late."""
+    """Batches that take `read_s` each to read, as from a storage that answers late; the last time ever after."""
 
-    def __init__(self, count: int, rows: int, read_s: float) -> None:
+    def __init__(self, count: int, rows: int, read_s: Sequence[float]) -> None:
         self._count, self._rows, self._read_s = count, rows, read_s
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Samples(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         if index >= self._count:
             raise IndexError(index)
-        time.sleep(self._read_s)
+        time.sleep(self._read_s[min(index, len(self._read_s) - 1)])
         return torch.full((self._rows, WIDTH), 1.0 / (index + 1))
 
 
