@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.diagnosis.params import DiagnoseParams
-from whystall.agent_server.integrations.job_lookup.find import find
-from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
+from whystall.agent_server.job_lookup.find import find
+from whystall.agent_server.job_lookup.models import Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.task_runner import PASSES
 from whystall.knowledge_base.ticket_models import LIVE, Ticket

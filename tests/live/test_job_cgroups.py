@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from chat_jobs import job
 
-from whystall.agent_server.integrations.job_lookup import inventory
-from whystall.agent_server.integrations.job_lookup.models import Wanted
-from whystall.agent_server.integrations.job_lookup.resolve import resolve
+from whystall.agent_server.job_lookup import inventory
+from whystall.agent_server.job_lookup.models import Wanted
+from whystall.agent_server.job_lookup.resolve import resolve
 
 # A hierarchy of v1, else the unified one.
 ROOTS = [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]

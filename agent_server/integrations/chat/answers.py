@@ -15,8 +15,8 @@ from whystall.agent_server.integrations.chat import message_texts as texts
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.chat.times import when
-from whystall.agent_server.integrations.job_lookup.models import Job, Missed, Resolution
 from whystall.agent_server.integrations.messages import Outgoing
+from whystall.agent_server.job_lookup.models import Job, Missed, Resolution
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.on_call import OnCall, on_call, shifts

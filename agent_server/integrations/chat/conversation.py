@@ -23,9 +23,9 @@ from whystall.agent_server.integrations.chat.intents import Intent, parts_of, su
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.turn import Act, Turn
-from whystall.agent_server.integrations.job_lookup.find import choose_rank, find, running_jobs
-from whystall.agent_server.integrations.job_lookup.models import LISTED, Resolution, Wanted
 from whystall.agent_server.integrations.messages import Incoming, Outgoing
+from whystall.agent_server.job_lookup.find import choose_rank, find, running_jobs
+from whystall.agent_server.job_lookup.models import LISTED, Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.task_handler import RetryLater

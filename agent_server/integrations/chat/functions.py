@@ -18,9 +18,9 @@ from whystall.agent_server.integrations.chat.grounding import mentioned
 from whystall.agent_server.integrations.chat.intents import Intent, wanted_of
 from whystall.agent_server.integrations.chat.message_texts import line_title, ticket_title, tickets_message
 from whystall.agent_server.integrations.chat.times import when
-from whystall.agent_server.integrations.job_lookup.find import find, running_jobs
-from whystall.agent_server.integrations.job_lookup.models import LISTED, Job, Resolution, Wanted
 from whystall.agent_server.integrations.messages import Outgoing
+from whystall.agent_server.job_lookup.find import find, running_jobs
+from whystall.agent_server.job_lookup.models import LISTED, Job, Resolution, Wanted
 from whystall.agent_server.llm.wire import Function, ToolCall
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from whystall.agent_server.integrations.job_lookup.models import Wanted
-from whystall.agent_server.integrations.job_lookup.search_terms import may_be_name, search_terms
+from whystall.agent_server.job_lookup.models import Wanted
+from whystall.agent_server.job_lookup.search_terms import may_be_name, search_terms
 from whystall.prompts.intents import IntentRules, intent_rules
 
 LIMIT = 1000

@@ -20,10 +20,10 @@ from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.message_texts import outgoing, verdict_message
 from whystall.agent_server.integrations.chat.sending import queue
-from whystall.agent_server.integrations.job_lookup import inventory
-from whystall.agent_server.integrations.job_lookup.models import Resolution
 from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.integrations.pictures.store import Pictures
+from whystall.agent_server.job_lookup import inventory
+from whystall.agent_server.job_lookup.models import Resolution
 from whystall.agent_server.journal.observation_requests import Listener, ObservationRequest, ObservationRequests
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from whystall.agent_server.integrations.chat.answers import found_message
-from whystall.agent_server.integrations.job_lookup.find import find
-from whystall.agent_server.integrations.job_lookup.models import Resolution, Wanted
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import Answer, Entry
+from whystall.agent_server.job_lookup.find import find
+from whystall.agent_server.job_lookup.models import Resolution, Wanted
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.params import Params
 

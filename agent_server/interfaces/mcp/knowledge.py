@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.app import App
-from whystall.agent_server.integrations.job_lookup.models import Resolution
 from whystall.agent_server.interfaces.incident_lookup import Hits, SimilarParams, search, similar
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.job_lookup.models import Resolution
 from whystall.agent_server.presentation import results as words
 from whystall.agent_server.presentation.cards import card_text
 from whystall.knowledge_base.models import Incident, Lang, Record

@@ -16,7 +16,7 @@ import pytest
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
-from whystall.agent_server.integrations.job_lookup.models import Job, Resolution, Wanted
+from whystall.agent_server.job_lookup.models import Job, Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.sections.server import TriageSettings
 from whystall.agent_server.stores import Stores

@@ -8,11 +8,11 @@ import typer
 
 from whystall.agent_server.integrations.chat import answers
 from whystall.agent_server.integrations.chat.message_texts import tried
-from whystall.agent_server.integrations.job_lookup.find import find, running_jobs
-from whystall.agent_server.integrations.job_lookup.models import LISTED, Wanted
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.interfaces.signals import signals
+from whystall.agent_server.job_lookup.find import find, running_jobs
+from whystall.agent_server.job_lookup.models import LISTED, Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:

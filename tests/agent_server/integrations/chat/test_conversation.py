@@ -10,7 +10,7 @@ import pytest
 from chat_jobs import job, named
 
 from whystall.agent_server.integrations.chat import conversation, investigations
-from whystall.agent_server.integrations.job_lookup.models import Resolution
+from whystall.agent_server.job_lookup.models import Resolution
 from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whystall.agent_server.integrations.chat.intents import LIMIT, Intent, understand, wanted_of
-from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
+from whystall.agent_server.job_lookup.search_terms import search_terms
 from whystall.knowledge_base.data import read_yaml
 from whystall.prompts.intents import intent_rules
 

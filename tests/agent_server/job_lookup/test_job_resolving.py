@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.integrations.job_lookup import addresses
-from whystall.agent_server.integrations.job_lookup import find as finding
-from whystall.agent_server.integrations.job_lookup.grouping import jobs
-from whystall.agent_server.integrations.job_lookup.models import (
+from whystall.agent_server.job_lookup import addresses
+from whystall.agent_server.job_lookup import find as finding
+from whystall.agent_server.job_lookup.grouping import jobs
+from whystall.agent_server.job_lookup.models import (
     Grouped,
     Identity,
     Inventory,
@@ -17,9 +17,9 @@ from whystall.agent_server.integrations.job_lookup.models import (
     Resolution,
     Wanted,
 )
-from whystall.agent_server.integrations.job_lookup.resolve import resolve
-from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
-from whystall.agent_server.integrations.job_lookup.stalled import State, most_stalled
+from whystall.agent_server.job_lookup.resolve import resolve
+from whystall.agent_server.job_lookup.search_terms import search_terms
+from whystall.agent_server.job_lookup.stalled import State, most_stalled
 
 CONTAINER = "3f4a" * 16
 UID = "0f2d5f7c-8c56-4d0b-9a4b-1b2c3d4e5f60"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from whystall.agent_server.integrations.job_lookup.cmdline import LAUNCHERS
-from whystall.agent_server.integrations.job_lookup.models import Inventory, Job, Kind, Process, Rank
+from whystall.agent_server.job_lookup.cmdline import LAUNCHERS
+from whystall.agent_server.job_lookup.models import Inventory, Job, Kind, Process, Rank
 
 _PIDS = 1000
 _RANKS = 1024

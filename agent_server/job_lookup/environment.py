@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from whystall.agent_server.integrations.job_lookup.models import Identity
+from whystall.agent_server.job_lookup.models import Identity
 from whystall.tools.contract.text import clean
 
 LIMIT = 256 << 10

@@ -6,12 +6,12 @@ import time
 
 import anyio
 
-from whystall.agent_server.integrations.job_lookup import inventory
-from whystall.agent_server.integrations.job_lookup.cmdline import LAUNCHERS
-from whystall.agent_server.integrations.job_lookup.grouping import jobs
-from whystall.agent_server.integrations.job_lookup.models import Inventory, Job, Resolution, Wanted
-from whystall.agent_server.integrations.job_lookup.resolve import resolve
-from whystall.agent_server.integrations.job_lookup.stalled import State, most_stalled, sampled
+from whystall.agent_server.job_lookup import inventory
+from whystall.agent_server.job_lookup.cmdline import LAUNCHERS
+from whystall.agent_server.job_lookup.grouping import jobs
+from whystall.agent_server.job_lookup.models import Inventory, Job, Resolution, Wanted
+from whystall.agent_server.job_lookup.resolve import resolve
+from whystall.agent_server.job_lookup.stalled import State, most_stalled, sampled
 
 LOOK_S = 0.5
 _SAMPLES = 10

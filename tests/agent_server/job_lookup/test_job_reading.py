@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from whystall.agent_server.integrations.job_lookup import cmdline, environment, inventory
-from whystall.agent_server.integrations.job_lookup.models import Identity
+from whystall.agent_server.job_lookup import cmdline, environment, inventory
+from whystall.agent_server.job_lookup.models import Identity
 
 ID = "3f4a" * 16
 OTHER = "0b1c" * 16
@@ -147,7 +147,7 @@ def test_processes_that_may_not_be_read_or_vanish_are_told(tmp_path: Path) -> No
 @pytest.mark.skipif(os.geteuid() != 0, reason="root reads everything; another user does not need to be made")
 def test_an_environment_of_another_user_is_counted() -> None:
     code = (
-        "import os, sys; from whystall.agent_server.integrations.job_lookup import inventory;"
+        "import os, sys; from whystall.agent_server.job_lookup import inventory;"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); seen = inventory.read();"
         "print(seen.missed.denied, any(p.pid == int(sys.argv[1]) for p in seen.processes))"
     )

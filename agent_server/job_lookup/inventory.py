@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from whystall.agent_server.integrations.job_lookup import addresses, cmdline, environment
-from whystall.agent_server.integrations.job_lookup.models import Identity, Inventory, Missed, Process
+from whystall.agent_server.job_lookup import addresses, cmdline, environment
+from whystall.agent_server.job_lookup.models import Identity, Inventory, Missed, Process
 from whystall.tools.collect.proc_parse import NS, PidStat, pid_stat, ticks_ns
 from whystall.tools.contract.text import clean_path
 from whystall.tools.node import cgroups

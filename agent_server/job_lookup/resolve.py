@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from whystall.agent_server.integrations.job_lookup.grouping import job_of, keys_of, names_of
-from whystall.agent_server.integrations.job_lookup.models import LISTED, Inventory, Job, Process, Resolution, Wanted
-from whystall.agent_server.integrations.job_lookup.search_terms import SearchTerms, search_terms
+from whystall.agent_server.job_lookup.grouping import job_of, keys_of, names_of
+from whystall.agent_server.job_lookup.models import LISTED, Inventory, Job, Process, Resolution, Wanted
+from whystall.agent_server.job_lookup.search_terms import SearchTerms, search_terms
 from whystall.knowledge_base.faults import generic_program
 
 # How well a name matches: a name of the job, a part of one, a word of its command line.

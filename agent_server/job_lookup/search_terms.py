@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from whystall.agent_server.integrations.job_lookup.models import Wanted
+from whystall.agent_server.job_lookup.models import Wanted
 from whystall.knowledge_base.lexicon import plain_word
 from whystall.tools.contract.text import clean
 
