@@ -19,7 +19,7 @@ from whystall.prompts.escape import Safe, printable, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, words
 from whystall.tools.contract.result import ToolResult
-from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 if TYPE_CHECKING:
     from whystall.tools.host.page_cache.data import Data as PageCache

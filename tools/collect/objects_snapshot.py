@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from whystall.tools.collect.objects_ends import Holder, Holders
 from whystall.tools.collect.objects_file_locks import FileLock, concerning, file_locks, same_lock
@@ -128,6 +128,8 @@ class Snapshot:
             for held in found.locks:
                 for word in held.lock.words:
                     self._rows.keep("interpreters", (self._at, pid, version, word, held.holder_tid))
+            for group in found.groups:
+                self._rows.keep("process_groups", (self._at, pid, *astuple(group)))
         self._rows.cut("threads", left)
 
     def _notice_fifos(self) -> None:

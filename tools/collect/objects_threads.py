@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from whystall.bpf import layout, syscalls
+from whystall.bpf.process_groups import ProcessGroup, process_groups
 from whystall.bpf.python_stacks import HeldLock, PythonThreads
 from whystall.bpf.python_walk import Memory
 from whystall.tools.collect import proc_parse as parse
@@ -54,10 +56,12 @@ class ThreadInfo:
 
 @dataclass
 class Process:
-    """The threads of a process, and its interpreter locks. `left`: threads that were not read."""
+    """The threads of a process, its interpreter locks, and its process groups of torch.distributed. `left`: threads
+    that were not read."""
 
     threads: list[ThreadInfo]
     locks: list[HeldLock]
+    groups: list[ProcessGroup] = field(default_factory=list)
     left: int = 0
 
 
@@ -98,6 +102,9 @@ class ThreadReader:
                     found.threads.append(thread)
             if python is not None:
                 _name_owners(python, found.threads, over)
+            if memory is not None:
+                with suppress(OSError):  # it ends
+                    found.groups = process_groups(pid, memory, [thread.tid for thread in found.threads])
         finally:
             if memory is not None:
                 memory.close()

@@ -42,7 +42,7 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
     Privacy.FILESYSTEM: "fstype",
     Privacy.PATH: "path cgroup limit_cgroup directory proc.cpu_weights.group",
-    Privacy.GROUP: ("group description ranks.groups.name ranks_before.groups.name"),
+    Privacy.GROUP: "group description ranks.groups.name ranks_before.groups.name objects.process_groups.name",
     Privacy.CODE: (
         "frames samples.frames.name samples.frames.file samples_before.frames.name samples_before.frames.file"
     ),

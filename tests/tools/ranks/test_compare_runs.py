@@ -19,9 +19,9 @@ from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.ranks.compare_runs.tables import REASONS, CompareData
 from whystall.tools.ranks.compare_runs.tool import Params, judge
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.traces.gather import gather, with_before
 from whystall.tools.recording.store import Recording
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 BEFORE = Plan(ranks=4, steps=20, seed=1)
 AFTER = replace(BEFORE, seed=2)

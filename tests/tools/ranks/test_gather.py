@@ -14,11 +14,11 @@ from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files import input as packed_input
 from whystall.tools.ranks.job import job_of
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.traces import gather as module
 from whystall.tools.ranks.traces.gather import gather, with_before
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 HOUR_US = 3.6e9
 

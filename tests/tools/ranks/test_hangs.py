@@ -21,8 +21,8 @@ from whystall.tools.ranks.hangs.find import (
     hangs,
 )
 from whystall.tools.ranks.job import job_of
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.traces.gather import gather
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "flight_recorder"
 SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "flight_recorder"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from ranks_table import VARIANTS, score
 
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params
 from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.judging import judge
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ranks"
 

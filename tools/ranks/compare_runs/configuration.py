@@ -6,7 +6,7 @@ import polars as pl
 
 from whystall.tools.ranks.compare_runs.tables import CheckRow, Effect
 from whystall.tools.ranks.job import Job
-from whystall.tools.ranks.rank_list import rank_list
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 OTHERS = "(others)"
 _REFUSED, _LIMITED = 0.5, 0.95

@@ -16,9 +16,9 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.contract.text import clean
 from whystall.tools.ranks.compare_runs.parts import OWN, Steps, by_rank, mean_ms, slack_ms
 from whystall.tools.ranks.compare_runs.tables import CollectiveRow, CompareData, OperatorRow, PartRow
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.statistics.probability import corrected
 from whystall.tools.ranks.statistics.two_samples import rank_test
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 ALPHA = 0.01
 """Significance level: a difference that chance makes in more than one of a hundred comparisons is ignored."""

@@ -10,10 +10,10 @@ import polars as pl
 from whystall.tools.ranks.compare_runs.configuration import OTHERS
 from whystall.tools.ranks.compare_runs.tables import CollectiveRow, OperatorRow
 from whystall.tools.ranks.job import Job
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.statistics.probability import corrected, median
 from whystall.tools.ranks.statistics.two_samples import rank_test
 from whystall.tools.stacks.alignment import Aligned, align, renaming
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 REST = "rest"
 _HIDDEN = 0.1

@@ -19,10 +19,10 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.ranks.hangs.mismatches import Mismatch, mismatches
 from whystall.tools.ranks.hangs.progress import Progress, progress_of
 from whystall.tools.ranks.hangs.tables import HangRow
-from whystall.tools.ranks.hangs.wait_graph import roots_and_cycles
 from whystall.tools.ranks.job import Job
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.timeline.collectives import SYNCHRONISING
+from whystall.tools.timeline.rank_data.rank_list import rank_list
+from whystall.tools.timeline.rank_data.wait_graph import roots_and_cycles
 
 ALL_ENTERED = "all_entered"
 """Operations are open that all their ranks entered: the transfer or a device stopped."""

@@ -13,12 +13,12 @@ import polars as pl
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
 from whystall.tools.contract.text import clean
 from whystall.tools.ranks.job import Job
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.intermittent import Intermittent
 from whystall.tools.ranks.slow_node_check.links import Transfers
 from whystall.tools.ranks.slow_node_check.stages import SlowStage
 from whystall.tools.ranks.slow_node_check.verdict import Accused, Floors, Outcome
 from whystall.tools.ranks.slow_node_check.votes import Turns
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 # A part that takes longer by less than this share of the smallest floor counts as equal to the peers'.
 _AS_PEERS = 0.3

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whystall.tools.contract.text import clean
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, EvidenceRow, LinkRow, RankRow, ReplicaRow, SlowSteps
 from whystall.tools.ranks.slow_node_check.verdict import Accused, Outcome
 from whystall.tools.ranks.slow_node_check.votes import last_ranks
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 if TYPE_CHECKING:
     from whystall.tools.ranks.analysis.analyse import JobAnalysis

@@ -11,7 +11,6 @@ from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
 from whystall.tools.ranks.hangs.find import Hangs, hangs
 from whystall.tools.ranks.job import Job, job_of
 from whystall.tools.ranks.params import Directory, RankParams
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.slow_node_check.findings import Findings
 from whystall.tools.ranks.slow_node_check.next_call import next_calls
 from whystall.tools.ranks.slow_node_check.rows import accused_row, hang_rows, link_rows, rank_rows, replica_rows
@@ -19,6 +18,7 @@ from whystall.tools.ranks.slow_node_check.tables import Data, Verdict
 from whystall.tools.ranks.slow_node_check.verdict import Floors, Outcome, decide
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 # What to put around the body of the training loop, by format; a profiler with a schedule does so itself.
 _MARKS = {

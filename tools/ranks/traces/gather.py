@@ -18,7 +18,6 @@ import polars as pl
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.ranks.traces.dask_cluster import on_cluster
 from whystall.tools.ranks.traces.one_job import of_one_job
 from whystall.tools.ranks.traces.read import Trace, Unread, read, traces_at, unread
@@ -27,6 +26,7 @@ from whystall.tools.ranks.traces.workers import in_processes, processors
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 from whystall.tools.timeline.rank_data.summary import Summary
 from whystall.tools.timeline.rank_data.tables import TABLES
 from whystall.tools.timeline.recorded import UNKNOWN_START

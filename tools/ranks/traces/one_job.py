@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.ranks.rank_list import rank_list
 from whystall.tools.timeline.nccl.flight_recorder import LONGEST_TIMEOUT_NS
 from whystall.tools.timeline.profile_reading.groups import RANK_LIMIT
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 from whystall.tools.timeline.rank_data.summary import Summary, joined
 
 _NAMED = 4
