@@ -209,6 +209,7 @@ def _parsed(path: str, backends: tuple[Backend, ...]) -> _Library | None:
     """Read the classes of an ELF file, by its hash table; None if it is unreadable or broken."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
+    from elftools.elf.hash import GNUHashSection
 
     try:
         with open(open_regular(path), "rb") as stream:
@@ -216,7 +217,9 @@ def _parsed(path: str, backends: tuple[Backend, ...]) -> _Library | None:
             segments = tuple((s["p_vaddr"], s["p_offset"], s["p_filesz"]) for s in elf.iter_segments("PT_LOAD"))
             symbols = elf.get_section_by_name(".gnu.hash")
             classes = []
-            for backend in backends if symbols is not None else ():
+            for backend in backends:
+                if not isinstance(symbols, GNUHashSection):
+                    break
                 table = symbols.get_symbol(f"_ZTV{backend.mangled}E")
                 getter = symbols.get_symbol(f"_Z{backend.mangled}25getSequenceNumberForGroupEv")
                 if table is None or getter is None:

@@ -30,9 +30,14 @@ KINDS: dict[str, KindSpec] = {
     "rank.communication_slow": kind(Mechanism.COLLECTIVES, "rank", _TRANSFER, "name peers", share="window_pct"),
     # measured and normal: none of the ranks stands out
     "rank.even": kind(Mechanism.COLLECTIVES, "job", "ranks steps lost_pct", "ranks"),
-    # others wait in an operation that it has not entered
+    # others wait in an operation that it has not entered; observed live also what it does instead: `wait` (or running),
+    # at `code`, for `object`, which `holder` has
     "rank.not_entered": kind(
-        Mechanism.COLLECTIVES, "rank", "seq waiting waiting_s window_pct", "name operation", share="window_pct"
+        Mechanism.COLLECTIVES,
+        "rank",
+        "seq waiting waiting_s window_pct",
+        "name operation wait code object holder",
+        share="window_pct",
     ),
     # it has not finished operations that others of their groups finished: its device, or what watches it, stopped
     "rank.not_finished": kind(

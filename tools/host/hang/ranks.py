@@ -1,0 +1,127 @@
+"""What each rank of a job did at the end of a window, and whether it made progress in it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from whystall.tools.host.common.path_codes import RUNNING
+from whystall.tools.host.common.snapshots import first_snapshot, last_snapshot
+from whystall.tools.host.common.thread_states import ThreadState, ThreadStates
+from whystall.tools.recording.store import Recording
+
+COLLECTIVE = "collective"
+"""The role of code (`path_codes.ROLES`) that waits for other ranks."""
+_BACKWARD = ("torch/autograd/", "torch/_tensor.py")
+# Waits of native code for another thread, on a condition variable.
+_HANDOVER = ("queue", "lock", "barrier")
+DEFAULT_GROUP = "0"
+"""torch's name of the group of all ranks (`torch.distributed.distributed_c10d._process_group_name`)."""
+
+
+@dataclass(frozen=True)
+class GroupKey:
+    """A process group of a job, as its members name it. `size`: number of members, on all hosts."""
+
+    backend: str
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A rank in a group. `started`: collectives that it has begun; `before`: at the start of the window, None if it
+    was not read then."""
+
+    rank: int
+    started: int
+    before: int | None
+    description: str
+
+
+@dataclass(frozen=True)
+class RankState:
+    """A rank. `rank`: of the whole job, -1 if unknown. `thread`: the one that advances it: in a collective if there is
+    one, else the main thread. `still`: neither that thread nor a group of it moved within the window."""
+
+    rank: int
+    pid: int
+    comm: str
+    thread: ThreadState
+    groups: dict[GroupKey, Membership]
+    still: bool
+
+    @property
+    def collective(self) -> str:
+        """The function of the library in which it waits for others: ``all_reduce``; empty outside of one."""
+        place = self.thread.place
+        if place.role != COLLECTIVE:
+            return ""
+        # the outermost function of the library is the one that the program called
+        return next((name for name, module in reversed(place.library) if not module.endswith("c10d_logger.py")), "")
+
+    @property
+    def running(self) -> bool:
+        """Whether it is on a CPU or waits for one."""
+        return self.thread.kind.code == RUNNING
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """Whether it waits in a collective, also in one that the backward pass began."""
+        library = self.thread.place.library
+        in_backward = bool(library) and library[-1][1].startswith(_BACKWARD) and self.thread.kind.code in _HANDOVER
+        return bool(self.collective) or (in_backward and not self.thread.owner_tid)
+
+    @property
+    def name(self) -> str:
+        """``rank 3``, or the process if the rank is unknown."""
+        return f"rank {self.rank}" if self.rank >= 0 else f"{self.comm} ({self.pid})"
+
+
+def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
+    """Return the ranks with a process group in `recording`, by rank."""
+    before = _groups(first_snapshot(recording, "process_groups"))
+    after = _groups(last_snapshot(recording, "process_groups"))
+    early = _waits(recording, first_snapshot(recording, "threads"))
+    late = _waits(recording, last_snapshot(recording, "threads"))
+    found = []
+    for pid, groups in after.items():
+        threads = known.of_process(pid)
+        if not threads:
+            continue
+        thread = next((one for one in threads if one.place.role == COLLECTIVE), threads[0])
+        earlier = before.get(pid, {})
+        joined = {
+            key: Membership(rank, started, earlier[key][1] if key in earlier else None, description)
+            for key, (rank, started, description) in groups.items()
+        }
+        moved = any(one.before is not None and one.before != one.started for one in joined.values())
+        still = not moved and early.get(thread.tid) == late.get(thread.tid)
+        found.append(RankState(_rank(groups), pid, known.comms.get(pid, thread.comm), thread, joined, still))
+    return sorted(found, key=lambda one: (one.rank, one.pid))
+
+
+def _rank(groups: dict[GroupKey, tuple[int, int, str]]) -> int:
+    """Return the rank in the group of all, which is the largest; -1 if it is not known to be that."""
+    for key, (rank, _, _) in groups.items():
+        if key.name == DEFAULT_GROUP and key.size == max(one.size for one in groups):
+            return rank
+    return next(iter(groups.values()))[0] if len(groups) == 1 else -1
+
+
+def _groups(rows: pl.DataFrame) -> dict[int, dict[GroupKey, tuple[int, int, str]]]:
+    """Return (rank, started, description) by process and group."""
+    found: dict[int, dict[GroupKey, tuple[int, int, str]]] = {}
+    for row in rows.iter_rows(named=True):
+        key = GroupKey(row["backend"], row["name"], row["size"])
+        found.setdefault(row["pid"], {})[key] = (row["rank"], row["started"], row["description"])
+    return found
+
+
+def _waits(recording: Recording, rows: pl.DataFrame) -> dict[int, tuple[object, ...]]:
+    """Return what distinguishes the place of each thread, by tid."""
+    return {
+        row["tid"]: (row["state"].strip() == "R", row["syscall"], row["object"], row["lock"], row["pystack"])
+        for row in rows.iter_rows(named=True)
+    }
