@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.presentation.account_lines import critical_path_lines
 from whystall.agent_server.presentation.comparison_lines import compare_runs_lines
+from whystall.agent_server.presentation.hang_lines import hang_lines
 from whystall.agent_server.presentation.profile_lines import (
     cpu_profile_lines,
     flame_graph_lines,
@@ -159,6 +160,7 @@ _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
     "cpu_profile": cpu_profile_lines,
     "flame_graph": flame_graph_lines,
     "flamegraph_diff": flamegraph_diff_lines,
+    "hang": hang_lines,
     "heat_map": heat_map_lines,
     "page_cache": _page_cache,
 }

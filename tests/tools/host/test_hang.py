@@ -56,9 +56,13 @@ def judged(
     return judge(scene.build(), Params())
 
 
+def late(found: Judgement[Data]) -> list[int]:
+    return [one.rank for one in found.data.late]
+
+
 def test_the_rank_that_has_begun_fewer_is_named_with_its_line() -> None:
     found = judged(INSIDE, INSIDE, LOADS, INSIDE)
-    assert (found.data.verdict, found.data.late) == ("late", [2])
+    assert (found.data.verdict, late(found)) == ("late", [2])
     (finding,) = found.findings
     assert (finding.kind, finding.subject.rank, finding.subject.pid) == ("rank.not_entered", 2, 102)
     assert finding.metrics["seq"] == 38
@@ -66,6 +70,8 @@ def test_the_rank_that_has_begun_fewer_is_named_with_its_line() -> None:
     assert finding.attributes["code"] == "load (job.py:6)"
     assert finding.attributes["wait"] == "pipe"
     assert found.data.groups[0].started == "38: 0-1, 3; 37: 2"
+    (row,) = found.data.late
+    assert (row.line, row.group, row.number, row.waiting) == ("load (job.py:6)", WORLD, 38, "0-1, 3")
 
 
 def test_a_rank_that_waits_for_another_is_not_named() -> None:
@@ -74,33 +80,33 @@ def test_a_rank_that_waits_for_another_is_not_named() -> None:
     waits = R({WORLD: 23, "2": 24})
     loads = replace(LOADS, started={WORLD: 23, "2": 23})
     found = judged(first, first, loads, waits, members=pairs)
-    assert (found.data.verdict, found.data.late) == ("late", [2])
+    assert (found.data.verdict, late(found)) == ("late", [2])
     (finding,) = found.findings
     assert finding.metrics["waiting"] == 3
 
 
 def test_groups_entered_in_different_orders_are_a_cycle() -> None:
     found = judged(R({WORLD: 5, "1": 4}), R({WORLD: 4, "1": 5}), members={"1": [0, 1]})
-    assert (found.data.verdict, found.data.late) == ("cycle", [0, 1])
+    assert (found.data.verdict, late(found)) == ("cycle", [0, 1])
 
 
 @pytest.mark.parametrize("stack", [(*ALL_REDUCE, *TRAIN), BACKWARD])
 def test_a_job_that_moves_is_not_hung(stack: tuple[str, ...]) -> None:
     moves = R({WORLD: (37, 38)}, stack)
     found = judged(moves, moves, R({WORLD: (36, 37)}, TRAIN, {"state": "R"}))
-    assert (found.data.verdict, found.data.late, found.findings) == ("moving", [], [])
+    assert (found.data.verdict, late(found), found.findings) == ("moving", [], [])
 
 
 def test_a_rank_that_computes_is_named_but_not_as_critical() -> None:
     found = judged(INSIDE, COMPUTES)
-    assert found.data.late == [1]
+    assert late(found) == [1]
     assert found.findings[0].attributes["wait"] == "running"
     assert found.findings[0].severity.value == "major"
 
 
 def test_collectives_of_the_backward_pass_count_as_waiting() -> None:
     found = judged(R(stack=BACKWARD), R(stack=BACKWARD), LOADS)
-    assert (found.data.verdict, found.data.late) == ("late", [2])
+    assert (found.data.verdict, late(found)) == ("late", [2])
 
 
 @pytest.mark.parametrize(
@@ -115,13 +121,13 @@ def test_collectives_of_the_backward_pass_count_as_waiting() -> None:
 )
 def test_nobody_is_accused_without_a_rank_outside(ranks: tuple[R, ...], sizes: dict[str, int], verdict: str) -> None:
     found = judged(*ranks, sizes=sizes)
-    assert (found.data.verdict, found.data.late, found.findings) == (verdict, [], [])
+    assert (found.data.verdict, late(found), found.findings) == (verdict, [], [])
     assert found.data.absent == ("0: 2-3" if sizes else "")
 
 
 def test_another_collective_than_the_others_is_a_mismatch() -> None:
     found = judged(INSIDE, INSIDE, R(stack=(*GATHER, *TRAIN)))
-    assert (found.data.verdict, found.data.late) == ("mismatch", [2])
+    assert (found.data.verdict, late(found)) == ("mismatch", [2])
     (finding,) = found.findings
     assert finding.attributes["found"] == "all_gather"
     assert finding.attributes["expected"] == "all_reduce"

@@ -94,7 +94,8 @@ def hang_of(ranks: Sequence[RankState]) -> Hang:
         return Hang(LATE, accused, mismatched=mismatched, absent=absent)
     if circles:
         circle = tuple(sorted(names[pid] for part in circles for pid in part))
-        return Hang(CYCLE, [one for one in late if names[one.state.pid] in circle], circle, mismatched, absent)
+        accused = sorted((one for one in late if names[one.state.pid] in circle), key=lambda one: one.state.rank)
+        return Hang(CYCLE, accused, circle, mismatched, absent)
     if mismatched:
         return Hang(MISMATCH, mismatched=mismatched, absent=absent)
     if not any(one.waits_for_ranks for one in ranks):

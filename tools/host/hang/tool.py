@@ -43,6 +43,22 @@ class RankRow(Model):
     late: bool
 
 
+class LateRow(Model):
+    """A rank to look at first. `number`: of the collective of `group` that it has not begun, counted from 1, or that
+    differs from the others'; `waiting`: ranks that wait for it, as ``0-1, 3``; the rest as in `RankRow`."""
+
+    rank: int
+    pid: int
+    comm: str
+    doing: str
+    object: str
+    whom: str
+    line: str
+    group: str
+    number: int
+    waiting: str
+
+
 class GroupRow(Model):
     """A process group. `size`: members on all hosts; `ranks`: those read here, by their number in the group;
     `started`: collectives begun, as ``38: 0-2, 4-7; 37: 3``; `began`: within the window."""
@@ -61,7 +77,7 @@ class Data(Model):
     first. `tree`: stacks of all ranks, merged."""
 
     verdict: str = "no_ranks"
-    late: list[int] = Field(default_factory=list)
+    late: list[LateRow] = Field(default_factory=list)
     absent: str = ""
     rows: list[RankRow] = Field(default_factory=list)
     groups: list[GroupRow] = Field(default_factory=list)
@@ -75,14 +91,13 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     if not ranks:
         return Judgement(findings=[], data=Data(), seen=0)
     found = hang_of(ranks)
-    late = {one.state.pid for one in found.late} | {
-        one.pid for one in ranks if any(one.rank in odd.odd for odd in found.mismatched)
-    }
+    accused = _accused(found, ranks, known)
+    late = {one.pid for one in accused}
     tree = stack_tree((one.rank, one.thread.frames or one.thread.kernel) for one in ranks)
-    rows = [_row(one, known, one.pid in late) for one in sorted(ranks, key=lambda one: one.pid not in late)]
+    rows = [_row(one, known, late=one.pid in late) for one in sorted(ranks, key=lambda one: one.pid not in late)]
     data = Data(
         verdict=found.verdict,
-        late=sorted(one.rank for one in ranks if one.pid in late),
+        late=accused[: params.top],
         absent="; ".join(f"{key.name}: {rank_list(gone)}" for key, gone in found.absent.items()),
         rows=rows[: params.top],
         groups=[_group(key, ranks) for key in _keys(ranks)][: params.top],
@@ -92,7 +107,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         findings=_findings(found, known, recording),
         data=data,
         seen=len(ranks),
-        totals={"rows": len(rows), "groups": len(_keys(ranks)), "tree": len(tree)},
+        totals={"late": len(accused), "rows": len(rows), "groups": len(_keys(ranks)), "tree": len(tree)},
         artifacts=[ArtifactContent("rank-stacks.txt", "Stacks of all ranks", "text/plain", "\n".join(tree) + "\n")],
         basis=found,
     )
@@ -102,7 +117,20 @@ def _keys(ranks: list[RankState]) -> list[GroupKey]:
     return sorted({key for one in ranks for key in one.groups}, key=lambda key: (-key.size, key.name))
 
 
-def _row(one: RankState, known: ThreadStates, late: bool) -> RankRow:
+def _accused(found: Hang, ranks: list[RankState], known: ThreadStates) -> list[LateRow]:
+    rows = [_late_row(one.state, one.group, one.next_started, rank_list(one.waiting), known) for one in found.late]
+    for odd in found.mismatched if not rows else ():
+        others = rank_list(rank for rank in odd.functions if rank not in odd.odd)
+        rows += [_late_row(one, odd.group, odd.number, others, known) for one in ranks if one.rank in odd.odd]
+    return rows
+
+
+def _late_row(one: RankState, group: GroupKey, number: int, waiting: str, known: ThreadStates) -> LateRow:
+    same = _row(one, known, late=True).model_dump(exclude={"collective", "still", "late"})
+    return LateRow(**same, group=group.name, number=number, waiting=waiting)
+
+
+def _row(one: RankState, known: ThreadStates, *, late: bool) -> RankRow:
     return RankRow(
         rank=one.rank,
         pid=one.pid,
@@ -138,12 +166,12 @@ def _group(key: GroupKey, ranks: list[RankState]) -> GroupRow:
 
 def _findings(found: Hang, known: ThreadStates, recording: Recording) -> list[Finding]:
     ns = recording.manifest.window_ns
-    return [_late(one, known, ns) for one in found.late] + [
+    return [_late_finding(one, known, ns) for one in found.late] + [
         row for one in found.mismatched for row in _mismatched(one, ns)
     ]
 
 
-def _late(one: LateRank, known: ThreadStates, window_ns: int) -> Finding:
+def _late_finding(one: LateRank, known: ThreadStates, window_ns: int) -> Finding:
     state = one.state
     subject = Subject(type="rank", pid=state.pid, tid=state.thread.tid, comm=state.comm, rank=_or_none(state.rank))
     metrics = {"seq": one.next_started, "waiting": len(one.waiting), "waiting_s": window_ns / 1e9, "window_pct": 100.0}

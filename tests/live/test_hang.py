@@ -1,0 +1,96 @@
+"""hang on real gloo jobs in which nothing was enabled: each rank's own log names the rank and the function."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WHYSTALL = str(Path(sys.executable).with_name("whystall"))
+JOB = Path(__file__).parent / "workloads/hanging_job.py"
+RANKS = 4
+# What the odd rank is found to do; a program that computes is on a CPU, or waits for one.
+DOING = {
+    "sleeps": "sleep",
+    "wants_lock": "lock",
+    "reads_file": "pipe",
+    "is_stopped": "stopped",
+    "computes": "running",
+}
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root"),
+    pytest.mark.thorough,
+]
+
+
+@contextmanager
+def job(out: Path, fault: str, *options: str) -> Iterator[dict[str, Any]]:
+    """A running job, once its odd rank is in the fault (or a slow one has made steps), and what that rank logged."""
+    rank = sum(map(ord, fault)) % RANKS
+    arguments = ["--out", str(out), "--ranks", str(RANKS), "--rank", str(rank), *options, fault]
+    with subprocess.Popen(
+        [sys.executable, str(JOB), *arguments], stdout=subprocess.PIPE, start_new_session=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            pids = json.loads(child.stdout.readline())["pids"]
+            log = out / f"rank{rank}.jsonl"
+            until = time.monotonic() + 60
+            lines: list[dict[str, Any]] = []
+            while time.monotonic() < until and not any("fault" in line or line["step"] > 5 for line in lines):
+                time.sleep(0.1)
+                lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+            time.sleep(1)  # the others reach what they wait in
+            yield {"rank": rank, "pid": pids[rank], "launcher": child.pid, **lines[-1]}
+        finally:
+            os.killpg(child.pid, signal.SIGCONT)
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def answer(launcher: int, home: Path) -> dict[str, Any]:
+    command = [WHYSTALL, "run", "hang", "--pid", str(launcher), "--children", "--duration", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "WHYSTALL_HOME": str(home)})
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+@pytest.mark.parametrize("fault", DOING)
+def test_the_odd_rank_is_named_with_its_function(tmp_path: Path, fault: str, ddp: bool) -> None:
+    with job(tmp_path, fault, *(["--ddp"] if ddp else [])) as truth:
+        found = answer(truth["launcher"], tmp_path)
+    assert truth["fault"] == fault
+    (late,) = found["data"]["late"]
+    assert found["data"]["verdict"] == "late"
+    assert (late["rank"], late["pid"]) == (truth["rank"], truth["pid"])
+    assert late["line"].startswith(f"Faults.{truth['function']} (hanging_job.py:")
+    assert late["doing"] == DOING[fault]
+    assert [one["subject"]["rank"] for one in found["findings"]] == [truth["rank"]]
+
+
+def test_a_rank_in_another_collective_is_named(tmp_path: Path) -> None:
+    with job(tmp_path, "takes_other_branch") as truth:
+        found = answer(truth["launcher"], tmp_path)
+    assert found["data"]["verdict"] == "mismatch"
+    assert [one["rank"] for one in found["data"]["late"]] == [truth["rank"]]
+    (finding,) = found["findings"]
+    assert (finding["attributes"]["found"], finding["attributes"]["expected"]) == ("all_gather", "all_reduce")
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_a_healthy_slow_job_is_not_hung(tmp_path: Path, ddp: bool) -> None:
+    with job(tmp_path, "is_slow", *(["--ddp"] if ddp else [])) as truth:
+        found = answer(truth["launcher"], tmp_path)
+    assert (found["data"]["verdict"], found["data"]["late"], found["findings"]) == ("moving", [], [])
+    assert {row["rank"] for row in found["data"]["rows"]} == set(range(RANKS))
