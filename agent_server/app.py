@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
 from whystall.agent_server.inputs.stacks import observes, open_samples
+from whystall.agent_server.job_lookup.whole_job import whole_job
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
 from whystall.tools.collect.options import (
@@ -28,7 +29,7 @@ from whystall.tools.collect.options import (
 from whystall.tools.collect.own_priority import raised_when_starved
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.extras import extra
-from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
+from whystall.tools.contract.params import JobParams, LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.ranks.params import RankParams
@@ -196,7 +197,7 @@ class App:
 
         if not isinstance(params, LiveParams):
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{tool.name} judges recordings only", "give one")
-        target = resolve(params)
+        target = await in_thread(lambda: whole_job(params)) if isinstance(params, JobParams) else resolve(params)
         if profile is not None:
             check_profile_place(profile)
         asked = Calibration.asked(params)  # refused before a window runs for nothing

@@ -55,6 +55,21 @@ class LiveParams(TargetParams):
     top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
 
 
+class JobParams(LiveParams):
+    """All processes of a job: by words, or by one of its processes; without any the only job with ranks."""
+
+    job: Annotated[
+        str | None,
+        Field(min_length=1, max_length=200, description="name or number of a job"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_job(self) -> JobParams:
+        if self.job is not None and (self.pid, self.comm, self.cgroup) != (None, None, None):
+            raise ValueError("give only one of job, pid, comm, cgroup")
+        return self
+
+
 ParamsT = TypeVar("ParamsT", bound="Params")
 MinMs = Annotated[float, Field(ge=0.01, le=600_000, description="slower than, ms")]
 

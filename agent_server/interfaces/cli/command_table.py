@@ -17,6 +17,7 @@ COMMANDS = {
         "Read the traces of a job's ranks into a small recording, to judge it elsewhere or later with --from.",
     ),
     "diagnose": ("observe", "Report what stalls a job, where, for how long, and what to do."),
+    "hang": ("hang", "Report which rank of a running job the others wait for, where it is, and for what it waits."),
     "verify": ("observe", "Run a ticket's tools again and show before beside after."),
     "replay": ("replay", "Repeat a diagnosis without model and host, and report whether the result is the same."),
     "hybrid-run": (

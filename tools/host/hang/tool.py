@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from whystall.tools.contract.findings import Finding, Severity, Subject
-from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.params import JobParams
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.findings import finding, window
@@ -20,7 +20,7 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 
-class Params(LiveParams):
+class Params(JobParams):
     """Parameters of hang."""
 
     duration: Annotated[float, Field(ge=0.5, le=600, description="seconds in which the job must not move")] = 5.0

@@ -32,17 +32,21 @@ class _Tools(typer.core.TyperGroup):
         """Return the command of a tool, None if there is no such tool."""
         if cmd_name not in self.service.tool_names():
             return None
-        tool = self.service.tool(cmd_name)
         one = typer.Typer(rich_markup_mode=None, add_completion=False)
-        one.command(tool.name)(
-            command(_command(self.service, tool), tool.params, doc=f"{tool.title}. {tool.description}")
-        )
+        one.command(cmd_name)(tool_command(cmd_name))
         return typer.main.get_command(one)
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.add_typer(typer.Typer(help="Run one diagnostic tool.", rich_markup_mode=None, cls=_Tools), name="run")
+
+
+def tool_command(name: str) -> Callable[..., None]:
+    """Return the command of the tool `name`."""
+    service = _Tools.service
+    tool = service.tool(name)
+    return command(_command(service, tool), tool.params, doc=f"{tool.title}. {tool.description}")
 
 
 def _command(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
