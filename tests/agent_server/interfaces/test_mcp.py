@@ -23,6 +23,7 @@ ERAS = ("auto", "legacy")
 TOOLS = {
     "biolatency",
     "fileslower",
+    "hang",
     "host_snapshot",
     "interrupts",
     "lock_wait",
@@ -42,7 +43,7 @@ TOOLS = {
 }
 KNOWLEDGE = {name for name in TOOLS if name.startswith("kb_")}
 RECORDED = Path(__file__).parents[2] / "recorded"
-LIST_BUDGET = 29_000  # characters of a whole tools/list; a new tool takes about 700
+LIST_BUDGET = 29_900  # characters of a whole tools/list; a new tool takes about 700
 
 
 @pytest.fixture(autouse=True)

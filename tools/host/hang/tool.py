@@ -204,9 +204,9 @@ TOOL = Tool(
     name="hang",
     title="Hang",
     description=(
-        "Which rank of a running torch.distributed job the others wait for, where it is, and for what it waits: the "
-        "number of collectives that each rank has begun, read from memory (gloo, NCCL, HCCL), and the stacks of all "
-        "ranks, merged. Nothing has to be enabled in the job. A job that moves is never called hung."
+        "Which rank of a running torch.distributed job the others wait for, where it is, and for what it waits, by the "
+        "number of collectives that each rank has begun (read from memory), and the merged stacks of all ranks. "
+        "Nothing has to be enabled in the job."
     ),
     params=Params,
     data=Data,
