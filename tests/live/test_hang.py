@@ -65,8 +65,7 @@ def answer(launcher: int, home: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("ddp", [False, True])
-@pytest.mark.parametrize("fault", DOING)
+@pytest.mark.parametrize(("fault", "ddp"), [(fault, number % 2 > 0) for number, fault in enumerate(DOING)])
 def test_the_odd_rank_is_named_with_its_function(tmp_path: Path, fault: str, ddp: bool) -> None:
     with job(tmp_path, fault, *(["--ddp"] if ddp else [])) as truth:
         found = answer(truth["launcher"], tmp_path)
