@@ -205,8 +205,8 @@ TOOL = Tool(
     title="Hang",
     description=(
         "Which rank of a running torch.distributed job the others wait for, where it is, and for what it waits, by the "
-        "number of collectives that each rank has begun (read from memory), and the merged stacks of all ranks. "
-        "Nothing has to be enabled in the job."
+        "number of collectives that each rank has begun (read from memory); merged stacks of all ranks. Nothing has to "
+        "be enabled in the job."
     ),
     params=Params,
     data=Data,
