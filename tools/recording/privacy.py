@@ -62,7 +62,7 @@ PUBLIC_ATTRIBUTES = _names(
     "advice answer between brief cpus direct direction error event evidence expected files found frame_kind"
     " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations other_setting"
     " own peers policy processes proof ranks reason role root_detail root_in_turn root_mode root_mutual root_outside"
-    " root_same root_wait setting standstill state syscall wait what"
+    " root_same root_wait setting shape standstill state syscall wait what"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(

@@ -12,6 +12,7 @@ from typing import Any
 
 import flight_dumps
 import pytest
+import rank_tables
 from ascend_job import database, prof_directory, text_directory, timeline
 from nsys_export import Export
 
@@ -63,6 +64,9 @@ def samples(tmp_path: Path) -> dict[str, Path]:
     found["nsys_report"].write_bytes(b"NVIDIA")
     dumps = flight_dumps.write(tmp_path / "dumps", flight_dumps.Rank(0, {"0": ("default_pg", (0, 1))}).does("0"))
     (found["flight_recorder"],) = dumps.iterdir()
+    found["table"] = rank_tables.plain(tmp_path / "ranks.csv", rank_tables.job())
+    rank_tables.ascend_exports(tmp_path / "exports", rank_tables.job())
+    found["ascend_export"] = next(one.parents[1] for one in (tmp_path / "exports").rglob("step_trace_time.csv"))
     return found
 
 
