@@ -1,10 +1,10 @@
-"""Read from a process's memory how many collectives each of its torch.distributed process groups has begun.
+"""Read from a process's memory how many operations each of its torch.distributed process groups has begun.
 
-Nothing has to be enabled in the job beforehand. A backend counts its collectives in a member that
-``getSequenceNumberForGroup()`` returns (torch/csrc/distributed/c10d/Backend.hpp); that function is a load and a return,
-so that its machine code holds the member's offset. The objects themselves are found on the stacks of the threads that
-serve them (gloo's run loop, NCCL's watchdog): pointers to memory that begins with the address of the class's virtual
-table. The memory belongs to another process: it is untrusted, and may change while it is read.
+Nothing has to be enabled in the job beforehand. A backend counts its collectives, gloo also sends and receives, in a
+member that ``getSequenceNumberForGroup()`` returns (torch/csrc/distributed/c10d/Backend.hpp); that function is a load
+and a return, so that its machine code holds the member's offset. The objects themselves are found on the stacks of the
+threads that serve them (gloo's run loop, NCCL's watchdog): pointers to memory that begins with the address of the
+class's virtual table. The memory belongs to another process: it is untrusted, and may change while it is read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from whystall.bpf.python_walk import Reader
 from whystall.bpf.regular_files import open_regular
 
 _MOST_THREADS = 512
+# Without threads of a known name (torch before 2.5): others to search, which takes 1 ms each.
+_MOST_OTHERS = 16
 _MOST_GROUPS = 256
 _STACK_BYTES = 16 << 10
 _KEPT_FILES = 16
@@ -56,7 +58,7 @@ BACKENDS = (
 @dataclass(frozen=True)
 class ProcessGroup:
     """A process group of a process. `address`: of the object; `name`: as torch numbers groups (``0``: the default
-    group), and `description`: empty if unknown; `started`: collectives that this rank has begun."""
+    group), and `description`: empty if unknown; `started`: operations that this rank has begun."""
 
     address: int
     backend: str
@@ -90,17 +92,15 @@ def process_groups(pid: int, memory: Reader, tids: Iterable[int]) -> list[Proces
     classes = dict(_classes(pid))
     if not classes:
         return []
+    threads = list(tids)[:_MOST_THREADS]
+    serving = [tid for tid in threads if _serves(pid, tid)]
     found: dict[int, ProcessGroup] = {}
-    for serving in (True, False):
-        for tid in list(tids)[:_MOST_THREADS]:
-            if _serves(pid, tid) == serving:
-                for address, one in _objects(pid, tid, memory, classes):
-                    if address not in found and len(found) < _MOST_GROUPS:
-                        group = _read(memory, address, one)
-                        if group is not None:
-                            found[address] = group
-        if found:
-            break
+    for tid in serving or threads[:_MOST_OTHERS]:
+        for address, one in _objects(pid, tid, memory, classes):
+            if address not in found and len(found) < _MOST_GROUPS:
+                group = _read(memory, address, one)
+                if group is not None:
+                    found[address] = group
     return [found[address] for address in sorted(found)]
 
 
@@ -233,11 +233,11 @@ def _parsed(path: str, backends: tuple[Backend, ...]) -> _Library | None:
         return None
 
 
-def _bytes(stream: object, segments: tuple[tuple[int, int, int], ...], address: int) -> bytes:
+def _bytes(stream: IO[bytes], segments: tuple[tuple[int, int, int], ...], address: int) -> bytes:
     for start, offset, size in segments:
         if start <= address < start + size:
-            stream.seek(offset + address - start)  # type: ignore[attr-defined]
-            return bytes(stream.read(_CODE_BYTES))  # type: ignore[attr-defined]
+            stream.seek(offset + address - start)
+            return stream.read(_CODE_BYTES)
     return b""
 
 

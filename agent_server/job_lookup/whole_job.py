@@ -26,7 +26,10 @@ def whole_job(params: JobParams) -> Target:
     seen = jobs(inventory.read(also=target.pids))
     if target.everything:
         return _target(_only([job for job in seen if job.ranks], "have ranks"))
-    pids = {pid for job in seen if not set(job.pids).isdisjoint(target.pids) for pid in job.pids}
+    found = [job for job in seen if not set(job.pids).isdisjoint(target.pids)]
+    if len(several := [job for job in found if job.ranks]) > 1:
+        _only(several, "match")
+    pids = {pid for job in found for pid in job.pids}
     return target.model_copy(update={"pids": sorted(pids.union(target.pids))})
 
 

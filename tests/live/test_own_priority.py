@@ -65,3 +65,17 @@ def test_a_starved_process_goes_before_the_real_time_program_and_back(cpu: int) 
 def test_a_process_with_a_cpu_of_its_own_stays_ordinary(cpu: int) -> None:
     seen = _run(3, [])
     assert set(seen["at first"]) == set(seen["at last"]) == set(seen["meanwhile"]) == {ORDINARY}
+
+
+def test_ordinary_load_is_not_preempted_although_a_program_has_real_time_priority() -> None:
+    last = max(os.sched_getaffinity(0))
+    idle = ["chrt", "--fifo", str(PRIORITY), "sleep", "60"]
+    busy = ["taskset", "-c", str(last), sys.executable, "-c", "while 1: pass"]
+    programs = [subprocess.Popen([*IN_ROOT_CGROUP, *one]) for one in (idle, *[busy] * 9)]
+    try:
+        seen = _run(4, ["taskset", "-c", str(last)])
+    finally:
+        for one in programs:
+            one.kill()
+            one.wait()
+    assert set(seen["at first"]) == set(seen["at last"]) == set(seen["meanwhile"]) == {ORDINARY}

@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from whystall.tools.collect.proc_real_time import OwnCpuTime
+from whystall.tools.collect import proc_parse as parse
+from whystall.tools.collect.proc_real_time import OwnCpuTime, RealTimeThreads
 
 _PERIOD_S = 0.5
-# Fair scheduling leaves more unless five programs compete for each CPU; those are not preempted.
+# Of the time in which our threads are ready to run: below this they are starved.
 _STARVED_SHARE = 0.2
-_REAL_TIME = (os.SCHED_FIFO, os.SCHED_RR)
+# Of the time of our CPUs: real-time threads that take so much are what starves us; ordinary load is not preempted.
+_TAKEN_SHARE = 0.5
+_PRIORITIES = ("fifo", "rr")
 _HIGHEST = 99
-_KERNEL_PARENT = "2"  # kthreadd
+_Policy = tuple[int, os.sched_param]
 
 
 @contextmanager
 def raised_when_starved() -> Iterator[None]:
-    """Until the block ends, raise all our threads above the highest real-time thread of a user, once they are starved.
+    """Until the block ends, raise all our threads above the real-time threads that run, once these starve ours.
 
-    Starved: ready to run for a second or more, but running in less than a fifth of that time, while some process has
-    real-time priority. Does nothing without permission (CAP_SYS_NICE, or a cgroup without a real-time budget). The
-    former policies are restored at the end; threads started meanwhile become ordinary.
+    Starved: ready to run for a second or more, but running in less than a fifth of that time, while real-time threads
+    take half of the CPUs or more. Does nothing without permission (CAP_SYS_NICE, or a cgroup without a real-time
+    budget). The former policies are restored at the end; threads started meanwhile get that of the first thread.
     """
     ended = threading.Event()
-    before: dict[int, tuple[int, os.sched_param]] = {}
+    before: dict[int, _Policy] = {}
     watcher = threading.Thread(target=_watch, args=(ended, before), name="own-priority", daemon=True)
     watcher.start()
     try:
@@ -39,32 +43,7 @@ def raised_when_starved() -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
-        if before:
-            for tid in _threads(os.getpid()):
-                policy, param = before.get(tid, (os.SCHED_OTHER, os.sched_param(0)))
-                with suppress(OSError):  # exited
-                    os.sched_setscheduler(tid, policy, param)
-
-
-def _watch(ended: threading.Event, before: dict[int, tuple[int, os.sched_param]]) -> None:
-    own = OwnCpuTime(_read, lambda pid: map(str, _threads(pid)))
-    while not ended.wait(_PERIOD_S):
-        if own.starved(share=_STARVED_SHARE) is None:
-            continue
-        if highest := highest_real_time():
-            _raise_threads(min(highest + 1, _HIGHEST), before)
-        return
-
-
-def _raise_threads(priority: int, before: dict[int, tuple[int, os.sched_param]]) -> None:
-    for tid in _threads(os.getpid()):
-        with suppress(OSError):  # exited, or not permitted
-            policy = os.sched_getscheduler(tid)
-            if policy in _REAL_TIME:
-                continue
-            param = os.sched_getparam(tid)
-            os.sched_setscheduler(tid, os.SCHED_RR, os.sched_param(priority))
-            before[tid] = (policy, param)
+        _restore(before)
 
 
 def own_real_time() -> int:
@@ -72,30 +51,60 @@ def own_real_time() -> int:
     return os.sched_getparam(os.getpid()).sched_priority
 
 
-def highest_real_time() -> int:
-    """Return the highest real-time priority (1 to 99) of a thread of another user process; 0 without any."""
-    highest = 0
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or int(name) == os.getpid() or _is_kernel_thread(name):
+def _watch(ended: threading.Event, before: dict[int, _Policy]) -> None:
+    own = OwnCpuTime(_read, _threads)
+    while not ended.wait(_PERIOD_S):
+        if own.starved(share=_STARVED_SHARE) is None:
             continue
-        for tid in _threads(int(name)):
-            with suppress(OSError):  # exited
-                if os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK in _REAL_TIME:
-                    highest = max(highest, os.sched_getparam(tid).sched_priority)
-    return highest
+        if priority := _priority_that_starves(ended):
+            _raise_threads(min(priority + 1, _HIGHEST), before)
+            return
 
 
-def _is_kernel_thread(pid: str) -> bool:
+def _priority_that_starves(ended: threading.Event) -> int:
+    """Return the highest priority of the real-time threads of other processes that take most of our CPUs in the next
+    half second; 0 if they do not."""
+    real_time = RealTimeThreads(_read, _threads)
+    real_time.look(_others())
+    start_ns = time.monotonic_ns()
+    ended.wait(_PERIOD_S)
+    rows = [row for row in real_time.look(_others()) if row[4] in _PRIORITIES]
+    taken = sum(max(int(str(row[6])), 0) for row in rows)
+    if taken < _TAKEN_SHARE * (time.monotonic_ns() - start_ns) * len(os.sched_getaffinity(0)):
+        return 0
+    return max(int(str(row[5])) for row in rows)
+
+
+def _others() -> Iterator[parse.PidStat]:
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) != os.getpid():
+            with suppress(OSError, ValueError):  # exited
+                yield parse.pid_stat(_read(f"{name}/stat"))
+
+
+def _raise_threads(priority: int, before: dict[int, _Policy]) -> None:
+    for name in _threads(os.getpid()):
+        tid = int(name)
+        with suppress(OSError):  # exited, or not permitted
+            former = os.sched_getscheduler(tid), os.sched_getparam(tid)
+            if former[1].sched_priority:
+                continue
+            os.sched_setscheduler(tid, os.SCHED_RR, os.sched_param(priority))
+            before[tid] = former
+
+
+def _restore(before: dict[int, _Policy]) -> None:
+    if not before:
+        return
+    usual = before.get(os.getpid(), (os.SCHED_OTHER, os.sched_param(0)))
+    for name in _threads(os.getpid()):
+        with suppress(OSError):  # exited
+            os.sched_setscheduler(int(name), *before.get(int(name), usual))
+
+
+def _threads(pid: int) -> list[str]:
     try:
-        parent = _read(f"{pid}/stat").rsplit(b")", 1)[1].split()[1].decode()
-    except (OSError, IndexError):
-        return True  # exited
-    return parent == _KERNEL_PARENT or pid == _KERNEL_PARENT
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        return os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []  # exited
 

@@ -252,8 +252,8 @@ OBJECTS = {
         "at_ns kind:str exclusive:bool pid dev:str ino start_byte end_byte waits:bool holder_pid path:str"
     ),
     # Process groups of torch.distributed, read from the process's memory. group: address of the object; name: as torch
-    # numbers groups (0: the default group), description: empty if unknown; started: collectives that this rank has
-    # begun in the group so far.
+    # numbers groups (0: the default group), description: empty if unknown; started: operations that this rank has
+    # begun in the group so far: collectives, of gloo also sends and receives.
     "process_groups": _schema("at_ns pid group backend:str name:str description:str rank size started"),
     "stacks": STACKS,
 }

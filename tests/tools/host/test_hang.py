@@ -51,7 +51,8 @@ def judged(
         for group, started in one.started.items():
             of = (members or {}).get(group, [*range(len(ranks))])
             size = (sizes or {}).get(group, len(of))
-            place = {"backend": "gloo", "name": group, "rank": of.index(rank), "size": size}
+            number = of[rank] if len(set(of)) < len(of) else of.index(rank)
+            place = {"backend": "gloo", "name": group, "rank": number, "size": size}
             scene.seen("process_groups", pid=pid, group=1000 + int(group), started=started, **place)
     return judge(scene.build(), Params())
 
@@ -97,11 +98,11 @@ def test_a_job_that_moves_is_not_hung(stack: tuple[str, ...]) -> None:
     assert (found.data.verdict, late(found), found.findings) == ("moving", [], [])
 
 
-def test_a_rank_that_computes_is_named_but_not_as_critical() -> None:
+def test_a_rank_that_computes_is_named_as_such() -> None:
     found = judged(INSIDE, COMPUTES)
-    assert late(found) == [1]
+    assert (found.data.verdict, late(found)) == ("computing", [1])
     assert found.findings[0].attributes["wait"] == "running"
-    assert found.findings[0].severity.value == "major"
+    assert found.findings[0].severity.value == "minor"
 
 
 def test_collectives_of_the_backward_pass_count_as_waiting() -> None:
@@ -123,6 +124,34 @@ def test_nobody_is_accused_without_a_rank_outside(ranks: tuple[R, ...], sizes: d
     found = judged(*ranks, sizes=sizes)
     assert (found.data.verdict, late(found), found.findings) == (verdict, [], [])
     assert found.data.absent == ("0: 2-3" if sizes else "")
+
+
+RECEIVES = ("recv (torch/distributed/distributed_c10d.py:2700)", WRAPPER, *TRAIN)
+
+
+def test_numbers_that_include_sends_accuse_nobody() -> None:
+    """A pipeline on gloo: the middle rank sends and receives twice as often, and the last one is in a file."""
+    found = judged(R({WORLD: 17}), R({WORLD: 30}, RECEIVES), replace(LOADS, started={WORLD: 6}))
+    assert (found.data.verdict, late(found), found.findings) == ("unclear", [], [])
+    found = judged(R({WORLD: 17}), replace(LOADS, started={WORLD: 30}), R({WORLD: 7}))
+    assert (found.data.verdict, late(found), found.findings) == ("unclear", [], [])
+
+
+def test_a_receive_beside_a_send_is_no_mismatch() -> None:
+    sends = R(stack=("send (torch/distributed/distributed_c10d.py:2600)", WRAPPER, *TRAIN))
+    assert judged(R(stack=RECEIVES), R(stack=RECEIVES), sends).data.verdict == "all_inside"
+
+
+def test_processes_of_two_jobs_are_not_compared() -> None:
+    jobs = judged(INSIDE, LOADS, INSIDE, INSIDE, sizes={WORLD: 2}, members={WORLD: [0, 1, 0, 1]})
+    assert (jobs.data.verdict, late(jobs), jobs.findings) == ("several_jobs", [], [])
+
+
+def test_a_rank_that_waits_for_its_device_is_in_its_collective() -> None:
+    """NCCL returns when an operation is queued; the program then waits for the device."""
+    device = R(stack=("synchronize (torch/cuda/__init__.py:900)", *TRAIN))
+    found = judged(device, device, LOADS)
+    assert (found.data.verdict, late(found)) == ("late", [2])
 
 
 def test_another_collective_than_the_others_is_a_mismatch() -> None:

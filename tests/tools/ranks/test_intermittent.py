@@ -141,7 +141,7 @@ def test_a_rank_that_is_always_slow_is_not_intermittent_and_may_stand_beside_one
 
 
 def board(own: list[list[float]], wait: list[list[float]] | None = None, work: bool = True) -> Grid:
-    """Ranks in columns, steps in rows; they wait for the slowest unless `wait` says otherwise."""
+    """Ranks in columns, steps in rows; they wait for the slowest unless `wait` is given."""
     names = [str(rank) for rank in range(len(own[0]))]
     frame = pl.DataFrame(own, schema=names, orient="row")
     waits = frame.select((pl.max_horizontal(pl.all()) - pl.col(name)).alias(name) for name in names)
@@ -198,7 +198,7 @@ def test_a_finding_states_its_steps_and_does_not_blame_the_node() -> None:
 
 
 def test_the_smallest_slowdown_that_would_have_been_found() -> None:
-    """One rank 6 % slower on a busy host: not found, and the answer says what would have been."""
+    """One rank 6 % slower on a busy host: not found, and the answer has the smallest slowdown that would have been."""
     slow = (Fault("compute", (SLOW,), ms=2.5),)
     data = check(4, 40, 1, *slow, step_jitter=0.1).data
     assert not data.accused
@@ -236,7 +236,7 @@ def test_the_tails_are_those_of_all_draws() -> None:
 
 @pytest.mark.parametrize("drawn", [4, 5])
 def test_a_period_by_chance_is_seldom_unlikely(drawn: int) -> None:
-    """Over all ways to place the episodes: p is at most what it says."""
+    """Over all ways to place the episodes: the p value is not too small."""
     steps = range(18)
     every = [placement.period(begins, steps)[2] for begins in combinations(steps, drawn)]
     for level in (0.01, 0.05, 0.2):

@@ -139,7 +139,7 @@ def test_a_pipeline_of_unknown_stages_is_not_compared(tmp_path: Path) -> None:
     assert "few_ranks" in found.reasons
 
 
-# --- what cannot be told --------------------------------------------------------------------------------------------
+# --- no verdict ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ALL)

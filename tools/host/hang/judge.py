@@ -1,8 +1,11 @@
-"""Find the ranks that the others of a job wait for, from how many collectives each has begun. Pure.
+"""Find the ranks that the others of a job wait for, from how many operations each has begun. Pure.
 
-A rank that has begun fewer collectives of a group than another one holds the others of that group back, unless it waits
-itself in another group for a rank that is late there: waits are followed to their end. All of it counts only if nothing
-moved within the window: at any instant of a healthy job some rank is late by one.
+A rank that has begun fewer operations of a group than those who wait in it holds them back, unless it waits itself in
+another group for a rank that is late there: waits are followed to their end. All of it counts only if nothing moved
+within the window: at any instant of a healthy job some rank is late by one.
+
+gloo also counts sends and receives, of which ranks of a pipeline make different numbers. There, ranks that wait in one
+operation have begun different numbers; the numbers of such a group are not compared, and nobody is accused by them.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from whystall.tools.timeline.rank_data.wait_graph import roots_and_cycles
 MOVING = "moving"
 """Collectives were begun, or ranks moved, within the window: slow perhaps, not hung."""
 LATE = "late"
-"""Nothing moved, and some ranks have not begun what others wait in."""
+"""Nothing moved, and some ranks that do not run have not begun what others wait in."""
+COMPUTING = "computing"
+"""The same of ranks that run: a long step of a healthy job looks alike."""
 CYCLE = "cycle"
 """Ranks wait for each other in groups that they entered in different orders."""
 MISMATCH = "mismatch"
@@ -25,21 +30,25 @@ ALL_INSIDE = "all_inside"
 """All members began the same collective and wait in it: the transfer, or a device."""
 OUTSIDE = "outside"
 """No rank waits in a collective."""
+UNCLEAR = "unclear"
+"""Some ranks wait in collectives and others are elsewhere, but the numbers do not show who is late."""
+SEVERAL_JOBS = "several_jobs"
+"""A group has two members of one number: the processes belong to several jobs."""
+# Functions of torch.distributed in which all members of a group take part, by their beginning.
+_COLLECTIVES = ("all_", "reduce", "broadcast", "gather", "scatter", "barrier")
 UNSEEN = "unseen"
 """The ranks here wait for members that are not on this host, or were not read."""
 
 
 @dataclass(frozen=True)
 class LateRank:
-    """A rank that others wait for. `group`: where most do; `behind`: collectives that it has not begun there and others
-    have; `next_started`: number of the first of these, counted from 1; `waiting`: ranks that wait for it in any group,
-    also through others."""
+    """A rank that others wait for. `group`: where most do; `number`: of the first operation that it has not begun there
+    and others have, counted from 1; `waiting`: those who wait for it."""
 
     state: RankState
     group: GroupKey
-    behind: int
-    next_started: int
-    waiting: tuple[int, ...]
+    number: int
+    waiting: tuple[RankState, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,6 @@ class Hang:
 
     verdict: str
     late: list[LateRank] = field(default_factory=list)
-    circle: tuple[int, ...] = ()
     mismatched: list[Mismatched] = field(default_factory=list)
     absent: Mapping[GroupKey, tuple[int, ...]] = field(default_factory=dict)
 
@@ -74,32 +82,33 @@ class Hang:
 def hang_of(ranks: Sequence[RankState]) -> Hang:
     """Return what holds the job of `ranks` back."""
     groups = _members(ranks)
+    if any(len({one.groups[key].rank for one in members}) < len(members) for key, members in groups.items()):
+        return Hang(SEVERAL_JOBS)
     absent = {key: gone for key, members in groups.items() if (gone := _absent(key, members))}
     if _moved(ranks):
         return Hang(MOVING, absent=absent)
-    late = [found for key, members in groups.items() for found in _late(key, members)]
-    pids = {one.state.pid for one in late}
+    waiting = [one for one in ranks if one.waits_for_ranks]
+    if not waiting:
+        return Hang(OUTSIDE, absent=absent)
+    late = [found for key, members in groups.items() if _comparable(key, groups) for found in _late(key, members)]
     edges: dict[int, set[int]] = {}
     for one in late:
-        for other in groups[one.group]:
-            if other.waits_for_ranks and other.groups[one.group].started > one.state.groups[one.group].started:
-                edges.setdefault(other.pid, set()).add(one.state.pid)
-    roots, circles = roots_and_cycles(edges, pids)
+        for other in one.waiting:
+            edges.setdefault(other.pid, set()).add(one.state.pid)
+    roots, circles = roots_and_cycles(edges, {one.state.pid for one in late})
+    accused = [_of_all_groups([one for one in late if one.state.pid == pid], edges, ranks) for pid in sorted(roots)]
     # One that waits in a collective without being ahead in any waits with all others, who have begun more meanwhile.
-    roots = {pid for pid in roots if not next(one.state for one in late if one.state.pid == pid).waits_for_ranks}
-    mismatched = [found for key, members in groups.items() if (found := _mismatch(key, members)) is not None]
-    names = {one.pid: one.rank for one in ranks}
-    if roots:
-        accused = [_of_all_groups([one for one in late if one.state.pid == pid], edges, names) for pid in sorted(roots)]
-        return Hang(LATE, accused, mismatched=mismatched, absent=absent)
+    accused = [one for one in accused if one.waiting and not one.state.waits_for_ranks]
+    if accused:
+        return Hang(COMPUTING if all(one.state.running for one in accused) else LATE, accused, absent=absent)
     if circles:
-        circle = tuple(sorted(names[pid] for part in circles for pid in part))
-        accused = sorted((one for one in late if names[one.state.pid] in circle), key=lambda one: one.state.rank)
-        return Hang(CYCLE, accused, circle, mismatched, absent)
-    if mismatched:
+        pids = set[int]().union(*circles)
+        firsts = {one.state.pid: one for one in late if one.state.pid in pids}
+        return Hang(CYCLE, sorted(firsts.values(), key=lambda one: one.state.rank), absent=absent)
+    if len(waiting) < len(ranks):
+        return Hang(UNCLEAR, absent=absent)
+    if mismatched := [found for key, members in groups.items() if (found := _mismatch(key, members)) is not None]:
         return Hang(MISMATCH, mismatched=mismatched, absent=absent)
-    if not any(one.waits_for_ranks for one in ranks):
-        return Hang(OUTSIDE, absent=absent)
     return Hang(UNSEEN if absent else ALL_INSIDE, absent=absent)
 
 
@@ -121,30 +130,49 @@ def _absent(key: GroupKey, members: Sequence[RankState]) -> tuple[int, ...]:
     return tuple(sorted(set(range(key.size)) - {one.groups[key].rank for one in members}))
 
 
-def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:
-    most = max(one.groups[key].started for one in members)
-    waiting = tuple(sorted(one.rank for one in members if one.groups[key].started == most))
-    return [
-        LateRank(one, key, most - started, started + 1, waiting)
+def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -> bool:
+    """Return whether the numbers of a group can be compared: all who wait in it have begun equally many operations.
+
+    One that is ahead of others in another group may wait there instead.
+    """
+    elsewhere = {
+        one.pid
+        for other, members in groups.items()
+        if other != key
         for one in members
-        if (started := one.groups[key].started) < most
-    ]
+        if one.groups[other].started > min(each.groups[other].started for each in members)
+    }
+    inside = {one.groups[key].started for one in groups[key] if one.waits_for_ranks and one.pid not in elsewhere}
+    most = max(one.groups[key].started for one in groups[key])
+    return not inside or inside == {most}
 
 
-def _of_all_groups(late: Sequence[LateRank], edges: Mapping[int, set[int]], names: Mapping[int, int]) -> LateRank:
+def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:
+    """Return the members that have begun less than others, with those of them who wait."""
+    found = []
+    for one in members:
+        ahead = [other for other in members if other.groups[key].started > one.groups[key].started]
+        waiting = tuple(other for other in ahead if other.waits_for_ranks)
+        if ahead:
+            found.append(LateRank(one, key, one.groups[key].started + 1, waiting))
+    return found
+
+
+def _of_all_groups(late: Sequence[LateRank], edges: Mapping[int, set[int]], ranks: Sequence[RankState]) -> LateRank:
     """Return one entry for a rank that is late in several groups, with all who wait for it, directly or not."""
     most = max(late, key=lambda one: len(one.waiting))
     reached, new = set[int](), {most.state.pid}
     while new:
         new = {pid for pid, targets in edges.items() if targets & new} - reached
         reached |= new
-    return replace(most, waiting=tuple(sorted(names[pid] for pid in reached)))
+    return replace(most, waiting=tuple(one for one in ranks if one.pid in reached))
 
 
 def _mismatch(key: GroupKey, members: Sequence[RankState]) -> Mismatched | None:
-    """Return members in different collectives of the same number; those whose function is unknown do not count."""
+    """Return members in different collectives of the same number. With several groups it is not known in which of them
+    a rank waits, and a send does not differ from a receive by mistake."""
     started = {one.groups[key].started for one in members}
-    functions = {one.rank: one.collective for one in members if one.collective}
+    functions = {one.rank: one.collective for one in members if one.collective.startswith(_COLLECTIVES)}
     if len(started) != 1 or len(set(functions.values())) < 2 or any(len(one.groups) > 1 for one in members):
-        return None  # with several groups it is not known in which of them a rank waits
+        return None
     return Mismatched(key, started.pop(), functions)

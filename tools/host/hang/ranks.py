@@ -31,7 +31,7 @@ class GroupKey:
 
 @dataclass(frozen=True)
 class Membership:
-    """A rank in a group. `started`: collectives that it has begun; `before`: at the start of the window, None if it
+    """A rank in a group. `started`: operations that it has begun; `before`: at the start of the window, None if it
     was not read then."""
 
     rank: int
@@ -68,15 +68,12 @@ class RankState:
 
     @property
     def waits_for_ranks(self) -> bool:
-        """Whether it waits in a collective, also in one that the backward pass began."""
-        library = self.thread.place.library
-        in_backward = bool(library) and library[-1][1].startswith(_BACKWARD) and self.thread.kind.code in _HANDOVER
-        return bool(self.collective) or (in_backward and not self.thread.owner_tid)
-
-    @property
-    def name(self) -> str:
-        """``rank 3``, or the process if the rank is unknown."""
-        return f"rank {self.rank}" if self.rank >= 0 else f"{self.comm} ({self.pid})"
+        """Whether it waits in a collective, in one that the backward pass began, or for a device that may run one."""
+        place, kind = self.thread.place, self.thread.kind.code
+        if self.collective or kind == "device" or (place.in_device_call and not self.running):
+            return True
+        in_backward = bool(place.library) and place.library[-1][1].startswith(_BACKWARD)
+        return in_backward and kind in _HANDOVER and not self.thread.owner_tid
 
 
 def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:

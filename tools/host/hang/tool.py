@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -26,10 +26,9 @@ class Params(JobParams):
     duration: Annotated[float, Field(ge=0.5, le=600, description="seconds in which the job must not move")] = 5.0
 
 
-class RankRow(Model):
-    """A rank on this host. `doing`: ``running``, or what its thread waits for, of `object`; `whom`: the holder of
-    that, with its line. `collective`: the function in which it waits for others. `still`: it did not move in the
-    window."""
+class Doing(Model):
+    """A rank, and what it does: ``running``, or what its thread waits for, of `object`. `whom`: the holder of that,
+    with its line; `line`: of the program."""
 
     rank: int
     pid: int
@@ -38,22 +37,21 @@ class RankRow(Model):
     object: str
     whom: str
     line: str
+
+
+class RankRow(Doing):
+    """A rank on this host. `collective`: the function in which it waits for others; `still`: it did not move in the
+    window."""
+
     collective: str
     still: bool
     late: bool
 
 
-class LateRow(Model):
-    """A rank to look at first. `number`: of the collective of `group` that it has not begun, counted from 1, or that
-    differs from the others'; `waiting`: ranks that wait for it, as ``0-1, 3``; the rest as in `RankRow`."""
+class LateRow(Doing):
+    """A rank to look at first. `number`: of the operation of `group` that it has not begun, counted from 1, or that
+    differs from the others'; `waiting`: ranks that wait for it, as ``0-1, 3``."""
 
-    rank: int
-    pid: int
-    comm: str
-    doing: str
-    object: str
-    whom: str
-    line: str
     group: str
     number: int
     waiting: str
@@ -61,7 +59,7 @@ class LateRow(Model):
 
 class GroupRow(Model):
     """A process group. `size`: members on all hosts; `ranks`: those read here, by their number in the group;
-    `started`: collectives begun, as ``38: 0-2, 4-7; 37: 3``; `began`: within the window."""
+    `started`: operations begun, as ``38: 0-2, 4-7; 37: 3``; `began`: within the window."""
 
     backend: str
     name: str
@@ -73,8 +71,8 @@ class GroupRow(Model):
 
 
 class Data(Model):
-    """`verdict`: moving, late, cycle, mismatch, all_inside, unseen, outside, or no_ranks. `late`: the ranks to look at
-    first. `tree`: stacks of all ranks, merged."""
+    """`verdict`: a constant of `judge`, or ``no_ranks``. `late`: the ranks to look at first. `tree`: stacks of all
+    ranks, merged."""
 
     verdict: str = "no_ranks"
     late: list[LateRow] = Field(default_factory=list)
@@ -118,31 +116,35 @@ def _keys(ranks: list[RankState]) -> list[GroupKey]:
 
 
 def _accused(found: Hang, ranks: list[RankState], known: ThreadStates) -> list[LateRow]:
-    rows = [_late_row(one.state, one.group, one.next_started, rank_list(one.waiting), known) for one in found.late]
-    for odd in found.mismatched if not rows else ():
+    rows = [
+        _late_row(one.state, known, one.group, one.number, rank_list(each.rank for each in one.waiting))
+        for one in found.late
+    ]
+    for odd in found.mismatched:
         others = rank_list(rank for rank in odd.functions if rank not in odd.odd)
-        rows += [_late_row(one, odd.group, odd.number, others, known) for one in ranks if one.rank in odd.odd]
+        rows += [_late_row(one, known, odd.group, odd.number, others) for one in ranks if one.rank in odd.odd]
     return rows
 
 
-def _late_row(one: RankState, group: GroupKey, number: int, waiting: str, known: ThreadStates) -> LateRow:
-    same = _row(one, known, late=True).model_dump(exclude={"collective", "still", "late"})
-    return LateRow(**same, group=group.name, number=number, waiting=waiting)
+def _late_row(one: RankState, known: ThreadStates, group: GroupKey, number: int, waiting: str) -> LateRow:
+    return LateRow(**_doing(one, known), group=group.name, number=number, waiting=waiting)
 
 
 def _row(one: RankState, known: ThreadStates, *, late: bool) -> RankRow:
-    return RankRow(
-        rank=one.rank,
-        pid=one.pid,
-        comm=one.comm,
-        doing=one.thread.kind.code,
-        object=known.objects.name(one.thread.object),
-        whom=known.whom(one.thread),
-        line=one.thread.place.line,
-        collective=one.collective,
-        still=one.still,
-        late=late,
-    )
+    return RankRow(**_doing(one, known), collective=one.collective, still=one.still, late=late)
+
+
+def _doing(one: RankState, known: ThreadStates) -> dict[str, Any]:
+    """Return the fields of `Doing`."""
+    return {
+        "rank": one.rank,
+        "pid": one.pid,
+        "comm": one.comm,
+        "doing": one.thread.kind.code,
+        "object": known.objects.name(one.thread.object),
+        "whom": known.whom(one.thread),
+        "line": one.thread.place.line,
+    }
 
 
 def _group(key: GroupKey, ranks: list[RankState]) -> GroupRow:
@@ -174,10 +176,10 @@ def _findings(found: Hang, known: ThreadStates, recording: Recording) -> list[Fi
 def _late_finding(one: LateRank, known: ThreadStates, window_ns: int) -> Finding:
     state = one.state
     subject = Subject(type="rank", pid=state.pid, tid=state.thread.tid, comm=state.comm, rank=_or_none(state.rank))
-    metrics = {"seq": one.next_started, "waiting": len(one.waiting), "waiting_s": window_ns / 1e9, "window_pct": 100.0}
+    metrics = {"seq": one.number, "waiting": len(one.waiting), "waiting_s": window_ns / 1e9, "window_pct": 100.0}
     words = {"name": one.group.name, "wait": state.thread.kind.code, "code": state.thread.place.line}
     words |= {"object": known.objects.name(state.thread.object), "holder": known.whom(state.thread)}
-    bad = Severity.MAJOR if state.running else Severity.CRITICAL
+    bad = Severity.MINOR if state.running else Severity.CRITICAL  # a healthy job may compute for long
     return finding("rank.not_entered", subject, window(window_ns), metrics, bad, {k: v for k, v in words.items() if v})
 
 
@@ -205,7 +207,7 @@ TOOL = Tool(
     title="Hang",
     description=(
         "Which rank of a running torch.distributed job the others wait for, where it is, and for what it waits, by the "
-        "number of collectives that each rank has begun (read from memory); merged stacks of all ranks. Nothing has to "
+        "number of operations that each rank has begun (read from memory); merged stacks of all ranks. Nothing has to "
         "be enabled in the job."
     ),
     params=Params,

@@ -48,7 +48,7 @@ def peers(job: Job, matched: pl.DataFrame, stages: str = "") -> list[Peers]:
 
 
 def _declared(job: Job) -> list[Peers]:
-    """Return ranks that their tables say to do the same work; ranks of which that is not said are one more set."""
+    """Return the sets of ranks that do the same work according to their tables; all other ranks are one more set."""
     rows = job.table("groups").filter(pl.col("description") == SAME_WORK)
     parts = rows.group_by("group").agg(pl.col("name").first(), pl.col("rank").unique().sort()).sort("group")
     found = [Peers(name, tuple(ranks), "asked") for _, name, ranks in parts.iter_rows()]
