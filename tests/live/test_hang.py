@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import Running
 
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
-JOB = Path(__file__).parent / "workloads/hanging_job.py"
 RANKS = 4
 # What the odd rank is found to do; a program that computes is on a CPU, or waits for one.
 DOING = {
@@ -34,27 +33,14 @@ pytestmark = [
 
 
 @contextmanager
-def job(out: Path, fault: str, *options: str) -> Iterator[dict[str, Any]]:
-    """A running job, once its odd rank is in the fault (or a slow one has made steps), and what that rank logged."""
+def job(directory: Path, fault: str, *options: str) -> Iterator[dict[str, Any]]:
+    """A running job whose odd rank is in the fault (or has made steps, if it is slow only): what that rank logged."""
     rank = sum(map(ord, fault)) % RANKS
-    arguments = ["--out", str(out), "--ranks", str(RANKS), "--rank", str(rank), *options, fault]
-    with subprocess.Popen(
-        [sys.executable, str(JOB), *arguments], stdout=subprocess.PIPE, start_new_session=True
-    ) as child:
-        try:
-            assert child.stdout is not None
-            pids = json.loads(child.stdout.readline())["pids"]
-            log = out / f"rank{rank}.jsonl"
-            until = time.monotonic() + 60
-            lines: list[dict[str, Any]] = []
-            while time.monotonic() < until and not any("fault" in line or line["step"] > 5 for line in lines):
-                time.sleep(0.1)
-                lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-            time.sleep(1)  # the others reach what they wait in
-            yield {"rank": rank, "pid": pids[rank], "launcher": child.pid, **lines[-1]}
-        finally:
-            os.killpg(child.pid, signal.SIGCONT)
-            os.killpg(child.pid, signal.SIGKILL)
+    arguments = ["--directory", directory, "--ranks", RANKS, "--rank", rank, *options, fault]
+    with Running("hanging_job.py", *arguments) as program:
+        logged = program.until("step", count=5) if fault == "is_slow" else program.until("fault")
+        time.sleep(1)  # the others reach what they wait in
+        yield {"launcher": program.pid, **logged}
 
 
 def answer(launcher: int, home: Path) -> dict[str, Any]:
@@ -69,10 +55,9 @@ def answer(launcher: int, home: Path) -> dict[str, Any]:
 def test_the_odd_rank_is_named_with_its_function(tmp_path: Path, fault: str, ddp: bool) -> None:
     with job(tmp_path, fault, *(["--ddp"] if ddp else [])) as truth:
         found = answer(truth["launcher"], tmp_path)
-    assert truth["fault"] == fault
     (late,) = found["data"]["late"]
     assert found["data"]["verdict"] == ("computing" if fault == "computes" else "late")
-    assert (late["rank"], late["pid"]) == (truth["rank"], truth["pid"])
+    assert (late["rank"], late["pid"]) == (truth["rank"], truth["rank_pid"])
     assert late["line"].startswith(f"Faults.{truth['function']} (hanging_job.py:")
     assert late["doing"] == DOING[fault]
     assert [one["subject"]["rank"] for one in found["findings"]] == [truth["rank"]]

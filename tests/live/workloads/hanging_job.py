@@ -1,21 +1,18 @@
 #!/usr/bin/env python3
 """Train on several ranks (gloo) until one of them does something else than the others, and stays there.
 
-    python hanging_job.py --out DIR --ranks 4 --rank 2 --step 7 FAULT
+    python hanging_job.py --directory DIR --ranks 4 --rank 2 --step 7 FAULT
 
-Nothing is enabled in the job. Each rank logs to ``DIR/rank*.jsonl``: ``{"step": 7}`` per step, and before its fault
-``{"fault": "sleeps", "function": "sleeps", "step": 7}``. The ranks are forked from one process that has imported torch.
+Nothing is enabled in the job. The odd rank logs ``fault`` (with its function) before it, and ``step`` if it is slow
+only. The ranks are forked from one process that has imported torch.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import ctypes
 import os
-import random
 import signal
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -24,15 +21,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from workload import Workload
 
 FOREVER_S = 3600
+SLOW = "is_slow"
+_PR_SET_PDEATHSIG = 1
 
 
 class Faults:
     """What the odd rank does: a function per fault, which is the line where it must be found."""
 
-    def __init__(self, directory: Path) -> None:
-        self._fifo = directory / "samples.bin"
+    def __init__(self, directory: str) -> None:
+        self._fifo = Path(directory, "samples.bin")
         self._lock = threading.Lock()
 
     def sleeps(self) -> None:
@@ -65,51 +65,58 @@ class Faults:
             total += 1
 
 
-def train(rank: int, options: argparse.Namespace) -> None:
-    """Train; on the odd rank, do the fault instead of a step's all_reduce."""
+def train(rank: int, work: Workload) -> None:
+    """Train; on the odd rank, do the fault before a step's all_reduce."""
+    options = work.options
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{options.store}", rank=rank, world_size=options.ranks)
-    faults: Callable[[], None] | None = getattr(Faults(options.out), options.fault, None)
+    store = f"file://{options.directory}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=options.ranks)
+    fault: Callable[[], None] | None = getattr(Faults(options.directory), options.fault, None)
     model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
     if options.ddp:
         model = DistributedDataParallel(model)
-    with open(options.out / f"rank{rank}.jsonl", "w", buffering=1) as log:
-        for step in range(100_000):
-            log.write(json.dumps({"step": step}) + "\n")
-            if options.fault == "is_slow":
-                time.sleep(options.pause * (2 if rank == options.rank else 1))
-            elif faults is not None and rank == options.rank and step == options.step:
-                log.write(json.dumps({"fault": options.fault, "function": faults.__name__, "step": step}) + "\n")
-                faults()
-            model.zero_grad()
-            model(torch.randn(8, 64)).square().mean().backward()
-            if not options.ddp:
-                for weight in model.parameters():
-                    dist.all_reduce(weight.grad)
+    step = 0
+    while True:
+        if options.fault == SLOW:
+            time.sleep(options.pause * (2 if rank == options.rank else 1))
+            if rank == options.rank:
+                work.emit("step", step=step)
+        elif fault is not None and rank == options.rank and step == options.step:
+            work.emit("fault", rank=rank, rank_pid=os.getpid(), function=fault.__name__, step=step)
+            fault()
+        model.zero_grad()
+        model(torch.randn(8, 64)).square().mean().backward()
+        if not options.ddp:
+            for weight in model.parameters():
+                dist.all_reduce(weight.grad)
+        step += 1
 
 
 def main() -> None:
+    faults = [name for name in vars(Faults) if not name.startswith("_")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("fault")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("fault", choices=[*faults, SLOW])
+    parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rank", type=int, default=1)
-    parser.add_argument("--step", type=int, default=5)
-    parser.add_argument("--pause", type=float, default=0.4, help="of `is_slow`, in s per step")
+    parser.add_argument("--rank", type=int, default=1, help="the odd one")
+    parser.add_argument("--step", type=int, default=5, help="of the fault")
+    parser.add_argument("--pause", type=float, default=0.4, help="of a slow job, in s per step")
     parser.add_argument("--ddp", action="store_true")
-    options = parser.parse_args()
-    random.seed(options.rank)
-    options.store = tempfile.mktemp(dir=options.out)
-    children = []
-    for rank in range(options.ranks):
+    work = Workload(parser)
+    work.options.directory = str(work.options.directory)
+    ranks = []
+    for rank in range(work.options.ranks):
         child = os.fork()
         if child == 0:
-            train(rank, options)
-            sys.exit()
-        children.append(child)
-    print(json.dumps({"pids": children}), flush=True)
-    for child in children:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            train(rank, work)
+        ranks.append(child)
+    work.start(rank_pids=ranks)
+    work.stopped.wait()
+    for child in ranks:
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+    work.emit("end")
 
 
 if __name__ == "__main__":
