@@ -26,8 +26,8 @@ from whystall.tools.host.hybrid_io_advise import advice as hybrid_io_advice
 from whystall.tools.host.hybrid_io_advise import tool as hybrid_io_advise
 from whystall.tools.host.hybrid_io_advise import trials as io_trials
 from whystall.tools.host.page_cache import data as page_cache_data
+from whystall.tools.ranks.slow_node_check import outcome
 from whystall.tools.ranks.slow_node_check import tables as slow_node_data
-from whystall.tools.ranks.slow_node_check import verdict
 
 ROOT = Path(__file__).parents[2]
 CJK = re.compile(r"[\u4e00-\u9fff]")
@@ -105,7 +105,7 @@ def test_every_code_of_the_slow_node_check_has_words(lang: str) -> None:
     shapes = set(get_args(slow_node_data.SlowSteps.model_fields["shape"].annotation))
     assert said["shapes"].keys() == said["slow_steps"].keys() == shapes
     assert said["confidence"].keys() == set(get_args(slow_node_data.AccusedRow.model_fields["confidence"].annotation))
-    assert said["reasons"].keys() >= set(verdict.REASONS)
+    assert said["reasons"].keys() >= set(outcome.REASONS)
     told = re.search(r"`what`: ([\w, \n]+)\.", slow_node_data.EvidenceRow.__doc__ or "")
     assert told
     assert said["evidence"].keys() == set(re.findall(r"\w+", told[1]))

@@ -16,7 +16,7 @@ from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import BLIND_SPOTS, BlindSpot, Status
 from whystall.tools.ranks.analysis.analyse import JobAnalysis
-from whystall.tools.ranks.slow_node_check import verdict, votes
+from whystall.tools.ranks.slow_node_check import outcome, votes
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, Data
 from whystall.tools.ranks.slow_node_check.tool import TOOL, Params, judge
 from whystall.tools.recording.judging import judge as envelope
@@ -450,7 +450,7 @@ def test_codes_are_declared() -> None:
         assert {f.kind for f in result.findings} <= TOOL.kinds
         assert {code for code, _ in result.not_seen} <= BLIND_SPOTS
         assert isinstance(result.basis, JobAnalysis)
-    assert seen_reasons <= verdict.REASONS
+    assert seen_reasons <= outcome.REASONS
     assert seen_reasons >= {"ranks_missing", "few_steps", "stage_of_one", "no_collectives"}
 
 
@@ -503,5 +503,5 @@ def test_damaged_tables_are_judged_all_the_same(recorded: dict[str, Any]) -> Non
     recording = simulate(Plan(**({"ranks": 4} | recorded), steps=8, faults=one("compute"))).recording
     for seed in range(12):
         result = judge(damaged(recording, seed), Params())
-        assert set(result.data.reasons) <= verdict.REASONS
+        assert set(result.data.reasons) <= outcome.REASONS
         assert {f.kind for f in result.findings} <= TOOL.kinds

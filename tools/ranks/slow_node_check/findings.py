@@ -15,8 +15,8 @@ from whystall.tools.contract.text import clean
 from whystall.tools.ranks.job import Job
 from whystall.tools.ranks.slow_node_check.intermittent import Intermittent
 from whystall.tools.ranks.slow_node_check.links import Transfers
+from whystall.tools.ranks.slow_node_check.outcome import Accused, Floors, Outcome
 from whystall.tools.ranks.slow_node_check.stages import SlowStage
-from whystall.tools.ranks.slow_node_check.verdict import Accused, Floors, Outcome
 from whystall.tools.ranks.slow_node_check.votes import Turns
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import polars as pl
 
 from whystall.tools.ranks.analysis.analyse import JobAnalysis
+from whystall.tools.ranks.slow_node_check.outcome import Accused
 from whystall.tools.ranks.slow_node_check.tables import NextCall
-from whystall.tools.ranks.slow_node_check.verdict import Accused
 from whystall.tools.ranks.statistics import probability
 from whystall.tools.timeline.rank_data.tables import file_of
 from whystall.tools.timeline.tables.mapping import sources

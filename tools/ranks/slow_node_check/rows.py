@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whystall.tools.contract.text import clean
+from whystall.tools.ranks.slow_node_check.outcome import Accused, Outcome
 from whystall.tools.ranks.slow_node_check.tables import AccusedRow, EvidenceRow, LinkRow, RankRow, ReplicaRow, SlowSteps
-from whystall.tools.ranks.slow_node_check.verdict import Accused, Outcome
 from whystall.tools.ranks.slow_node_check.votes import last_ranks
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 

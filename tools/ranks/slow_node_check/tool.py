@@ -13,9 +13,10 @@ from whystall.tools.ranks.job import Job, job_of
 from whystall.tools.ranks.params import Directory, RankParams
 from whystall.tools.ranks.slow_node_check.findings import Findings
 from whystall.tools.ranks.slow_node_check.next_call import next_calls
+from whystall.tools.ranks.slow_node_check.outcome import Floors, Outcome
 from whystall.tools.ranks.slow_node_check.rows import accused_row, hang_rows, link_rows, rank_rows, replica_rows
 from whystall.tools.ranks.slow_node_check.tables import Data, Verdict
-from whystall.tools.ranks.slow_node_check.verdict import Floors, Outcome, decide
+from whystall.tools.ranks.slow_node_check.verdict import decide
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list

@@ -15,60 +15,28 @@ their measures are parts of one time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from whystall.tools.ranks.hangs.find import ALL_ENTERED, DEADLOCK, DUMPS_EMPTY, NO_ENTRY, OTHER_ORDER
-from whystall.tools.ranks.slow_node_check import replicas, votes
+from whystall.tools.ranks.slow_node_check import votes
 from whystall.tools.ranks.slow_node_check.classify import Kind, classify
 from whystall.tools.ranks.slow_node_check.detectable import smallest_ns
 from whystall.tools.ranks.slow_node_check.examine import examine
 from whystall.tools.ranks.slow_node_check.grid import Grid, ahead_of_all, grid, highest, known, lost_in
 from whystall.tools.ranks.slow_node_check.intermittent import Intermittent
-from whystall.tools.ranks.slow_node_check.links import Links, Transfers, links
+from whystall.tools.ranks.slow_node_check.links import Links, links
 from whystall.tools.ranks.slow_node_check.missing_operations import incomplete_ranks
-from whystall.tools.ranks.slow_node_check.stages import SlowStage, slow_stages
+from whystall.tools.ranks.slow_node_check.outcome import Accused, Confidence, Floors, Outcome
+from whystall.tools.ranks.slow_node_check.replicas_verdict import decide_replicas
+from whystall.tools.ranks.slow_node_check.stages import slow_stages
 from whystall.tools.ranks.slow_node_check.tables import Verdict
 from whystall.tools.ranks.statistics import probability
 from whystall.tools.timeline.collectives import SYNCHRONISING
-from whystall.tools.timeline.tables.mapping import sources
 
 if TYPE_CHECKING:
     from whystall.tools.ranks.analysis.analyse import JobAnalysis
-
-REASONS = frozenset(
-    {
-        "few_steps",  # too few steps for a vote
-        "few_ranks",  # no two ranks do the same work
-        "one_rank",  # there is the trace of one rank only
-        "no_collectives",  # replicas: judged by their own latency
-        "step_sums",  # the traces have sums of each step only: idle time is what is left of it, and accuses no rank
-        "no_waits",  # tables without communication: nobody is seen to wait
-        "no_durations",  # the traces have neither steps nor operations with a duration
-        "no_work_seen",  # the traces have no work between collectives: one measure only
-        "loader_unseen",  # the traces mark no data loading: a late host may have waited for data
-        "no_baseline",  # most of a step is transfers, and there is nothing to compare them with
-        "unmatched",  # too many operations were not found on all their ranks
-        "ranks_missing",  # an absent rank may be the one that all wait for
-        "mixed_signals",  # waited for, but not longer at work: or vice versa
-        "few_slow_steps",  # a rank was slow in a few steps: too few to tell a fault from chance
-        "noise",  # steps vary so much that a slow rank may hide in it
-        "clocks",  # ranks leave operations further apart than what the rank would cost
-        "uneven_steps",  # in every step some rank is late, but each time another
-        "link_of_group",  # a group's transfers are slow; which of its ranks causes it is unknown
-        "stage_of_one",  # the slow stage is one rank: its node and its layers are indistinguishable
-        "hang",  # ranks wait in an operation that others have not entered
-        ALL_ENTERED,
-        DEADLOCK,
-        DUMPS_EMPTY,
-        NO_ENTRY,
-        OTHER_ORDER,
-    }
-)
-"""Codes of the reasons for a verdict."""
 
 # More than this share of operations not found on all their ranks: the rest is no fair sample.
 MOST_UNMATCHED = 0.3
@@ -82,70 +50,12 @@ _Z = 2.33
 _AGREE = 0.5
 
 
-@dataclass(frozen=True)
-class Floors:
-    """What a rank must cost, as a share of a step. 0.10 and 0.20: the thresholds of published slow-node detectors;
-    smaller variation is usual on healthy clusters."""
-
-    warn: float = 0.10
-    critical: float = 0.20
-
-
-Confidence = Literal["high", "medium", "low"]
-
-
-@dataclass(frozen=True)
-class Accused:
-    """A rank that holds the job back. `cost_ns` per step since `began` (a step's number, -1 from the start), `of_step`
-    and `of_job`: as shares of those steps' time and of the time of all steps. `transfers`: of a slow link. `at_times`:
-    it is slow in some steps only, `slow_steps` (numbers); then `cost_ns` is per slow step."""
-
-    rank: int
-    late: votes.Late
-    kind: Kind
-    peers: tuple[int, ...]
-    cost_ns: float
-    of_step: float
-    of_job: float
-    began: int
-    confidence: Confidence
-    transfers: Transfers | None = None
-    at_times: Intermittent | None = None
-    slow_steps: tuple[int, ...] = ()
-
-
-@dataclass
-class Outcome:
-    """The verdict and its evidence. `lost`: the share of the ranks' time that is waiting; None unknown. `incomplete`:
-    ranks that are not judged (see `missing_operations`). `detectable`: the smallest slowdown of one rank in every step,
-    as a share of a step, that would have been found; None where another reason than noise prevents it."""
-
-    verdict: Verdict = "cannot_tell"
-    reasons: list[str] = field(default_factory=list)
-    accused: list[Accused] = field(default_factory=list)
-    stages: list[SlowStage] = field(default_factory=list)
-    turns: list[votes.Turns] = field(default_factory=list)
-    links: Links | None = None
-    replicas: list[replicas.Replica] = field(default_factory=list)
-    grids: list[Grid] = field(default_factory=list)
-    step_ns: float = 0.0
-    steps: int = 0
-    lost: float | None = None
-    detectable: float | None = None
-    incomplete: tuple[int, ...] = ()
-
-    def because(self, code: str) -> None:
-        """Add a reason, once."""
-        if code not in self.reasons:
-            self.reasons.append(code)
-
-
 def decide(analysis: JobAnalysis, floors: Floors) -> Outcome:
     """Return the verdict on the job of `analysis`, hangs excluded."""
     if analysis.summed:
         return _summed(analysis, floors)
     if analysis.job.table("collectives").is_empty():
-        return _replicas(analysis, floors)
+        return decide_replicas(analysis, floors)
     return _Case(analysis, floors).close()
 
 
@@ -441,45 +351,3 @@ def _at_most(ahead_of_others: pl.Series) -> float:
     """Return how much longer a rank takes than the slowest other one, at most by the noise."""
     ahead = known(ahead_of_others)
     return probability.trimmed_mean(ahead) + _Z * probability.spread(ahead) / math.sqrt(max(1, len(ahead)))
-
-
-def _replicas(analysis: JobAnalysis, floors: Floors) -> Outcome:
-    steps = analysis.job.table("steps")
-    out = Outcome(reasons=["no_collectives"], replicas=replicas.compare(steps))
-    counts = [one.steps for one in out.replicas]
-    out.steps = min(counts, default=0)
-    out.step_ns = probability.median(one.p50_ns for one in out.replicas)
-    if not counts:
-        out.reasons = ["no_durations"]
-        return out
-    if len(counts) < 2:
-        out.because("few_ranks")
-        return out
-    if out.steps < votes.FEWEST_STEPS:
-        out.because("few_steps")
-        return out
-    slow = sorted((one for one in out.replicas if one.slow(floors.warn)), key=lambda one: -one.ratio)
-    if len(slow) * 2 > len(counts):
-        out.because("mixed_signals")
-        return out
-    if not slow and any(one.seems_slow(floors.warn) for one in out.replicas):
-        out.because("noise")
-        return out
-    if not slow and sources() & set(analysis.job.table("ranks")["source"].to_list()):
-        out.because("no_waits")  # a table need not name what synchronises its ranks, whose steps then are alike
-        return out
-    innocent = tuple(one.rank for one in out.replicas if one not in slow)
-    out.accused = [_slow_replica(analysis, one, innocent, floors) for one in slow]
-    out.verdict = "none" if not slow else "rank" if len(slow) == 1 else "several"
-    return out
-
-
-def _slow_replica(analysis: JobAnalysis, one: replicas.Replica, innocent: Sequence[int], floors: Floors) -> Accused:
-    cost = one.p50_ns - one.peers_ns
-    late = votes.Late(one.rank, one.longer, one.votes, one.p_value, cost, None, -1)
-    own = replicas.own(analysis.job.table("steps"))
-    kind = classify(own, analysis.job.table("operators"), one.rank, innocent, own["step"].n_unique())
-    share = cost / one.p50_ns
-    # one measure: at most medium
-    sure: Confidence = "medium" if share >= floors.critical else "low"
-    return Accused(one.rank, late, kind, tuple(innocent), cost, share, share, -1, sure)
