@@ -26,10 +26,7 @@ DOING = {
     "computes": "running",
 }
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root"),
-    pytest.mark.thorough,
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root")
 
 
 @contextmanager
