@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,29 @@ def one_rank_a_file(directory: Path, parts: list[tables.Part]) -> None:
         path.unlink()
 
 
+def one_rank_a_named_file(directory: Path, parts: list[tables.Part]) -> None:
+    """The file's name has the rank, and no column."""
+    for rank in tables.ranks_of(parts):
+        path = tables.plain(directory / f"rank{rank}.csv", tables.of(parts, rank))
+        pl.read_csv(path).drop("rank").write_csv(path)
+
+
+def unicode_text(directory: Path, parts: list[tables.Part]) -> None:
+    """As spreadsheets save it."""
+    path = tables.plain(directory / "run.csv", parts)
+    path.write_bytes(path.read_text().replace(",", "\t").encode("utf-16"))
+
+
+def instants(directory: Path, parts: list[tables.Part], shown: Callable[[datetime], Any], suffix: str) -> None:
+    """Instants instead of numbers."""
+    rows = pl.read_csv(tables.plain(directory / "run.csv", parts))
+    (directory / "run.csv").unlink()
+    for name in ("start", "end"):
+        values = [shown(datetime(2026, 10, 25, 0, 59, 30) + timedelta(seconds=value)) for value in rows[name]]
+        rows = rows.with_columns(pl.Series(name, values))
+    rows.write_csv(directory / "run.csv") if suffix == "csv" else rows.write_parquet(directory / "run.parquet")
+
+
 def cluster_of_both(directory: Path, parts: list[tables.Part]) -> None:
     tables.ascend_cluster(directory / "cluster_analysis_output", parts)
     tables.ascend_cluster_operations(directory / "cluster_analysis_output", parts)
@@ -55,6 +79,11 @@ def cluster_of_both(directory: Path, parts: list[tables.Part]) -> None:
 TIMELINES: dict[str, Writer] = {
     "csv": lambda at, parts: tables.plain(at / "run.csv", parts),
     "csv_per_rank": one_rank_a_file,
+    "csv_per_named_rank": one_rank_a_named_file,
+    "utf16": unicode_text,
+    "iso": lambda at, parts: instants(at, parts, lambda when: when.isoformat(), "csv"),
+    "iso_zone": lambda at, parts: instants(at, parts, lambda when: f"{when} +08:00", "csv"),
+    "parquet_instants": lambda at, parts: instants(at, parts, lambda when: when, "parquet"),
     "parquet": lambda at, parts: tables.plain_parquet(at / "run.parquet", parts),
     "chrome": lambda at, parts: tables.chrome(at / "run.json", parts),
     "chrome_numbered": lambda at, parts: tables.chrome(at / "run.json", parts, named=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from pathlib import Path
@@ -25,6 +26,8 @@ _STEPS = ("step", "iteration", "Step", "step_id")
 _UNIT = re.compile(r"\s?[\[(](ns|us|ms|s)[\])]$")
 _DECIMAL_COMMA = r"^\s*(-?[0-9]+),([0-9]+)\s*$"
 _DETAILS = ("group", "peer", "seq", "bytes")
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""How a table begins that a spreadsheet saved as Unicode text."""
 
 
 class _Event(Event, gc=False):
@@ -39,6 +42,17 @@ def header(line: str) -> list[str]:
 def _column(name: str) -> str:
     """Return a column's name in lower case, with a unit in brackets as a suffix: ``Start (ms)`` is ``start_ms``."""
     return _UNIT.sub(r"_\1", name.strip(" \t\r\n\"'\ufeff").lower())
+
+
+def first_line(content: bytes) -> str:
+    """Return the first line of a file of text, in UTF-8 or, with its mark of bytes, UTF-16."""
+    if content.startswith(_UTF16):
+        content = _as_utf8(content)
+    return content.lstrip().split(b"\n", 1)[0].decode("utf-8", "replace")
+
+
+def _as_utf8(content: bytes) -> bytes:
+    return content[: len(content) & ~1].decode("utf-16", "replace").encode()
 
 
 def separator_of(line: str) -> str:
@@ -157,10 +171,11 @@ def _ranks(path: Path, frame: pl.DataFrame, names: dict[object, str]) -> pl.Data
 
 
 def _csv(path: Path, content: bytes) -> pl.DataFrame:
-    first = content[: 1 << 16].split(b"\n", 1)[0].decode("utf-8", "replace")
+    if content.startswith(_UTF16):
+        content = _as_utf8(content)
     if not content.strip():
         raise bad(path, "it is empty", "write it again")
-    separator = separator_of(first)
+    separator = separator_of(first_line(content[: 1 << 16]))
     for quote in ('"', None):  # an unbalanced quote would swallow all lines behind it
         try:
             frame = pl.read_csv(

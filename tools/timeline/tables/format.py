@@ -45,7 +45,7 @@ def mapping_of(head: Head, *, whole_directory: bool = False) -> Mapping | None:
         if one.container == "table":
             if columns is None:
                 columns = _columns(head)
-            if columns and _has_columns(one, columns) and _has_times(one, columns):
+            if columns and not _missing(one, columns, head.name) and _has_times(one, columns):
                 return one
         elif one.container == "events":
             if head.json and re.search(one.marks.encode(), head.data):
@@ -62,7 +62,7 @@ def refusal(head: Head) -> ToolError | None:
     """Return the error for a table that lacks columns of the one that anybody can write; None for another file."""
     plain = mappings()[0]
     columns = _columns(head)
-    missing = [field for field in plain.requires if not set(plain.names(field)) & set(columns)]
+    missing = _missing(plain, columns, head.name)
     if len(missing) > 1:
         return None
     missing += [] if _has_times(plain, columns) else ["start and end, or duration"]
@@ -147,15 +147,16 @@ def _odd(count: int) -> list[tuple[str, str]]:
 def _columns(head: Head) -> list[str]:
     if head.begin.startswith(containers.PARQUET):
         return containers.parquet_names(head.path)
-    first = head.data[:_HEADER].lstrip().split(b"\n", 1)[0]
-    if head.json or head.database or b"\0" in first:
+    first = containers.first_line(head.data[:_HEADER])
+    if head.json or head.database or "\0" in first:
         return []
-    return containers.header(first.decode("utf-8", "replace"))
+    return containers.header(first)
 
 
-def _has_columns(mapping: Mapping, columns: list[str]) -> bool:
-    """Return whether each required field, or column, is there."""
-    return all(any(name in columns for name in mapping.names(field) or [field]) for field in mapping.requires)
+def _missing(mapping: Mapping, columns: list[str], file: str) -> list[str]:
+    """Return the required fields, or columns, that are not there. A file of one rank may name it instead."""
+    missing = [field for field in mapping.requires if not set(mapping.names(field) or [field]) & set(columns)]
+    return [field for field in missing if field != "rank" or rank_in_name(file) < 0]
 
 
 def _has_times(mapping: Mapping, columns: list[str]) -> bool:

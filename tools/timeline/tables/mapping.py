@@ -14,7 +14,8 @@ Container = Literal["table", "lines", "events", "ascend_communication"]
 UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 """Nanoseconds of a unit of time."""
 REMEDY = (
-    "name its columns rank, step, phase, start, end; times are numbers in seconds, of start_ms in ms: docs/ranks.md"
+    "name its columns rank, step, phase, start, end; times are seconds (of start_ms: ms) or ISO 8601; or name the file "
+    "rank3.csv, without the column rank: docs/ranks.md"
 )
 
 

@@ -57,6 +57,11 @@ PHASES = (
 EVERYBODY = "all"
 """The group of communication that names none, of ranks without a stage."""
 _LARGEST, _LARGEST_STEP = 2**62, 2**31
+# ISO 8601, as spreadsheets, pandas and Python write it: day, time, fraction, sign and offset of the time zone.
+_INSTANT = (
+    r"^([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?"
+    r"[0-9]*\s?(?:Z|UTC|([+-])([0-9]{2}):?([0-9]{2}))?$"
+)
 _TEXT = 300
 """Characters of a phase that decide what it is."""
 
@@ -151,6 +156,7 @@ class _Reader:
     """Expressions that read a table's columns as a mapping says."""
 
     def __init__(self, raw: pl.DataFrame, mapping: Mapping) -> None:
+        self._raw = raw
         self._types = raw.schema
         self._mapping = mapping
 
@@ -170,7 +176,8 @@ class _Reader:
         return digits.cast(_I, strict=False).fill_null(default)
 
     def time(self, field: str) -> pl.Expr:
-        """Return a column of time in ns, null where there is none. Its name may end in its unit."""
+        """Return a column of time in ns, null where there is none: numbers, in the unit in which its name may end, or
+        instants (without a time zone: of UTC, as only differences count)."""
         column = self._column(field)
         if column:
             return self._time(column, self._mapping.unit_ns)
@@ -190,6 +197,13 @@ class _Reader:
             return value.cast(_I) * factor
         if kind.is_float():
             return (value.cast(pl.Float64) * factor).round().cast(_I, strict=False)
+        if isinstance(kind, pl.Datetime):
+            return value.dt.epoch("ns")
+        if isinstance(kind, pl.Duration):
+            return value.dt.total_nanoseconds()
+        first = self._raw[column].drop_nulls().head(1).cast(_S).str.strip_chars()
+        if first.str.contains(_INSTANT).any():
+            return _instant(value.cast(_S).str.strip_chars())
         # Whole and fraction apart: seconds of the epoch have more digits than a float.
         parts = value.cast(_S).str.strip_chars().str.extract_groups(r"^(-?)([0-9]{1,18})(?:\.([0-9]+))?$")
         whole = parts.struct.field("2").cast(_I, strict=False)
@@ -203,6 +217,15 @@ class _Reader:
 
     def _column(self, field: str) -> str:
         return next((name for name in self._mapping.names(field) if name in self._types), "")
+
+
+def _instant(text: pl.Expr) -> pl.Expr:
+    """Return instants (`_INSTANT`) in ns since 1970, null for other text."""
+    day, time, fraction, sign, hours, minutes = (text.str.extract(_INSTANT, n + 1) for n in range(6))
+    whole = pl.format("{} {}", day, time).str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False)
+    part = fraction.fill_null("0").str.pad_end(9, "0").cast(_I)
+    ahead = (hours.cast(_I) * 3600 + minutes.cast(_I) * 60) * UNITS["s"]
+    return whole.dt.epoch("ns") + part - pl.when(sign == "-").then(-ahead).otherwise(ahead).fill_null(0)
 
 
 def _others(mapping: Mapping) -> list[str]:
