@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
 from whystall.agent_server.inputs.stacks import observes, open_samples
-from whystall.agent_server.job_lookup.whole_job import whole_job
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
 from whystall.tools.collect.options import (
@@ -193,6 +192,7 @@ class App:
         self, tool: Tool[Any, Any], params: Params, engine: Engine, profile: Path | None, progress: Progress | None
     ) -> Recording:
         from whystall.agent_server.inputs.calibration import JOINED, Calibration
+        from whystall.agent_server.job_lookup.whole_job import whole_job
         from whystall.tools.collect.engines import ENGINES
 
         if not isinstance(params, LiveParams):

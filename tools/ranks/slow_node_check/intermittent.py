@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
 import polars as pl
 
 from whystall.tools.ranks.slow_node_check import votes
@@ -152,12 +151,11 @@ def _with_episodes(grid: Grid, every: Episodes, tests: float, apart: set[int]) -
     accused: list[Intermittent] = []
     while alive > 1:
         candidates = [rank for rank in rest if len(every.rows(rank)) >= _FEWEST]
-        pool = [one.loss_ns for rank in rest for one in every.of[rank]]
-        chances = _by_permutation(pool, alive, [every.total(rank) for rank in candidates])
+        chances = _chances(every, rest, [rank for rank in candidates if len(every.of[rank]) >= _FEWEST], alive)
         named = [
             found
-            for rank, chance in zip(candidates, chances, strict=True)
-            if (found := _unlikely(grid, every, rank, [one for one in rest if one != rank], chance, tests))
+            for rank in candidates
+            if (found := _unlikely(grid, every, rank, [r for r in rest if r != rank], chances.get(rank, 1.0), tests))
         ]
         if not named:
             break
@@ -237,9 +235,19 @@ def _shared(grid: Grid, rank: int, rows: Sequence[int]) -> bool:
     return bool(outside) and probability.median(known(peers.gather(inside))) > _SHARED * probability.median(outside)
 
 
+def _chances(every: Episodes, rest: Sequence[int], wanted: Sequence[int], ranks: int) -> dict[int, float]:
+    """Return for each rank in `wanted` the probability that any of `ranks` loses as much by all episodes of `rest`."""
+    if not wanted:
+        return {}
+    losses = [one.loss_ns for rank in rest for one in every.of[rank]]
+    return dict(zip(wanted, _by_permutation(losses, ranks, [every.total(rank) for rank in wanted]), strict=True))
+
+
 def _by_permutation(losses: Sequence[float], ranks: int, observed: Sequence[float]) -> list[float]:
     """Return for each of `observed` the probability that any of `ranks` loses so much, if each of `losses` hits any of
     them alike."""
+    import numpy as np  # it takes a tenth of a second, and most jobs need no permutations
+
     dice = np.random.default_rng(_SEED)
     least = np.array(observed) * (1 - 1e-9)
     extreme, made = np.zeros(len(least), dtype=np.int64), 0

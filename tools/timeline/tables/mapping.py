@@ -100,7 +100,9 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def mappings() -> tuple[Mapping, ...]:
     """Return all mappings, in the order of the file."""
     text = (Path(__file__).parent / "mappings.yaml").read_text(encoding="utf-8")
-    return tuple(msgspec.convert(yaml.safe_load(text), type=list[Mapping]))
+    # the C parser is ten times faster
+    loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return tuple(msgspec.convert(yaml.load(text, loader), type=list[Mapping]))  # noqa: S506 - both loaders are safe
 
 
 def sources() -> frozenset[str]:
