@@ -81,11 +81,11 @@ build: setup .setup/bpf .setup/hybrid
 lint: setup
 	$(BIN)/ruff check
 
-# mypy does not follow the finder of an editable install: links give it the import root.
+# mypy does not follow the finder of an editable install: links give it the import root. It leaves the processors to a guest.
 types: setup
 	@mkdir -p $(VENV)/types/whystall
 	@for package in $(PACKAGES); do ln -sfn ../../../$$package $(VENV)/types/whystall/$$package; done
-	MYPYPATH=$(VENV)/types $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
+	MYPYPATH=$(VENV)/types nice $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
 	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
 
 docs: setup
