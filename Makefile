@@ -17,7 +17,7 @@ SHELL := /bin/sh
 # Tests start hundreds of processes; without cached bytecode each would compile the program.
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert demo-cache test test-all test-old-kernel test-kernels setup build lint types docs bench bench-faults clean
+.PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types docs bench bench-faults clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -58,17 +58,13 @@ test:
 # Every worker collects all files that it is given. Live tests have runs of their own.
 thorough = $(shell grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests)
 
-# The other live tests measure what a neighbour would distort. Types are checked while the guest runs, which leaves a
-# processor idle most of the time.
+# The other live tests measure what a neighbour would distort. The guest is emulated on both processors, and slow: of the
+# privileges only the least are tried there; `make test-kernels` tries them all.
 test-all: test .setup/torch
 	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync test-old-kernel types
+	$(call twice,--kernel 5.10 --limit 900 --if-possible,-k capabilities)
 	$(call run_tests,$(beside) -m 'beside and thorough')
 	$(call run_tests,tests/live -m 'not beside')
-
-# The guest is emulated, and slow: of the privileges only the least are tried in it; `make test-kernels` tries them all.
-test-old-kernel: build .setup/test-packages
-	$(call twice,--kernel 5.10 --limit 900 --if-possible,-k capabilities)
 
 test-kernels: build .setup/test-packages
 	$(matrix) --all --host --results tests/kernels/results.json
@@ -81,11 +77,11 @@ build: setup .setup/bpf .setup/hybrid
 lint: setup
 	$(BIN)/ruff check
 
-# mypy does not follow the finder of an editable install: links give it the import root. It leaves the processors to a guest.
+# mypy does not follow the finder of an editable install: links give it the import root.
 types: setup
 	@mkdir -p $(VENV)/types/whystall
 	@for package in $(PACKAGES); do ln -sfn ../../../$$package $(VENV)/types/whystall/$$package; done
-	MYPYPATH=$(VENV)/types nice $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
+	MYPYPATH=$(VENV)/types $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
 	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
 
 docs: setup

@@ -27,15 +27,11 @@ one: each would be the other's noise, or they make the same control groups.
 """
 THOROUGH = (
     "test_adding_collector",
-    "test_alert_demo",
-    "test_containers",
     "test_convert_disk_full",
     "test_ftrace_in_process",
-    "test_hang",
     "test_hybrid_faults",
     "test_objects",
     "test_recording_disk_full",
-    "test_service_unit",
 )
 """Such modules for which `make test` has no time."""
 

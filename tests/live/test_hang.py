@@ -26,7 +26,10 @@ DOING = {
     "computes": "running",
 }
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root"),
+    pytest.mark.thorough,
+]
 
 
 @contextmanager
