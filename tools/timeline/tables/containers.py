@@ -27,7 +27,7 @@ _UNIT = re.compile(r"\s?[\[(](ns|us|ms|s)[\])]$")
 _DECIMAL_COMMA = r"^\s*(-?[0-9]+),([0-9]+)\s*$"
 _DETAILS = ("group", "peer", "seq", "bytes")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""How a table begins that a spreadsheet saved as Unicode text."""
+"""Byte order marks of UTF-16, in which spreadsheets save "Unicode text"."""
 
 
 class _Event(Event, gc=False):
@@ -45,7 +45,7 @@ def _column(name: str) -> str:
 
 
 def first_line(content: bytes) -> str:
-    """Return the first line of a file of text, in UTF-8 or, with its mark of bytes, UTF-16."""
+    """Return the first line of a file of text, in UTF-8, or UTF-16 with its byte order mark."""
     if content.startswith(_UTF16):
         content = _as_utf8(content)
     return content.lstrip().split(b"\n", 1)[0].decode("utf-8", "replace")
