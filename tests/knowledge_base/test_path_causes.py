@@ -266,6 +266,15 @@ def test_what_limits_the_connection_is_named_before_its_peer(kind: str, cause: s
     assert leader(wait("socket", root_wait="running", root_pct=90.0), limit) == "slow_peer"
 
 
+def test_softirqs_that_run_in_a_thread_take_the_cpu_as_those_in_handlers_do() -> None:
+    row = wait("cpu", 32.0, by="ksoftirqd/1 (22) +8", detail="others")
+    handlers = finding("path.running", id="i", words={"mode": "interrupt", "function": "f (a.py:1)"}, window_pct=30)
+    steal = finding("irq.steal", id="s", window_pct=12)
+    queue = finding("sched.queue_latency", id="q", window_pct=32, p99_ms=2)
+    assert leader(row, handlers, steal, queue) == "softirq_steal"
+    assert leader(wait("cpu", 32.0, by="make (22) +8", detail="others"), queue) == "cpu_contention"
+
+
 def test_a_quota_of_another_rank_is_the_root() -> None:
     row = wait("collective", 80.0, root_wait="quota", root_by="p (9)", root_pct=90.0)
     cgroup = {"type": "cgroup", "cgroup": "/pods/b", "pid": 9}
