@@ -72,6 +72,31 @@ def test_a_rank_in_another_collective_is_named(tmp_path: Path) -> None:
     assert (finding["attributes"]["found"], finding["attributes"]["expected"]) == ("all_gather", "all_reduce")
 
 
+@pytest.mark.parametrize(
+    ("fault", "how", "code"),
+    [("raises", "exited", 1), ("is_killed", "killed", 9), ("raises_and_stays", "raised", None)],
+)
+def test_a_rank_that_has_failed_is_named(tmp_path: Path, fault: str, how: str, code: int | None) -> None:
+    with job(tmp_path, fault) as truth:
+        found = answer(truth["launcher"], tmp_path)
+    data = found["data"]
+    assert (data["verdict"], data["late"]) == ("first_failure", [])
+    (failed,) = data["failed"]
+    assert (failed["rank"], failed["pid"], failed["how"], failed["code"]) == (
+        truth["rank"],
+        truth["rank_pid"],
+        how,
+        code,
+    )
+    if fault != "is_killed":
+        assert failed["exception"] == "ValueError: no label in sample 17"
+        assert failed["line"].startswith(f"{truth['function']} (hanging_job.py:")
+        assert failed["log"] == str(tmp_path / "log")
+    assert data["waiting"] == ", ".join(str(rank) for rank in range(RANKS) if rank != truth["rank"]) or data["waiting"]
+    assert 0 < data["waited_s"] < 60
+    assert [one["kind"] for one in found["findings"]] == ["rank.failed"]
+
+
 @pytest.mark.parametrize("ddp", [False, True])
 def test_a_healthy_slow_job_is_not_hung(tmp_path: Path, ddp: bool) -> None:
     with job(tmp_path, "is_slow", *(["--ddp"] if ddp else [])) as truth:

@@ -2,63 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
-from recordings import Scene
+from hang_jobs import ALL_REDUCE, BACKWARD, COMPUTES, GATHER, INSIDE, LOADS, TRAIN, WORLD, WRAPPER, R, judged, late
 
-from whystall.tools.contract.registry import Judgement
 from whystall.tools.host.hang.stack_tree import stack_tree
-from whystall.tools.host.hang.tool import Data, Params, judge
-
-WRAPPER = "wrapper (torch/distributed/c10d_logger.py:83)"
-ALL_REDUCE = (
-    "all_reduce (torch/distributed/distributed_c10d.py:3000)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
-)
-GATHER = ("all_gather (torch/distributed/distributed_c10d.py:4000)", WRAPPER)
-TRAIN = ("train (job.py:10)", "<module> (job.py:12)")
-BACKWARD = ("_engine_run_backward (torch/autograd/graph.py:824)", "backward (torch/_tensor.py:648)", *TRAIN)
-WAIT = {"state": "S", "syscall": "futex", "wchan": "futex_do_wait"}
-READ = {"state": "S", "syscall": "read", "wchan": "pipe_read", "object": "pipe:[77]"}
-WORLD = "0"
-
-
-@dataclass(frozen=True)
-class R:
-    """A rank: collectives begun by group, the stack, and columns of its thread; pairs: at the start and at the end."""
-
-    started: dict[str, int | tuple[int, int]] = field(default_factory=lambda: {WORLD: 38})
-    stack: tuple[str, ...] = (*ALL_REDUCE, *TRAIN)
-    row: dict[str, object] = field(default_factory=lambda: dict(WAIT))
-
-
-INSIDE = R()
-LOADS = R({WORLD: 37}, ("load (job.py:6)", *TRAIN), dict(READ))
-COMPUTES = R({WORLD: 37}, ("forward (model.py:41)", *TRAIN), {"state": "R"})
-
-
-def judged(
-    *ranks: R, sizes: dict[str, int] | None = None, members: dict[str, list[int]] | None = None
-) -> Judgement[Data]:
-    """The job of `ranks`; `members`: global ranks of each group other than the one of all."""
-    scene = Scene(window_s=2)
-    for rank, one in enumerate(ranks):
-        pid = 100 + rank
-        scene.seen(
-            "threads", pid=pid, tid=pid, comm="python", **one.row, pystack=scene.stack(one.stack, kernel=False), lock=0
-        )
-        for group, started in one.started.items():
-            of = (members or {}).get(group, [*range(len(ranks))])
-            size = (sizes or {}).get(group, len(of))
-            number = of[rank] if len(set(of)) < len(of) else of.index(rank)
-            place = {"backend": "gloo", "name": group, "rank": number, "size": size}
-            scene.seen("process_groups", pid=pid, group=1000 + int(group), started=started, **place)
-    return judge(scene.build(), Params())
-
-
-def late(found: Judgement[Data]) -> list[int]:
-    return [one.rank for one in found.data.late]
 
 
 def test_the_rank_that_has_begun_fewer_is_named_with_its_line() -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from whystall.tools.host.hang.ranks import GroupKey, RankState
+from whystall.tools.host.hang.failures import Failure, Failures
+from whystall.tools.host.hang.ranks import DEFAULT_GROUP, GroupKey, RankState
 from whystall.tools.timeline.rank_data.wait_graph import roots_and_cycles
 
 MOVING = "moving"
@@ -34,6 +35,10 @@ UNCLEAR = "unclear"
 """Some ranks wait in collectives and others are elsewhere, but the numbers do not show who is late."""
 SEVERAL_JOBS = "several_jobs"
 """A group has two members of one number: the processes belong to several jobs."""
+FIRST_FAILURE = "first_failure"
+"""Nothing moved, and ranks wait in a collective although one of the job has failed, or has left it."""
+ENDING = "ending"
+"""Ranks ended within the window, with nothing that shows a failure: the job may be ending."""
 # Functions of torch.distributed in which all members of a group take part, by their beginning.
 _COLLECTIVES = ("all_", "reduce", "broadcast", "gather", "scatter", "barrier")
 UNSEEN = "unseen"
@@ -71,16 +76,47 @@ class Mismatched:
 
 @dataclass(frozen=True)
 class Hang:
-    """`verdict`: one of the constants above; `absent`: members of each group that were not read."""
+    """`verdict`: one of the constants above; `absent`: members of each group that were not read; `failed`: ranks that
+    have failed, the first one first."""
 
     verdict: str
     late: list[LateRank] = field(default_factory=list)
     mismatched: list[Mismatched] = field(default_factory=list)
     absent: Mapping[GroupKey, tuple[int, ...]] = field(default_factory=dict)
+    failed: list[Failure] = field(default_factory=list)
 
 
-def hang_of(ranks: Sequence[RankState]) -> Hang:
-    """Return what holds the job of `ranks` back."""
+def hang_of(ranks: Sequence[RankState], failures: Failures) -> Hang:
+    """Return what holds the job of `ranks` back. `failures`: of ranks of the same job."""
+    found = _without_failures(ranks)
+    if found.verdict == SEVERAL_JOBS or not (failures.failed or failures.just_left):
+        return found
+    sure = [one for one in failures.failed if one.sure]
+    if found.verdict in (MOVING, OUTSIDE):
+        return replace(found, failed=sure)
+    if failures.just_left and not sure:
+        return replace(found, verdict=ENDING, late=[], mismatched=[])
+    if _explains(found, failures.failed, ranks):
+        pids = {one.pid for one in failures.failed}
+        late = [one for one in found.late if one.state.pid not in pids]
+        return replace(found, verdict=FIRST_FAILURE, late=late, mismatched=[], failed=failures.failed)
+    return replace(found, failed=failures.failed)
+
+
+def _explains(found: Hang, failed: Sequence[Failure], ranks: Sequence[RankState]) -> bool:
+    """Return whether the ranks that have failed or left are why the others wait."""
+    absent = {rank for key, gone in found.absent.items() if key.name == DEFAULT_GROUP for rank in gone}
+    if all(one.consequence for one in failed) and absent - {one.rank for one in failed}:
+        return False  # they ended because another rank did, which may be one that is not on this host
+    if any(one.sure for one in failed):
+        return True
+    # a rank may leave a job that goes on without it: another one may be late, or a device may be at work
+    late = {one.state.pid for one in found.late}
+    return late <= {one.pid for one in failed} and any(one.in_collective for one in ranks)
+
+
+def _without_failures(ranks: Sequence[RankState]) -> Hang:
+    """Return what holds the job back, by what the ranks do that live."""
     groups = _members(ranks)
     if any(len({one.groups[key].rank for one in members}) < len(members) for key, members in groups.items()):
         return Hang(SEVERAL_JOBS)

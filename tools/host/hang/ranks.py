@@ -18,6 +18,10 @@ _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 _HANDOVER = ("queue", "lock", "barrier")
 DEFAULT_GROUP = "0"
 """torch's name of the group of all ranks (`torch.distributed.distributed_c10d._process_group_name`)."""
+# Threads of process groups. A forked process has a copy of its parent's groups, but not of the threads.
+_SERVING = ("pt_gloo", "pt_nccl", "pt_hccl", "pt_mpi", "pt_xccl", "gloo_")
+# The end of a group, for which its members need not wait.
+_LEAVES = "destroy_process_group"
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class RankState:
         if place.role != COLLECTIVE:
             return ""
         # the outermost function of the library is the one that the program called
-        return next((name for name, module in reversed(place.library) if not module.endswith("c10d_logger.py")), "")
+        name = next((name for name, module in reversed(place.library) if not module.endswith("c10d_logger.py")), "")
+        return name if name != _LEAVES else ""
 
     @property
     def running(self) -> bool:
@@ -68,9 +73,15 @@ class RankState:
 
     @property
     def waits_for_ranks(self) -> bool:
-        """Whether it waits in a collective, in one that the backward pass began, or for a device that may run one."""
+        """Whether it waits in a collective, or for a device that may run one."""
+        on_device = self.thread.place.in_device_call and not self.running
+        return self.in_collective or self.thread.kind.code == "device" or on_device
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether it waits in a collective, also in one that the backward pass began."""
         place, kind = self.thread.place, self.thread.kind.code
-        if self.collective or kind == "device" or (place.in_device_call and not self.running):
+        if self.collective:
             return True
         in_backward = bool(place.library) and place.library[-1][1].startswith(_BACKWARD)
         return in_backward and kind in _HANDOVER and not self.thread.owner_tid
@@ -83,9 +94,10 @@ def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
     early = _waits(recording, first_snapshot(recording, "threads"))
     late = _waits(recording, last_snapshot(recording, "threads"))
     found = []
+    served = {pid for pid in after if any(one.comm.startswith(_SERVING) for one in known.of_process(pid))}
     for pid, groups in after.items():
         threads = known.of_process(pid)
-        if not threads:
+        if not threads or (served and pid not in served):
             continue
         thread = next((one for one in threads if one.place.role == COLLECTIVE), threads[0])
         earlier = before.get(pid, {})
@@ -97,6 +109,11 @@ def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
         still = not moved and early.get(thread.tid) == late.get(thread.tid)
         found.append(RankState(_rank(groups), pid, known.comms.get(pid, thread.comm), thread, joined, still))
     return sorted(found, key=lambda one: (one.rank, one.pid))
+
+
+def early_pids(recording: Recording) -> dict[int, int]:
+    """Return the process of each rank at the start of the window."""
+    return {_rank(groups): pid for pid, groups in _groups(first_snapshot(recording, "process_groups")).items()}
 
 
 def _rank(groups: dict[GroupKey, tuple[int, int, str]]) -> int:
