@@ -31,6 +31,7 @@ class R:
     started: dict[str, int | tuple[int, int]] = field(default_factory=lambda: {WORLD: 38})
     stack: tuple[str, ...] = (*ALL_REDUCE, *TRAIN)
     row: dict[str, object] = field(default_factory=lambda: dict(WAIT))
+    backend: str = "gloo"
 
 
 INSIDE = R()
@@ -52,7 +53,7 @@ def judged(
             of = (members or {}).get(group, [*range(len(ranks))])
             size = (sizes or {}).get(group, len(of))
             number = of[rank] if len(set(of)) < len(of) else of.index(rank)
-            place = {"backend": "gloo", "name": group, "rank": number, "size": size}
+            place = {"backend": one.backend, "name": group, "rank": number, "size": size}
             scene.seen("process_groups", pid=pid, group=1000 + int(group), started=started, **place)
     return judge(scene.build(), Params())
 
@@ -119,7 +120,7 @@ def failed_job(
         pid, one, looks = 100 + rank, alive.get(rank, INSIDE), "start end" if rank in alive else "start"
         stack = scene.stack(one.stack, kernel=False)
         scene.seen("threads", looks=looks, pid=pid, tid=pid, comm="python", **one.row, pystack=stack, lock=0)
-        place = {"backend": "gloo", "name": WORLD, "rank": rank, "size": size}
+        place = {"backend": one.backend, "name": WORLD, "rank": rank, "size": size}
         for started in one.started.values():
             scene.seen("process_groups", looks=looks, pid=pid, group=1000, started=started, **place)
         if rank in alive:

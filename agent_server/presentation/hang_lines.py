@@ -70,7 +70,7 @@ def _late(row: LateRow, verdict: str, lang: Lang) -> list[Safe]:
     ]
     if row.idle_s is not None:
         parts.append(fill(_TEXT.running, hang["idle"], time=Safe(duration(row.idle_s))))
-    missing = hang["differs" if verdict == "mismatch" else "missing"]
+    missing = hang[{"mismatch": "differs", "spinning": "ahead"}.get(verdict, "missing")]
     known = {"number": Safe(row.number), "group": _name(row.group), "waiting": Safe(row.waiting)}
     return [
         Safe("- " + str(texts["marks"]["comma"]).join(parts)),

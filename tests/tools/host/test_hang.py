@@ -103,6 +103,27 @@ def test_a_rank_that_waits_for_its_device_is_in_its_collective() -> None:
     assert (found.data.verdict, late(found)) == ("late", [2])
 
 
+SPINS = R(stack=TRAIN, row={"state": "R"}, backend="nccl")
+
+
+def test_a_rank_on_its_cpu_may_wait_for_its_device() -> None:
+    """CUDA waits by looking again and again; the line is that of `loss.item()`, which is none of a library."""
+    sleeps = replace(LOADS, backend="nccl")
+    found = judged(SPINS, SPINS, sleeps, SPINS)
+    assert (found.data.verdict, late(found)) == ("spinning", [2])
+    (finding,) = found.findings
+    assert (finding.severity.value, finding.metrics["waiting"]) == ("minor", 3)
+    # one that waits without looking is proof enough
+    device = replace(SPINS, stack=("synchronize (torch/cuda/__init__.py:900)", *TRAIN))
+    assert judged(SPINS, device, sleeps).data.verdict == "late"
+    # all have begun the same
+    assert judged(SPINS, SPINS, SPINS).data.verdict == "outside"
+    # gloo does not wait like that: they compute
+    assert judged(replace(SPINS, backend="gloo"), LOADS).data.verdict == "outside"
+    # somewhere else than before: the job moves
+    assert judged(replace(SPINS, started={WORLD: (37, 38)}), sleeps).data.verdict == "moving"
+
+
 def test_another_collective_than_the_others_is_a_mismatch() -> None:
     found = judged(INSIDE, INSIDE, R(stack=(*GATHER, *TRAIN)))
     assert (found.data.verdict, late(found)) == ("mismatch", [2])

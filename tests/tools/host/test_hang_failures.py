@@ -173,6 +173,15 @@ def test_a_rank_that_left_is_not_why_others_wait_for_a_device() -> None:
     assert failed_job(alive, ended(2, KILLED)).data.verdict == "first_failure"
 
 
+def test_ranks_that_spin_for_their_devices_wait_for_the_one_that_failed() -> None:
+    spins = R(stack=TRAIN, row={"state": "R"}, backend="nccl")
+    alive = {0: spins, 1: spins, 3: spins}
+    assert failed_job(alive, ended(2, KILLED)).data.verdict == "first_failure"
+    assert failed_job(alive, ended(2, 0)).data.verdict == "outside"
+    computes = replace(spins, backend="gloo")
+    assert failed_job(dict.fromkeys((0, 1, 3), computes), ended(2, KILLED)).data.verdict == "outside"
+
+
 def test_an_exception_without_a_rank_counts_only_where_there_is_no_choice() -> None:
     alone = failed_job(OTHERS, ended(2, EXIT_1), logs=[logged(-1, "ValueError: no label")])
     assert alone.data.failed[0].exception == "ValueError: no label"

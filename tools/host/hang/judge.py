@@ -35,6 +35,8 @@ UNCLEAR = "unclear"
 """Some ranks wait in collectives and others are elsewhere, but the numbers do not show who is late."""
 SEVERAL_JOBS = "several_jobs"
 """A group has two members of one number: the processes belong to several jobs."""
+SPINNING = "spinning"
+"""As `LATE`, but those that are ahead run: they may wait for their devices, or compute."""
 FIRST_FAILURE = "first_failure"
 """Nothing moved, and ranks wait in a collective although one of the job has failed, or has left it."""
 ENDING = "ending"
@@ -88,11 +90,16 @@ class Hang:
 
 def hang_of(ranks: Sequence[RankState], failures: Failures) -> Hang:
     """Return what holds the job of `ranks` back. `failures`: of ranks of the same job."""
-    found = _without_failures(ranks)
+    found = _living(ranks)
+    if found.verdict in (OUTSIDE, UNCLEAR) and any(one.may_spin for one in ranks):
+        spinning = _living([replace(one, spins=one.may_spin) for one in ranks])
+        if spinning.late:
+            found = replace(spinning, verdict=SPINNING)
     if found.verdict == SEVERAL_JOBS or not (failures.failed or failures.just_left):
         return found
     sure = [one for one in failures.failed if one.sure]
-    if found.verdict in (MOVING, OUTSIDE):
+    idle = found.verdict == OUTSIDE and not any(one.may_spin for one in ranks)
+    if found.verdict == MOVING or idle:
         return replace(found, failed=sure)
     if failures.just_left and not sure:
         return replace(found, verdict=ENDING, late=[], mismatched=[])
@@ -115,7 +122,7 @@ def _explains(found: Hang, failed: Sequence[Failure], ranks: Sequence[RankState]
     return late <= {one.pid for one in failed} and any(one.in_collective for one in ranks)
 
 
-def _without_failures(ranks: Sequence[RankState]) -> Hang:
+def _living(ranks: Sequence[RankState]) -> Hang:
     """Return what holds the job back, by what the ranks do that live."""
     groups = _members(ranks)
     if any(len({one.groups[key].rank for one in members}) < len(members) for key, members in groups.items()):

@@ -22,6 +22,8 @@ DEFAULT_GROUP = "0"
 _SERVING = ("pt_gloo", "pt_nccl", "pt_hccl", "pt_mpi", "pt_xccl", "gloo_")
 # The end of a group, for which its members need not wait.
 _LEAVES = "destroy_process_group"
+# Backends whose operations a device executes: the program continues, and waits for the device later.
+_ON_DEVICE = ("nccl", "hccl", "xccl", "ucc")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Membership:
 @dataclass(frozen=True)
 class RankState:
     """A rank. `rank`: of the whole job, -1 if unknown. `thread`: the one that advances it: in a collective if there is
-    one, else the main thread. `still`: neither that thread nor a group of it moved within the window."""
+    one, else the main thread. `still`: neither that thread nor a group of it moved within the window. `spins`: taken to
+    wait for its device, see `may_spin`."""
 
     rank: int
     pid: int
@@ -55,6 +58,13 @@ class RankState:
     thread: ThreadState
     groups: dict[GroupKey, Membership]
     still: bool
+    spins: bool = False
+
+    @property
+    def may_spin(self) -> bool:
+        """Whether it may wait for its device by looking again and again, as CUDA does by default: it runs, and was at
+        the same line before. One that computes may look alike."""
+        return self.running and self.still and any(key.backend in _ON_DEVICE for key in self.groups)
 
     @property
     def collective(self) -> str:
@@ -74,8 +84,7 @@ class RankState:
     @property
     def waits_for_ranks(self) -> bool:
         """Whether it waits in a collective, or for a device that may run one."""
-        on_device = self.thread.place.in_device_call and not self.running
-        return self.in_collective or self.thread.kind.code == "device" or on_device
+        return self.in_collective or self.spins or self.thread.kind.code == "device" or self.thread.place.in_device_call
 
     @property
     def in_collective(self) -> bool:

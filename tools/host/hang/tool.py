@@ -263,7 +263,8 @@ def _late_finding(one: LateRank, known: ThreadStates, waited_s: float, window_ns
     metrics = {"seq": one.number, "waiting": len(one.waiting), "waiting_s": waited_s, "window_pct": 100.0}
     words = {"name": one.group.name, "wait": state.thread.kind.code, "code": state.thread.place.line}
     words |= {"object": known.objects.name(state.thread.object), "holder": known.whom(state.thread)}
-    bad = Severity.MINOR if state.running else Severity.CRITICAL  # a healthy job may compute for long
+    # a healthy job may compute for long
+    bad = Severity.MINOR if state.running or all(other.spins for other in one.waiting) else Severity.CRITICAL
     return finding("rank.not_entered", subject, window(window_ns), metrics, bad, {k: v for k, v in words.items() if v})
 
 
