@@ -15,7 +15,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -63,7 +63,8 @@ BACKENDS = (
 @dataclass(frozen=True)
 class ProcessGroup:
     """A process group of a process. `address`: of the object; `name`: as torch numbers groups (``0``: the default
-    group), and `description`: empty if unknown; `started`: operations that this rank has begun."""
+    group), and `description`: empty if unknown; `started`: operations that this rank has begun; `served`: 1 if threads
+    of this process serve groups, 0 if none has such a name: it was forked from a rank, or has an old version."""
 
     address: int
     backend: str
@@ -72,6 +73,7 @@ class ProcessGroup:
     rank: int
     size: int
     started: int
+    served: int = 0
 
 
 class _Class(NamedTuple):
@@ -105,7 +107,7 @@ def process_groups(pid: int, memory: Reader, tids: Iterable[int]) -> list[Proces
             if address not in found and len(found) < _MOST_GROUPS:
                 group = _read(memory, address, one)
                 if group is not None:
-                    found[address] = group
+                    found[address] = replace(group, served=int(bool(serving)))
     return [found[address] for address in sorted(found)]
 
 

@@ -105,6 +105,7 @@ def failed_job(
     kills: Sequence[Row] = (),
     idle_s: dict[int, float] | None = None,
     left: Sequence[int] = (),
+    copies: Sequence[int] = (),
 ) -> Judgement[Data]:
     """A job of `size` ranks, of which those `alive` live.
 
@@ -113,6 +114,7 @@ def failed_job(
         known: what the environments of the living state, beside rank and local rank; None: nothing.
         idle_s: how long the main threads of ranks have not run.
         left: ranks that lived at the start of the window.
+        copies: processes that these ranks have forked, with the memory but not with the threads that serve the groups.
     """
     scene = Scene(window_s=2)
     rows = {}
@@ -120,11 +122,17 @@ def failed_job(
         pid, one, looks = 100 + rank, alive.get(rank, INSIDE), "start end" if rank in alive else "start"
         stack = scene.stack(one.stack, kernel=False)
         scene.seen("threads", looks=looks, pid=pid, tid=pid, comm="python", **one.row, pystack=stack, lock=0)
-        place = {"backend": one.backend, "name": WORLD, "rank": rank, "size": size}
+        place = {"backend": one.backend, "name": WORLD, "rank": rank, "size": size, "served": 1}
         for started in one.started.values():
             scene.seen("process_groups", looks=looks, pid=pid, group=1000, started=started, **place)
         if rank in alive:
             rows[pid] = process(pid, **({"rank": rank, "local_rank": rank} | known if known is not None else {}))
+    for rank in copies:
+        pid = 200 + rank
+        scene.seen("threads", pid=pid, tid=pid, comm="python", **READ, pystack=scene.stack(TRAIN, kernel=False), lock=0)
+        place = {"backend": "gloo", "name": WORLD, "rank": rank, "size": size, "served": 0}
+        scene.seen("process_groups", pid=pid, group=1000, started=37, **place)
+        rows[pid] = process(pid, ppid=100 + rank)
     rows |= {row["pid"]: row for row in more}
     scene.tables["job_processes.processes"] = [row | {"at_ns": scene.window_ns} for row in rows.values()]
     scene.tables["job_processes.exceptions"] = list(logs)

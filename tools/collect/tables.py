@@ -253,8 +253,9 @@ OBJECTS = {
     ),
     # Process groups of torch.distributed, read from the process's memory. group: address of the object; name: as torch
     # numbers groups (0: the default group), description: empty if unknown; started: operations that this rank has
-    # begun in the group so far: collectives, of gloo also sends and receives.
-    "process_groups": _schema("at_ns pid group backend:str name:str description:str rank size started"),
+    # begun in the group so far: collectives, of gloo also sends and receives. served: 0 if the process has no threads
+    # for groups (it was forked from a rank, or they have no names).
+    "process_groups": _schema("at_ns pid group backend:str name:str description:str rank size started", added="served"),
     "stacks": STACKS,
 }
 

@@ -96,6 +96,14 @@ def test_a_rank_whose_process_lives_is_not_accused() -> None:
     assert failed(failed_job(OTHERS, orphan, known=ONE_HOST)) == [(2, "gone", None)]
 
 
+def test_a_process_that_a_rank_has_forked_is_no_rank() -> None:
+    """Its memory has the parent's groups, also when the parent has ended."""
+    found = failed_job({**OTHERS, 2: LOADS}, copies=[0, 2])
+    assert (found.data.verdict, late(found), len(found.data.rows)) == ("late", [2], 4)
+    found = failed_job(OTHERS, ended(2, KILLED), copies=[2])
+    assert (found.data.verdict, failed(found), len(found.data.rows)) == ("first_failure", [(2, "killed", 9)], 3)
+
+
 def test_a_job_that_ends_has_not_failed() -> None:
     found = failed_job(OTHERS, left=[2])
     assert (found.data.verdict, failed(found), found.findings) == ("ending", [], [])

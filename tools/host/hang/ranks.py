@@ -18,8 +18,6 @@ _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 _HANDOVER = ("queue", "lock", "barrier")
 DEFAULT_GROUP = "0"
 """torch's name of the group of all ranks (`torch.distributed.distributed_c10d._process_group_name`)."""
-# Threads of process groups. A forked process has a copy of its parent's groups, but not of the threads.
-_SERVING = ("pt_gloo", "pt_nccl", "pt_hccl", "pt_mpi", "pt_xccl", "gloo_")
 # The end of a group, for which its members need not wait.
 _LEAVES = "destroy_process_group"
 # Backends whose operations a device executes: the program continues, and waits for the device later.
@@ -103,10 +101,9 @@ def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
     early = _waits(recording, first_snapshot(recording, "threads"))
     late = _waits(recording, last_snapshot(recording, "threads"))
     found = []
-    served = {pid for pid in after if any(one.comm.startswith(_SERVING) for one in known.of_process(pid))}
     for pid, groups in after.items():
         threads = known.of_process(pid)
-        if not threads or (served and pid not in served):
+        if not threads:
             continue
         thread = next((one for one in threads if one.place.role == COLLECTIVE), threads[0])
         earlier = before.get(pid, {})
@@ -134,9 +131,12 @@ def _rank(groups: dict[GroupKey, tuple[int, int, str]]) -> int:
 
 
 def _groups(rows: pl.DataFrame) -> dict[int, dict[GroupKey, tuple[int, int, str]]]:
-    """Return (rank, started, description) by process and group."""
+    """Return (rank, started, description) by process and group, without copies in forked processes."""
     found: dict[int, dict[GroupKey, tuple[int, int, str]]] = {}
+    served = 1 in rows["served"]
     for row in rows.iter_rows(named=True):
+        if served and row["served"] == 0:
+            continue
         key = GroupKey(row["backend"], row["name"], row["size"])
         found.setdefault(row["pid"], {})[key] = (row["rank"], row["started"], row["description"])
     return found
