@@ -36,6 +36,7 @@ GOAL_S = 15.0
 WINDOW_S = 2.0
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 SLOW = "is_slow"
+_JOB_S = 180
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def attempt(trial: Trial, ranks: int, tally: Tally) -> None:
         options: list[object] = ["--directory", name, "--ranks", ranks, "--rank", trial.rank, "--step", trial.step]
         options += ["--ddp"] if trial.ddp else []
         with Running("hanging_job.py", *options, trial.fault) as program:
-            truth = program.until("step", 3) if trial.fault == SLOW else program.until("fault")
+            event, count = ("step", 3) if trial.fault == SLOW else ("fault", 1)
+            truth = program.until(event, count, _JOB_S)
             time.sleep(trial.settle_s)
             began = time.monotonic()
             data = answer(program.pid, name)

@@ -86,6 +86,19 @@ def test_numbers_that_include_sends_accuse_nobody() -> None:
     assert (found.data.verdict, late(found), found.findings) == ("unclear", [], [])
 
 
+def test_ranks_that_left_a_broadcast_are_ahead_of_those_that_wait_in_it() -> None:
+    """DistributedDataParallel broadcasts the order of its buckets, then their sizes."""
+    found = judged(R({WORLD: 5}), R({WORLD: 6}), replace(LOADS, started={WORLD: 4}), R({WORLD: 6}))
+    assert (found.data.verdict, late(found)) == ("late", [2])
+    assert found.data.late[0].waiting == "0-1, 3"
+    # too far apart for that
+    found = judged(R({WORLD: 5}), R({WORLD: 9}), replace(LOADS, started={WORLD: 4}), R({WORLD: 6}))
+    assert (found.data.verdict, late(found)) == ("unclear", [])
+    # another one is not behind them all
+    found = judged(R({WORLD: 5}), R({WORLD: 6}), replace(LOADS, started={WORLD: 5}), R({WORLD: 6}))
+    assert (found.data.verdict, late(found)) == ("unclear", [])
+
+
 def test_a_receive_beside_a_send_is_no_mismatch() -> None:
     sends = R(stack=("send (torch/distributed/distributed_c10d.py:2600)", WRAPPER, *TRAIN))
     assert judged(R(stack=RECEIVES), R(stack=RECEIVES), sends).data.verdict == "all_inside"

@@ -10,6 +10,7 @@ operation have begun different numbers; the numbers of such a group are not comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,6 +44,8 @@ ENDING = "ending"
 """Ranks ended within the window, with nothing that shows a failure: the job may be ending."""
 # Functions of torch.distributed in which all members of a group take part, by their beginning.
 _COLLECTIVES = ("all_", "reduce", "broadcast", "gather", "scatter", "barrier")
+# Those in which two take part.
+_PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 UNSEEN = "unseen"
 """The ranks here wait for members that are not on this host, or were not read."""
 
@@ -176,7 +179,9 @@ def _absent(key: GroupKey, members: Sequence[RankState]) -> tuple[int, ...]:
 def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -> bool:
     """Return whether the numbers of a group can be compared: all who wait in it have begun equally many operations.
 
-    One that is ahead of others in another group may wait there instead.
+    One that is ahead of others in another group may wait there instead. A rank may also leave a broadcast before those
+    to which it does not send, and so be ahead by one for each step of the tree in which data is passed on (binomial, in
+    gloo and MPI): those who wait may differ by that, if all others are behind them.
     """
     elsewhere = {
         one.pid
@@ -185,9 +190,13 @@ def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -
         for one in members
         if one.groups[other].started > min(each.groups[other].started for each in members)
     }
-    inside = {one.groups[key].started for one in groups[key] if one.waits_for_ranks and one.pid not in elsewhere}
-    most = max(one.groups[key].started for one in groups[key])
-    return not inside or inside == {most}
+    waiting = [one for one in groups[key] if one.waits_for_ranks and one.pid not in elsewhere]
+    inside = {one.groups[key].started for one in waiting}
+    if not inside or inside == {max(one.groups[key].started for one in groups[key])}:
+        return True
+    outside = [one.groups[key].started for one in groups[key] if not one.waits_for_ranks]
+    in_tree = max(inside) - min(inside) <= math.ceil(math.log2(key.size)) + 1
+    return in_tree and max(outside, default=0) < min(inside) and not any(one.collective in _PAIRS for one in waiting)
 
 
 def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:
