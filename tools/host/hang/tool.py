@@ -291,9 +291,9 @@ TOOL = Tool(
     name="hang",
     title="Hang",
     description=(
-        "Which rank of a running torch.distributed job the others wait for, where it is, and for what it waits, by the "
-        "number of operations that each rank has begun (read from memory), or the first rank that failed (exit status, "
-        "log, OOM kill); merged stacks of all ranks. Nothing has to be enabled in the job."
+        "Which rank of a running torch.distributed job the others wait for, where and for what it waits, by the "
+        "operations that each has begun, or which failed first (exit status, log, OOM kill); merged stacks. Nothing "
+        "has to be enabled in the job."
     ),
     params=Params,
     data=Data,
