@@ -198,9 +198,13 @@ def test_an_exception_without_a_rank_counts_only_where_there_is_no_choice() -> N
     # in the file of a local rank
     found = failed_job(OTHERS, known=ONE_HOST, logs=[logged(-1, "KeyError: 'x'", local_rank=2)])
     assert found.data.failed[0].exception == "KeyError: 'x'"
+    # it was killed, or exited without an error: the exception is of an earlier attempt
+    for status in (KILLED, 0):
+        found = failed_job(OTHERS, ended(2, status), logs=[logged(2, "KeyError: 'x'")])
+        assert found.data.failed[0].exception == ""
     # of a rank that lives
     found = failed_job(OTHERS, ended(2, KILLED), logs=[logged(1, "KeyError: 'x'")])
-    assert found.data.failed[0].exception == ""
+    assert [(one.rank, one.exception) for one in found.data.failed] == [(2, "")]
 
 
 def test_kills_for_lack_of_memory() -> None:
@@ -219,3 +223,5 @@ def test_kills_for_lack_of_memory() -> None:
     assert (found.data.failed[0].oom_group, found.data.failed[0].oom_it) == ("/job", False)
     found = failed_job(OTHERS, ended(2, EXIT_1), kills=[kill(900, of_job=True, cgroup="/job")])
     assert found.data.failed[0].oom_group == ""  # it was not killed
+    found = failed_job({**OTHERS, 2: STAYS}, kills=[kill(102)])
+    assert found.data.failed[0].oom_group == ""  # it lives: another process had its number

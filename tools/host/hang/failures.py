@@ -43,10 +43,9 @@ _LAST = frozenset(
         ("destroy_process_group", "torch/distributed/distributed_c10d.py"),
     }
 )
-# Functions that run when an exception was not caught: traceback, pdb (python -m pdb), torch.distributed.
+# Functions that run when an exception was not caught: pdb (python -m pdb), torch.distributed.
 _UNCAUGHT = frozenset(
     {
-        ("print_exception", "traceback.py"),
         ("post_mortem", "pdb.py"),
         ("_distributed_excepthook", "torch/distributed/distributed_c10d.py"),
     }
@@ -86,6 +85,11 @@ class Failure:
     def sure(self) -> bool:
         """Whether it failed: a healthy rank, too, may exit while others continue."""
         return self.how in (KILLED, RAISED) or bool(self.exception) or (self.how == EXITED and self.code > 0)
+
+    @property
+    def may_have_raised(self) -> bool:
+        """Whether an exception may be why it ended: Python then exits with a status other than 0."""
+        return self.how != KILLED and self.code != 0
 
     @property
     def consequence(self) -> bool:
@@ -285,7 +289,7 @@ def _with_logs(found: Sequence[Failure], recording: Recording, rows: Mapping[int
         by_rank[rank] = row
     if len(found) == 1 and len(logged) == 1 and -1 in by_rank:
         by_rank[found[0].rank] = by_rank[-1]
-    return [_explained(one, by_rank[one.rank]) if one.rank in by_rank else one for one in found]
+    return [_explained(one, by_rank[one.rank]) if one.may_have_raised and one.rank in by_rank else one for one in found]
 
 
 def _explained(one: Failure, row: Row) -> Failure:
@@ -310,9 +314,10 @@ def _with_kills(found: Sequence[Failure], recording: Recording, ranks: Sequence[
     done = []
     for one in found:
         pid = between[0] if [one] == unknown and len(between) == 1 else one.pid
-        if pid > 0 and pid in groups:
+        may_be = one.how == GONE or (one.how == KILLED and one.code == _KILL)
+        if may_be and pid > 0 and pid in groups:
             one = replace(one, pid=pid, how=KILLED, code=_KILL, oom_group=groups[pid], oom_it=True)
-        elif one.how == GONE or (one.how == KILLED and one.code == _KILL):
+        elif may_be:
             one = replace(one, oom_group=next((groups[row["pid"]] for row in kills if row["of_job"]), ""))
         done.append(one)
     return done
