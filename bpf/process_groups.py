@@ -4,7 +4,8 @@ Nothing has to be enabled in the job beforehand. A backend counts its collective
 member that ``getSequenceNumberForGroup()`` returns (torch/csrc/distributed/c10d/Backend.hpp); that function is a load
 and a return, so that its machine code holds the member's offset. The objects themselves are found on the stacks of the
 threads that serve them (gloo's run loop, NCCL's watchdog): pointers to memory that begins with the address of the
-class's virtual table. The memory belongs to another process: it is untrusted, and may change while it is read.
+class's virtual table, or to an object that has such a pointer (NCCL's watchdog in newer versions). The memory belongs
+to another process: it is untrusted, and may change while it is read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import os
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -29,6 +31,9 @@ _KEPT_FILES = 16
 _NAME_BYTES = 200
 _RANKS = 1 << 20
 _CODE_BYTES = 16
+# Objects of threads: virtual table, then `std::thread` (Watchdog) or nothing (HeartbeatMonitor), then the group
+# (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp).
+_OWNER_BYTES = 24
 # Backend: virtual table, reference counts (8 bytes, 16 in other versions), then `int rank_, size_`.
 _RANK_OFFSETS = (0x10, 0x18)
 _HEAD_BYTES = 0x80
@@ -58,7 +63,8 @@ BACKENDS = (
 @dataclass(frozen=True)
 class ProcessGroup:
     """A process group of a process. `address`: of the object; `name`: as torch numbers groups (``0``: the default
-    group), and `description`: empty if unknown; `started`: operations that this rank has begun."""
+    group), and `description`: empty if unknown; `started`: operations that this rank has begun; `served`: 1 if threads
+    of this process serve groups, 0 if none has such a name: it was forked from a rank, or has an old version."""
 
     address: int
     backend: str
@@ -67,6 +73,7 @@ class ProcessGroup:
     rank: int
     size: int
     started: int
+    served: int = 0
 
 
 class _Class(NamedTuple):
@@ -100,7 +107,7 @@ def process_groups(pid: int, memory: Reader, tids: Iterable[int]) -> list[Proces
             if address not in found and len(found) < _MOST_GROUPS:
                 group = _read(memory, address, one)
                 if group is not None:
-                    found[address] = group
+                    found[address] = replace(group, served=int(bool(serving)))
     return [found[address] for address in sorted(found)]
 
 
@@ -112,22 +119,38 @@ def _serves(pid: int, tid: int) -> bool:
 
 
 def _objects(pid: int, tid: int, memory: Reader, classes: dict[int, _Class]) -> Iterator[tuple[int, _Class]]:
-    """Yield addresses on the stack of a waiting thread that point to an object of `classes`."""
+    """Yield the addresses of objects of `classes` that the stack of a waiting thread points to; without any, of those
+    that objects have to which it points."""
     try:
         # "202 0x5593e1 0x80 ... 0x7f6e8d0ef0 0x7f6e9c1f05": the last two are the stack pointer and the program counter
-        words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
-        stack = memory.read(int(words[-2], 16), _STACK_BYTES) if len(words) > 2 else b""
+        call = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
+        stack = memory.read(int(call[-2], 16), _STACK_BYTES) if len(call) > 2 else b""
     except (OSError, ValueError, IndexError):
         return  # it runs, or its stack is shorter
-    for address in dict.fromkeys(word for (word,) in struct.iter_unpack("<Q", stack)):
-        if address % 8 or not 1 << 16 < address < 1 << 47:
-            continue
-        try:
+    words = list(_pointers(stack))
+    found = list(_of_classes(words, memory, classes))
+    yield from found or _of_classes(_held(words, memory), memory, classes)
+
+
+def _pointers(raw: bytes) -> Iterator[int]:
+    """Yield what may be addresses of objects among the words of `raw`, each once."""
+    for word in dict.fromkeys(word for (word,) in struct.iter_unpack("<Q", raw)):
+        if word % 8 == 0 and 1 << 16 < word < 1 << 47:
+            yield word
+
+
+def _held(addresses: Iterable[int], memory: Reader) -> Iterator[int]:
+    for address in addresses:
+        with suppress(OSError):
+            yield from _pointers(memory.read(address, _OWNER_BYTES)[8:])
+
+
+def _of_classes(addresses: Iterable[int], memory: Reader, classes: dict[int, _Class]) -> Iterator[tuple[int, _Class]]:
+    for address in addresses:
+        with suppress(OSError):
             table = int.from_bytes(memory.read(address, 8), "little")
-        except OSError:
-            continue
-        if table in classes:
-            yield address, classes[table]
+            if table in classes:
+                yield address, classes[table]
 
 
 def _read(memory: Reader, address: int, one: _Class) -> ProcessGroup | None:

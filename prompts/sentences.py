@@ -46,7 +46,7 @@ _NORMAL = (
     "lost_pct",
 )
 # Metrics shown even if zero.
-_ALWAYS = ("window_pct", "seq", "before_ms", "after_ms")
+_ALWAYS = ("window_pct", "seq", "exit_status", "before_ms", "after_ms")
 _LONG = 200
 _SHORT_ID = 12  # characters of a container id
 _CODES = ("reason", "mostly")

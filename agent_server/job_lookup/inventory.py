@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from whystall.agent_server.job_lookup import addresses, cmdline, environment
-from whystall.agent_server.job_lookup.models import Identity, Inventory, Missed, Process
+from whystall.agent_server.job_lookup import addresses, cmdline
+from whystall.agent_server.job_lookup.models import Inventory, Missed, Process
 from whystall.tools.collect.proc_parse import NS, PidStat, pid_stat, ticks_ns
 from whystall.tools.contract.text import clean_path
-from whystall.tools.node import cgroups
+from whystall.tools.node import cgroups, environment
 from whystall.tools.node.cgroups import Grouped
+from whystall.tools.node.environment import Identity
 from whystall.tools.node.hierarchies import CgroupView
 from whystall.tools.node.pods import Pods
 from whystall.tools.node.vantage import host_name, node_process

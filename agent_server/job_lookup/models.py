@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.tools.node.cgroups import Grouped
+from whystall.tools.node.environment import Identity
 
 LISTED = 10
 """Maximum candidates listed if several jobs match."""
@@ -16,27 +17,6 @@ Kind = Literal["slurm", "run", "mpi", "pod", "container", "unit", "process"]
 """What identifies a job: a Slurm job, a run of torchrun or another launcher with ranks, an MPI job, a Kubernetes pod, a
 container, a systemd unit, or a process with its like among its children.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What the environment of a process states about its job; None: not stated. Nothing else of it is kept."""
-
-    slurm_job: str | None = None
-    slurm_step: str | None = None
-    slurm_array: str | None = None  # ``JOB_TASK``, as squeue shows it
-    job_name: str | None = None
-    run_id: str | None = None
-    mpi_job: str | None = None
-    master: str | None = None  # ``ADDRESS:PORT``
-    rank: int | None = None
-    local_rank: int | None = None
-    group_rank: int | None = None
-    world_size: int | None = None
-    pod_name: str | None = None
-    namespace: str | None = None
-    pod_uid: str | None = None
-    hostname: str | None = None  # of the container
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hanging_table import DUE, score
 from running import Running
+
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 RANKS = 4
-# What the odd rank is found to do; a program that computes is on a CPU, or waits for one.
-DOING = {
-    "sleeps": "sleep",
-    "wants_lock": "lock",
-    "reads_file": "pipe",
-    "is_stopped": "stopped",
-    "computes": "running",
-}
-
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root"),
     pytest.mark.thorough,
@@ -51,15 +45,14 @@ def answer(launcher: int, home: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("fault", "ddp"), [(fault, number % 2 > 0) for number, fault in enumerate(DOING)])
+LATE = [fault for fault, due in DUE.items() if due.doing and due.ddp]
+
+
+@pytest.mark.parametrize(("fault", "ddp"), [(fault, number % 2 > 0) for number, fault in enumerate(LATE)])
 def test_the_odd_rank_is_named_with_its_function(tmp_path: Path, fault: str, ddp: bool) -> None:
     with job(tmp_path, fault, *(["--ddp"] if ddp else [])) as truth:
         found = answer(truth["launcher"], tmp_path)
-    (late,) = found["data"]["late"]
-    assert found["data"]["verdict"] == ("computing" if fault == "computes" else "late")
-    assert (late["rank"], late["pid"]) == (truth["rank"], truth["rank_pid"])
-    assert late["line"].startswith(f"Faults.{truth['function']} (hanging_job.py:")
-    assert late["doing"] == DOING[fault]
+    assert score(fault, truth, found["data"]).right, found["data"]
     assert [one["subject"]["rank"] for one in found["findings"]] == [truth["rank"]]
 
 
@@ -70,6 +63,18 @@ def test_a_rank_in_another_collective_is_named(tmp_path: Path) -> None:
     assert [one["rank"] for one in found["data"]["late"]] == [truth["rank"]]
     (finding,) = found["findings"]
     assert (finding["attributes"]["found"], finding["attributes"]["expected"]) == ("all_gather", "all_reduce")
+
+
+@pytest.mark.parametrize("fault", ["raises", "is_killed", "raises_and_stays"])
+def test_a_rank_that_has_failed_is_named(tmp_path: Path, fault: str) -> None:
+    with job(tmp_path, fault) as truth:
+        found = answer(truth["launcher"], tmp_path)
+    data = found["data"]
+    assert score(fault, truth, data).right, data
+    assert data["failed"][0]["log"] == ("" if fault == "is_killed" else str(tmp_path / "log"))
+    assert data["waiting"] == rank_list(rank for rank in range(RANKS) if rank != truth["rank"])
+    assert 0 < data["waited_s"] < 60
+    assert [one["kind"] for one in found["findings"]] == ["rank.failed"]
 
 
 @pytest.mark.parametrize("ddp", [False, True])

@@ -73,22 +73,24 @@ def oom_kills(records: list[bytes]) -> list[OomKill]:
 
 
 class KernelLog:
-    """Reads the records written after it was opened. `denied`: it may not be read, or does not exist."""
+    """Reads the records written after it was opened; without `new` also those that the kernel still has. `denied`: it
+    may not be read, or does not exist."""
 
-    def __init__(self, path: Path = Path("/dev/kmsg")) -> None:
+    def __init__(self, path: Path = Path("/dev/kmsg"), *, new: bool = True) -> None:
         self._descriptor = -1
         self.denied = False
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._descriptor, 0, os.SEEK_END)
+            if new:
+                os.lseek(self._descriptor, 0, os.SEEK_END)
         except OSError:
             self.close()
             self.denied = True
 
-    def read(self) -> list[OomKill]:
-        """Return the kills since the last call."""
+    def read(self, most: int = _MOST_RECORDS) -> list[OomKill]:
+        """Return the kills since the last call, among at most `most` records."""
         records: list[bytes] = []
-        while self._descriptor >= 0 and len(records) < _MOST_RECORDS:
+        while self._descriptor >= 0 and len(records) < most:
             try:
                 record = os.read(self._descriptor, _RECORD_BYTES)
             except OSError as error:

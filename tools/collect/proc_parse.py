@@ -29,7 +29,7 @@ def ticks_ns(ticks: int) -> int:
 
 class PidStat(NamedTuple):
     """/proc/PID/stat or /proc/PID/task/TID/stat; times in ns since the start of the process or thread. `priority`: of a
-    real-time thread, 1 (low) to 99; `policy`: its number in ``linux/sched.h``."""
+    real-time thread, 1 (low) to 99; `policy`: its number in ``linux/sched.h``; `processor`: where it ran last."""
 
     pid: int
     comm: str
@@ -47,6 +47,7 @@ class PidStat(NamedTuple):
     policy: int
     nice: int = 0
     exit_code: int = UNKNOWN
+    processor: int = UNKNOWN
 
 
 def pid_stat(raw: bytes) -> PidStat:
@@ -76,6 +77,7 @@ def pid_stat(raw: bytes) -> PidStat:
         policy=int(fields[38]),
         nice=int(fields[16]),
         exit_code=int(fields[49]) if len(fields) > 49 else UNKNOWN,
+        processor=int(fields[36]),
     )
 
 

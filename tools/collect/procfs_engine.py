@@ -17,6 +17,7 @@ from whystall.tools.collect.options import (
 from whystall.tools.collect.proc_block import BlockTotals
 from whystall.tools.collect.proc_disks import whole_disks
 from whystall.tools.collect.proc_interrupts import InterruptCounts
+from whystall.tools.collect.proc_job import JobProcesses
 from whystall.tools.collect.proc_memory_use import MemoryUse
 from whystall.tools.collect.proc_python import PythonStacks
 from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader
@@ -39,7 +40,7 @@ _CPU_SHARE = 0.05
 # the same period.
 _JITTER, _GOLDEN = 0.5, 0.618033988749895
 _SAMPLED = frozenset({"syscalls", "switches", "samples"})
-_PER_PROCESS = frozenset({"proc", "syscalls", "switches", "samples", "run_queue", "objects"})
+_PER_PROCESS = frozenset({"proc", "syscalls", "switches", "samples", "run_queue", "objects", "job_processes"})
 """Collectors that read single processes; the others count for the whole host."""
 
 
@@ -48,15 +49,15 @@ class ProcfsEngine(Engine):
 
     `proc` and `memory_use` are exact. `syscalls`, `switches` and `samples` are sampled: the target's threads 50 times
     per second, or, without a target, threads in uninterruptible sleep, and for `samples` on a CPU, 10 times per second.
-    `block`, `interrupts` and `run_queue` have totals only. `residency` (of a target only), `interrupts`, `run_queue`
-    and `objects` are read at the start and at the end.
+    `block`, `interrupts` and `run_queue` have totals only. `residency` (of a target only), `interrupts`, `run_queue`,
+    `objects` and `job_processes` are read at the start and at the end.
     """
 
     name = "procfs"
     serves = frozenset(
         {
             *("proc", "syscalls", "switches", "samples", "block", "residency", "interrupts", "run_queue", "objects"),
-            "memory_use",
+            *("memory_use", "job_processes"),
         }
     )
 
@@ -73,6 +74,7 @@ class ProcfsEngine(Engine):
         self._interrupts: InterruptCounts | None = None
         self._waits: ThreadWaits | None = None
         self._objects: Objects | None = None
+        self._job: JobProcesses | None = None
         self._memory: MemoryUse | None = None
         self._proven = False
         self._next_scan = self._next_block = self._next_children = 0
@@ -110,6 +112,9 @@ class ProcfsEngine(Engine):
             if "objects" in wanted:
                 self._objects = Objects(target, clock=self._clock)
                 self._objects.take_snapshot()
+            if "job_processes" in wanted:
+                self._job = JobProcesses(target, clock=self._clock)
+                self._job.take_snapshot()
             if "proc" in wanted:
                 period = ProcOptions.of(wanted, "proc").period_ns
                 self._reader = ProcReader(target, period, clock=self._clock)
@@ -185,6 +190,9 @@ class ProcfsEngine(Engine):
             # first, so that waits open at the end are still open when they are read
             self._objects.take_snapshot(last=True)
             captures["objects"] = self._objects.read()
+        if self._job is not None:
+            self._job.take_snapshot(last=True)
+            captures["job_processes"] = self._job.read()
         if self._memory is not None:
             captures["memory_use"] = self._memory.read()
         if self._sampler is not None:
@@ -218,7 +226,7 @@ class ProcfsEngine(Engine):
     def close(self) -> None:
         """Release everything; nothing is attached."""
         self._reader, self._sampler, self._block, self._open_files = None, None, None, None
-        self._interrupts, self._waits, self._objects = None, None, None
+        self._interrupts, self._waits, self._objects, self._job = None, None, None, None
         if self._memory is not None:
             self._memory.close()
         self._memory = None

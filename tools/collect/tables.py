@@ -253,8 +253,9 @@ OBJECTS = {
     ),
     # Process groups of torch.distributed, read from the process's memory. group: address of the object; name: as torch
     # numbers groups (0: the default group), description: empty if unknown; started: operations that this rank has
-    # begun in the group so far: collectives, of gloo also sends and receives.
-    "process_groups": _schema("at_ns pid group backend:str name:str description:str rank size started"),
+    # begun in the group so far: collectives, of gloo also sends and receives. served: 0 if the process has no threads
+    # for groups (it was forked from a rank, or they have no names).
+    "process_groups": _schema("at_ns pid group backend:str name:str description:str rank size started", added="served"),
     "stacks": STACKS,
 }
 
@@ -279,6 +280,28 @@ MEMORY_USE = {
     # killed is unknown. source: log (/dev/kmsg), counter (the process vanished while its cgroup's counter rose, or the
     # log names the process, and counters the cgroup).
     "oom_kills": _schema("at_ns pid comm:str cgroup:str limit_cgroup:str anon_bytes source:str"),
+}
+
+# Processes of a job, and why some have ended; -1: unknown.
+JOB_PROCESSES = {
+    # At the start and at the end: the target with its descendants, and processes that have ended and for which a
+    # parent of these has not waited (state Z). rank, local_rank (on its host), local_size (ranks of its host),
+    # group_rank (of the host), world_size: from the environment, which ended processes have no more. one_host: it
+    # states that all ranks are on this host. exit_code: of ended ones, as wait(2) returns it.
+    "processes": _schema(
+        "at_ns pid ppid comm:str state:str start_ticks rank local_rank local_size group_rank world_size one_host:bool",
+        "exit_code",
+    ),
+    # How long before the end a main thread last ran, without time that interrupts or the hypervisor took. Of an ended
+    # process: since it ended.
+    "idle": _schema("pid idle_ns"),
+    # The last uncaught exception of each rank in the end of each log. path: of the log; line: where the traceback
+    # begins in that end; frames as in `stacks`; detail: the message; of_other: of a kind that ranks raise when another
+    # one has ended or is late.
+    "exceptions": _schema("path:str rank local_rank line exception:str detail:str of_other:bool frames:strs"),
+    # Kills for lack of memory since the job began: by the kernel's log, of processes with names of the job's or in its
+    # cgroups (of_job). pid -1: by the counter of a cgroup of the job, `count` kills since it was made.
+    "oom_kills": _schema("pid comm:str cgroup:str limit_cgroup:str of_job:bool count"),
 }
 
 # Handlers of interrupts. kind: hardirq (`name`: the action's, as in /proc/interrupts) or softirq (NET_RX, BLOCK,
@@ -331,6 +354,7 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "residency": RESIDENCY,
     "objects": OBJECTS,
     "memory_use": MEMORY_USE,
+    "job_processes": JOB_PROCESSES,
     "calibration": CALIBRATION,
     "ftrace": sched.TABLES,
     "profile": profile.TABLES,

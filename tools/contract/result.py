@@ -145,6 +145,7 @@ BLIND_SPOTS = frozenset(
         # connections that started and ended between the two snapshots, and individual retransmissions
         "short_connections",
         "sender_not_observed",  # whether a narrow link or a slow sender delays data cannot be told; detail: the peer
+        "logs_unread",  # logs of ranks on network file systems, whose opening may block, or too many; detail: how many
         "objects_cut",  # processes, threads, sockets that were not examined for what they wait for; detail: how many
         "interpreter_lock",  # Python processes whose interpreter lock could not be read; detail: why, and which
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often

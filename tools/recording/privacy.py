@@ -36,7 +36,7 @@ _BY_RULE: dict[Privacy, str] = {
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
-    Privacy.NAME: "comm waker_comm ran_comm device host text ftrace.markers.name",
+    Privacy.NAME: "comm waker_comm ran_comm device host text exception ftrace.markers.name",
     Privacy.OBJECT: "object",
     Privacy.ADDRESS: "local remote",
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),

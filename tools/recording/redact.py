@@ -87,9 +87,10 @@ def _frame(table: str, frame: pl.DataFrame, key: bytes) -> pl.DataFrame:
 def _code(column: str, frame: pl.DataFrame, key: bytes) -> list[pl.Series]:
     """Return a column of frames: lists, of the kernel or of a user's stack, or names and files of sampled frames."""
     if column == "frames":
+        kernels = frame["kernel"].to_list() if "kernel" in frame.columns else [False] * frame.height
         hashed = [
             list(frames) if kernel else [_user_frame(f, key) for f in frames]
-            for frames, kernel in zip(frame["frames"].to_list(), frame["kernel"].to_list(), strict=True)
+            for frames, kernel in zip(frame["frames"].to_list(), kernels, strict=True)
         ]
         return [pl.Series("frames", hashed, dtype=frame.schema["frames"])]
     changed = [

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from whystall.agent_server.job_lookup import cmdline, environment, inventory
-from whystall.agent_server.job_lookup.models import Identity
+from whystall.agent_server.job_lookup import cmdline, inventory
+from whystall.tools.node import environment
+from whystall.tools.node.environment import Identity
 
 ID = "3f4a" * 16
 OTHER = "0b1c" * 16
@@ -34,8 +35,8 @@ def environ(**variables: str) -> bytes:
         ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0"}, Identity(rank=0)),
         (
             {"SLURM_JOB_ID": "42", "SLURM_JOB_NAME": "sft", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5",
-             "SLURM_LOCALID": "1", "SLURM_NTASKS": "16"},
-            Identity(slurm_job="42", job_name="sft", slurm_step="0", rank=5, local_rank=1, world_size=16),
+             "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_TASKS_PER_NODE": "4(x4)"},
+            Identity(slurm_job="42", job_name="sft", slurm_step="0", rank=5, local_rank=1, local_size=4, world_size=16),
         ),
         (
             {"SLURM_JOBID": "44", "SLURM_ARRAY_JOB_ID": "43", "SLURM_ARRAY_TASK_ID": "1"},
@@ -45,6 +46,8 @@ def environ(**variables: str) -> bytes:
             {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "prterun-n0-1@1"},
             Identity(rank=2, world_size=4, mpi_job="prterun-n0-1@1"),
         ),
+        ({"LOCAL_WORLD_SIZE": "8", "SLURM_TASKS_PER_NODE": "1"}, Identity(local_size=8)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, Identity()),  # nodes differ
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Identity(rank=1, world_size=2)),
         (
             {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "trainer-0", "POD_NAMESPACE": "ml"},

@@ -11,7 +11,6 @@ from whystall.agent_server.job_lookup import find as finding
 from whystall.agent_server.job_lookup.grouping import jobs
 from whystall.agent_server.job_lookup.models import (
     Grouped,
-    Identity,
     Inventory,
     Process,
     Resolution,
@@ -20,6 +19,7 @@ from whystall.agent_server.job_lookup.models import (
 from whystall.agent_server.job_lookup.resolve import resolve
 from whystall.agent_server.job_lookup.search_terms import search_terms
 from whystall.agent_server.job_lookup.stalled import State, most_stalled
+from whystall.tools.node.environment import Identity
 
 CONTAINER = "3f4a" * 16
 UID = "0f2d5f7c-8c56-4d0b-9a4b-1b2c3d4e5f60"

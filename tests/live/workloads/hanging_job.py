@@ -29,10 +29,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Faults:
-    """What the odd rank does: a function per fault, which is the line where it must be found."""
+    """What the odd rank does: a function per fault, which is the line where it must be found. `alive`: a pipe whose
+    other end is closed when the launcher ends."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, alive: int) -> None:
         self._fifo = Path(directory, "samples.bin")
+        self._alive = alive
         self._lock = threading.Lock()
 
     def sleeps(self) -> None:
@@ -59,19 +61,42 @@ class Faults:
     def takes_other_branch(self) -> None:
         dist.all_gather([torch.zeros(8) for _ in range(dist.get_world_size())], torch.ones(8))
 
+    def exits(self) -> None:
+        self._hold_connections()
+        os._exit(3)
+
+    def raises(self) -> None:
+        self._hold_connections()
+        raise ValueError("no label in sample 17")
+
+    def raises_and_stays(self) -> None:
+        threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
+        raise ValueError("no label in sample 17")
+
+    def is_killed(self) -> None:
+        self._hold_connections()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _hold_connections(self) -> None:
+        """Leave a process behind which inherits the sockets of gloo, as any helper forked by a rank does: otherwise
+        gloo's other ranks see them closed and fail instead of waiting. NCCL's would wait."""
+        if os.fork() == 0:
+            os.read(self._alive, 1)
+            os._exit(0)
+
     def computes(self) -> None:
         total = 0
         while total >= 0:
             total += 1
 
 
-def train(rank: int, work: Workload) -> None:
+def train(rank: int, work: Workload, alive: int) -> None:
     """Train; on the odd rank, do the fault before a step's all_reduce."""
     options = work.options
     torch.set_num_threads(1)
     store = f"file://{options.directory}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=options.ranks)
-    fault: Callable[[], None] | None = getattr(Faults(options.directory), options.fault, None)
+    fault: Callable[[], None] | None = getattr(Faults(options.directory, alive), options.fault, None)
     model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
     if options.ddp:
         model = DistributedDataParallel(model)
@@ -105,11 +130,15 @@ def main() -> None:
     work = Workload(parser)
     work.options.directory = str(work.options.directory)
     ranks = []
+    alive, alive_writer = os.pipe()
     for rank in range(work.options.ranks):
         child = os.fork()
         if child == 0:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            train(rank, work)
+            os.close(alive_writer)
+            with open(f"{work.options.directory}/log", "ab") as log:
+                os.dup2(log.fileno(), 2)
+            train(rank, work, alive)
         ranks.append(child)
     work.start(rank_pids=ranks)
     work.stopped.wait()

@@ -2,63 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
-from recordings import Scene
+from hang_jobs import ALL_REDUCE, BACKWARD, COMPUTES, GATHER, INSIDE, LOADS, TRAIN, WORLD, WRAPPER, R, judged, late
 
-from whystall.tools.contract.registry import Judgement
 from whystall.tools.host.hang.stack_tree import stack_tree
-from whystall.tools.host.hang.tool import Data, Params, judge
-
-WRAPPER = "wrapper (torch/distributed/c10d_logger.py:83)"
-ALL_REDUCE = (
-    "all_reduce (torch/distributed/distributed_c10d.py:3000)",
-    "wrapper (torch/distributed/c10d_logger.py:83)",
-)
-GATHER = ("all_gather (torch/distributed/distributed_c10d.py:4000)", WRAPPER)
-TRAIN = ("train (job.py:10)", "<module> (job.py:12)")
-BACKWARD = ("_engine_run_backward (torch/autograd/graph.py:824)", "backward (torch/_tensor.py:648)", *TRAIN)
-WAIT = {"state": "S", "syscall": "futex", "wchan": "futex_do_wait"}
-READ = {"state": "S", "syscall": "read", "wchan": "pipe_read", "object": "pipe:[77]"}
-WORLD = "0"
-
-
-@dataclass(frozen=True)
-class R:
-    """A rank: collectives begun by group, the stack, and columns of its thread; pairs: at the start and at the end."""
-
-    started: dict[str, int | tuple[int, int]] = field(default_factory=lambda: {WORLD: 38})
-    stack: tuple[str, ...] = (*ALL_REDUCE, *TRAIN)
-    row: dict[str, object] = field(default_factory=lambda: dict(WAIT))
-
-
-INSIDE = R()
-LOADS = R({WORLD: 37}, ("load (job.py:6)", *TRAIN), dict(READ))
-COMPUTES = R({WORLD: 37}, ("forward (model.py:41)", *TRAIN), {"state": "R"})
-
-
-def judged(
-    *ranks: R, sizes: dict[str, int] | None = None, members: dict[str, list[int]] | None = None
-) -> Judgement[Data]:
-    """The job of `ranks`; `members`: global ranks of each group other than the one of all."""
-    scene = Scene(window_s=2)
-    for rank, one in enumerate(ranks):
-        pid = 100 + rank
-        scene.seen(
-            "threads", pid=pid, tid=pid, comm="python", **one.row, pystack=scene.stack(one.stack, kernel=False), lock=0
-        )
-        for group, started in one.started.items():
-            of = (members or {}).get(group, [*range(len(ranks))])
-            size = (sizes or {}).get(group, len(of))
-            number = of[rank] if len(set(of)) < len(of) else of.index(rank)
-            place = {"backend": "gloo", "name": group, "rank": number, "size": size}
-            scene.seen("process_groups", pid=pid, group=1000 + int(group), started=started, **place)
-    return judge(scene.build(), Params())
-
-
-def late(found: Judgement[Data]) -> list[int]:
-    return [one.rank for one in found.data.late]
 
 
 def test_the_rank_that_has_begun_fewer_is_named_with_its_line() -> None:
@@ -137,6 +86,19 @@ def test_numbers_that_include_sends_accuse_nobody() -> None:
     assert (found.data.verdict, late(found), found.findings) == ("unclear", [], [])
 
 
+def test_ranks_that_left_a_broadcast_are_ahead_of_those_that_wait_in_it() -> None:
+    """DistributedDataParallel broadcasts the order of its buckets, then their sizes."""
+    found = judged(R({WORLD: 5}), R({WORLD: 6}), replace(LOADS, started={WORLD: 4}), R({WORLD: 6}))
+    assert (found.data.verdict, late(found)) == ("late", [2])
+    assert found.data.late[0].waiting == "0-1, 3"
+    # too far apart for that
+    found = judged(R({WORLD: 5}), R({WORLD: 9}), replace(LOADS, started={WORLD: 4}), R({WORLD: 6}))
+    assert (found.data.verdict, late(found)) == ("unclear", [])
+    # another one is not behind them all
+    found = judged(R({WORLD: 5}), R({WORLD: 6}), replace(LOADS, started={WORLD: 5}), R({WORLD: 6}))
+    assert (found.data.verdict, late(found)) == ("unclear", [])
+
+
 def test_a_receive_beside_a_send_is_no_mismatch() -> None:
     sends = R(stack=("send (torch/distributed/distributed_c10d.py:2600)", WRAPPER, *TRAIN))
     assert judged(R(stack=RECEIVES), R(stack=RECEIVES), sends).data.verdict == "all_inside"
@@ -152,6 +114,27 @@ def test_a_rank_that_waits_for_its_device_is_in_its_collective() -> None:
     device = R(stack=("synchronize (torch/cuda/__init__.py:900)", *TRAIN))
     found = judged(device, device, LOADS)
     assert (found.data.verdict, late(found)) == ("late", [2])
+
+
+SPINS = R(stack=TRAIN, row={"state": "R"}, backend="nccl")
+
+
+def test_a_rank_on_its_cpu_may_wait_for_its_device() -> None:
+    """CUDA waits by looking again and again; the line is that of `loss.item()`, which is none of a library."""
+    sleeps = replace(LOADS, backend="nccl")
+    found = judged(SPINS, SPINS, sleeps, SPINS)
+    assert (found.data.verdict, late(found)) == ("spinning", [2])
+    (finding,) = found.findings
+    assert (finding.severity.value, finding.metrics["waiting"]) == ("minor", 3)
+    # one that waits without looking is proof enough
+    device = replace(SPINS, stack=("synchronize (torch/cuda/__init__.py:900)", *TRAIN))
+    assert judged(SPINS, device, sleeps).data.verdict == "late"
+    # all have begun the same
+    assert judged(SPINS, SPINS, SPINS).data.verdict == "outside"
+    # gloo does not wait like that: they compute
+    assert judged(replace(SPINS, backend="gloo"), LOADS).data.verdict == "outside"
+    # somewhere else than before: the job moves
+    assert judged(replace(SPINS, started={WORLD: (37, 38)}), sleeps).data.verdict == "moving"
 
 
 def test_another_collective_than_the_others_is_a_mismatch() -> None:

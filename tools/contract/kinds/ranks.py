@@ -39,6 +39,15 @@ KINDS: dict[str, KindSpec] = {
         "name operation wait code object holder",
         share="window_pct",
     ),
+    # it has ended, or its program has, while others wait for it. `signal` or `exit_status` of its process, `ended_s`
+    # ago; `detail`: an exception, at `code`, by the log `path`; `limit_of`: cgroup of a kill for lack of memory
+    "rank.failed": kind(
+        Mechanism.OBJECTS,
+        "rank",
+        "signal exit_status ended_s waiting_s window_pct",
+        "detail code path limit_of",
+        share="window_pct",
+    ),
     # it has not finished operations that others of their groups finished: its device, or what watches it, stopped
     "rank.not_finished": kind(
         Mechanism.COLLECTIVES, "rank", "seq count window_pct", "name operation", share="window_pct"

@@ -10,10 +10,12 @@ operation have begun different numbers; the numbers of such a group are not comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from whystall.tools.host.hang.ranks import GroupKey, RankState
+from whystall.tools.host.hang.failures import Failure, Failures
+from whystall.tools.host.hang.ranks import DEFAULT_GROUP, GroupKey, RankState
 from whystall.tools.timeline.rank_data.wait_graph import roots_and_cycles
 
 MOVING = "moving"
@@ -34,8 +36,16 @@ UNCLEAR = "unclear"
 """Some ranks wait in collectives and others are elsewhere, but the numbers do not show who is late."""
 SEVERAL_JOBS = "several_jobs"
 """A group has two members of one number: the processes belong to several jobs."""
+SPINNING = "spinning"
+"""As `LATE`, but those that are ahead run: they may wait for their devices, or compute."""
+FIRST_FAILURE = "first_failure"
+"""Nothing moved, and ranks wait in a collective although one of the job has failed, or has left it."""
+ENDING = "ending"
+"""Ranks ended within the window, with nothing that shows a failure: the job may be ending."""
 # Functions of torch.distributed in which all members of a group take part, by their beginning.
 _COLLECTIVES = ("all_", "reduce", "broadcast", "gather", "scatter", "barrier")
+# Those in which two take part.
+_PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 UNSEEN = "unseen"
 """The ranks here wait for members that are not on this host, or were not read."""
 
@@ -71,16 +81,52 @@ class Mismatched:
 
 @dataclass(frozen=True)
 class Hang:
-    """`verdict`: one of the constants above; `absent`: members of each group that were not read."""
+    """`verdict`: one of the constants above; `absent`: members of each group that were not read; `failed`: ranks that
+    have failed, the first one first."""
 
     verdict: str
     late: list[LateRank] = field(default_factory=list)
     mismatched: list[Mismatched] = field(default_factory=list)
     absent: Mapping[GroupKey, tuple[int, ...]] = field(default_factory=dict)
+    failed: list[Failure] = field(default_factory=list)
 
 
-def hang_of(ranks: Sequence[RankState]) -> Hang:
-    """Return what holds the job of `ranks` back."""
+def hang_of(ranks: Sequence[RankState], failures: Failures) -> Hang:
+    """Return what holds the job of `ranks` back. `failures`: of ranks of the same job."""
+    found = _living(ranks)
+    if found.verdict in (OUTSIDE, UNCLEAR) and any(one.may_spin for one in ranks):
+        spinning = _living([replace(one, spins=one.may_spin) for one in ranks])
+        if spinning.late:
+            found = replace(spinning, verdict=SPINNING)
+    if found.verdict == SEVERAL_JOBS or not (failures.failed or failures.just_left):
+        return found
+    sure = [one for one in failures.failed if one.sure]
+    idle = found.verdict == OUTSIDE and not any(one.may_spin for one in ranks)
+    if found.verdict == MOVING or idle:
+        return replace(found, failed=sure)
+    if failures.just_left and not sure:
+        return replace(found, verdict=ENDING, late=[], mismatched=[])
+    if _explains(found, failures.failed, ranks):
+        pids = {one.pid for one in failures.failed}
+        late = [one for one in found.late if one.state.pid not in pids]
+        return replace(found, verdict=FIRST_FAILURE, late=late, mismatched=[], failed=failures.failed)
+    return replace(found, failed=failures.failed)
+
+
+def _explains(found: Hang, failed: Sequence[Failure], ranks: Sequence[RankState]) -> bool:
+    """Return whether the ranks that have failed or left are why the others wait."""
+    absent = {rank for key, gone in found.absent.items() if key.name == DEFAULT_GROUP for rank in gone}
+    if all(one.consequence for one in failed) and absent - {one.rank for one in failed}:
+        return False  # they ended because another rank did, which may be one that is not on this host
+    if any(one.sure for one in failed):
+        return True
+    # a rank may leave a job that goes on without it: another one may be late, or a device may be at work
+    late = {one.state.pid for one in found.late}
+    return late <= {one.pid for one in failed} and any(one.in_collective for one in ranks)
+
+
+def _living(ranks: Sequence[RankState]) -> Hang:
+    """Return what holds the job back, by what the ranks do that live."""
     groups = _members(ranks)
     if any(len({one.groups[key].rank for one in members}) < len(members) for key, members in groups.items()):
         return Hang(SEVERAL_JOBS)
@@ -133,7 +179,9 @@ def _absent(key: GroupKey, members: Sequence[RankState]) -> tuple[int, ...]:
 def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -> bool:
     """Return whether the numbers of a group can be compared: all who wait in it have begun equally many operations.
 
-    One that is ahead of others in another group may wait there instead.
+    One that is ahead of others in another group may wait there instead. A rank may also leave a broadcast before those
+    to which it does not send, and so be ahead by one for each step of the tree in which data is passed on (binomial, in
+    gloo and MPI): those who wait may differ by that, if all others are behind them.
     """
     elsewhere = {
         one.pid
@@ -142,9 +190,13 @@ def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -
         for one in members
         if one.groups[other].started > min(each.groups[other].started for each in members)
     }
-    inside = {one.groups[key].started for one in groups[key] if one.waits_for_ranks and one.pid not in elsewhere}
-    most = max(one.groups[key].started for one in groups[key])
-    return not inside or inside == {most}
+    waiting = [one for one in groups[key] if one.waits_for_ranks and one.pid not in elsewhere]
+    inside = {one.groups[key].started for one in waiting}
+    if not inside or inside == {max(one.groups[key].started for one in groups[key])}:
+        return True
+    outside = [one.groups[key].started for one in groups[key] if not one.waits_for_ranks]
+    in_tree = max(inside) - min(inside) <= math.ceil(math.log2(key.size)) + 1
+    return in_tree and max(outside, default=0) < min(inside) and not any(one.collective in _PAIRS for one in waiting)
 
 
 def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:

@@ -18,6 +18,10 @@ _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 _HANDOVER = ("queue", "lock", "barrier")
 DEFAULT_GROUP = "0"
 """torch's name of the group of all ranks (`torch.distributed.distributed_c10d._process_group_name`)."""
+# The end of a group, for which its members need not wait.
+_LEAVES = "destroy_process_group"
+# Backends whose operations a device executes: the program continues, and waits for the device later.
+_ON_DEVICE = ("nccl", "hccl", "xccl", "ucc")
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Membership:
 @dataclass(frozen=True)
 class RankState:
     """A rank. `rank`: of the whole job, -1 if unknown. `thread`: the one that advances it: in a collective if there is
-    one, else the main thread. `still`: neither that thread nor a group of it moved within the window."""
+    one, else the main thread. `still`: neither that thread nor a group of it moved within the window. `spins`: taken to
+    wait for its device, see `may_spin`."""
 
     rank: int
     pid: int
@@ -51,6 +56,13 @@ class RankState:
     thread: ThreadState
     groups: dict[GroupKey, Membership]
     still: bool
+    spins: bool = False
+
+    @property
+    def may_spin(self) -> bool:
+        """Whether it may wait for its device by looking again and again, as CUDA does by default: it runs, and was at
+        the same line before. One that computes may look alike."""
+        return self.running and self.still and any(key.backend in _ON_DEVICE for key in self.groups)
 
     @property
     def collective(self) -> str:
@@ -59,7 +71,8 @@ class RankState:
         if place.role != COLLECTIVE:
             return ""
         # the outermost function of the library is the one that the program called
-        return next((name for name, module in reversed(place.library) if not module.endswith("c10d_logger.py")), "")
+        name = next((name for name, module in reversed(place.library) if not module.endswith("c10d_logger.py")), "")
+        return name if name != _LEAVES else ""
 
     @property
     def running(self) -> bool:
@@ -68,9 +81,14 @@ class RankState:
 
     @property
     def waits_for_ranks(self) -> bool:
-        """Whether it waits in a collective, in one that the backward pass began, or for a device that may run one."""
+        """Whether it waits in a collective, or for a device that may run one."""
+        return self.in_collective or self.spins or self.thread.kind.code == "device" or self.thread.place.in_device_call
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether it waits in a collective, also in one that the backward pass began."""
         place, kind = self.thread.place, self.thread.kind.code
-        if self.collective or kind == "device" or (place.in_device_call and not self.running):
+        if self.collective:
             return True
         in_backward = bool(place.library) and place.library[-1][1].startswith(_BACKWARD)
         return in_backward and kind in _HANDOVER and not self.thread.owner_tid
@@ -99,6 +117,11 @@ def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
     return sorted(found, key=lambda one: (one.rank, one.pid))
 
 
+def early_pids(recording: Recording) -> dict[int, int]:
+    """Return the process of each rank at the start of the window."""
+    return {_rank(groups): pid for pid, groups in _groups(first_snapshot(recording, "process_groups")).items()}
+
+
 def _rank(groups: dict[GroupKey, tuple[int, int, str]]) -> int:
     """Return the rank in the group of all, which is the largest; -1 if it is not known to be that."""
     for key, (rank, _, _) in groups.items():
@@ -108,9 +131,12 @@ def _rank(groups: dict[GroupKey, tuple[int, int, str]]) -> int:
 
 
 def _groups(rows: pl.DataFrame) -> dict[int, dict[GroupKey, tuple[int, int, str]]]:
-    """Return (rank, started, description) by process and group."""
+    """Return (rank, started, description) by process and group, without copies in forked processes."""
     found: dict[int, dict[GroupKey, tuple[int, int, str]]] = {}
+    served = 1 in rows["served"]
     for row in rows.iter_rows(named=True):
+        if served and row["served"] == 0:
+            continue
         key = GroupKey(row["backend"], row["name"], row["size"])
         found.setdefault(row["pid"], {})[key] = (row["rank"], row["started"], row["description"])
     return found

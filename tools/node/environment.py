@@ -9,8 +9,8 @@ PMIx, Intel MPI; LSF and PBS.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from whystall.agent_server.job_lookup.models import Identity
 from whystall.tools.contract.text import clean
 
 LIMIT = 256 << 10
@@ -21,6 +21,9 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _GROUP = ("GROUP_RANK", "OMPI_COMM_WORLD_NODE_RANK", "SLURM_NODEID")
 _SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "RANK_SIZE")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# ``4(x2)``: four tasks on each of two nodes; other forms are of nodes with different numbers
+_SLURM_LOCAL_SIZE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 _SLURM_JOB = ("SLURM_JOB_ID", "SLURM_JOBID")
 _SLURM_STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
 _ARRAY = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
@@ -37,7 +40,21 @@ _KUBERNETES = ("KUBERNETES_SERVICE_HOST",)
 NAMES: frozenset[str] = frozenset(
     name
     for names in (
-        *(_RANKS, _LOCAL, _GROUP, _SIZE, _SLURM_JOB, _SLURM_STEP, _ARRAY, _NAME, _MPI, _RUN, _MASTER),
+        *(
+            _RANKS,
+            _LOCAL,
+            _GROUP,
+            _SIZE,
+            _LOCAL_SIZE,
+            _SLURM_LOCAL_SIZE,
+            _SLURM_JOB,
+            _SLURM_STEP,
+            _ARRAY,
+            _NAME,
+            _MPI,
+            _RUN,
+            _MASTER,
+        ),
         *(_POD, _NAMESPACE, _UID, _HOST, _KUBERNETES),
     )
     for name in names
@@ -45,6 +62,29 @@ NAMES: frozenset[str] = frozenset(
 """All variables that are read."""
 # torchrun sets "none" without --rdzv-id.
 _NO_RUN = ("none", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the environment of a process states about its job; None: not stated. Nothing else of it is kept.
+    `local_rank`, `local_size`: its number among the ranks of its host, and how many those are."""
+
+    slurm_job: str | None = None
+    slurm_step: str | None = None
+    slurm_array: str | None = None  # ``JOB_TASK``, as squeue shows it
+    job_name: str | None = None
+    run_id: str | None = None
+    mpi_job: str | None = None
+    master: str | None = None  # ``ADDRESS:PORT``
+    rank: int | None = None
+    local_rank: int | None = None
+    local_size: int | None = None
+    group_rank: int | None = None
+    world_size: int | None = None
+    pod_name: str | None = None
+    namespace: str | None = None
+    pod_uid: str | None = None
+    hostname: str | None = None  # of the container
 
 
 def identity(raw: bytes) -> Identity:
@@ -66,6 +106,7 @@ def identity(raw: bytes) -> Identity:
         master=f"{address}:{port or ''}" if address else None,
         rank=_number(_first(found, _RANKS)),
         local_rank=_number(_first(found, _LOCAL)),
+        local_size=_number(_first(found, _LOCAL_SIZE) or _uniform(_first(found, _SLURM_LOCAL_SIZE))),
         group_rank=_number(_first(found, _GROUP)),
         world_size=_number(_first(found, _SIZE)),
         pod_name=pod,
@@ -89,6 +130,12 @@ def _variables(raw: bytes) -> dict[str, str]:
 
 def _first(found: dict[str, str], names: tuple[str, ...]) -> str | None:
     return next((found[name] for name in names if found.get(name)), None)
+
+
+def _uniform(tasks: str | None) -> str | None:
+    """Return the number of tasks on each node, of Slurm's ``4(x2)``; None if nodes differ (``4,2``)."""
+    same = re.fullmatch(r"([0-9]+)(?:\(x[0-9]+\))?", tasks or "")
+    return same[1] if same else None
 
 
 def _number(text: str | None) -> int | None:
