@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
     from whystall.agent_server.diagnosis.params import DiagnoseParams
+    from whystall.agent_server.fleet.ask import FleetParams
+    from whystall.agent_server.fleet.merge import FleetResult
     from whystall.agent_server.llm.wire import LlmError
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
@@ -270,6 +272,15 @@ class App:
             return await diagnosing.diagnose(
                 params, source=source, progress=progress, driver=driver, lang=lang, then=then
             )
+
+    async def fleet(self, params: FleetParams, progress: Progress | None = None) -> FleetResult:
+        """Run a tool on many hosts and merge the answers; see `fleet.ask.ask`."""
+        from whystall.agent_server.settings.load import load
+
+        with extra("fleet"):
+            from whystall.agent_server.fleet.ask import ask
+
+        return await ask(params, load().fleet, progress)
 
     async def verify(
         self,

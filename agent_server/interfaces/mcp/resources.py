@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.doctor import examine, report
+from whystall.agent_server.fleet.merge import FleetResult
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
@@ -63,7 +64,9 @@ class Page(BaseModel):
 def results(app: App) -> dict[str, type[BaseModel]]:
     """Return the result model of each MCP tool."""
     found: dict[str, type[BaseModel]] = {tool.name: ToolResult[tool.data] for tool in app.tools()}  # type: ignore[name-defined]
-    return found | RESULTS | {"diagnose": Diagnosis, "ticket_draft": Ticket, "artifact_read": Page}
+    return (
+        found | RESULTS | {"diagnose": Diagnosis, "fleet": FleetResult, "ticket_draft": Ticket, "artifact_read": Page}
+    )
 
 
 def read(app: App, uri: str, lang: Lang) -> Stored:
