@@ -34,16 +34,16 @@ class FleetParams(Params):
     """What to ask, and whom: `hosts`, a `job`, or the job on these hosts; neither: all hosts of the settings."""
 
     tool: Annotated[str, Field(min_length=1, max_length=100, description="tool to run on each host")]
-    arguments: Annotated[dict[str, Any], Field(description="its arguments, by name")] = Field(default_factory=dict)
+    arguments: Annotated[dict[str, Any], Field(description="its arguments")] = Field(default_factory=dict)
     hosts: Annotated[
-        str | None, Field(min_length=1, max_length=1 << 20, description="hostlist: node[001-128],login1")
+        str | None, Field(min_length=1, max_length=1 << 20, description="node[001-128],login1")
     ] = None
     job: Annotated[
         str | None,
         Field(
             min_length=1,
             max_length=2000,
-            description="slurm:ID_OR_NAME, k8s:NAMESPACE/NAME, or words by which each host finds the job",
+            description="slurm:ID_OR_NAME, k8s:NAMESPACE/NAME, or words for find_job there",
         ),
     ] = None
 

@@ -55,7 +55,7 @@ def fold(names: Iterable[str]) -> str:
         return _listed(hosts)
     try:
         return str(NodeSet.fromlist(hosts, resolver=RESOLVER_NOGROUP))
-    except NodeSetException:  # a name that is a number only
+    except NodeSetException:
         return _listed(hosts)
 
 

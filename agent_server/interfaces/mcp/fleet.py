@@ -26,7 +26,7 @@ def fleet_entries(app: App, lang: Lang) -> list[Entry]:
         result = await app.fleet(FleetParams.model_validate(given), progress)
         return result, fleet_text(result, lang)
 
-    text = "Runs a tool on many hosts and merges the answers: what is abnormal where, and which hosts did not answer."
+    text = "Runs a tool on many hosts and merges the answers; says which hosts gave none."
     return [Entry("fleet", "Ask many hosts", text, FleetParams, FleetResult, call, read_only=False)]
 
 

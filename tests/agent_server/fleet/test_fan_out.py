@@ -286,7 +286,7 @@ async def test_a_token_that_cannot_be_read_is_sent_to_nobody(monkeypatch: pytest
 
 
 async def test_each_host_finds_its_process_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    from whystall.agent_server.integrations.job_lookup.models import Job, Rank, Resolution
+    from whystall.agent_server.job_lookup.models import Job, Rank, Resolution
     from whystall.agent_server.interfaces.mcp import jobs
 
     ranks = [Rank(rank=8, pid=PID), Rank(rank=9, pid=PID + 1)]

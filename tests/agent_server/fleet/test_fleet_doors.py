@@ -54,7 +54,7 @@ def test_the_commands(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (fleet / "hosts").write_text("node1\n")
     one = json.loads(run(capsys, *asked, "--json", "--hosts-file", str(fleet / "hosts")))
     assert (one["verdict"], one["asked"]) == ("clear", 1)
-    assert run(capsys, "fleet", "hosts").startswith("2 of 2 hosts answer: node")
+    assert run(capsys, "fleet", "hosts").startswith("2 of 2 hosts answer: ")
     listed = json.loads(run(capsys, "fleet", "hosts", "--hosts", "node2", "--json"))
     assert listed == [{"host": "node2", "status": "answered", "detail": ""}]
 

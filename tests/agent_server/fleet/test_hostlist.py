@@ -39,11 +39,11 @@ def test_ranges(text: str, hosts: list[str]) -> None:
 def test_many_hosts_are_folded() -> None:
     pytest.importorskip("ClusterShell")
     assert fold(f"node{number:03d}" for number in range(3, 18)) == "node[003-017]"
-    assert sorted(expand(fold(["a1", "a2", "b", "c07", "c09"]))) == ["a1", "a2", "b", "c07", "c09"]
+    for names in (["a1", "a2", "b", "c07", "c09"], ["7", "8"]):
+        assert sorted(expand(fold(names))) == names
 
 
 def test_names_that_cannot_be_folded_are_listed() -> None:
-    assert fold(["7", "8"]) == "7,8"
     assert fold([]) == ""
     assert fold(f"10.0.{n // 256}.{n % 256}" for n in range(1000)).endswith(" (+992)")
     assert fold(["b\x1b", "a"]) == "a,b\x1b"

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from whystall.agent_server.fleet.ask import FleetParams, _resolve
 from whystall.agent_server.fleet.inventory import Inventory
 from whystall.agent_server.fleet.kubernetes import Access, Pod, of_kubeconfig, own_access, pods_of
-from whystall.agent_server.integrations.job_lookup.models import Wanted
-from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
+from whystall.agent_server.job_lookup.models import Wanted
+from whystall.agent_server.job_lookup.search_terms import search_terms
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 pytestmark = pytest.mark.anyio

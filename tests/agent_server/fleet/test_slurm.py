@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from whystall.agent_server.fleet.slurm import choose, hosts_of, parse
-from whystall.agent_server.integrations.job_lookup.models import Wanted
-from whystall.agent_server.integrations.job_lookup.search_terms import search_terms
+from whystall.agent_server.job_lookup.models import Wanted
+from whystall.agent_server.job_lookup.search_terms import search_terms
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 RUNNING = "4242|4242|RUNNING|a,b|llama 7b | try 2\n"
