@@ -9,7 +9,7 @@ from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import FORMATS, fill, words
 
 if TYPE_CHECKING:
-    from whystall.tools.host.hang.tool import Data, LateRow
+    from whystall.tools.host.hang.tables import Data, LateRow
 
 _TEXT = FORMATS["txt"]
 _LONG = 120
@@ -31,8 +31,10 @@ def _late(row: LateRow, verdict: str, lang: Lang) -> list[Safe]:
     texts = words(lang)
     hang = texts["hang"]
     doing = texts["path_waits"].get(row.doing, hang["running"]).format(share="")
+    process = f"pid {row.pid}"
+    place = Safe(f"{_name(row.host)}{texts['marks']['comma']}{process}" if row.host else process)
     parts = [
-        fill(_TEXT.running, hang["late"], rank=Safe(row.rank), pid=Safe(row.pid), doing=Safe(doing)),
+        fill(_TEXT.running, hang["late"], rank=Safe(row.rank), place=place, doing=Safe(doing)),
         *(
             fill(_TEXT.running, hang[key], what=_name(value))
             for key, value in (("at", row.line), ("of", row.object), ("holder", row.whom))

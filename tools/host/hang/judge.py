@@ -37,7 +37,8 @@ SEVERAL_JOBS = "several_jobs"
 # Functions of torch.distributed in which all members of a group take part, by their beginning.
 _COLLECTIVES = ("all_", "reduce", "broadcast", "gather", "scatter", "barrier")
 UNSEEN = "unseen"
-"""The ranks here wait for members that are not on this host, or were not read."""
+"""The ranks read wait for members that are on other hosts, or were not read."""
+_Process = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,21 @@ def hang_of(ranks: Sequence[RankState]) -> Hang:
     if not waiting:
         return Hang(OUTSIDE, absent=absent)
     late = [found for key, members in groups.items() if _comparable(key, groups) for found in _late(key, members)]
-    edges: dict[int, set[int]] = {}
+    edges: dict[_Process, set[_Process]] = {}
     for one in late:
         for other in one.waiting:
-            edges.setdefault(other.pid, set()).add(one.state.pid)
-    roots, circles = roots_and_cycles(edges, {one.state.pid for one in late})
-    accused = [_of_all_groups([one for one in late if one.state.pid == pid], edges, ranks) for pid in sorted(roots)]
+            edges.setdefault(other.process, set()).add(one.state.process)
+    roots, circles = roots_and_cycles(edges, {one.state.process for one in late})
+    accused = [
+        _of_all_groups([o for o in late if o.state.process == process], edges, ranks) for process in sorted(roots)
+    ]
     # One that waits in a collective without being ahead in any waits with all others, who have begun more meanwhile.
     accused = [one for one in accused if one.waiting and not one.state.waits_for_ranks]
     if accused:
         return Hang(COMPUTING if all(one.state.running for one in accused) else LATE, accused, absent=absent)
     if circles:
-        pids = set[int]().union(*circles)
-        firsts = {one.state.pid: one for one in late if one.state.pid in pids}
+        inside = set[_Process]().union(*circles)
+        firsts = {one.state.process: one for one in late if one.state.process in inside}
         return Hang(CYCLE, sorted(firsts.values(), key=lambda one: one.state.rank), absent=absent)
     if len(waiting) < len(ranks):
         return Hang(UNCLEAR, absent=absent)
@@ -136,13 +139,13 @@ def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -
     One that is ahead of others in another group may wait there instead.
     """
     elsewhere = {
-        one.pid
+        one.process
         for other, members in groups.items()
         if other != key
         for one in members
         if one.groups[other].started > min(each.groups[other].started for each in members)
     }
-    inside = {one.groups[key].started for one in groups[key] if one.waits_for_ranks and one.pid not in elsewhere}
+    inside = {one.groups[key].started for one in groups[key] if one.waits_for_ranks and one.process not in elsewhere}
     most = max(one.groups[key].started for one in groups[key])
     return not inside or inside == {most}
 
@@ -158,14 +161,16 @@ def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:
     return found
 
 
-def _of_all_groups(late: Sequence[LateRank], edges: Mapping[int, set[int]], ranks: Sequence[RankState]) -> LateRank:
+def _of_all_groups(
+    late: Sequence[LateRank], edges: Mapping[_Process, set[_Process]], ranks: Sequence[RankState]
+) -> LateRank:
     """Return one entry for a rank that is late in several groups, with all who wait for it, directly or not."""
     most = max(late, key=lambda one: len(one.waiting))
-    reached, new = set[int](), {most.state.pid}
+    reached, new = set[_Process](), {most.state.process}
     while new:
-        new = {pid for pid, targets in edges.items() if targets & new} - reached
+        new = {process for process, targets in edges.items() if targets & new} - reached
         reached |= new
-    return replace(most, waiting=tuple(one for one in ranks if one.pid in reached))
+    return replace(most, waiting=tuple(one for one in ranks if one.process in reached))
 
 
 def _mismatch(key: GroupKey, members: Sequence[RankState]) -> Mismatched | None:

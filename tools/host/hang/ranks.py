@@ -42,38 +42,39 @@ class Membership:
 
 @dataclass(frozen=True)
 class RankState:
-    """A rank. `rank`: of the whole job, -1 if unknown. `thread`: the one that advances it: in a collective if there is
-    one, else the main thread. `still`: neither that thread nor a group of it moved within the window."""
+    """A rank, and what its thread did that advances it: the one in a collective, else the main thread.
+
+    `rank`: of the whole job, -1 if unknown; `host`: empty for the observed one. `doing`: ``running`` (on a CPU, or
+    waiting for one), or what it waits for (`path_codes.WAITS`), of `object`, which `whom` holds; `line`: of the
+    program. `collective`: the function of the library in which it waits for others, as ``all_reduce``; empty outside
+    of one. `waits_for_ranks`: it waits in a collective, in one that the backward pass began, or for a device that may
+    run one. `still`: neither that thread nor a group of it moved within the window. `frames`: innermost first.
+    """
 
     rank: int
     pid: int
+    tid: int
     comm: str
-    thread: ThreadState
     groups: dict[GroupKey, Membership]
     still: bool
-
-    @property
-    def collective(self) -> str:
-        """The function of the library in which it waits for others: ``all_reduce``; empty outside of one."""
-        place = self.thread.place
-        if place.role != COLLECTIVE:
-            return ""
-        # the outermost function of the library is the one that the program called
-        return next((name for name, module in reversed(place.library) if not module.endswith("c10d_logger.py")), "")
+    doing: str
+    object: str
+    whom: str
+    line: str
+    collective: str
+    waits_for_ranks: bool
+    frames: tuple[str, ...] = ()
+    host: str = ""
 
     @property
     def running(self) -> bool:
         """Whether it is on a CPU or waits for one."""
-        return self.thread.kind.code == RUNNING
+        return self.doing == RUNNING
 
     @property
-    def waits_for_ranks(self) -> bool:
-        """Whether it waits in a collective, in one that the backward pass began, or for a device that may run one."""
-        place, kind = self.thread.place, self.thread.kind.code
-        if self.collective or kind == "device" or (place.in_device_call and not self.running):
-            return True
-        in_backward = bool(place.library) and place.library[-1][1].startswith(_BACKWARD)
-        return in_backward and kind in _HANDOVER and not self.thread.owner_tid
+    def process(self) -> tuple[str, int]:
+        """Its process, which no other rank has."""
+        return self.host, self.pid
 
 
 def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
@@ -94,9 +95,39 @@ def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
             for key, (rank, started, description) in groups.items()
         }
         moved = any(one.before is not None and one.before != one.started for one in joined.values())
-        still = not moved and early.get(thread.tid) == late.get(thread.tid)
-        found.append(RankState(_rank(groups), pid, known.comms.get(pid, thread.comm), thread, joined, still))
+        state = RankState(
+            rank=_rank(groups),
+            pid=pid,
+            tid=thread.tid,
+            comm=known.comms.get(pid, thread.comm),
+            groups=joined,
+            still=not moved and early.get(thread.tid) == late.get(thread.tid),
+            doing=thread.kind.code,
+            object=known.objects.name(thread.object),
+            whom=known.whom(thread),
+            line=thread.place.line,
+            collective=_collective(thread),
+            waits_for_ranks=_waits_for_ranks(thread),
+            frames=thread.frames or thread.kernel,
+        )
+        found.append(state)
     return sorted(found, key=lambda one: (one.rank, one.pid))
+
+
+def _collective(thread: ThreadState) -> str:
+    if thread.place.role != COLLECTIVE:
+        return ""
+    # the outermost function of the library is the one that the program called
+    library = reversed(thread.place.library)
+    return next((name for name, module in library if not module.endswith("c10d_logger.py")), "")
+
+
+def _waits_for_ranks(thread: ThreadState) -> bool:
+    place, code = thread.place, thread.kind.code
+    if _collective(thread) or code == "device" or (place.in_device_call and code != RUNNING):
+        return True
+    in_backward = bool(place.library) and place.library[-1][1].startswith(_BACKWARD)
+    return in_backward and code in _HANDOVER and not thread.owner_tid
 
 
 def _rank(groups: dict[GroupKey, tuple[int, int, str]]) -> int:
