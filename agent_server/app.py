@@ -232,6 +232,10 @@ class App:
         runs = Runs(params.traces, params.before, params.scheduler, params.jobs)
         return await in_thread(lambda: _saved(gathered(runs), out, redact))
 
+    async def ranks(self, traces: str) -> Recording:
+        """Read the traces of a job's ranks in the directory `traces`: what `gather` writes."""
+        return await in_thread(lambda: gathered(Runs(traces)))
+
     async def diagnose(
         self,
         params: DiagnoseParams,

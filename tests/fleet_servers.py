@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from recordings import PID, Scene
@@ -50,9 +51,21 @@ class RecordedHost(App):
         return judged(tool, self.recording, parse_params(tool.params, arguments), "en")
 
 
-def application(host: RecordedHost) -> ASGIApp:
+class HostWithTraces(App):
+    """whystall on a host with the file system `root`."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+
+    async def ranks(self, traces: str) -> Recording:
+        """Read the traces below the host's root."""
+        return await super().ranks(f"{self.root}{traces}")
+
+
+def application(host: App, token: str = TOKEN) -> ASGIApp:
     """The application that `whystall serve --transport http` serves on `host`."""
-    mcp = http_app(McpServer(host), "127.0.0.1", TOKEN)
+    mcp = http_app(McpServer(host), "127.0.0.1", token)
     return web_app([health_route(None, lambda: False)], mcp)
 
 
@@ -88,4 +101,4 @@ def settings(urls: Mapping[str, str], **changed: Any) -> FleetSettings:
     return FleetSettings.model_validate(given | changed)
 
 
-__all__ = ["PID", "TOKEN", "RecordedHost", "application", "scene", "serving", "settings"]
+__all__ = ["PID", "TOKEN", "HostWithTraces", "RecordedHost", "application", "scene", "serving", "settings"]

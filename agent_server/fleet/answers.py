@@ -19,8 +19,12 @@ Status = Literal[
     "wrong_host",  # the reply states another host
     "too_large",  # the reply is over the limit
     "invalid",  # the reply is no MCP, or no result of this tool
+    "apart",  # its ranks cannot be compared with the others': it observed at another time
+    "other_job",  # its processes are of another job
 ]
-MISSING: tuple[Status, ...] = ("slow", "unreachable", "refused", "wrong_host", "too_large", "invalid", "not_asked")
+MISSING: tuple[Status, ...] = (
+    *("slow", "unreachable", "refused", "wrong_host", "too_large", "invalid", "apart", "other_job", "not_asked"),
+)
 """Statuses of hosts of which nothing is known, in the order in which they are reported."""
 DETAIL_LIMIT = 300
 _DEPTH, _TEXT, _ITEMS = 24, 4096, 200_000
@@ -38,22 +42,28 @@ class Target:
 
 @dataclass(frozen=True)
 class Located:
-    """The process that a host found for the job, and the ranks of the job there by pid."""
+    """The process that a host found for the job, the id of that job, and the ranks of the job there by pid."""
 
     pid: int
     rank: int | None = None
     ranks: Mapping[int, int] | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one host. `detail`: one inert line; `reply`: the structured result, all texts inert."""
+    """The answer of one host. `detail`: one inert line; `reply`: the structured result, all texts inert; `content`: of
+    a resource. `began`, `ended`: of the call of the tool alone, on the monotonic clock of this process.
+    """
 
     host: str
     status: Status
     detail: str = ""
     reply: Mapping[str, Any] | None = None
+    content: bytes = b""
     located: Located | None = None
+    began: float = 0.0
+    ended: float = 0.0
     seconds: float = 0.0
     bytes: int = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 from pydantic import Field, field_validator
 
@@ -13,6 +14,7 @@ from whystall.agent_server.fleet.answers import Answer, Target
 from whystall.agent_server.fleet.fan_out import Limits, Progress, fan_out, healthy
 from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import Inventory
+from whystall.agent_server.fleet.joint import JOINT, TOP
 from whystall.agent_server.fleet.kubernetes import Pod, pods_of
 from whystall.agent_server.fleet.merge import FleetResult, merge
 from whystall.agent_server.fleet.slurm import hosts_of
@@ -35,9 +37,7 @@ class FleetParams(Params):
 
     tool: Annotated[str, Field(min_length=1, max_length=100, description="tool to run on each host")]
     arguments: Annotated[dict[str, Any], Field(description="its arguments")] = Field(default_factory=dict)
-    hosts: Annotated[
-        str | None, Field(min_length=1, max_length=1 << 20, description="node[001-128],login1")
-    ] = None
+    hosts: Annotated[str | None, Field(min_length=1, max_length=1 << 20, description="node[001-128],login1")] = None
     job: Annotated[
         str | None,
         Field(
@@ -69,10 +69,16 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     model = _model(params.tool)
     observes_s = _checked(model, params.arguments)
     takes_pid = "pid" in model.model_fields and not params.arguments.keys() & set(_TARGETS)
+    if params.tool == "hang" and params.job is None and "recording" not in params.arguments:
+        # without a job, each host would observe the one that runs there
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "hang on many hosts needs a job", "name it: slurm:, k8s:, or words")
     targets, skipped = await _resolve(params, Inventory(settings), takes_pid)
     within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
-    answers = await fan_out(targets, params.tool, params.arguments, limits(settings, within), progress)
-    return await in_thread(lambda: merge(params.tool, [*answers, *skipped]))
+    arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
+    answers = await fan_out(
+        targets, params.tool, arguments, limits(settings, within), progress, _resource(params.tool, params.arguments)
+    )
+    return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
 
 
 async def health(hosts: str | None, settings: FleetSettings) -> list[Answer]:
@@ -88,6 +94,16 @@ def limits(settings: FleetSettings, observes_s: float) -> Limits:
         at_once=settings.at_once,
         reply_limit=settings.reply_limit,
     )
+
+
+def _resource(tool: str, arguments: dict[str, Any]) -> str | None:
+    """Return what to read from each host instead of calling `tool`: the ranks that are to be judged together."""
+    if tool != "slow_node_check":
+        return None
+    if "traces" not in arguments:
+        message = "slow_node_check on many hosts needs traces: the directory with the traces of the ranks there"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give their absolute path")
+    return f"whystall://ranks/{quote(arguments['traces'], safe='')}"
 
 
 def _model(tool: str) -> type[Params]:

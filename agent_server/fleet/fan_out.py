@@ -5,6 +5,7 @@ Nothing that a host does raises or delays the others: each ends with an `Answer`
 
 from __future__ import annotations
 
+import base64
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -61,21 +62,29 @@ async def fan_out(
     arguments: Mapping[str, Any],
     limits: Limits,
     progress: Progress | None = None,
+    resource: str | None = None,
 ) -> list[Answer]:
-    """Return the answer of each of `targets` to ``tool(arguments)``, in their order, within ``limits.deadline``."""
+    """Return the answer of each of `targets` to ``tool(arguments)``, in their order, within ``limits.deadline``; with
+    `resource` the content of that URI instead.
+    """
     demanded = not _STORED & arguments.keys()
 
-    async def call(target: Target, exchange: http.Exchange, token: str) -> tuple[Mapping[str, Any], Located | None]:
+    async def call(target: Target, exchange: http.Exchange, token: str) -> Answer:
         async with http.client(exchange, token, limits.host_deadline) as session:
             url, limit = target.host.url, limits.reply_limit
             async with Client(streamable_http_client(url, http_client=session, max_sse_event_size=limit)) as client:
                 located = await _locate(client, target.locate) if target.locate is not None else None
                 given = dict(arguments) if located is None else {**arguments, "pid": located.pid}
-                reply = inert(await _result(client, tool, given), token)
+                began, reply, content = time.monotonic(), {}, b""
+                if resource is None:
+                    reply = inert(await _result(client, tool, given), token)
+                else:
+                    content = await _content(client, resource)
+                ended = time.monotonic()
         stated = stated_host(reply)
         if demanded and target.host.identity and stated and not same_host(stated, target.host.name):
             raise _Ended("wrong_host", f"it calls itself {stated}")
-        return reply, located
+        return Answer(target.host.name, "answered", "", reply, content, located, began, ended)
 
     return await _everywhere(targets, call, limits, progress)
 
@@ -83,18 +92,18 @@ async def fan_out(
 async def healthy(hosts: Sequence[Host], limits: Limits) -> list[Answer]:
     """Return for each of `hosts` whether its server answers ``GET /healthz``, which needs no token."""
 
-    async def call(target: Target, exchange: http.Exchange, _token: str) -> tuple[Mapping[str, Any], None]:
+    async def call(target: Target, exchange: http.Exchange, _token: str) -> Answer:
         url = urlunsplit(urlsplit(target.host.url)._replace(path=_HEALTH, query="", fragment=""))
         async with http.client(exchange, "", limits.host_deadline) as session:
             response = await session.get(url)
         if response.status_code != 200:
             raise _Ended("refused", f"HTTP {response.status_code}")
-        return {}, None
+        return Answer(target.host.name, "answered")
 
     return await _everywhere([Target(host) for host in hosts], call, limits, None)
 
 
-_Call = Callable[[Target, http.Exchange, str], Awaitable[tuple[Mapping[str, Any], Located | None]]]
+_Call = Callable[[Target, http.Exchange, str], Awaitable[Answer]]
 
 
 async def _everywhere(
@@ -132,9 +141,12 @@ async def _ask(target: Target, call: _Call, limits: Limits) -> Answer:
     try:
         token = host.token.read("[fleet] token") if host.token is not None else ""
         exchange = http.Exchange(host, limits.reply_limit)
-        with anyio.fail_after(limits.host_deadline):
-            reply, located = await call(target, exchange, token)
-        answer = Answer(host.name, "answered", reply=reply, located=located)
+        answer = None
+        with anyio.fail_after(limits.host_deadline), anyio.CancelScope() as scope:
+            exchange.give_up = scope.cancel
+            answer = await call(target, exchange, token)
+        if answer is None:
+            answer = Answer(host.name, *_failed(None, exchange))
     except TimeoutError:
         answer = Answer(host.name, "slow", f"no answer within {limits.host_deadline:g} s")
     except ToolError as error:  # ours: the token or the authorities cannot be read
@@ -164,7 +176,8 @@ async def _locate(client: Client, words: str) -> Located:
         for one in (listed if isinstance(listed, list) else [])
         if isinstance(one, dict) and isinstance(one.get("pid"), int) and isinstance(one.get("rank"), int)
     }
-    return Located(pid, ranks.get(pid), ranks)
+    name = job.get("id") if isinstance(job, dict) else None
+    return Located(pid, ranks.get(pid), ranks, name if isinstance(name, str) else "")
 
 
 async def _result(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -179,6 +192,22 @@ async def _result(client: Client, tool: str, arguments: dict[str, Any]) -> dict[
     return result.structured_content
 
 
+async def _content(client: Client, uri: str) -> bytes:
+    """Return the content of a binary resource."""
+    request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
+    try:
+        result = await client.session.send_request(request, types.ReadResourceResult)
+    except MCPError as error:
+        raise _Ended("refused", error.error.message) from None
+    for part in result.contents:
+        if isinstance(part, types.BlobResourceContents):
+            try:
+                return base64.b64decode(part.blob, validate=True)
+            except ValueError:
+                raise _Ended("invalid", "its content is no base64") from None
+    raise _Ended("invalid", "no content")
+
+
 def _ended(error: BaseException) -> tuple[Status, str] | None:
     """Return the status in `error`, or in the exceptions that a task group wrapped."""
     if isinstance(error, _Ended):
@@ -189,7 +218,7 @@ def _ended(error: BaseException) -> tuple[Status, str] | None:
     return None
 
 
-def _failed(error: BaseException, exchange: http.Exchange | None) -> tuple[Status, str]:
+def _failed(error: BaseException | None, exchange: http.Exchange | None) -> tuple[Status, str]:
     """Return why a call failed that did not end with a result or error of the tool."""
     if exchange is not None:
         if exchange.too_large:
@@ -205,7 +234,7 @@ def _failed(error: BaseException, exchange: http.Exchange | None) -> tuple[Statu
     return "invalid", f"its reply is not valid MCP{f'; {told}' if told else ''}"
 
 
-def _mcp_error(error: BaseException) -> str:
+def _mcp_error(error: BaseException | None) -> str:
     if isinstance(error, MCPError):
         return error.error.message
     return next((told for inner in getattr(error, "exceptions", ()) if (told := _mcp_error(inner))), "")

@@ -6,7 +6,7 @@ The MCP client reports most failures of HTTP as "server returned an error respon
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +20,8 @@ _CONNECT_S = 10.0
 
 class Exchange(httpx2.AsyncBaseTransport):
     """The requests to one host. `received`: bytes of all responses; `status`: of the last one; `failure`: why the last
-    request failed, one line without content of the request; `too_large`, `encoded`: what the responses were.
+    request failed, one line without content of the request; `too_large`, `encoded`: what the responses were. `give_up`
+    is called when no answer can come any more: the MCP client may go on waiting.
     """
 
     def __init__(self, host: Host, limit: int) -> None:
@@ -31,6 +32,7 @@ class Exchange(httpx2.AsyncBaseTransport):
         self.failure = ""
         self.too_large = False
         self.encoded = False
+        self.give_up: Callable[[], None] = lambda: None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send `request`."""
@@ -47,7 +49,7 @@ class Exchange(httpx2.AsyncBaseTransport):
             await response.aclose()
             raise httpx2.DecodingError("compressed")
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - an asynchronous transport
-        response.stream = _Counted(self, response.stream)
+        response.stream = _Counted(self, response.stream, answer=request.method == "POST")
         return response
 
     def count(self, size: int) -> None:
@@ -55,6 +57,7 @@ class Exchange(httpx2.AsyncBaseTransport):
         self.received += size
         if self.received > self._limit:
             self.too_large = True
+            self.give_up()
             raise httpx2.StreamError("too large")
 
     async def aclose(self) -> None:
@@ -63,9 +66,10 @@ class Exchange(httpx2.AsyncBaseTransport):
 
 
 class _Counted(httpx2.AsyncByteStream):
-    def __init__(self, exchange: Exchange, inner: httpx2.AsyncByteStream) -> None:
+    def __init__(self, exchange: Exchange, inner: httpx2.AsyncByteStream, *, answer: bool) -> None:
         self._exchange = exchange
         self._inner = inner
+        self._answer = answer
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -74,6 +78,8 @@ class _Counted(httpx2.AsyncByteStream):
                 yield piece
         except (httpx2.TransportError, OSError) as error:
             self._exchange.failure = _why(error)
+            if self._answer:
+                self._exchange.give_up()
             raise
 
     async def aclose(self) -> None:

@@ -8,14 +8,15 @@ answer nothing is known, so a fleet is `clear` only if every host answered, and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializeAsAny, ValidationError
 
 from whystall.agent_server.fleet.answers import MISSING, Answer, Located
 from whystall.agent_server.fleet.hostlist import fold
+from whystall.agent_server.fleet.joint import Disputed, Joint, judged
 from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import SCHEMA_VERSION, Model, Status
@@ -85,7 +86,8 @@ class Missing(Model):
 class FleetResult(Model):
     """The merged answer. `asked`: hosts, or pods of a job in Kubernetes; `in_full`: hosts that answered and observed
     everything; `without`: of these, those without an abnormal finding; `absent`: hosts where nothing of the job runs.
-    `suspect`: if the worst finding is on one host only.
+    `suspect`: if the worst finding is on one host only. `joint`: the tables of the tool, of a tool that judges the
+    reports of all hosts as one job; `disputed`: ranks that several hosts reported.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -97,6 +99,8 @@ class FleetResult(Model):
     without: int
     absent: int
     suspect: Suspect | None = None
+    joint: SerializeAsAny[Model] | None = None
+    disputed: list[Disputed] = Field(default_factory=list)
     findings: list[FleetFinding] = Field(default_factory=list)
     missing: list[Missing] = Field(default_factory=list)
     hosts: list[FleetHost] = Field(default_factory=list)
@@ -123,18 +127,24 @@ class _Read:
         return max((one.severity for one in self.findings), key=lambda severity: severity.rank, default=None)
 
 
-def merge(tool: str, answers: Sequence[Answer]) -> FleetResult:
-    """Return `answers` of `tool` as one result."""
-    read = [_read(answer) for answer in answers]
+def merge(tool: str, answers: Sequence[Answer], arguments: Mapping[str, Any] | None = None) -> FleetResult:
+    """Return `answers` of `tool`, which was called with `arguments`, as one result."""
+    joint = judged(tool, arguments or {}, answers)
+    read = [_read(answer) for answer in (joint.answers if joint else answers)]
+    if joint is not None:
+        for one in read:
+            one.findings = [finding for hosts, finding in joint.findings if hosts == [one.answer.host]]
+            one.unread = joint.unread.get(one.answer.host, 0)
+            one.in_part = bool(one.unread) or (one.answer.reply or {}).get("status") == Status.PARTIAL.value
     replied = [one for one in read if one.answer.status == "answered"]
     full = [one for one in replied if not one.in_part]
     absent = sum(one.answer.status == "absent" for one in read)
-    findings = _folded(replied)
+    findings = _of_joint(joint) if joint else _folded(replied)
     without = sum(not one.abnormal for one in full)
     verdict: FleetVerdict = "unknown"
-    if any(one.abnormal for one in replied):
+    if joint.abnormal if joint else any(one.abnormal for one in replied):
         verdict = "abnormal"
-    elif full:
+    elif full and (joint is None or joint.abnormal is False):
         verdict = "clear" if len(full) + absent == len(read) else "clear_in_part"
     rows = [_row(one) for one in sorted(read, key=_order)]
     return FleetResult(
@@ -146,8 +156,10 @@ def merge(tool: str, answers: Sequence[Answer]) -> FleetResult:
         without=without,
         absent=absent,
         suspect=_suspect(findings),
+        joint=joint.data if joint else None,
+        disputed=joint.disputed if joint else [],
         findings=findings[:_FINDINGS],
-        missing=list(_missing(answers)),
+        missing=list(_missing(one.answer for one in read)),
         hosts=rows[:LISTED],
         left_out=max(0, len(rows) - LISTED),
     )
@@ -196,7 +208,21 @@ def _folded(read: Iterable[_Read]) -> list[FleetFinding]:
         rows.append(
             FleetFinding(hosts=fold(hosts), count=len(hosts), ranks=sorted(ranks), suspect=suspect, finding=finding)
         )
-    return sorted(rows, key=lambda row: (*(-value for value in _weight(row.finding)), row.count, row.hosts))
+    return sorted(rows, key=_worst_first)
+
+
+def _worst_first(row: FleetFinding) -> tuple[float, float, int, str]:
+    severity, share = _weight(row.finding)
+    return -severity, -share, row.count, row.hosts
+
+
+def _of_joint(joint: Joint) -> list[FleetFinding]:
+    rows = []
+    for hosts, finding in joint.findings:
+        ranks = [finding.subject.rank] if finding.subject.rank is not None else []
+        suspect = suspect_of(finding, Answer(hosts[0], "answered"))
+        rows.append(FleetFinding(hosts=fold(hosts), count=len(hosts), ranks=ranks, suspect=suspect, finding=finding))
+    return sorted(rows, key=_worst_first)
 
 
 def _same(finding: Finding) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from whystall.agent_server.fleet.answers import Answer
 from whystall.agent_server.fleet.hostlist import fold
 from whystall.agent_server.fleet.merge import FleetFinding, FleetResult, Suspect
+from whystall.agent_server.presentation.headlines import headline_of
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import FORMATS, fit, render, voice
@@ -16,13 +17,21 @@ _FORMAT = FORMATS["txt"]
 _LONG = 160
 _HOSTS = 20
 _RANKS = 8
+_HEADLINE = 20
 
 
 def fleet_text(result: FleetResult, lang: Lang) -> str:
     """Return `result`: counts first, then where to look, findings, hosts without an answer, and single hosts."""
     lines = [_finding(row, lang) for row in result.findings]
     shown = [row for row in result.hosts if row.severity is not None or row.diagnosis or row.in_part][:_HOSTS]
-    context = {"r": result, "suspect": _place(result.suspect) if result.suspect else "", "rows": shown, "long": _LONG}
+    context = {
+        "r": result,
+        "suspect": _place(result.suspect) if result.suspect else "",
+        "headline": headline_of(result.tool, result.joint, lang)[:_HEADLINE] if result.joint else [],
+        "disputed": result.disputed[:_RANKS],
+        "rows": shown,
+        "long": _LONG,
+    }
     budget = TEXT_LIMIT - len(render("fleet.txt", lang, **context, findings=[], left=0)) - 100 - 2 * len(lines)
     kept, left = fit(lines, budget)
     return render("fleet.txt", lang, **context, findings=kept, left=left)

@@ -6,6 +6,7 @@ errors are implemented once instead of per function signature.
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -115,6 +116,10 @@ class McpServer:
         except ToolError as error:
             code = types.INVALID_PARAMS if error.code is ErrorCode.NOT_FOUND else types.INTERNAL_ERROR
             raise MCPError(code=code, message=str(error), data={"uri": uri}) from None
+        if stored.content is not None:
+            blob = base64.b64encode(stored.content).decode("ascii")
+            binary = types.BlobResourceContents(uri=uri, mime_type=stored.media_type, blob=blob)
+            return types.ReadResourceResult(contents=[binary])
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=uri, mime_type=stored.media_type, text=stored.text)]
         )

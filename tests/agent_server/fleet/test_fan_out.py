@@ -30,6 +30,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 pytestmark = pytest.mark.anyio
 TOOL, ARGUMENTS = "fileslower", {"duration": 0.1}
+DIES = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\nid: 1\r\ndata: {"
 
 
 @pytest.fixture(autouse=True)
@@ -179,8 +180,9 @@ async def test_the_health_of_each_host() -> None:
         (http("{", headers={"Content-Encoding": "gzip"}), "invalid"),
         (http('{"jsonrpc": "2.0", "id": 1, "result": "' + "x" * 200_000 + '"}'), "too_large"),
         (http("[" * 20_000), "invalid"),
+        (DIES, "unreachable"),
     ],
-    ids=["ssh", "nothing", "html", "busy", "redirect", "compressed", "huge", "deep"],
+    ids=["ssh", "nothing", "html", "busy", "redirect", "compressed", "huge", "deep", "dies"],
 )
 async def test_servers_that_speak_no_mcp(answer: bytes, status: str) -> None:
     with bytes_server(answer) as url:
@@ -286,8 +288,8 @@ async def test_a_token_that_cannot_be_read_is_sent_to_nobody(monkeypatch: pytest
 
 
 async def test_each_host_finds_its_process_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    from whystall.agent_server.job_lookup.models import Job, Rank, Resolution
     from whystall.agent_server.interfaces.mcp import jobs
+    from whystall.agent_server.job_lookup.models import Job, Rank, Resolution
 
     ranks = [Rank(rank=8, pid=PID), Rank(rank=9, pid=PID + 1)]
     job = Job(

@@ -91,7 +91,8 @@ def hang_of(ranks: Sequence[RankState]) -> Hang:
     waiting = [one for one in ranks if one.waits_for_ranks]
     if not waiting:
         return Hang(OUTSIDE, absent=absent)
-    late = [found for key, members in groups.items() if _comparable(key, groups) for found in _late(key, members)]
+    ahead = _ahead(groups)
+    late = [f for key, members in groups.items() if _comparable(key, members, ahead) for f in _late(key, members)]
     edges: dict[_Process, set[_Process]] = {}
     for one in late:
         for other in one.waiting:
@@ -133,31 +134,37 @@ def _absent(key: GroupKey, members: Sequence[RankState]) -> tuple[int, ...]:
     return tuple(sorted(set(range(key.size)) - {one.groups[key].rank for one in members}))
 
 
-def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -> bool:
+def _comparable(key: GroupKey, members: Sequence[RankState], ahead: Mapping[_Process, set[GroupKey]]) -> bool:
     """Return whether the numbers of a group can be compared: all who wait in it have begun equally many operations.
 
     One that is ahead of others in another group may wait there instead.
     """
-    elsewhere = {
-        one.process
-        for other, members in groups.items()
-        if other != key
-        for one in members
-        if one.groups[other].started > min(each.groups[other].started for each in members)
+    inside = {
+        one.groups[key].started for one in members if one.waits_for_ranks and not ahead.get(one.process, set()) - {key}
     }
-    inside = {one.groups[key].started for one in groups[key] if one.waits_for_ranks and one.process not in elsewhere}
-    most = max(one.groups[key].started for one in groups[key])
-    return not inside or inside == {most}
+    return not inside or inside == {max(one.groups[key].started for one in members)}
+
+
+def _ahead(groups: Mapping[GroupKey, Sequence[RankState]]) -> dict[_Process, set[GroupKey]]:
+    """Return the groups in which each rank has begun more than another member."""
+    found: dict[_Process, set[GroupKey]] = {}
+    for key, members in groups.items():
+        least = min(one.groups[key].started for one in members)
+        for one in members:
+            if one.groups[key].started > least:
+                found.setdefault(one.process, set()).add(key)
+    return found
 
 
 def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:
     """Return the members that have begun less than others, with those of them who wait."""
+    most = max(one.groups[key].started for one in members)
     found = []
     for one in members:
-        ahead = [other for other in members if other.groups[key].started > one.groups[key].started]
-        waiting = tuple(other for other in ahead if other.waits_for_ranks)
-        if ahead:
-            found.append(LateRank(one, key, one.groups[key].started + 1, waiting))
+        started = one.groups[key].started
+        if started < most:
+            waiting = tuple(o for o in members if o.groups[key].started > started and o.waits_for_ranks)
+            found.append(LateRank(one, key, started + 1, waiting))
     return found
 
 

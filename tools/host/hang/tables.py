@@ -160,12 +160,14 @@ def late_rows(found: Hang, ranks: Sequence[RankState]) -> list[LateRow]:
 
 def group_rows(ranks: Sequence[RankState]) -> list[GroupRow]:
     """Return the groups of `ranks`, the largest first."""
-    keys = sorted({key for one in ranks for key in one.groups}, key=lambda key: (-key.size, key.name))
-    return [_group(key, ranks) for key in keys]
+    members: dict[GroupKey, list[Membership]] = {}
+    for one in ranks:
+        for key, member in one.groups.items():
+            members.setdefault(key, []).append(member)
+    return [_group(key, members[key]) for key in sorted(members, key=lambda key: (-key.size, key.name))]
 
 
-def _group(key: GroupKey, ranks: Sequence[RankState]) -> GroupRow:
-    members = [one.groups[key] for one in ranks if key in one.groups]
+def _group(key: GroupKey, members: Sequence[Membership]) -> GroupRow:
     by_count: dict[int, list[int]] = {}
     for member in members:
         by_count.setdefault(member.started, []).append(member.rank)
