@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
 
@@ -60,7 +60,14 @@ class McpServer:
         )
 
     async def _list_tools(self, _ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_declared(entry) for entry in self.entries.values()])
+        return types.ListToolsResult(tools=self._tools)
+
+    @cached_property
+    def _tools(self) -> list[types.Tool]:
+        """The declarations of all tools. The SDK lists them for every call of a new client; making them takes longer
+        than most calls.
+        """
+        return [_declared(entry) for entry in self.entries.values()]
 
     async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
