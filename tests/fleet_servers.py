@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -90,6 +91,21 @@ def serving(applications: Mapping[str, ASGIApp]) -> Iterator[dict[str, str]]:
             assert not thread.is_alive()
 
 
+@contextmanager
+def closed_port() -> Iterator[str]:
+    """An address where nothing listens: bound, so that nobody else takes it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/mcp"
+
+
+@contextmanager
+def silent_port() -> Iterator[str]:
+    """An address that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+
+
 def settings(urls: Mapping[str, str], **changed: Any) -> FleetSettings:
     """Settings with these hosts; the token is in the variable ``FLEET_TOKEN``."""
     given = {
@@ -101,4 +117,15 @@ def settings(urls: Mapping[str, str], **changed: Any) -> FleetSettings:
     return FleetSettings.model_validate(given | changed)
 
 
-__all__ = ["PID", "TOKEN", "HostWithTraces", "RecordedHost", "application", "scene", "serving", "settings"]
+__all__ = [
+    "PID",
+    "TOKEN",
+    "HostWithTraces",
+    "RecordedHost",
+    "application",
+    "closed_port",
+    "scene",
+    "serving",
+    "settings",
+    "silent_port",
+]

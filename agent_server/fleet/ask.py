@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -75,9 +76,11 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     targets, skipped = await _resolve(params, Inventory(settings), takes_pid)
     within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
-    answers = await fan_out(
-        targets, params.tool, arguments, limits(settings, within), progress, _resource(params.tool, params.arguments)
-    )
+    bounds = limits(settings, within)
+    if params.tool == "hang" and "recording" not in params.arguments:
+        bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
+    resource = _resource(params.tool, params.arguments)
+    answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
     return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
 
 

@@ -40,12 +40,15 @@ _STORED = frozenset({"recording", "traces", "before", "after"})
 
 @dataclass(frozen=True)
 class Limits:
-    """`host_deadline`: of one host, from its turn; `deadline`: of all; seconds. `reply_limit`: bytes from one host."""
+    """`host_deadline`: of one host, from its turn; `deadline`: of all; `together`: of all, from the first call of the
+    tool, None: no such bound; seconds. `reply_limit`: bytes from one host.
+    """
 
     host_deadline: float
     deadline: float
     at_once: int
     reply_limit: int
+    together: float | None = None
 
 
 class _Ended(Exception):
@@ -69,12 +72,13 @@ async def fan_out(
     """
     demanded = not _STORED & arguments.keys()
 
-    async def call(target: Target, exchange: http.Exchange, token: str) -> Answer:
+    async def call(target: Target, exchange: http.Exchange, token: str, begin: Callable[[], None]) -> Answer:
         async with http.client(exchange, token, limits.host_deadline) as session:
             url, limit = target.host.url, limits.reply_limit
             async with Client(streamable_http_client(url, http_client=session, max_sse_event_size=limit)) as client:
                 located = await _locate(client, target.locate) if target.locate is not None else None
                 given = dict(arguments) if located is None else {**arguments, "pid": located.pid}
+                begin()
                 began, reply, content = time.monotonic(), {}, b""
                 if resource is None:
                     reply = inert(await _result(client, tool, given), token)
@@ -92,7 +96,7 @@ async def fan_out(
 async def healthy(hosts: Sequence[Host], limits: Limits) -> list[Answer]:
     """Return for each of `hosts` whether its server answers ``GET /healthz``, which needs no token."""
 
-    async def call(target: Target, exchange: http.Exchange, _token: str) -> Answer:
+    async def call(target: Target, exchange: http.Exchange, _token: str, _begin: Callable[[], None]) -> Answer:
         url = urlunsplit(urlsplit(target.host.url)._replace(path=_HEALTH, query="", fragment=""))
         async with http.client(exchange, "", limits.host_deadline) as session:
             response = await session.get(url)
@@ -103,7 +107,8 @@ async def healthy(hosts: Sequence[Host], limits: Limits) -> list[Answer]:
     return await _everywhere([Target(host) for host in hosts], call, limits, None)
 
 
-_Call = Callable[[Target, http.Exchange, str], Awaitable[Answer]]
+_Call = Callable[[Target, http.Exchange, str, Callable[[], None]], Awaitable[Answer]]
+"""Gets a target, the exchange, the token, and a function to call when the call of the tool begins."""
 
 
 async def _everywhere(
@@ -115,19 +120,27 @@ async def _everywhere(
     answers: dict[int, Answer] = {}
     began: set[int] = set()
     turn = anyio.Semaphore(limits.at_once)
+    within = f"within {limits.deadline:g} s for all"
+    scope = anyio.move_on_after(limits.deadline)
+    first = True
+
+    def begin() -> None:
+        nonlocal first, within
+        if first and limits.together is not None and (end := anyio.current_time() + limits.together) < scope.deadline:
+            scope.deadline, within = end, f"within {limits.together:g} s of the first call"
+        first = False
 
     async def one(number: int, target: Target) -> None:
         async with turn:
             began.add(number)
-            answers[number] = await _ask(target, call, limits)
+            answers[number] = await _ask(target, call, begin, limits)
         if progress is not None:
             progress(len(answers), len(targets), target.host.name)
 
-    with anyio.move_on_after(limits.deadline):
+    with scope:
         async with anyio.create_task_group() as group:
             for number, target in enumerate(targets):
                 group.start_soon(one, number, target)
-    within = f"within {limits.deadline:g} s for all"
     late = (Answer("", "not_asked", f"not its turn {within}"), Answer("", "slow", f"no answer {within}"))
     return [
         answers.get(number) or replace(late[number in began], host=target.host.name)
@@ -135,7 +148,7 @@ async def _everywhere(
     ]
 
 
-async def _ask(target: Target, call: _Call, limits: Limits) -> Answer:
+async def _ask(target: Target, call: _Call, begin: Callable[[], None], limits: Limits) -> Answer:
     host, began = target.host, time.monotonic()
     token, exchange = "", None
     try:
@@ -144,7 +157,7 @@ async def _ask(target: Target, call: _Call, limits: Limits) -> Answer:
         answer = None
         with anyio.fail_after(limits.host_deadline), anyio.CancelScope() as scope:
             exchange.give_up = scope.cancel
-            answer = await call(target, exchange, token)
+            answer = await call(target, exchange, token, begin)
         if answer is None:
             answer = Answer(host.name, *_failed(None, exchange))
     except TimeoutError:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from byte_servers import bytes_server, http
-from fleet_servers import PID, TOKEN, RecordedHost, application, scene, serving, settings
+from fleet_servers import PID, TOKEN, RecordedHost, application, closed_port, scene, serving, settings, silent_port
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -44,21 +41,6 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@contextmanager
-def closed_port() -> Iterator[str]:
-    """An address where nothing listens: bound, so that nobody else takes it."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}/mcp"
-
-
-@contextmanager
-def silent_port() -> Iterator[str]:
-    """An address that accepts connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-
-
 def host(name: str, slow: bool = False) -> RecordedHost:
     return RecordedHost(scene(slow).build(host=name))
 
@@ -80,23 +62,6 @@ async def test_one_slow_host_among_healthy_dead_and_silent_ones() -> None:
         assert "node2 -> train (pid 4000)" in text
         assert "node4" in text
         assert "node5" in text
-
-
-@pytest.mark.thorough
-async def test_32_hosts_of_which_two_are_dead_and_one_is_silent(caplog: pytest.LogCaptureFixture) -> None:
-    names = [f"node{number:02d}" for number in range(1, 30)]
-    hosts = {name: application(host(name, slow=name == "node17")) for name in names}
-    with ExitStack() as stack:
-        urls = stack.enter_context(serving(hosts))
-        dead = {name: stack.enter_context(closed_port()) for name in ("node30", "node31")}
-        silent = {"node32": stack.enter_context(silent_port())}
-        known = settings({**urls, **dead, **silent}, host_deadline=60, deadline=120, at_once=32)
-        result = await ask(FleetParams(tool=TOOL, arguments=ARGUMENTS), known)
-    assert (result.asked, result.answered, result.without) == (32, 29, 28)
-    assert result.suspect is not None
-    assert result.suspect.host == "node17"
-    assert {(one.status, one.count) for one in result.missing} == {("unreachable", 2), ("slow", 1)}
-    assert TOKEN not in caplog.text
 
 
 async def test_a_fleet_with_a_dead_host_is_never_clear() -> None:
@@ -263,6 +228,17 @@ async def test_a_host_whose_turn_does_not_come_was_not_asked() -> None:
         targets = [Target(Host(name, silent)) for name in ("node1", "node2")]
         answers = await fan_out(targets, TOOL, {}, Limits(30, 1, 1, 100_000))
     assert [answer.status for answer in answers] == ["slow", "not_asked"]
+
+
+@pytest.mark.thorough
+async def test_answers_that_must_be_of_one_time_are_not_awaited_for_longer() -> None:
+    with serving({"node1": application(host("node1"))}) as urls, silent_port() as silent:
+        targets = [Target(Inventory(settings({**urls, "node2": silent})).host(name)) for name in ("node1", "node2")]
+        answers = await fan_out(targets, TOOL, ARGUMENTS, Limits(200, 200, 2, 100_000, together=10))
+    assert [(answer.status, answer.detail) for answer in answers] == [
+        ("answered", ""),
+        ("slow", "no answer within 10 s of the first call"),
+    ]
 
 
 async def test_what_is_wrong_before_any_host_is_asked() -> None:
