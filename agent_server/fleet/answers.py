@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from whystall.agent_server.fleet.inventory import Host
@@ -66,6 +66,10 @@ class Answer:
     ended: float = 0.0
     seconds: float = 0.0
     bytes: int = 0
+
+    def of_known_job(self) -> Answer:
+        """Return it for a job that was looked for by its id: which one a host found is not in question."""
+        return replace(self, located=replace(self.located, job="")) if self.located else self
 
 
 def line(text: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.fleet.answers import Answer, Target
-from whystall.agent_server.fleet.fan_out import Limits, Progress, fan_out, healthy
+from whystall.agent_server.fleet.fan_out import Limits, Progress, fan_out, healthy, locating
 from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import Inventory
 from whystall.agent_server.fleet.joint import JOINT, TOP
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
 # Arguments that the MCP server adds to those of a tool.
 _ADDED = frozenset({"recording", "engine"})
+_BY_ID = ("slurm:", "k8s:")
 _LOCATE_S = 5.0  # `find_job` reads the processes and samples half a second
 
 
@@ -73,7 +74,10 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     if params.tool == "hang" and params.job is None and "recording" not in params.arguments:
         # without a job, each host would observe the one that runs there
         raise ToolError(ErrorCode.BAD_ARGUMENT, "hang on many hosts needs a job", "name it: slurm:, k8s:, or words")
-    targets, skipped = await _resolve(params, Inventory(settings), takes_pid)
+    if params.job is not None and not takes_pid and not params.job.startswith(_BY_ID):
+        message = f"job: {params.tool} with these arguments observes no process that could be found by words"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out job, or the argument that names a target")
+    targets, skipped = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
     within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
     bounds = limits(settings, within)
@@ -81,12 +85,22 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
         bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
     resource = _resource(params.tool, params.arguments)
     answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
+    if params.job is not None and params.job.startswith(_BY_ID):
+        answers = [one.of_known_job() for one in answers]
     return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
 
 
-async def health(hosts: str | None, settings: FleetSettings) -> list[Answer]:
-    """Return for each of `hosts` (a hostlist, None: all) whether its server answers."""
-    return await healthy(Inventory(settings).select(hosts), limits(settings, 0.0))
+async def health(hosts: str | None, settings: FleetSettings, job: str | None = None) -> list[Answer]:
+    """Return for each of `hosts` (a hostlist, None: all) whether its server answers; with `job` (as in `FleetParams`)
+    for each host of the job, where it finds which process and ranks.
+
+    Raises `ToolError` as `ask`.
+    """
+    inventory = Inventory(settings)
+    if job is None:
+        return await healthy(inventory.select(hosts), limits(settings, 0.0))
+    targets, skipped = await _resolve(job, hosts, inventory, takes_pid=True)
+    return [*await locating(targets, limits(settings, _LOCATE_S)), *skipped]
 
 
 def limits(settings: FleetSettings, observes_s: float) -> Limits:
@@ -126,28 +140,28 @@ def _checked(model: type[Params], arguments: dict[str, Any]) -> float:
     return 0.0 if "recording" in arguments else float(getattr(given, "duration", 0.0))
 
 
-async def _resolve(params: FleetParams, inventory: Inventory, takes_pid: bool) -> tuple[list[Target], list[Answer]]:
-    """Return whom to ask, and answers for those that cannot be asked."""
-    kind, _, name = (params.job or "").partition(":")
-    if params.job is None or kind not in ("slurm", "k8s"):
-        if params.job is not None and not takes_pid:
-            message = f"job: {params.tool} with these arguments observes no process that could be found by words"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out job, or the argument that names a target")
-        return [Target(host, params.job) for host in inventory.select(params.hosts)], []
+async def _resolve(
+    given: str | None, hosts: str | None, inventory: Inventory, takes_pid: bool
+) -> tuple[list[Target], list[Answer]]:
+    """Return whom to ask about the job `given`, on `hosts`, and answers for those that cannot be asked."""
+    kind, _, name = (given or "").partition(":")
+    only = inventory.select(hosts) if hosts is not None or kind not in ("slurm", "k8s") else None
+    if given is None or kind not in ("slurm", "k8s"):
+        return [Target(host, given) for host in only or []], []
+    names = {host.name for host in only} if only is not None else None
     if kind == "slurm":
-        return _known(await in_thread(lambda: hosts_of(name)), params, inventory, takes_pid)
+        return _known(await in_thread(lambda: hosts_of(name)), names, inventory, takes_pid)
     namespace, _, job = name.rpartition("/")
     pods = await pods_of(namespace or "default", job)
     idle = [Answer(pod.node or pod.name, "not_asked", _why_not(pod)) for pod in pods if not pod.running]
-    targets, skipped = _known([(pod.node, pod.uid) for pod in pods if pod.running], params, inventory, takes_pid)
+    targets, skipped = _known([(pod.node, pod.uid) for pod in pods if pod.running], names, inventory, takes_pid)
     return targets, [*skipped, *idle]
 
 
 def _known(
-    found: Collection[tuple[str, str]], params: FleetParams, inventory: Inventory, takes_pid: bool
+    found: Collection[tuple[str, str]], only: Collection[str] | None, inventory: Inventory, takes_pid: bool
 ) -> tuple[list[Target], list[Answer]]:
     """Return targets for the hosts that may be asked, of `found` (host, words for ``find_job``)."""
-    only = {host.name for host in inventory.select(params.hosts)} if params.hosts is not None else None
     targets: dict[Target, None] = {}
     unknown = []
     for host, words in list(found)[:LIMIT]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -73,24 +74,40 @@ async def fan_out(
     demanded = not _STORED & arguments.keys()
 
     async def call(target: Target, exchange: http.Exchange, token: str, begin: Callable[[], None]) -> Answer:
-        async with http.client(exchange, token, limits.host_deadline) as session:
-            url, limit = target.host.url, limits.reply_limit
-            async with Client(streamable_http_client(url, http_client=session, max_sse_event_size=limit)) as client:
-                located = await _locate(client, target.locate) if target.locate is not None else None
-                given = dict(arguments) if located is None else {**arguments, "pid": located.pid}
-                begin()
-                began, reply, content = time.monotonic(), {}, b""
-                if resource is None:
-                    reply = inert(await _result(client, tool, given), token)
-                else:
-                    content = await _content(client, resource)
-                ended = time.monotonic()
+        async with _connected(target, exchange, token, limits) as client:
+            located = await _locate(client, target.locate) if target.locate is not None else None
+            given = dict(arguments) if located is None else {**arguments, "pid": located.pid}
+            begin()
+            began, reply, content = time.monotonic(), {}, b""
+            if resource is None:
+                reply = inert(await _result(client, tool, given), token)
+            else:
+                content = await _content(client, resource)
+            ended = time.monotonic()
         stated = stated_host(reply)
         if demanded and target.host.identity and stated and not same_host(stated, target.host.name):
             raise _Ended("wrong_host", f"it calls itself {stated}")
         return Answer(target.host.name, "answered", "", reply, content, located, began, ended)
 
     return await _everywhere(targets, call, limits, progress)
+
+
+async def locating(targets: Sequence[Target], limits: Limits) -> list[Answer]:
+    """Return for each of `targets` the process and the ranks that it finds by its words."""
+
+    async def call(target: Target, exchange: http.Exchange, token: str, _begin: Callable[[], None]) -> Answer:
+        async with _connected(target, exchange, token, limits) as client:
+            return Answer(target.host.name, "answered", located=await _locate(client, target.locate or ""))
+
+    return await _everywhere(targets, call, limits, None)
+
+
+@asynccontextmanager
+async def _connected(target: Target, exchange: http.Exchange, token: str, limits: Limits) -> AsyncIterator[Client]:
+    async with http.client(exchange, token, limits.host_deadline) as session:
+        url, limit = target.host.url, limits.reply_limit
+        async with Client(streamable_http_client(url, http_client=session, max_sse_event_size=limit)) as client:
+            yield client
 
 
 async def healthy(hosts: Sequence[Host], limits: Limits) -> list[Answer]:

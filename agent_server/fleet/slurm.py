@@ -45,7 +45,8 @@ def hosts_of(job: str) -> list[tuple[str, str]]:
     (squeue is missing or fails).
     """
     if _ID.fullmatch(job):
-        rows = list(parse(_squeue(jobs=job)))
+        # of a heterogeneous job squeue gives all parts, whichever is named
+        rows = [row for row in parse(_squeue(jobs=job)) if "+" not in job or row.shown == job]
     elif _NAME.fullmatch(job) and job.isprintable():
         rows = list(parse(_squeue(name=job)))
     else:
@@ -76,7 +77,16 @@ def choose(rows: list[Row], job: str) -> list[tuple[str, str]]:
         more = f" and {len(whole) - _SHOWN} more" if len(whole) > _SHOWN else ""
         message = f"{len(whole)} jobs of Slurm match {job!r}: {', '.join(whole[:_SHOWN])}{more}"
         raise ToolError(ErrorCode.NOT_FOUND, message, "name one of them by its id")
-    return [(host, f"slurm job {row.job}") for row in held for host in expand(row.nodes)]
+    return [(host, _words(row)) for row in held for host in expand(row.nodes)]
+
+
+def _words(row: Row) -> str:
+    """Return the words for ``find_job``. In a heterogeneous job, control groups have the number of the part, and the
+    environment that of the first one: whichever exists on a host is found.
+    """
+    first = row.shown.partition("+")[0]
+    words = f"slurm job {row.job}"
+    return f"{words} slurm job {first}" if "+" in row.shown and first != row.job else words
 
 
 def _squeue(jobs: str | None = None, name: str | None = None) -> str:

@@ -11,6 +11,7 @@ from whystall.agent_server.presentation.headlines import headline_of
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import FORMATS, fit, render, voice
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 TEXT_LIMIT = 6000
 _FORMAT = FORMATS["txt"]
@@ -38,11 +39,13 @@ def fleet_text(result: FleetResult, lang: Lang) -> str:
 
 
 def health_text(answers: Sequence[Answer], lang: Lang) -> str:
-    """Return which hosts answer, and what the others do."""
-    well = [answer.host for answer in answers if answer.status == "answered"]
+    """Return which hosts answer, with the ranks of a job there, and what the others do."""
+    well = [answer for answer in answers if answer.status == "answered"]
     others = [answer for answer in answers if answer.status != "answered"]
-    hosts = short(fold(well), 10 * _LONG)
-    return render("fleet_hosts.txt", lang, asked=len(answers), well=len(well), hosts=hosts, others=others)
+    placed = [(one.host, one.located.pid, rank_list((one.located.ranks or {}).values())) for one in well if one.located]
+    hosts = short(fold(one.host for one in well), 10 * _LONG)
+    known = {"asked": len(answers), "well": len(well), "hosts": hosts, "placed": placed}
+    return render("fleet_hosts.txt", lang, **known, others=others, long=_LONG)
 
 
 def _finding(row: FleetFinding, lang: Lang) -> Safe:

@@ -58,7 +58,14 @@ def test_a_task_of_an_array_is_found_by_its_own_number() -> None:
 
 def test_parts_of_a_heterogeneous_job_are_one() -> None:
     rows = list(parse("50+0|50|RUNNING|a|x\n50+1|51|RUNNING|b|x\n"))
-    assert choose(rows, "50") == [("a", "slurm job 50"), ("b", "slurm job 51")]
+    assert choose(rows, "50") == [("a", "slurm job 50"), ("b", "slurm job 51 slurm job 50")]
+
+
+def test_a_part_of_a_heterogeneous_job_is_chosen_by_its_number(squeue: Path) -> None:
+    (squeue / "out").write_text("50+0|50|RUNNING|a|x\n50+1|51|RUNNING|b|x\n")
+    ((host, words),) = hosts_of("50+1")
+    assert host == "b"
+    assert search_terms(Wanted(text=words), ("b",)).exact == (("slurm_job", "51"), ("slurm_job", "50"))
 
 
 def test_of_several_jobs_none_is_chosen() -> None:

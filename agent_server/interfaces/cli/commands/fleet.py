@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from whystall.agent_server.app import App
+from whystall.agent_server.fleet.answers import Answer
 from whystall.agent_server.fleet.ask import FleetParams, health
 from whystall.agent_server.fleet.inventory import read_hosts
 from whystall.agent_server.fleet.text import fleet_text, health_text
@@ -29,6 +30,20 @@ HostsFileOption = Annotated[
 ]
 
 
+SlurmOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--slurm", metavar="JOB", help="the hosts of this job: its id or name"),
+]
+K8sOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--k8s", metavar="NAMESPACE/JOB", help="the nodes of the pods of this job"),
+]
+JobOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--job", metavar="WORDS", help="each host looks for this job, as `whystall jobs` does"),
+]
+
+
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
     commands = typer.Typer(
@@ -43,18 +58,9 @@ def run(
     tool: Annotated[str, typer.Argument(help="tool to run on each host, or diagnose")],
     hosts: HostsOption = None,
     hosts_file: HostsFileOption = None,
-    slurm: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--slurm", metavar="JOB", help="the hosts of this job: its id or name"),
-    ] = None,
-    k8s: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--k8s", metavar="NAMESPACE/JOB", help="the nodes of the pods of this job"),
-    ] = None,
-    job: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--job", metavar="WORDS", help="each host looks for this job, as `whystall jobs` does"),
-    ] = None,
+    slurm: SlurmOption = None,
+    k8s: K8sOption = None,
+    job: JobOption = None,
     given: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--set", metavar="NAME=VALUE", help="an argument of the tool; repeatable"),
@@ -70,14 +76,11 @@ def run(
 
     Only hosts that the settings know are asked; dead and slow ones are listed, and delay nothing.
     """
-    jobs = [f"slurm:{slurm}" if slurm else None, f"k8s:{k8s}" if k8s else None, job]
-    if len(named := [one for one in jobs if one]) > 1:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "several jobs", "give one of --slurm, --k8s, --job")
     wanted = {
         "tool": underscores(tool),
         "arguments": {**_object(arguments), **dict(map(_pair, given or []))},
         "hosts": _hosts(hosts, hosts_file),
-        "job": named[0] if named else None,
+        "job": _job(slurm, k8s, job),
     }
     parse_params(FleetParams, wanted)
     with console.progress() as progress:
@@ -91,15 +94,34 @@ def run(
 def hosts_(
     hosts: HostsOption = None,
     hosts_file: HostsFileOption = None,
+    slurm: SlurmOption = None,
+    k8s: K8sOption = None,
+    job: JobOption = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """List the hosts of the fleet, and whether the server of each answers."""
-    answers = signals.run(health(_hosts(hosts, hosts_file), load().fleet))
+    """List the hosts of the fleet, and whether the server of each answers; or those of a job, and its ranks there."""
+    answers = signals.run(health(_hosts(hosts, hosts_file), load().fleet, _job(slurm, k8s, job)))
     if as_json:
-        console.say_json([{"host": a.host, "status": a.status, "detail": a.detail} for a in answers])
+        console.say_json([_line(answer) for answer in answers])
     else:
         console.say(health_text(answers, lang))
+
+
+def _line(answer: Answer) -> dict[str, Any]:
+    line: dict[str, Any] = {"host": answer.host, "status": answer.status, "detail": answer.detail}
+    if answer.located is not None:
+        ranks = {str(rank): pid for pid, rank in (answer.located.ranks or {}).items()}
+        line |= {"job": answer.located.job, "pid": answer.located.pid, "ranks": ranks}
+    return line
+
+
+def _job(slurm: str | None, k8s: str | None, words: str | None) -> str | None:
+    """Return the job of the options, as `FleetParams` takes it."""
+    jobs = [f"slurm:{slurm}" if slurm else None, f"k8s:{k8s}" if k8s else None, words]
+    if len(named := [one for one in jobs if one]) > 1:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "several jobs", "give one of --slurm, --k8s, --job")
+    return named[0] if named else None
 
 
 def _hosts(hosts: str | None, file: Path | None) -> str | None:
