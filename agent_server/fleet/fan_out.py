@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -22,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.fleet import http
 from whystall.agent_server.fleet.answers import Answer, Located, Status, Target, inert, line, stated_host
+from whystall.agent_server.fleet.gate import Gate
 from whystall.agent_server.fleet.inventory import Host, same_host
 from whystall.agent_server.outbound.redact import redact
 from whystall.tools.contract.errors import ToolError
@@ -41,8 +43,8 @@ _STORED = frozenset({"recording", "traces", "before", "after"})
 
 @dataclass(frozen=True)
 class Limits:
-    """`host_deadline`: of one host, from its turn; `deadline`: of all; `together`: of all, from the first call of the
-    tool, None: no such bound; seconds. `reply_limit`: bytes from one host.
+    """`host_deadline`: of one host, from its turn; `deadline`: of all; `together`: all calls of the tool begin at about
+    the same time, and end within this, None: each by itself; seconds. `reply_limit`: bytes from one host.
     """
 
     host_deadline: float
@@ -73,11 +75,11 @@ async def fan_out(
     """
     demanded = not _STORED & arguments.keys()
 
-    async def call(target: Target, exchange: http.Exchange, token: str, begin: Callable[[], None]) -> Answer:
+    async def call(target: Target, exchange: http.Exchange, token: str, begin: _Begin) -> Answer:
         async with _connected(target, exchange, token, limits) as client:
             located = await _locate(client, target.locate) if target.locate is not None else None
             given = dict(arguments) if located is None else {**arguments, "pid": located.pid}
-            begin()
+            await begin()
             began, reply, content = time.monotonic(), {}, b""
             if resource is None:
                 reply = inert(await _result(client, tool, given), token)
@@ -95,7 +97,7 @@ async def fan_out(
 async def locating(targets: Sequence[Target], limits: Limits) -> list[Answer]:
     """Return for each of `targets` the process and the ranks that it finds by its words."""
 
-    async def call(target: Target, exchange: http.Exchange, token: str, _begin: Callable[[], None]) -> Answer:
+    async def call(target: Target, exchange: http.Exchange, token: str, _begin: _Begin) -> Answer:
         async with _connected(target, exchange, token, limits) as client:
             return Answer(target.host.name, "answered", located=await _locate(client, target.locate or ""))
 
@@ -113,7 +115,7 @@ async def _connected(target: Target, exchange: http.Exchange, token: str, limits
 async def healthy(hosts: Sequence[Host], limits: Limits) -> list[Answer]:
     """Return for each of `hosts` whether its server answers ``GET /healthz``, which needs no token."""
 
-    async def call(target: Target, exchange: http.Exchange, _token: str, _begin: Callable[[], None]) -> Answer:
+    async def call(target: Target, exchange: http.Exchange, _token: str, _begin: _Begin) -> Answer:
         url = urlunsplit(urlsplit(target.host.url)._replace(path=_HEALTH, query="", fragment=""))
         async with http.client(exchange, "", limits.host_deadline) as session:
             response = await session.get(url)
@@ -124,8 +126,9 @@ async def healthy(hosts: Sequence[Host], limits: Limits) -> list[Answer]:
     return await _everywhere([Target(host) for host in hosts], call, limits, None)
 
 
-_Call = Callable[[Target, http.Exchange, str, Callable[[], None]], Awaitable[Answer]]
-"""Gets a target, the exchange, the token, and a function to call when the call of the tool begins."""
+_Begin = Callable[[], Awaitable[None]]
+_Call = Callable[[Target, http.Exchange, str, _Begin], Awaitable[Answer]]
+"""Gets a target, the exchange, the token, and a function that waits until the tool may be called."""
 
 
 async def _everywhere(
@@ -139,18 +142,24 @@ async def _everywhere(
     turn = anyio.Semaphore(limits.at_once)
     within = f"within {limits.deadline:g} s for all"
     scope = anyio.move_on_after(limits.deadline)
-    first = True
 
-    def begin() -> None:
-        nonlocal first, within
-        if first and limits.together is not None and (end := anyio.current_time() + limits.together) < scope.deadline:
+    def opened() -> None:
+        nonlocal within
+        if limits.together is not None and (end := anyio.current_time() + limits.together) < scope.deadline:
             scope.deadline, within = end, f"within {limits.together:g} s of the first call"
-        first = False
+
+    gate = Gate(opened)
+
+    async def begin(number: int) -> None:
+        if limits.together is not None:
+            await gate.passed(number)
 
     async def one(number: int, target: Target) -> None:
         async with turn:
             began.add(number)
-            answers[number] = await _ask(target, call, begin, limits)
+            gate.prepare(number)
+            answers[number] = await _ask(target, call, partial(begin, number), limits)
+            gate.end(number)
         if progress is not None:
             progress(len(answers), len(targets), target.host.name)
 
@@ -165,7 +174,7 @@ async def _everywhere(
     ]
 
 
-async def _ask(target: Target, call: _Call, begin: Callable[[], None], limits: Limits) -> Answer:
+async def _ask(target: Target, call: _Call, begin: _Begin, limits: Limits) -> Answer:
     host, began = target.host, time.monotonic()
     token, exchange = "", None
     try:
