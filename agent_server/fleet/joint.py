@@ -76,13 +76,16 @@ def _hang(arguments: Mapping[str, Any], answers: Sequence[Answer]) -> Joint:
     params = HangParams.model_validate({k: v for k, v in arguments.items() if k in HangParams.model_fields})
     stored = "recording" in arguments
     answers = _together(_of_one_job(answers), params.duration, stored)
-    states: dict[str, list[RankState]] = {}
-    unread: dict[str, int] = {}
+    processes: dict[str, dict[int, RankState]] = defaultdict(dict)
+    unread: dict[str, int] = Counter()
     for answer in answers:
         if answer.status == "answered":
-            states[answer.host], unread[answer.host] = _states(answer)
-    answers = _of_one_size(answers, {host: _size(of) for host, of in states.items()})
-    states = {one.host: states[one.host] for one in answers if one.status == "answered"}
+            ranks, left_out = _states(answer)
+            unread[answer.host] += left_out
+            for one in ranks:  # a host with several pods of the job answers once for each
+                processes[answer.host].setdefault(one.pid, one)
+    answers = _of_one_size(answers, {host: _size(of.values()) for host, of in processes.items()})
+    states = {one.host: list(processes[one.host].values()) for one in answers if one.status == "answered"}
     claims = _disputed(states)
     rejected = {(host, one.rank) for one in claims for host in one.hosts}
     ranks = [one for host, of in states.items() for one in of if (host, one.rank) not in rejected]

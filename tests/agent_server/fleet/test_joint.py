@@ -136,6 +136,13 @@ def test_a_host_that_claims_all_ranks_accuses_nobody() -> None:
     assert (result.verdict, late(result), len(result.disputed)) == ("unknown", [], 8)
 
 
+def test_a_host_with_several_pods_answers_for_each() -> None:
+    """Each answer of node2 has the ranks of both pods: they run there, and are of one job."""
+    answers = four_hosts()
+    result = merged(*answers, answers[2])
+    assert (late(result), result.disputed) == ([(5, "node2", FIRST_PID + 1)], [])
+
+
 def test_hosts_that_did_not_observe_at_the_same_time_are_not_compared() -> None:
     """node2 was read after the others had begun the next operation: its numbers are of another time."""
     result = merged(*four_hosts(node2={"began": 104.5, "ended": 107.0}))
