@@ -31,10 +31,11 @@ def _late(row: LateRow, verdict: str, lang: Lang) -> list[Safe]:
     texts = words(lang)
     hang = texts["hang"]
     doing = texts["path_waits"].get(row.doing, hang["running"]).format(share="")
-    process = f"pid {row.pid}"
-    place = Safe(f"{_name(row.host)}{texts['marks']['comma']}{process}" if row.host else process)
+    who = {"rank": Safe(row.rank), "pid": Safe(row.pid), "doing": Safe(doing)}
+    if row.host:
+        who["host"] = _name(row.host)
     parts = [
-        fill(_TEXT.running, hang["late"], rank=Safe(row.rank), place=place, doing=Safe(doing)),
+        fill(_TEXT.running, hang["late_on_host" if row.host else "late"], **who),
         *(
             fill(_TEXT.running, hang[key], what=_name(value))
             for key, value in (("at", row.line), ("of", row.object), ("holder", row.whom))
