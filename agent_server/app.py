@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
     from whystall.agent_server.diagnosis.params import DiagnoseParams
+    from whystall.agent_server.fleet.ask import FleetParams
+    from whystall.agent_server.fleet.merge import FleetResult
     from whystall.agent_server.llm.wire import LlmError
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
@@ -230,6 +232,10 @@ class App:
         runs = Runs(params.traces, params.before, params.scheduler, params.jobs)
         return await in_thread(lambda: _saved(gathered(runs), out, redact))
 
+    async def ranks(self, traces: str) -> Recording:
+        """Read the traces of a job's ranks in the directory `traces`: what `gather` writes."""
+        return await in_thread(lambda: gathered(Runs(traces)))
+
     async def diagnose(
         self,
         params: DiagnoseParams,
@@ -270,6 +276,15 @@ class App:
             return await diagnosing.diagnose(
                 params, source=source, progress=progress, driver=driver, lang=lang, then=then
             )
+
+    async def fleet(self, params: FleetParams, progress: Progress | None = None) -> FleetResult:
+        """Run a tool on many hosts and merge the answers; see `fleet.ask.ask`."""
+        from whystall.agent_server.settings.load import load
+
+        with extra("fleet"):
+            from whystall.agent_server.fleet.ask import ask
+
+        return await ask(params, load().fleet, progress)
 
     async def verify(
         self,

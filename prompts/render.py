@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from whystall.prompts import escape
-from whystall.prompts.escape import Safe
+from whystall.prompts.escape import Safe, short
 from whystall.prompts.files import LANGS, read_file
 from whystall.prompts.quantities import quantity
 from whystall.prompts.reasons import in_words
@@ -87,6 +87,7 @@ def _environment(suffix: str, lang: str) -> Environment:
         "code": form.name,
         "q": lambda value, unit: Safe(quantity(value, unit)),
         "fill": lambda text, *values, **named: fill(form.running, text, *values, **named),
+        "short": lambda text, limit: text if isinstance(text, Safe) else short(text, limit),
         "reason": lambda text: in_words(lang, text),
         "trusted": Safe,
         "join_safe": lambda parts, by: Safe(by.join(form.running(part) for part in parts)),

@@ -9,7 +9,8 @@ from typing import Any
 from recordings import Scene
 
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.host.hang.tool import Data, Params, judge
+from whystall.tools.host.hang.tables import Data
+from whystall.tools.host.hang.tool import Params, judge
 
 WRAPPER = "wrapper (torch/distributed/c10d_logger.py:83)"
 ALL_REDUCE = (

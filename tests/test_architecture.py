@@ -21,6 +21,7 @@ _AGENT_SERVER = [
     "agent_server.doctor",
     "agent_server.integrations",
     "agent_server.app",
+    "agent_server.fleet",
     "agent_server.diagnosis",
     "agent_server.ticketing",
     "agent_server.presentation",

@@ -72,8 +72,11 @@ class Client:
     this machine is reached directly. Redirects are not followed, since requests carry secrets. No cookies are kept.
     """
 
-    def __init__(self, timeout: float = TIMEOUT_S, limit: int = BODY_LIMIT) -> None:
-        """`timeout`: seconds for request and response; `limit`: bytes of a response."""
+    def __init__(self, timeout: float = TIMEOUT_S, limit: int = BODY_LIMIT, tls: ssl.SSLContext | None = None) -> None:
+        """`timeout`: seconds for request and response; `limit`: bytes of a response; `tls`: its own authorities and
+        client certificate, None: the environment's authorities.
+        """
+        self._tls = tls
         self._timeout = timeout
         self._limit = limit
         self._http: httpx.AsyncClient | None = None
@@ -144,7 +147,7 @@ class Client:
             self._http = httpx.AsyncClient(
                 headers={"User-Agent": "whystall", "Accept-Encoding": "identity"},
                 follow_redirects=False,
-                verify=_trusted(),
+                verify=self._tls or _trusted(),
                 mounts=_HERE,
             )
         return self._http

@@ -11,7 +11,7 @@ from whystall.prompts.quantities import duration
 from whystall.prompts.render import FORMATS, fill, words
 
 if TYPE_CHECKING:
-    from whystall.tools.host.hang.tool import Data, FailedRow, LateRow
+    from whystall.tools.host.hang.tables import Data, FailedRow, LateRow
 
 _TEXT = FORMATS["txt"]
 _LONG = 120
@@ -60,8 +60,11 @@ def _late(row: LateRow, verdict: str, lang: Lang) -> list[Safe]:
     texts = words(lang)
     hang = texts["hang"]
     doing = texts["path_waits"].get(row.doing, hang["running"]).format(share="")
+    who = {"rank": Safe(row.rank), "pid": Safe(row.pid), "doing": Safe(doing)}
+    if row.host:
+        who["host"] = _name(row.host)
     parts = [
-        fill(_TEXT.running, hang["late"], rank=Safe(row.rank), pid=Safe(row.pid), doing=Safe(doing)),
+        fill(_TEXT.running, hang["late_on_host" if row.host else "late"], **who),
         *(
             fill(_TEXT.running, hang[key], what=_name(value))
             for key, value in (("at", row.line), ("of", row.object), ("holder", row.whom))

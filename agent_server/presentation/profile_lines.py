@@ -41,6 +41,8 @@ COLUMNS = MappingProxyType(
         ),
         ("flamegraph_diff", "aligned"): (),
         ("compare_runs", "aligned"): (),
+        ("hang", "rows"): ("rank", "pid", "comm", "doing", "object", "whom", "line", "collective", "still", "late"),
+        ("hang", "late"): (),
         ("heat_map", "periods"): (
             *("what", "tid", "comm", "basis", "period_s", "jitter_pct", "band_ms", "max_ms", "count", "window_pct"),
         ),

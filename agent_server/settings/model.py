@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from whystall.agent_server.settings.names import Name
 from whystall.agent_server.settings.sections.alerts import AlertsSettings
 from whystall.agent_server.settings.sections.chat import ChannelSettings
+from whystall.agent_server.settings.sections.fleet import FleetSettings
 from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Person
 from whystall.agent_server.settings.sections.server import ServerSettings, TriageSettings
@@ -60,6 +61,7 @@ class Settings(SettingsBase):
     users: Annotated[dict[Name, Person], Field(max_length=_MANY)] = Field(default_factory=dict)
     sinks: Annotated[dict[Name, SinkSettings], Field(max_length=100)] = Field(default_factory=dict)
     chat: Annotated[dict[Name, ChannelSettings], Field(max_length=100)] = Field(default_factory=dict)
+    fleet: FleetSettings = FleetSettings()
     llm: dict[str, Any] = Field(default_factory=dict, repr=False)
 
 

@@ -18,7 +18,7 @@ _CHOSEN = frozenset({"token", "calendar_token", "webhook_token", "webhook_secret
 _ISSUED = frozenset(
     {"signing_token", "signing_secret", "app_secret", "verification_token"}
 )  # by vendors, in their form
-_OUTWARD = "sinks", "token"  # we send it to trackers
+_OUTWARD = frozenset({("sinks", "token"), ("fleet", "token")})  # we send them to trackers and hosts
 
 
 def weak(settings: Settings, secrets: Iterable[tuple[tuple[str, ...], Secret]]) -> Iterator[str]:
@@ -26,7 +26,7 @@ def weak(settings: Settings, secrets: Iterable[tuple[tuple[str, ...], Secret]]) 
     of: dict[str, str] = {}
     for place, secret in secrets:
         where, name = f"[{'.'.join(place[:-1])}] {place[-1]}", place[-1]
-        if name not in _CHOSEN | _ISSUED or (place[0], name) == _OUTWARD:
+        if name not in _CHOSEN | _ISSUED or (place[0], name) in _OUTWARD:
             continue
         try:
             value = secret.read(where)

@@ -18,7 +18,11 @@ from whystall.tools.collect.bcc.known_faults import KNOWN_FAULTS
 
 ROOT = Path(__file__).parents[2]
 CJK = re.compile(r"[\u4e00-\u9fff]")
-SOURCES = sorted(path for room in ("bpf", "tools/collect", "tools/node") for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(
+    path
+    for room in ("bpf", "tools/collect", "tools/node", "agent_server/fleet")
+    for path in (ROOT / room).rglob("*.py")
+)
 # Functions whose texts are reasons, whatever engine they are of.
 ASKED = {"unavailable", "cannot", "no_kprobes", "_wrong", "_other_options"}
 

@@ -55,6 +55,14 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
                 *("--duration", "unlimited", "--output", "{output}"),
             ),
         ),
+        # Text of a fixed format: the JSON of squeue changes with each version of Slurm's data parser.
+        "squeue": Command(
+            ("squeue",),
+            (
+                *("--noheader", "--format", "%i|%A|%T|%N|%j", "--states", "running,suspended,completing,pending"),
+                *(("--jobs", "{jobs}"), ("--name", "{name}")),
+            ),
+        ),
         "trace-cmd.clock": Command(("trace-cmd",), ("dump", "--clock", "-i", "{input}")),
         "trace-cmd.report": Command(("trace-cmd",), ("report", "-t", "-N", "-i", "{input}", ("--cpu", "{cpus}"))),
         "trace-cmd.record": Command(

@@ -35,6 +35,7 @@ COMMANDS = {
     ),
     "chats": ("chats", "Configured chats, and messages that could not be sent."),
     "jobs": ("jobs", "List the jobs of this machine, or find the process that some words describe."),
+    "fleet": ("fleet", "Ask many hosts, each of which runs `whystall serve`, and merge the answers."),
     "alerts": ("alerts", "Received alerts."),
     "silence": ("alerts", "Silences: matching alerts are stored without a notification."),
     "route": ("route", "Routes of alerts."),
@@ -44,7 +45,7 @@ COMMANDS = {
     "config": ("config", "The settings."),
 }
 """Command name: its module below ``commands``, and the first paragraph of its help."""
-EXTRAS = {"chat": "ticketing", "chats": "ticketing", "sinks": "ticketing"}
+EXTRAS = {"fleet": "fleet", "chat": "ticketing", "chats": "ticketing", "sinks": "ticketing"}
 """Modules below ``commands`` that need the libraries of an extra."""
 
 

@@ -1,4 +1,5 @@
-"""Texts by URI: artifacts, incidents, tickets, result schemas; as resources, and for clients without resources."""
+"""Texts by URI: artifacts, incidents, tickets, result schemas; as resources, and for clients without resources. The
+ranks of a job, for the centre of a fleet, are a resource only."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.doctor import examine, report
+from whystall.agent_server.fleet.merge import FleetResult
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
@@ -21,9 +23,11 @@ from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
+from whystall.tools.recording.packed import pack
 
 SCHEME = "whystall://"
 DOCTOR = f"{SCHEME}doctor/host"
+RANKS = f"{SCHEME}ranks/"
 TEMPLATES = {
     "artifacts": ("Artifact", "A table, folded stacks or another file that a result points to"),
     "incidents": ("Incident", "A past incident: symptom, root cause, fix, source (JSON)"),
@@ -33,6 +37,10 @@ TEMPLATES = {
         "Doctor",
         "What works on this host, which engine each tool runs on, what to install or grant; the id is host",
     ),
+    "ranks": (
+        "Ranks",
+        "The ranks of a job below a directory of traces, as `whystall gather` makes them; the id is its absolute path",
+    ),
     "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
 }
 _MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".md": "text/markdown"}
@@ -41,10 +49,11 @@ _MEDIA |= {".html": "text/html", ".svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Stored:
-    """A stored text."""
+    """A stored text; or `content`, which is none."""
 
     media_type: str
     text: str
+    content: bytes | None = None
 
 
 class Page(BaseModel):
@@ -63,7 +72,9 @@ class Page(BaseModel):
 def results(app: App) -> dict[str, type[BaseModel]]:
     """Return the result model of each MCP tool."""
     found: dict[str, type[BaseModel]] = {tool.name: ToolResult[tool.data] for tool in app.tools()}  # type: ignore[name-defined]
-    return found | RESULTS | {"diagnose": Diagnosis, "ticket_draft": Ticket, "artifact_read": Page}
+    return (
+        found | RESULTS | {"diagnose": Diagnosis, "fleet": FleetResult, "ticket_draft": Ticket, "artifact_read": Page}
+    )
 
 
 def read(app: App, uri: str, lang: Lang) -> Stored:
@@ -83,11 +94,19 @@ def read(app: App, uri: str, lang: Lang) -> Stored:
 
 
 async def fetch(app: App, uri: str, lang: Lang) -> Stored:
-    """Return the text of `uri` as `read` does; this host is examined in a thread, which takes a second."""
-    if uri != DOCTOR:
-        return read(app, uri, lang)
+    """Return what `uri` names, as `read` does; this host is examined, and traces are read, in a thread."""
+    if uri == DOCTOR:
+        return Stored("text/plain", await in_thread(lambda: report(examine(lang), lang)))
+    if uri.startswith(RANKS):
+        return await _ranks(app, unquote(uri.removeprefix(RANKS)))
+    return read(app, uri, lang)
 
-    return Stored("text/plain", await in_thread(lambda: report(examine(lang), lang)))
+
+async def _ranks(app: App, place: str) -> Stored:
+    if not Path(place).is_absolute():
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{place!r} is no absolute path", "name the directory of the traces")
+    recording = await app.ranks(place)
+    return Stored("application/zip", "", await in_thread(lambda: pack(recording)))
 
 
 def _file(uri: str, path: Path) -> Stored:
@@ -102,6 +121,8 @@ def _file(uri: str, path: Path) -> Stored:
 async def read_page(app: App, uri: str, offset: int, limit: int, lang: Lang) -> Page:
     """Return at most `limit` characters of the text of `uri` from `offset`; an offset beyond the end is refused."""
     stored = await fetch(app, uri, lang)
+    if stored.content is not None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"{uri!r} is no text", "read it as a resource")
     total = len(stored.text)
     if offset > total:
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"offset {offset} is behind the end", f"give an offset up to {total}")

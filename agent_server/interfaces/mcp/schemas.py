@@ -8,6 +8,7 @@ it. The whole schema is a resource.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -58,8 +59,9 @@ def output_schema(model: type[BaseModel]) -> Schema:
     return _without_empty({"type": "object", "properties": flat, "required": required})
 
 
+@lru_cache(maxsize=256)
 def full_schema(model: type[BaseModel]) -> Schema:
-    """Return the whole schema of a result."""
+    """Return the whole schema of a result, not to be changed: making it takes long."""
     return model.model_json_schema(mode="serialization", by_alias=True)
 
 

@@ -6,9 +6,10 @@ errors are implemented once instead of per function signature.
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
 
@@ -59,7 +60,14 @@ class McpServer:
         )
 
     async def _list_tools(self, _ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_declared(entry) for entry in self.entries.values()])
+        return types.ListToolsResult(tools=self._tools)
+
+    @cached_property
+    def _tools(self) -> list[types.Tool]:
+        """The declarations of all tools. The SDK lists them for every call of a new client; making them takes longer
+        than most calls.
+        """
+        return [_declared(entry) for entry in self.entries.values()]
 
     async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
@@ -115,6 +123,10 @@ class McpServer:
         except ToolError as error:
             code = types.INVALID_PARAMS if error.code is ErrorCode.NOT_FOUND else types.INTERNAL_ERROR
             raise MCPError(code=code, message=str(error), data={"uri": uri}) from None
+        if stored.content is not None:
+            blob = base64.b64encode(stored.content).decode("ascii")
+            binary = types.BlobResourceContents(uri=uri, mime_type=stored.media_type, blob=blob)
+            return types.ReadResourceResult(contents=[binary])
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=uri, mime_type=stored.media_type, text=stored.text)]
         )

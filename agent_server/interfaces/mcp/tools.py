@@ -13,6 +13,7 @@ from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.stacks import compares, observes
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.interfaces.mcp.fleet import fleet_entries
 from whystall.agent_server.interfaces.mcp.jobs import find_job
 from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
 from whystall.agent_server.interfaces.mcp.resources import read_page, results
@@ -67,7 +68,7 @@ class ReadParams(Params):
 def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
     """Return the entries by name: all, or the tools and toolsets in `chosen`. Raises `ToolError` for an unknown one."""
     made = [_diagnostic(app, tool, lang) for tool in app.tools()]
-    knowledge = [*knowledge_entries(app, lang), find_job(lang)]
+    knowledge = [*knowledge_entries(app, lang), find_job(lang), *fleet_entries(app, lang)]
     made += [_diagnose(app, lang), *knowledge, _ticket_draft(app, lang), _artifact_read(app, lang)]
     known = {name for entry in made for name in (entry.name, entry.toolset)}
     for name in chosen:

@@ -58,6 +58,7 @@ def test_commands_that_need_no_extra(words: list[str], env: dict[str, str], tmp_
     [
         (["sinks", "list"], "", "httpx", "ticketing"),
         (["chats", "list"], "", "httpx", "ticketing"),
+        (["fleet", "hosts"], "", "httpx", "fleet"),
         (["chat", "help"], "", "httpx", "ticketing"),
         (["serve", "--transport", "http", "--port", "0"], _ONCALL, "httpx", "ticketing"),
         (["oncall", "export"], _ONCALL, "icalendar", "ticketing"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import pytest
@@ -16,6 +18,8 @@ from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.server import McpServer
+from whystall.tools.collect.tables import COLLECTORS
+from whystall.tools.recording.packed import unpack
 
 pytestmark = pytest.mark.anyio
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -282,7 +286,7 @@ async def test_artifacts_are_read_as_resources_and_by_the_tool(mode: str, record
     (state / "artifacts" / name).write_text("a;b 1\na;c 2\n")
     async with connected(mode) as client:
         templates = {t.uri_template for t in (await client.list_resource_templates()).resource_templates}
-        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "schemas")
+        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "ranks", "schemas")
         assert templates == {f"whystall://{kind}/{{id}}" for kind in kinds}
         resource = await client.read_resource(f"whystall://artifacts/{name}")
         assert resource.contents[0].text == "a;b 1\na;c 2\n"
@@ -302,6 +306,20 @@ async def test_doctor_is_a_resource_and_a_page() -> None:
         assert whole.startswith(text_of(page).splitlines()[0])
         with pytest.raises(MCPError, match="not_found"):
             await client.read_resource("whystall://doctor/other")
+
+
+async def test_the_ranks_of_a_job_are_a_resource() -> None:
+    traces = RECORDED / "ranks/compute"
+    async with connected(ERAS[0]) as client:
+        uri = f"whystall://ranks/{quote(str(traces), safe='')}"
+        (content,) = (await client.read_resource(uri)).contents
+        read = unpack(base64.b64decode(content.blob), COLLECTORS)  # type: ignore[union-attr]
+        assert read.table("ranks.ranks")["rank"].to_list() == [0, 1, 2, 3]
+        for wrong in ("whystall://ranks/traces", "whystall://ranks/%2Fnone", "whystall://ranks/%00"):
+            with pytest.raises(MCPError):
+                await client.read_resource(wrong)
+        page = await client.call_tool("artifact_read", {"uri": uri})
+        assert page.is_error
 
 
 @pytest.mark.parametrize("mode", ERAS)

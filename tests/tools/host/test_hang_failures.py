@@ -22,7 +22,7 @@ from hang_jobs import (
 )
 
 from whystall.tools.contract.registry import Judgement
-from whystall.tools.host.hang.tool import Data
+from whystall.tools.host.hang.tables import Data
 
 OTHERS = {0: INSIDE, 1: INSIDE, 3: INSIDE}
 STAYS = R({WORLD: 37}, SHUTDOWN, {"state": "S", "syscall": "futex", "wchan": "futex_do_wait"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -64,7 +64,7 @@ class Failure:
     `pid`: -1 if unknown; `how`: a constant above; `code`: the signal or the exit status, -1 if unknown; `ago_ns`: since
     it ended, -1 if unknown; `exception`: ``ValueError: text`` from `log`, at `line` of the program, the `order`-th line
     of the log (`of_other`: ranks raise it when another one has ended); `oom_group`: the kernel killed it (`oom_it`), or
-    processes of the job, for lack of memory in this cgroup (``/``: unknown).
+    processes of the job, for lack of memory in this cgroup (``/``: unknown); `host`: empty for the observed one.
     """
 
     rank: int
@@ -80,6 +80,12 @@ class Failure:
     of_other: bool = False
     oom_group: str = ""
     oom_it: bool = False
+    host: str = ""
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """Its process, as of `RankState`."""
+        return self.host, self.pid
 
     @property
     def sure(self) -> bool:
@@ -130,13 +136,12 @@ def failures_of(recording: Recording, ranks: Sequence[RankState], known: ThreadS
     found = _with_logs(found, recording, rows)
     found = _with_kills(found, recording, ranks)
     kept = [one for one in found if one.sure or one.rank not in just_left]
-    kept.sort(key=_order)
-    return Failures(kept, tuple(sorted(just_left - {one.rank for one in kept})))
+    return Failures(in_order(kept), tuple(sorted(just_left - {one.rank for one in kept})))
 
 
-def _order(one: Failure) -> tuple[object, ...]:
-    """Return what sorts the first failure first: unknown times and places in a log come last."""
-    return one.consequence, not one.sure, -one.ago_ns, one.order < 0, one.order, one.rank
+def in_order(found: Iterable[Failure]) -> list[Failure]:
+    """Return the first failure first: unknown times and places in a log come last."""
+    return sorted(found, key=lambda f: (f.consequence, not f.sure, -f.ago_ns, f.order < 0, f.order, f.rank))
 
 
 def _absent(ranks: Sequence[RankState], rows: Mapping[int, Row]) -> set[int]:
@@ -261,7 +266,7 @@ def _has_left(one: RankState, ranks: Sequence[RankState], known: ThreadStates) -
 
 
 def _leaving(one: RankState, known: ThreadStates) -> Failure:
-    return Failure(one.rank, one.pid, _main_end(one.pid, known), one.comm, line=one.thread.place.line)
+    return Failure(one.rank, one.pid, _main_end(one.pid, known), one.comm, line=one.line)
 
 
 def _left_groups(

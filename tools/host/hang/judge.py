@@ -47,7 +47,8 @@ _COLLECTIVES = ("all_", "reduce", "broadcast", "gather", "scatter", "barrier")
 # Those in which two take part.
 _PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 UNSEEN = "unseen"
-"""The ranks here wait for members that are not on this host, or were not read."""
+"""The ranks read wait for members that are on other hosts, or were not read."""
+_Process = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def hang_of(ranks: Sequence[RankState], failures: Failures) -> Hang:
     if failures.just_left and not sure:
         return replace(found, verdict=ENDING, late=[], mismatched=[])
     if _explains(found, failures.failed, ranks):
-        pids = {one.pid for one in failures.failed}
-        late = [one for one in found.late if one.state.pid not in pids]
+        gone = {one.process for one in failures.failed}
+        late = [one for one in found.late if one.state.process not in gone]
         return replace(found, verdict=FIRST_FAILURE, late=late, mismatched=[], failed=failures.failed)
     return replace(found, failed=failures.failed)
 
@@ -121,8 +122,8 @@ def _explains(found: Hang, failed: Sequence[Failure], ranks: Sequence[RankState]
     if any(one.sure for one in failed):
         return True
     # a rank may leave a job that goes on without it: another one may be late, or a device may be at work
-    late = {one.state.pid for one in found.late}
-    return late <= {one.pid for one in failed} and any(one.in_collective for one in ranks)
+    late = {one.state.process for one in found.late}
+    return late <= {one.process for one in failed} and any(one.in_collective for one in ranks)
 
 
 def _living(ranks: Sequence[RankState]) -> Hang:
@@ -136,20 +137,23 @@ def _living(ranks: Sequence[RankState]) -> Hang:
     waiting = [one for one in ranks if one.waits_for_ranks]
     if not waiting:
         return Hang(OUTSIDE, absent=absent)
-    late = [found for key, members in groups.items() if _comparable(key, groups) for found in _late(key, members)]
-    edges: dict[int, set[int]] = {}
+    ahead = _ahead(groups)
+    late = [f for key, members in groups.items() if _comparable(key, members, ahead) for f in _late(key, members)]
+    edges: dict[_Process, set[_Process]] = {}
     for one in late:
         for other in one.waiting:
-            edges.setdefault(other.pid, set()).add(one.state.pid)
-    roots, circles = roots_and_cycles(edges, {one.state.pid for one in late})
-    accused = [_of_all_groups([one for one in late if one.state.pid == pid], edges, ranks) for pid in sorted(roots)]
+            edges.setdefault(other.process, set()).add(one.state.process)
+    roots, circles = roots_and_cycles(edges, {one.state.process for one in late})
+    accused = [
+        _of_all_groups([o for o in late if o.state.process == process], edges, ranks) for process in sorted(roots)
+    ]
     # One that waits in a collective without being ahead in any waits with all others, who have begun more meanwhile.
     accused = [one for one in accused if one.waiting and not one.state.waits_for_ranks]
     if accused:
         return Hang(COMPUTING if all(one.state.running for one in accused) else LATE, accused, absent=absent)
     if circles:
-        pids = set[int]().union(*circles)
-        firsts = {one.state.pid: one for one in late if one.state.pid in pids}
+        inside = set[_Process]().union(*circles)
+        firsts = {one.state.process: one for one in late if one.state.process in inside}
         return Hang(CYCLE, sorted(firsts.values(), key=lambda one: one.state.rank), absent=absent)
     if len(waiting) < len(ranks):
         return Hang(UNCLEAR, absent=absent)
@@ -176,48 +180,55 @@ def _absent(key: GroupKey, members: Sequence[RankState]) -> tuple[int, ...]:
     return tuple(sorted(set(range(key.size)) - {one.groups[key].rank for one in members}))
 
 
-def _comparable(key: GroupKey, groups: Mapping[GroupKey, Sequence[RankState]]) -> bool:
+def _comparable(key: GroupKey, members: Sequence[RankState], ahead: Mapping[_Process, set[GroupKey]]) -> bool:
     """Return whether the numbers of a group can be compared: all who wait in it have begun equally many operations.
 
     One that is ahead of others in another group may wait there instead. A rank may also leave a broadcast before those
     to which it does not send, and so be ahead by one for each step of the tree in which data is passed on (binomial, in
     gloo and MPI): those who wait may differ by that, if all others are behind them.
     """
-    elsewhere = {
-        one.pid
-        for other, members in groups.items()
-        if other != key
-        for one in members
-        if one.groups[other].started > min(each.groups[other].started for each in members)
-    }
-    waiting = [one for one in groups[key] if one.waits_for_ranks and one.pid not in elsewhere]
+    waiting = [one for one in members if one.waits_for_ranks and not ahead.get(one.process, set()) - {key}]
     inside = {one.groups[key].started for one in waiting}
-    if not inside or inside == {max(one.groups[key].started for one in groups[key])}:
+    if not inside or inside == {max(one.groups[key].started for one in members)}:
         return True
-    outside = [one.groups[key].started for one in groups[key] if not one.waits_for_ranks]
+    outside = [one.groups[key].started for one in members if not one.waits_for_ranks]
     in_tree = max(inside) - min(inside) <= math.ceil(math.log2(key.size)) + 1
     return in_tree and max(outside, default=0) < min(inside) and not any(one.collective in _PAIRS for one in waiting)
 
 
-def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:
-    """Return the members that have begun less than others, with those of them who wait."""
-    found = []
-    for one in members:
-        ahead = [other for other in members if other.groups[key].started > one.groups[key].started]
-        waiting = tuple(other for other in ahead if other.waits_for_ranks)
-        if ahead:
-            found.append(LateRank(one, key, one.groups[key].started + 1, waiting))
+def _ahead(groups: Mapping[GroupKey, Sequence[RankState]]) -> dict[_Process, set[GroupKey]]:
+    """Return the groups in which each rank has begun more than another member."""
+    found: dict[_Process, set[GroupKey]] = {}
+    for key, members in groups.items():
+        least = min(one.groups[key].started for one in members)
+        for one in members:
+            if one.groups[key].started > least:
+                found.setdefault(one.process, set()).add(key)
     return found
 
 
-def _of_all_groups(late: Sequence[LateRank], edges: Mapping[int, set[int]], ranks: Sequence[RankState]) -> LateRank:
+def _late(key: GroupKey, members: Sequence[RankState]) -> list[LateRank]:
+    """Return the members that have begun less than others, with those of them who wait."""
+    most = max(one.groups[key].started for one in members)
+    found = []
+    for one in members:
+        started = one.groups[key].started
+        if started < most:
+            waiting = tuple(o for o in members if o.groups[key].started > started and o.waits_for_ranks)
+            found.append(LateRank(one, key, started + 1, waiting))
+    return found
+
+
+def _of_all_groups(
+    late: Sequence[LateRank], edges: Mapping[_Process, set[_Process]], ranks: Sequence[RankState]
+) -> LateRank:
     """Return one entry for a rank that is late in several groups, with all who wait for it, directly or not."""
     most = max(late, key=lambda one: len(one.waiting))
-    reached, new = set[int](), {most.state.pid}
+    reached, new = set[_Process](), {most.state.process}
     while new:
-        new = {pid for pid, targets in edges.items() if targets & new} - reached
+        new = {process for process, targets in edges.items() if targets & new} - reached
         reached |= new
-    return replace(most, waiting=tuple(one for one in ranks if one.pid in reached))
+    return replace(most, waiting=tuple(one for one in ranks if one.process in reached))
 
 
 def _mismatch(key: GroupKey, members: Sequence[RankState]) -> Mismatched | None:

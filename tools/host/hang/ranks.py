@@ -46,17 +46,38 @@ class Membership:
 
 @dataclass(frozen=True)
 class RankState:
-    """A rank. `rank`: of the whole job, -1 if unknown. `thread`: the one that advances it: in a collective if there is
-    one, else the main thread. `still`: neither that thread nor a group of it moved within the window. `spins`: taken to
-    wait for its device, see `may_spin`."""
+    """A rank, and what its thread did that advances it: the one in a collective, else the main thread.
+
+    `rank`: of the whole job, -1 if unknown; `host`: empty for the observed one. `doing`: ``running`` (on a CPU, or
+    waiting for one), or what it waits for (`path_codes.WAITS`), of `object`, which `whom` holds, for at least `idle_s`
+    seconds (None: not known); `line`: of the program. `collective`: the function of the library in which it waits for
+    others, as ``all_reduce``; empty outside of one. `in_collective`: it waits in one, or in one that the backward pass
+    began; `waits_for_device`: for a device that may run one; `spins`: taken to do so, see `may_spin`. `still`: neither
+    that thread nor a group of it moved within the window. `frames`: innermost first.
+    """
 
     rank: int
     pid: int
+    tid: int
     comm: str
-    thread: ThreadState
     groups: dict[GroupKey, Membership]
     still: bool
+    doing: str
+    object: str
+    whom: str
+    line: str
+    idle_s: float | None
+    collective: str
+    in_collective: bool
+    waits_for_device: bool
+    frames: tuple[str, ...] = ()
+    host: str = ""
     spins: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether it is on a CPU or waits for one."""
+        return self.doing == RUNNING
 
     @property
     def may_spin(self) -> bool:
@@ -65,33 +86,14 @@ class RankState:
         return self.running and self.still and any(key.backend in _ON_DEVICE for key in self.groups)
 
     @property
-    def collective(self) -> str:
-        """The function of the library in which it waits for others: ``all_reduce``; empty outside of one."""
-        place = self.thread.place
-        if place.role != COLLECTIVE:
-            return ""
-        # the outermost function of the library is the one that the program called
-        name = next((name for name, module in reversed(place.library) if not module.endswith("c10d_logger.py")), "")
-        return name if name != _LEAVES else ""
-
-    @property
-    def running(self) -> bool:
-        """Whether it is on a CPU or waits for one."""
-        return self.thread.kind.code == RUNNING
-
-    @property
     def waits_for_ranks(self) -> bool:
         """Whether it waits in a collective, or for a device that may run one."""
-        return self.in_collective or self.spins or self.thread.kind.code == "device" or self.thread.place.in_device_call
+        return self.in_collective or self.waits_for_device or self.spins
 
     @property
-    def in_collective(self) -> bool:
-        """Whether it waits in a collective, also in one that the backward pass began."""
-        place, kind = self.thread.place, self.thread.kind.code
-        if self.collective:
-            return True
-        in_backward = bool(place.library) and place.library[-1][1].startswith(_BACKWARD)
-        return in_backward and kind in _HANDOVER and not self.thread.owner_tid
+    def process(self) -> tuple[str, int]:
+        """Its process, which no other rank has."""
+        return self.host, self.pid
 
 
 def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
@@ -100,6 +102,7 @@ def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
     after = _groups(last_snapshot(recording, "process_groups"))
     early = _waits(recording, first_snapshot(recording, "threads"))
     late = _waits(recording, last_snapshot(recording, "threads"))
+    idle = _idle(recording)
     found = []
     for pid, groups in after.items():
         threads = known.of_process(pid)
@@ -112,14 +115,54 @@ def ranks_of(recording: Recording, known: ThreadStates) -> list[RankState]:
             for key, (rank, started, description) in groups.items()
         }
         moved = any(one.before is not None and one.before != one.started for one in joined.values())
-        still = not moved and early.get(thread.tid) == late.get(thread.tid)
-        found.append(RankState(_rank(groups), pid, known.comms.get(pid, thread.comm), thread, joined, still))
+        state = RankState(
+            rank=_rank(groups),
+            pid=pid,
+            tid=thread.tid,
+            comm=known.comms.get(pid, thread.comm),
+            groups=joined,
+            still=not moved and early.get(thread.tid) == late.get(thread.tid),
+            doing=thread.kind.code,
+            object=known.objects.name(thread.object),
+            whom=known.whom(thread),
+            line=thread.place.line,
+            idle_s=None if thread.kind.code == RUNNING else idle.get(thread.tid),
+            collective=_collective(thread),
+            in_collective=_in_collective(thread),
+            waits_for_device=thread.kind.code == "device" or thread.place.in_device_call,
+            frames=thread.frames or thread.kernel,
+        )
+        found.append(state)
     return sorted(found, key=lambda one: (one.rank, one.pid))
 
 
 def early_pids(recording: Recording) -> dict[int, int]:
     """Return the process of each rank at the start of the window."""
     return {_rank(groups): pid for pid, groups in _groups(first_snapshot(recording, "process_groups")).items()}
+
+
+def _idle(recording: Recording) -> dict[int, float]:
+    """Return for how long threads have not run, in seconds: main threads, by their process."""
+    if not recording.has("job_processes"):
+        return {}
+    return {pid: ns / 1e9 for pid, ns in recording.table("job_processes.idle").select("pid", "idle_ns").iter_rows()}
+
+
+def _collective(thread: ThreadState) -> str:
+    if thread.place.role != COLLECTIVE:
+        return ""
+    # the outermost function of the library is the one that the program called
+    library = reversed(thread.place.library)
+    name = next((name for name, module in library if not module.endswith("c10d_logger.py")), "")
+    return name if name != _LEAVES else ""
+
+
+def _in_collective(thread: ThreadState) -> bool:
+    if _collective(thread):
+        return True
+    library = thread.place.library
+    in_backward = bool(library) and library[-1][1].startswith(_BACKWARD)
+    return in_backward and thread.kind.code in _HANDOVER and not thread.owner_tid
 
 
 def _rank(groups: dict[GroupKey, tuple[int, int, str]]) -> int:

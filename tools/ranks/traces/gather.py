@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import PurePath
 from typing import TypeVar
@@ -42,6 +42,10 @@ _NAMED = 8
 _OF_PROCESS = "memory://"  # not visible to another process
 _CLOCKS = {"real": "CLOCK_REALTIME", "mono": "CLOCK_MONOTONIC", "mono_raw": "CLOCK_MONOTONIC_RAW"}
 _INSTANTS = ("start_ns", "end_ns", "launch_ns")
+_IDENTITY = ("rank", "source", "pid", "start_ns", "end_ns")
+"""What is the same in copies of a trace, wherever they are."""
+_OF_ALL = frozenset({"ranks_missing", "ranks_guessed"})
+"""Blind spots of a host that are not those of the whole job."""
 
 
 def gather(place: str | os.PathLike[str], *, scheduler: str | None = None, jobs: int | None = None) -> Recording:
@@ -84,6 +88,64 @@ def with_before(
     manifest.window_ns = manifest.requested_ns = max(manifest.window_ns, earlier.manifest.window_ns)
     tables = {name.replace(NOW, BEFORE, 1): frame for name, frame in earlier.tables().items()}
     return Recording.in_memory(manifest, recording.tables() | tables)
+
+
+def disputed(recordings: Mapping[str, Recording]) -> dict[int, list[str]]:
+    """Return the ranks of which several hosts (the keys of `recordings`) have different traces, with these hosts."""
+    heads = [(host, one.head) for host, recording in recordings.items() for one in _summaries(host, recording)]
+    if all(head["world_size"] == 1 for _, head in heads):  # replicas, which `one_job` numbers
+        return {}
+    hosts: dict[int, set[str]] = defaultdict(set)
+    traces: dict[int, set[tuple[object, ...]]] = defaultdict(set)
+    for host, head in heads:
+        rank = int(str(head["rank"]))
+        hosts[rank].add(host)
+        traces[rank].add(tuple(head[name] for name in _IDENTITY))
+    return {rank: sorted(hosts[rank]) for rank in sorted(traces) if len(traces[rank]) > 1}
+
+
+def regather(recordings: Mapping[str, Recording], without: Collection[int] = ()) -> Recording:
+    """Return the ranks in recordings of many hosts, by name of the host, `without` some, as `gather` returns those of
+    one directory. The same trace from several hosts, which share a directory, counts once.
+
+    Raises `ToolError` (bad_argument): no rank is left, or they are not of one run (`one_job`).
+    """
+    found: dict[tuple[object, ...], Summary] = {}
+    spots: list[tuple[str, str]] = []
+    for host, recording in recordings.items():
+        for one in _summaries(host, recording):
+            if one.rank not in without:
+                found[tuple(one.head[name] for name in _IDENTITY)] = one
+        noted = [spot for spot in recording.manifest.collectors[NOW].not_seen if spot.code not in _OF_ALL]
+        spots += [(spot.code, f"{host}: {spot.detail}" if spot.detail else host) for spot in noted]
+    if not found:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "no rank is left", "ask hosts that have traces of different ranks")
+    kept, left_out = _of_one_kind(list(found.values()))
+    ranks, assumed = of_one_job(kept)
+    return _recording("fleet", ranks, [], [*spots, *left_out, *assumed])
+
+
+def _summaries(host: str, recording: Recording) -> list[Summary]:
+    """Return the ranks of a recording of `host`, with absolute instants; a trace that names no host gets that one.
+
+    Raises `ToolError` (bad_recording) if its start is absurd.
+    """
+    if recording.manifest.start_ns >= 1 << 62:
+        raise ToolError(ErrorCode.BAD_RECORDING, f"the ranks of {host} have no possible time", "record again")
+    tables = {name: recording.table(f"{NOW}.{name}") for name in TABLES}
+    start, clock = recording.manifest.start_ns, recording.manifest.clock
+    heads = tables["ranks"].with_columns(
+        path=pl.lit(f"{host}:") + pl.col("path"),
+        host=pl.when(pl.col("host") == "").then(pl.lit(host)).otherwise("host"),
+    )
+    found = []
+    for head in heads.iter_rows(named=True):
+        rank = head["rank"]
+        shift = -start if _CLOCKS.get(head["clock"], head["clock"]) == clock else 0
+        of_rank = {name: frame.filter(pl.col("rank") == rank) for name, frame in {**tables, "ranks": heads}.items()}
+        of_rank = {name: _relative(frame, shift) for name, frame in of_rank.items()}
+        found.append(Summary(of_rank, rank, sum(frame.height for frame in of_rank.values())))
+    return found
 
 
 def _name(place: str) -> str:

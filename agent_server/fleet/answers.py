@@ -1,0 +1,111 @@
+"""What one host answered, or why it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from whystall.agent_server.fleet.inventory import Host
+from whystall.tools.contract.text import clean
+
+Status = Literal[
+    "answered",  # with a result
+    "absent",  # nothing of the job runs there
+    "refused",  # by an error of the tool or of the server: a wrong token, an argument, a busy host
+    "unreachable",  # no connection, or it ended
+    "slow",  # no answer before the deadline
+    "not_asked",  # the deadline of all came before its turn, or it is not in the inventory, or its pod does not run
+    "wrong_host",  # the reply states another host
+    "too_large",  # the reply is over the limit
+    "invalid",  # the reply is no MCP, or no result of this tool
+    "apart",  # its ranks cannot be compared with the others': it observed at another time
+    "other_job",  # its processes are of another job
+]
+MISSING: tuple[Status, ...] = (
+    *("slow", "unreachable", "refused", "wrong_host", "too_large", "invalid", "apart", "other_job", "not_asked"),
+)
+"""Statuses of hosts of which nothing is known, in the order in which they are reported."""
+DETAIL_LIMIT = 300
+_DEPTH, _TEXT, _ITEMS = 24, 4096, 200_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """A host to ask. `locate`: words by which its own `find_job` finds the process; None: the arguments name one, or
+    none is needed.
+    """
+
+    host: Host
+    locate: str | None = None
+
+
+@dataclass(frozen=True)
+class Located:
+    """The process that a host found for the job, the id of that job, and the ranks of the job there by pid."""
+
+    pid: int
+    rank: int | None = None
+    ranks: Mapping[int, int] | None = None
+    job: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of one host. `detail`: one inert line; `reply`: the structured result, all texts inert; `content`: of
+    a resource. `began`, `ended`: of the call of the tool alone, on the monotonic clock of this process.
+    """
+
+    host: str
+    status: Status
+    detail: str = ""
+    reply: Mapping[str, Any] | None = None
+    content: bytes = b""
+    located: Located | None = None
+    began: float = 0.0
+    ended: float = 0.0
+    seconds: float = 0.0
+    bytes: int = 0
+
+    def of_known_job(self) -> Answer:
+        """Return it for a job that was looked for by its id: which one a host found is not in question."""
+        return replace(self, located=replace(self.located, job="")) if self.located else self
+
+
+def line(text: str) -> str:
+    """Return foreign text as one inert line."""
+    return clean(" ".join(text.split()), DETAIL_LIMIT)
+
+
+def inert(value: Any, secret: str = "") -> Any:
+    """Return JSON from a host with every text and key made inert, cut at 4096 characters, and without `secret`.
+
+    Raises `ValueError` if it is nested too deep, or has too many values.
+    """
+    left = [_ITEMS]
+
+    def text(value: str) -> str:
+        return clean(value.replace(secret, "***") if secret else value, _TEXT)
+
+    def walk(value: Any, depth: int) -> Any:
+        left[0] -= 1
+        if depth > _DEPTH or left[0] < 0:
+            raise ValueError("nested too deep, or too many values")
+        if isinstance(value, str):
+            return text(value)
+        if isinstance(value, list):
+            return [walk(each, depth + 1) for each in value]
+        if isinstance(value, dict):
+            return {text(str(key)): walk(each, depth + 1) for key, each in value.items()}
+        return value
+
+    return walk(value, 0)
+
+
+def stated_host(reply: Mapping[str, Any]) -> str:
+    """Return the host that a result says it is of; empty if it states none."""
+    coverage = reply.get("coverage")
+    for one in coverage if isinstance(coverage, list) else [coverage]:
+        if isinstance(one, dict) and isinstance(name := one.get("host"), str) and name:
+            return name
+    return ""

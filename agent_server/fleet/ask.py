@@ -1,0 +1,178 @@
+"""Ask a fleet: resolve hosts or a job, call the tool everywhere, merge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+from pydantic import Field, field_validator
+
+from whystall.agent_server.diagnosis.params import DiagnoseParams
+from whystall.agent_server.fleet.answers import Answer, Target
+from whystall.agent_server.fleet.fan_out import Limits, Progress, fan_out, healthy, locating
+from whystall.agent_server.fleet.hostlist import LIMIT
+from whystall.agent_server.fleet.inventory import Inventory
+from whystall.agent_server.fleet.joint import JOINT, TOP
+from whystall.agent_server.fleet.kubernetes import Pod, pods_of
+from whystall.agent_server.fleet.merge import FleetResult, merge
+from whystall.agent_server.fleet.slurm import hosts_of
+from whystall.agent_server.inputs.recordings import in_thread
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import Params, parse_params
+from whystall.tools.toolbox import registry
+
+if TYPE_CHECKING:
+    from whystall.agent_server.settings.sections.fleet import FleetSettings
+
+_TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
+# Arguments that the MCP server adds to those of a tool.
+_ADDED = frozenset({"recording", "engine"})
+_BY_ID = ("slurm:", "k8s:")
+_LOCATE_S = 5.0  # `find_job` reads the processes and samples half a second
+
+
+class FleetParams(Params):
+    """What to ask, and whom: `hosts`, a `job`, or the job on these hosts; neither: all hosts of the settings."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=100, description="tool to run on each host")]
+    arguments: Annotated[dict[str, Any], Field(description="its arguments")] = Field(default_factory=dict)
+    hosts: Annotated[str | None, Field(min_length=1, max_length=1 << 20, description="node[001-128],login1")] = None
+    job: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=2000,
+            description="slurm:ID_OR_NAME, k8s:NAMESPACE/NAME, or words for find_job there",
+        ),
+    ] = None
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _object(cls, value: Any) -> Any:
+        """Accept the text of a JSON object: some clients send nested arguments so."""
+        if not isinstance(value, str):
+            return value
+        try:
+            parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError("not a JSON object") from None
+        return parsed
+
+
+async def ask(params: FleetParams, settings: FleetSettings, progress: Progress | None = None) -> FleetResult:
+    """Return the merged answer of the fleet.
+
+    Raises `ToolError` before any host is asked: bad_argument (tool, its arguments, hosts that may not be asked),
+    not_found (the job), and those of Slurm and Kubernetes. What a host does never raises.
+    """
+    model = _model(params.tool)
+    observes_s = _checked(model, params.arguments)
+    takes_pid = "pid" in model.model_fields and not params.arguments.keys() & set(_TARGETS)
+    if params.tool == "hang" and params.job is None and "recording" not in params.arguments:
+        # without a job, each host would observe the one that runs there
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "hang on many hosts needs a job", "name it: slurm:, k8s:, or words")
+    if params.job is not None and not takes_pid and not params.job.startswith(_BY_ID):
+        message = f"job: {params.tool} with these arguments observes no process that could be found by words"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out job, or the argument that names a target")
+    targets, skipped = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
+    within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
+    arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
+    bounds = limits(settings, within)
+    if params.tool == "hang" and "recording" not in params.arguments:
+        bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
+    resource = _resource(params.tool, params.arguments)
+    answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
+    if params.job is not None and params.job.startswith(_BY_ID):
+        answers = [one.of_known_job() for one in answers]
+    return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
+
+
+async def health(hosts: str | None, settings: FleetSettings, job: str | None = None) -> list[Answer]:
+    """Return for each of `hosts` (a hostlist, None: all) whether its server answers; with `job` (as in `FleetParams`)
+    for each host of the job, where it finds which process and ranks.
+
+    Raises `ToolError` as `ask`.
+    """
+    inventory = Inventory(settings)
+    if job is None:
+        return await healthy(inventory.select(hosts), limits(settings, 0.0))
+    targets, skipped = await _resolve(job, hosts, inventory, takes_pid=True)
+    return [*await locating(targets, limits(settings, _LOCATE_S)), *skipped]
+
+
+def limits(settings: FleetSettings, observes_s: float) -> Limits:
+    """Return the limits for a tool that observes `observes_s` seconds."""
+    return Limits(
+        host_deadline=settings.host_deadline + observes_s,
+        deadline=settings.deadline + observes_s,
+        at_once=settings.at_once,
+        reply_limit=settings.reply_limit,
+    )
+
+
+def _resource(tool: str, arguments: dict[str, Any]) -> str | None:
+    """Return what to read from each host instead of calling `tool`: the ranks that are to be judged together."""
+    if tool != "slow_node_check":
+        return None
+    if "traces" not in arguments:
+        message = "slow_node_check on many hosts needs traces: the directory with the traces of the ranks there"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give their absolute path")
+    return f"whystall://ranks/{quote(arguments['traces'], safe='')}"
+
+
+def _model(tool: str) -> type[Params]:
+    """Return the parameters of a tool that has findings. Raises `ToolError` (bad_argument) for other tools."""
+    known = registry()
+    if tool == "diagnose":
+        return DiagnoseParams
+    if tool not in known.names():
+        valid = ", ".join([*known.names(), "diagnose"])
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"a fleet cannot be asked for {tool!r}", f"valid: {valid}")
+    return known.get(tool).params
+
+
+def _checked(model: type[Params], arguments: dict[str, Any]) -> float:
+    """Check the arguments once, instead of on each host, and return the seconds that the tool observes."""
+    given = parse_params(model, {name: value for name, value in arguments.items() if name not in _ADDED})
+    return 0.0 if "recording" in arguments else float(getattr(given, "duration", 0.0))
+
+
+async def _resolve(
+    given: str | None, hosts: str | None, inventory: Inventory, takes_pid: bool
+) -> tuple[list[Target], list[Answer]]:
+    """Return whom to ask about the job `given`, on `hosts`, and answers for those that cannot be asked."""
+    kind, _, name = (given or "").partition(":")
+    only = inventory.select(hosts) if hosts is not None or kind not in ("slurm", "k8s") else None
+    if given is None or kind not in ("slurm", "k8s"):
+        return [Target(host, given) for host in only or []], []
+    names = {host.name for host in only} if only is not None else None
+    if kind == "slurm":
+        return _known(await in_thread(lambda: hosts_of(name)), names, inventory, takes_pid)
+    namespace, _, job = name.rpartition("/")
+    pods = await pods_of(namespace or "default", job)
+    idle = [Answer(pod.node or pod.name, "not_asked", _why_not(pod)) for pod in pods if not pod.running]
+    targets, skipped = _known([(pod.node, pod.uid) for pod in pods if pod.running], names, inventory, takes_pid)
+    return targets, [*skipped, *idle]
+
+
+def _known(
+    found: Collection[tuple[str, str]], only: Collection[str] | None, inventory: Inventory, takes_pid: bool
+) -> tuple[list[Target], list[Answer]]:
+    """Return targets for the hosts that may be asked, of `found` (host, words for ``find_job``)."""
+    targets: dict[Target, None] = {}
+    unknown = []
+    for host, words in list(found)[:LIMIT]:
+        if only is not None and host not in only:
+            continue
+        if inventory.knows(host):
+            targets[Target(inventory.host(host), words if takes_pid else None)] = None
+        else:
+            unknown.append(Answer(host, "not_asked", "not in [fleet] of the settings"))
+    return list(targets), unknown
+
+
+def _why_not(pod: Pod) -> str:
+    return f"the pod {pod.name} is {pod.phase}" if pod.node else f"the pod {pod.name} has no node yet"

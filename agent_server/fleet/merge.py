@@ -1,0 +1,304 @@
+"""Merge the answers of many hosts into one. Pure.
+
+Replies are foreign: each finding is validated against our own vocabulary, and one that is not of it is only counted.
+The same finding on many hosts is one row with a hostlist; ranks are ignored in this comparison. Of a host without an
+answer nothing is known, so a fleet is `clear` only if every host answered, and observed all that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny, ValidationError
+
+from whystall.agent_server.fleet.answers import MISSING, Answer, Located
+from whystall.agent_server.fleet.hostlist import fold
+from whystall.agent_server.fleet.joint import Disputed, Joint, judged
+from whystall.knowledge_base.models import Verdict
+from whystall.tools.contract.findings import Finding, Polarity, Severity
+from whystall.tools.contract.result import SCHEMA_VERSION, Model, Status
+
+FleetVerdict = Literal["abnormal", "clear", "clear_in_part", "unknown"]
+"""`abnormal`: a host has an abnormal finding, or a diagnosis with a cause; `clear`: every host answered in full and
+none has; `clear_in_part`: none has among those that answered in full; `unknown`: no host answered in full.
+"""
+LISTED = 1000
+"""Maximum rows of hosts; those with the worst findings first, then those without an answer."""
+_FINDINGS = 50
+_PER_HOST = 500
+_DETAILS = 3
+_CODE = ("function", "code", "root_code", "holder_code", "frame")
+_DIAGNOSED = {Verdict.CONFIRMED.value, Verdict.LIKELY.value}
+_UNDECIDED = {Verdict.INCONCLUSIVE.value, "cannot_tell"}
+
+
+class Suspect(Model):
+    """Where to look: rank, host, process, line, as far as the finding states them."""
+
+    host: str
+    rank: int | None = None
+    pid: int | None = None
+    comm: str | None = None
+    line: str | None = None
+
+
+class FleetHost(Model):
+    """One host. `severity`: of its worst abnormal finding; `abnormal`: how many it has; `in_part`: it could not observe
+    everything, or did not decide; `diagnosis`: verdict and cause; `unread`: findings that are not of our vocabulary.
+    """
+
+    host: str
+    status: str
+    detail: str = ""
+    severity: Severity | None = None
+    abnormal: int = 0
+    in_part: bool = False
+    diagnosis: str = ""
+    unread: int = 0
+    pid: int | None = None
+    ranks: list[int] = Field(default_factory=list)
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+class FleetFinding(Model):
+    """An abnormal finding, and the `hosts` that report it. `finding`: the worst instance; `suspect`: where that is."""
+
+    hosts: str
+    count: int
+    ranks: list[int] = Field(default_factory=list)
+    suspect: Suspect
+    finding: Finding
+
+
+class Missing(Model):
+    """Hosts without an answer, of which nothing is known, by `status`; `details`: the most frequent reasons."""
+
+    status: str
+    hosts: str
+    count: int
+    details: list[str]
+
+
+class FleetResult(Model):
+    """The merged answer. `asked`: hosts, or pods of a job in Kubernetes; `in_full`: hosts that answered and observed
+    everything; `without`: of these, those without an abnormal finding; `absent`: hosts where nothing of the job runs.
+    `suspect`: if the worst finding is on one host only. `joint`: the tables of the tool, of a tool that judges the
+    reports of all hosts as one job; `disputed`: ranks that several hosts reported.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    tool: str
+    verdict: FleetVerdict
+    asked: int
+    answered: int
+    in_full: int
+    without: int
+    absent: int
+    suspect: Suspect | None = None
+    joint: SerializeAsAny[Model] | None = None
+    disputed: list[Disputed] = Field(default_factory=list)
+    findings: list[FleetFinding] = Field(default_factory=list)
+    missing: list[Missing] = Field(default_factory=list)
+    hosts: list[FleetHost] = Field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass
+class _Read:
+    """What the reply of one host contains."""
+
+    answer: Answer
+    findings: list[Finding] = field(default_factory=list)
+    unread: int = 0
+    in_part: bool = False
+    diagnosed: bool = False
+    diagnosis: str = ""
+
+    @property
+    def abnormal(self) -> bool:
+        return bool(self.findings) or self.diagnosed
+
+    @property
+    def worst(self) -> Severity | None:
+        return max((one.severity for one in self.findings), key=lambda severity: severity.rank, default=None)
+
+
+def merge(tool: str, answers: Sequence[Answer], arguments: Mapping[str, Any] | None = None) -> FleetResult:
+    """Return `answers` of `tool`, which was called with `arguments`, as one result."""
+    joint = judged(tool, arguments or {}, answers)
+    read = [_read(answer) for answer in (joint.answers if joint else answers)]
+    if joint is not None:
+        for one in read:
+            one.findings = [finding for hosts, finding in joint.findings if hosts == [one.answer.host]]
+            one.unread = joint.unread.get(one.answer.host, 0)
+            one.in_part = bool(one.unread) or (one.answer.reply or {}).get("status") == Status.PARTIAL.value
+    replied = [one for one in read if one.answer.status == "answered"]
+    full = [one for one in replied if not one.in_part]
+    absent = sum(one.answer.status == "absent" for one in read)
+    findings = _of_joint(joint) if joint else _folded(replied)
+    without = sum(not one.abnormal for one in full)
+    verdict: FleetVerdict = "unknown"
+    if joint.abnormal if joint else any(one.abnormal for one in replied):
+        verdict = "abnormal"
+    elif full and (joint is None or joint.abnormal is False):
+        verdict = "clear" if len(full) + absent == len(read) else "clear_in_part"
+    rows = [_row(one) for one in sorted(read, key=_order)]
+    return FleetResult(
+        tool=tool,
+        verdict=verdict,
+        asked=len(read),
+        answered=len(replied),
+        in_full=len(full),
+        without=without,
+        absent=absent,
+        suspect=_suspect(findings),
+        joint=joint.data if joint else None,
+        disputed=joint.disputed if joint else [],
+        findings=findings[:_FINDINGS],
+        missing=list(_missing(one.answer for one in read)),
+        hosts=rows[:LISTED],
+        left_out=max(0, len(rows) - LISTED),
+    )
+
+
+def _read(answer: Answer) -> _Read:
+    """Return the content of a reply: of a tool, or a diagnosis."""
+    read, reply = _Read(answer), answer.reply
+    if answer.status != "answered" or reply is None:
+        return read
+    data = reply.get("data")
+    verdict = reply.get("verdict", data.get("verdict") if isinstance(data, dict) else None)
+    verdict = verdict if isinstance(verdict, str) else None
+    if verdict is not None and "cause" in reply:
+        read.diagnosed = verdict in _DIAGNOSED
+        read.diagnosis = f"{verdict}: {reply['cause']}" if reply["cause"] else verdict
+    read.in_part = verdict in _UNDECIDED or reply.get("status") == Status.PARTIAL.value
+    listed = reply.get("findings")
+    raw = listed if isinstance(listed, list) else [listed]  # None is no finding
+    for one in raw[:_PER_HOST]:
+        try:
+            # A fingerprint is computed here, never taken from the host.
+            finding = Finding.model_validate({k: v for k, v in dict(one or {}).items() if k != "fingerprint"})
+        except (ValidationError, ValueError, TypeError):
+            read.unread += 1
+            continue
+        if finding.polarity is Polarity.ABNORMAL:
+            read.findings.append(finding)
+    read.unread += max(0, len(raw) - _PER_HOST)
+    read.in_part = read.in_part or bool(read.unread)
+    return read
+
+
+def _folded(read: Iterable[_Read]) -> list[FleetFinding]:
+    """Return the abnormal findings, each once, the most severe first."""
+    groups: dict[str, list[tuple[Finding, Answer]]] = defaultdict(list)
+    for one in read:
+        for finding in one.findings:
+            groups[_same(finding)].append((finding, one.answer))
+    rows = []
+    for instances in groups.values():
+        finding, answer = max(instances, key=lambda each: _weight(each[0]))
+        hosts = dict.fromkeys(each.host for _, each in instances)
+        ranks = {rank for each, where in instances if (rank := _rank(each, where.located)) is not None}
+        suspect = suspect_of(finding, answer)
+        rows.append(
+            FleetFinding(hosts=fold(hosts), count=len(hosts), ranks=sorted(ranks), suspect=suspect, finding=finding)
+        )
+    return sorted(rows, key=_worst_first)
+
+
+def _worst_first(row: FleetFinding) -> tuple[float, float, int, str]:
+    severity, share = _weight(row.finding)
+    return -severity, -share, row.count, row.hosts
+
+
+def _of_joint(joint: Joint) -> list[FleetFinding]:
+    rows = []
+    for hosts, finding in joint.findings:
+        ranks = [finding.subject.rank] if finding.subject.rank is not None else []
+        suspect = suspect_of(finding, Answer(hosts[0], "answered"))
+        rows.append(FleetFinding(hosts=fold(hosts), count=len(hosts), ranks=ranks, suspect=suspect, finding=finding))
+    return sorted(rows, key=_worst_first)
+
+
+def _same(finding: Finding) -> str:
+    """Return what is equal for the same finding of other hosts and ranks."""
+    if finding.subject.rank is None and finding.subject.cgroup is None:
+        return finding.fingerprint
+    subject = finding.subject.model_copy(update={"rank": None, "cgroup": None, "host": None})
+    values = finding.model_dump(mode="json", exclude={"fingerprint", "subject"})
+    return Finding.model_validate({**values, "subject": subject}).fingerprint
+
+
+def _weight(finding: Finding) -> tuple[int, float]:
+    return finding.severity.rank, finding.window_pct
+
+
+def suspect_of(finding: Finding, answer: Answer) -> Suspect:
+    """Return rank, host, process and line of `finding` in `answer`."""
+    subject, words = finding.subject, finding.attributes
+    return Suspect(
+        host=subject.host or answer.host,
+        rank=_rank(finding, answer.located),
+        pid=subject.pid,
+        comm=subject.comm,
+        line=next((words[name] for name in _CODE if words.get(name)), None),
+    )
+
+
+def _rank(finding: Finding, located: Located | None) -> int | None:
+    if finding.subject.rank is not None or located is None:
+        return finding.subject.rank
+    pid = finding.subject.pid if finding.subject.pid is not None else located.pid
+    return (located.ranks or {}).get(pid)
+
+
+def _suspect(findings: Sequence[FleetFinding]) -> Suspect | None:
+    """Return where the most severe finding is, if one host has it and no other finding is as severe elsewhere."""
+    if not findings or findings[0].count > 1 or findings[0].finding.severity is Severity.INFO:
+        return None
+    first = findings[0]
+    rivals = [row for row in findings[1:] if row.finding.severity is first.finding.severity]
+    return None if any(row.hosts != first.hosts for row in rivals) else first.suspect
+
+
+def _missing(answers: Iterable[Answer]) -> Iterable[Missing]:
+    by_status: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        by_status[answer.status].append(answer)
+    for status in MISSING:
+        if not (group := by_status.get(status)):
+            continue
+        details: dict[str, int] = defaultdict(int)
+        for answer in group:
+            details[answer.detail] += 1
+        often = sorted((text for text in details if text), key=lambda text: -details[text])[:_DETAILS]
+        hosts = list(dict.fromkeys(answer.host for answer in group))
+        yield Missing(status=status, hosts=fold(hosts), count=len(group), details=often)
+
+
+def _order(read: _Read) -> tuple[int, int, str]:
+    severity = read.worst.rank + 1 if read.worst is not None else int(read.diagnosed)
+    return -severity, int(read.answer.status in ("answered", "absent")), read.answer.host
+
+
+def _row(read: _Read) -> FleetHost:
+    answer, located = read.answer, read.answer.located
+    return FleetHost(
+        host=answer.host,
+        status=answer.status,
+        detail=answer.detail,
+        severity=read.worst,
+        abnormal=len(read.findings),
+        in_part=read.in_part,
+        diagnosis=read.diagnosis,
+        unread=read.unread,
+        pid=located.pid if located else None,
+        ranks=sorted((located.ranks or {}).values()) if located else [],
+        seconds=answer.seconds,
+        bytes=answer.bytes,
+    )

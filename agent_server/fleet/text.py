@@ -1,0 +1,75 @@
+"""The merged answer as text for people and models, at most `TEXT_LIMIT` characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whystall.agent_server.fleet.answers import Answer
+from whystall.agent_server.fleet.hostlist import fold
+from whystall.agent_server.fleet.merge import FleetFinding, FleetResult, Suspect
+from whystall.agent_server.presentation.headlines import headline_of
+from whystall.knowledge_base.models import Lang
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.render import FORMATS, fit, render, voice
+from whystall.tools.timeline.rank_data.rank_list import rank_list
+
+TEXT_LIMIT = 6000
+_FORMAT = FORMATS["txt"]
+_LONG = 160
+_HOSTS = 20
+_RANKS = 8
+_HEADLINE = 20
+
+
+def fleet_text(result: FleetResult, lang: Lang) -> str:
+    """Return `result`: counts first, then where to look, findings, hosts without an answer, and single hosts."""
+    lines = [_finding(row, lang) for row in result.findings]
+    shown = [row for row in result.hosts if row.severity is not None or row.diagnosis or row.in_part][:_HOSTS]
+    context = {
+        "r": result,
+        "suspect": _place(result.suspect) if result.suspect else "",
+        "headline": headline_of(result.tool, result.joint, lang)[:_HEADLINE] if result.joint else [],
+        "disputed": result.disputed[:_RANKS],
+        "rows": shown,
+        "long": _LONG,
+    }
+    budget = TEXT_LIMIT - len(render("fleet.txt", lang, **context, findings=[], left=0)) - 100 - 2 * len(lines)
+    kept, left = fit(lines, budget)
+    return render("fleet.txt", lang, **context, findings=kept, left=left)
+
+
+def health_text(answers: Sequence[Answer], lang: Lang) -> str:
+    """Return which hosts answer, with the ranks of a job there, and what the others do."""
+    well = [answer for answer in answers if answer.status == "answered"]
+    others = [answer for answer in answers if answer.status != "answered"]
+    placed = [(one.host, one.located.pid, rank_list((one.located.ranks or {}).values())) for one in well if one.located]
+    hosts = short(fold(one.host for one in well), 10 * _LONG)
+    known = {"asked": len(answers), "well": len(well), "hosts": hosts, "placed": placed}
+    return render("fleet_hosts.txt", lang, **known, others=others, long=_LONG)
+
+
+def _finding(row: FleetFinding, lang: Lang) -> Safe:
+    """Return severity, sentence, hosts and ranks of one finding. A finding from a host may lack what its sentence
+    needs; then its kind is shown.
+    """
+    try:
+        sentence = voice("txt", lang).finding(row.finding, 6)
+    except (KeyError, ValueError, IndexError, TypeError):
+        sentence = _FORMAT.running(row.finding.kind)
+    ranks = ",".join(map(str, row.ranks[:_RANKS])) + ("…" if len(row.ranks) > _RANKS else "")
+    context = {"row": row, "sentence": sentence, "hosts": _FORMAT.name(short(row.hosts, _LONG)), "ranks": ranks}
+    return Safe(render("fleet_finding.txt", lang, **context).strip())
+
+
+def _place(suspect: Suspect) -> Safe:
+    """Return ``rank 17 -> node003 -> train (pid 4242) -> save (train.py:212)``, as far as it is known."""
+    process = _FORMAT.name(short(suspect.comm, _LONG)) if suspect.comm else ""
+    if suspect.pid is not None:
+        process = f"{process} (pid {suspect.pid})".strip()
+    parts = [
+        f"rank {suspect.rank}" if suspect.rank is not None else "",
+        _FORMAT.name(short(suspect.host, _LONG)),
+        process,
+        _FORMAT.running(short(suspect.line, _LONG)) if suspect.line else "",
+    ]
+    return Safe(" -> ".join(part for part in parts if part))
