@@ -12,15 +12,14 @@ import re
 
 from whystall.agent_server.job_lookup.models import Identity
 from whystall.tools.contract.text import clean
+from whystall.tools.node.rank_variables import RANKS, SIZES
 
 LIMIT = 256 << 10
 """Maximum bytes of an environment; a longer one is cut."""
 _VALUE = 200
 
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK_ID")
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _GROUP = ("GROUP_RANK", "OMPI_COMM_WORLD_NODE_RANK", "SLURM_NODEID")
-_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "RANK_SIZE")
 _SLURM_JOB = ("SLURM_JOB_ID", "SLURM_JOBID")
 _SLURM_STEP = ("SLURM_STEP_ID", "SLURM_STEPID")
 _ARRAY = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
@@ -37,7 +36,7 @@ _KUBERNETES = ("KUBERNETES_SERVICE_HOST",)
 NAMES: frozenset[str] = frozenset(
     name
     for names in (
-        *(_RANKS, _LOCAL, _GROUP, _SIZE, _SLURM_JOB, _SLURM_STEP, _ARRAY, _NAME, _MPI, _RUN, _MASTER),
+        *(RANKS, _LOCAL, _GROUP, SIZES, _SLURM_JOB, _SLURM_STEP, _ARRAY, _NAME, _MPI, _RUN, _MASTER),
         *(_POD, _NAMESPACE, _UID, _HOST, _KUBERNETES),
     )
     for name in names
@@ -64,10 +63,10 @@ def identity(raw: bytes) -> Identity:
         run_id=None if run is None or run.lower() in _NO_RUN else run,
         mpi_job=_first(found, _MPI),
         master=f"{address}:{port or ''}" if address else None,
-        rank=_number(_first(found, _RANKS)),
+        rank=_number(_first(found, RANKS)),
         local_rank=_number(_first(found, _LOCAL)),
         group_rank=_number(_first(found, _GROUP)),
-        world_size=_number(_first(found, _SIZE)),
+        world_size=_number(_first(found, SIZES)),
         pod_name=pod,
         namespace=_first(found, _NAMESPACE),
         pod_uid=_first(found, _UID),

@@ -1,0 +1,231 @@
+"""Record calls of functions in running programs and libraries: load, start, poll, stop, read, close.
+
+A probe is a breakpoint in the file's code (a uprobe): every process that runs the file meets it, also those that are
+not targets, which costs each call some microseconds. Probes are file descriptors: they go when this process ends,
+however it ends. Every event is a record of one size (`layout.FunctionRecord`).
+
+Nothing is attached to returns of C++ functions: for a return the kernel replaces the return address on the stack, an
+exception then finds no caller to unwind to, and the program would be terminated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from whystall.bpf import layout as lay
+from whystall.bpf.attached import AttachedObject
+from whystall.bpf.elf_symbols import functions_named
+from whystall.bpf.errors import BpfError
+from whystall.bpf.libbpf import KernelTypes, Object, library
+from whystall.bpf.ring import HEAD, BulkRing
+from whystall.bpf.symbols import executed_files
+
+RECORD_BYTES = HEAD + 56
+"""Size of a record: 8 bytes of the ring buffer's header, then `layout.FunctionRecord`."""
+_OWN_FUNCTION = "libbpf_major_version"
+_NO_FUNCTION = (1 << lay.FUNCTION_BITS) - 1
+
+
+class Value(NamedTuple):
+    """What to record of an argument: itself, or the word `at` bytes behind where it points, or the word `then` bytes
+    behind where that points. `argument`: 0 to 6; offsets are multiples of 8, `at` up to 248, `then` up to 56."""
+
+    argument: int
+    at: int | None = None
+    then: int | None = None
+
+    def encoded(self) -> int:
+        """Return its bits of a cookie. Raises ``ValueError`` if it does not fit."""
+        at, then = self.at or 0, self.then or 0
+        if at % 8 or then % 8 or at >> 3 >= 1 << lay.LOAD_BITS or then >> 3 >= 1 << lay.NEXT_BITS:
+            raise ValueError(f"{self} cannot be recorded")
+        if not 0 <= self.argument < lay.ARGUMENT_NONE or (self.at is None and self.then is not None):
+            raise ValueError(f"{self} cannot be recorded")
+        second = (self.then is not None) | then >> 3 << 1
+        first = (self.at is not None) | at >> 3 << 1 | second << 1 + lay.LOAD_BITS
+        return self.argument | first << lay.ARGUMENT_BITS
+
+
+class Probe(NamedTuple):
+    """A function to record: its file, and its offset there. `number`: of the function, up to 4094; `values`: at most
+    four; `returns`: record returns too (see the module)."""
+
+    path: str
+    offset: int
+    number: int
+    values: tuple[Value | None, ...] = ()
+    returns: bool = False
+
+    @property
+    def cookie(self) -> int:
+        """Return what identifies its events."""
+        bits = self.number
+        for place in range(lay.VALUE_COUNT):
+            value = self.values[place] if place < len(self.values) else None
+            code = lay.ARGUMENT_NONE if value is None else value.encoded()
+            bits |= code << lay.FUNCTION_BITS + place * lay.VALUE_BITS
+        return bits
+
+
+@dataclass(frozen=True)
+class FunctionConfig:
+    """What to record. `targets`: 1 to 1024 processes; `most_rate`: events per second above which all probes are
+    removed, so that a program that calls often is not slowed down."""
+
+    targets: frozenset[int]
+    probes: Sequence[Probe]
+    most_rate: int = 50_000
+    ring_bytes: int = 1 << 22
+    max_bytes: int = 64 << 20
+    """Memory for records in this process; all probes are removed if it is full."""
+    self_tgid: int = field(default_factory=os.getpid)
+
+
+@dataclass(frozen=True)
+class FunctionCalls:
+    """What was recorded; times are CLOCK_MONOTONIC nanoseconds. `records`: chunks of whole records, `RECORD_BYTES` each,
+    nearly in the order of time. `lost`: events that did not fit; `own`: calls of this process's own probe; `stopped`:
+    when probes were removed early, 0: not; `refused`: probes that the kernel did not take, with the reason."""
+
+    start: int
+    end: int
+    records: list[bytes]
+    lost: int
+    own: int
+    stopped: int
+    refused: list[tuple[Probe, str]]
+
+
+def unsupported() -> str | None:
+    """Return why the kernel cannot tell probes apart; None if it can. Raises ``BpfError`` ``no_btf``, ``no_libbpf``."""
+    with KernelTypes() as kernel:
+        known = "BPF_FUNC_get_attach_cookie" in kernel.enum_names("bpf_func_id")
+    return None if known else "the kernel is older than 5.15"
+
+
+class FunctionSession(AttachedObject):
+    """See the module."""
+
+    _ring: BulkRing | None
+
+    def __init__(self, config: FunctionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._chunks: list[bytes] = []
+        self._bytes = 0
+        self._stopped = 0
+        self._since, self._counted = 0.0, 0
+        self._refused: list[tuple[Probe, str]] = []
+
+    def load(self) -> None:
+        """Load and attach; nothing is recorded before `start`. Raises ``BpfError``; then nothing is attached."""
+        try:
+            made = self._load()
+            self._attach_own(made)
+            for probe in self.config.probes:
+                self._attach(made, probe)
+            if self.config.probes and len(self._refused) == len(self.config.probes):
+                raise BpfError("attach_failed", self._refused[0][1], "check the kernel with `whystall doctor`")
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> Object:
+        made = self._open("functions", self.config.targets)
+        targets = sorted(self.config.targets)
+        own = 0 if self.config.self_tgid in targets else self.config.self_tgid
+        made.map(".rodata.config").set_initial(bytes(lay.Config(target=targets[0], self_tgid=own)))
+        made.map("ring").set_max_entries(self.config.ring_bytes)
+        made.load()
+        for tgid in targets[1:]:
+            made.map("targets").update(tgid.to_bytes(4, "little"), bytes([lay.TRACED_TARGET]))
+        self._live = lay.Live.from_buffer(made.map(".data.live").memory())
+        self._live.more_targets = len(targets) > 1
+        self._ring = BulkRing(made.map("ring"), RECORD_BYTES - HEAD)
+        self._programs = [made.program(name) for name in made.program_names()]
+        return made
+
+    def _attach(self, made: Object, probe: Probe) -> None:
+        attached = []
+        try:
+            if probe.returns:  # first, so that every return has its entry
+                returns = made.program("on_return")
+                attached.append(returns.attach_to_function(probe.path, probe.offset, probe.cookie, returns=True))
+            attached.append(made.program("on_entry").attach_to_function(probe.path, probe.offset, probe.cookie))
+        except BpfError as error:
+            for link in attached:
+                link.close()
+            if error.code == "no_privilege":
+                raise
+            self._refused.append((probe, error.message))
+        else:
+            self._links += attached
+
+    def _attach_own(self, made: Object) -> None:
+        """Attach to a function of this process, which `start` calls: that proves that probes work here."""
+        names = re.compile(rb"\b" + _OWN_FUNCTION.encode())
+        for (path, _), paths in executed_files(os.getpid()).items():
+            offset = functions_named(paths[-1], names).get(_OWN_FUNCTION) if "libbpf" in path else None
+            if offset is not None:
+                program = made.program("on_entry")
+                self._links.append(program.attach_to_function(paths[-1], offset, _NO_FUNCTION, pid=os.getpid()))
+                return
+
+    def start(self) -> int:
+        """Begin to record, and return the instant."""
+        self._loaded()
+        since = self._live.window_start = time.monotonic_ns()
+        self._since = time.monotonic()
+        library().libbpf_major_version()
+        return since
+
+    def poll(self) -> int:
+        """Take the available records and return their number. Removes all probes if there are too many."""
+        taken = self._ring.take() if self._ring is not None else b""
+        if taken:
+            self._chunks.append(taken)
+            self._bytes += len(taken)
+        number, now = len(taken) // RECORD_BYTES, time.monotonic()
+        self._counted += number
+        span = max(1.0, now - self._since)
+        many = self._counted > self.config.most_rate * span or self._bytes > self.config.max_bytes
+        if many and not self._stopped and self._live.window_start:
+            self._stopped = self._live.window_end = time.monotonic_ns()
+            self._detach()
+        if span > 1:
+            self._since, self._counted = now, 0
+        return number
+
+    def stop(self) -> int:
+        """End recording, and return the instant; the first one when repeated."""
+        self._loaded()
+        if not self._live.window_end:
+            self._live.window_end = time.monotonic_ns()
+        return int(self._live.window_end)
+
+    def read(self) -> FunctionCalls:
+        """Stop, detach, read everything, close. Raises ``BpfError``."""
+        made = self._loaded()
+        try:
+            start, end = int(self._live.window_start), self.stop()
+            self._detach()
+            self.poll()
+            words = memoryview(made.map("counters").lookup(bytes(4), per_cpu=True) or b"").cast("Q")
+            counted = {name: sum(words[at :: len(lay.COUNTERS)]) for at, name in enumerate(lay.COUNTERS)}
+            lost = counted["ring_call"] + self._misses()
+            return FunctionCalls(start, end, self._chunks, lost, counted["self_calls"], self._stopped, self._refused)
+        finally:
+            self.close()
+
+
+def records(chunks: Iterable[bytes]) -> Iterable[tuple[int, ...]]:
+    """Yield the members of each record: at, four values, tgid, tid, function, event, unread."""
+    layout = lay.unpacker(lay.FunctionRecord)
+    for chunk in chunks:
+        for place in range(HEAD, len(chunk), RECORD_BYTES):
+            yield layout.unpack_from(chunk, place)
