@@ -34,15 +34,15 @@ Row = tuple[int, int, int, int, int, str, str, int, int, int, int, int, bool]
 
 @dataclass
 class _Call:
-    """An operation; -1: unknown. `queued`: asked for; `start`: begun; `end`: finished."""
+    """An operation; -1: unknown, of instants 0. `queued`: asked for; `start`: begun; `end`: finished."""
 
     pid: int
     tid: int
     library: str
     op: str = ""
-    queued: int = -1
-    start: int = -1
-    end: int = -1
+    queued: int = 0
+    start: int = 0
+    end: int = 0
     group: int = -1
     context: int = -1
     seq: int = -1
@@ -159,7 +159,7 @@ class _Joining:
             self._finish(call)
 
     def _finish(self, call: _Call) -> None:
-        if call.start < 0 or not call.op:
+        if not call.start or not call.op:
             self._result.before += 1
             return
         self._result.rows.append(call.row(open_=False))

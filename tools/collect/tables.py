@@ -258,13 +258,12 @@ OBJECTS = {
     "stacks": STACKS,
 }
 
-# Operations between ranks, by probes at the functions of gloo, NCCL, RCCL, HCCL and MPI. -1: unknown.
+# Operations between ranks, by probes at the functions of gloo, NCCL, RCCL, HCCL and MPI. -1: unknown, of instants 0.
 COLLECTIVE_CALLS = {
     # An operation of one rank. queued_ns: asked for; start_ns: begun, of gloo by the thread that executes it; end_ns:
-    # finished. Of a library that works on a device (nccl, rccl, hccl) the function returned: the operation was enqueued.
-    # `open`: not finished at the window's end. tid: the thread that asked. group: address of the process group or
-    # communicator; seq: number of the operation in the group as torch counts; count: elements. Calls that were in
-    # progress when the window began are not in it.
+    # finished; of a library that works on a device (nccl, rccl, hccl): enqueued. `open`: not finished at the window's
+    # end. tid: the thread that asked. group: address of the process group or communicator; seq: number of the operation
+    # in the group as torch counts; count: elements. Calls that began before the window are left out.
     "calls": _schema("start_ns end_ns queued_ns pid tid library:str op:str group seq count bytes peer open:bool"),
     # Processes with such functions. rank, world_size: by their environment; libraries: files that have the functions.
     "processes": _schema("pid comm:str rank world_size libraries:strs"),

@@ -33,7 +33,7 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.PUBLIC: (
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
-        " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
+        " library proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
     Privacy.NAME: "comm waker_comm ran_comm device host text ftrace.markers.name",
@@ -41,7 +41,7 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.ADDRESS: "local remote",
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
     Privacy.FILESYSTEM: "fstype",
-    Privacy.PATH: "path cgroup limit_cgroup directory proc.cpu_weights.group",
+    Privacy.PATH: "libraries path cgroup limit_cgroup directory proc.cpu_weights.group",
     Privacy.GROUP: "group description ranks.groups.name ranks_before.groups.name objects.process_groups.name",
     Privacy.CODE: (
         "frames samples.frames.name samples.frames.file samples_before.frames.name samples_before.frames.file"
