@@ -158,17 +158,17 @@ class Found:
 
 @dataclass
 class Search:
-    """What processes communicate by. `found`: functions, whose place is the number of their probe; `libraries`: of each
-    process, the names of the files that have some; `stripped`: files of torch or of a library that have none."""
+    """What processes communicate by. `found`: functions, whose place is the number of their probe; `pids`: processes
+    with some; `stripped`: files of torch or of a library that have none."""
 
     found: list[Found]
-    libraries: dict[int, list[str]]
+    pids: set[int]
     stripped: list[str]
 
 
 def search(pids: Iterable[int]) -> Search:
     """Find the functions in all files that the processes execute, each file once. At most 512 functions."""
-    result = Search([], {}, [])
+    result = Search([], set(), [])
     seen: dict[tuple[str, str], bool] = {}
     for pid in pids:
         for (path, identity), paths in executed_files(pid).items():
@@ -185,7 +185,7 @@ def search(pids: Iterable[int]) -> Search:
                 if not functions and name.startswith(("libtorch_cpu", "libnccl", "librccl", "libhccl", "libmpi.")):
                     result.stripped.append(name)
             if seen[identity]:
-                result.libraries.setdefault(pid, []).append(name)
+                result.pids.add(pid)
     return result
 
 

@@ -77,7 +77,7 @@ def read_file(path: str) -> Code | None:
 
 def functions_named(path: str, names: re.Pattern[bytes]) -> dict[str, int]:
     """Return the file offsets of the functions in the file at `path` whose whole name matches `names`: of those that it
-    exports, else of all. Empty if it has none, is broken or is not a regular file. Takes some 50 ms for 100,000 symbols.
+    exports, else of all. Empty if it has none, is broken or is not a regular file. Some 50 ms for 100,000 symbols.
     """
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile

@@ -1,4 +1,4 @@
-"""The ``ebpf`` engine of the collector ``collectives``: calls of communication libraries, by probes at their functions."""
+"""The ``ebpf`` engine of the collector ``collectives``: calls of communication libraries, by uprobes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CollectiveEngine(Engine):
 
     def __init__(self) -> None:
         self._session: FunctionSession | None = None
-        self._search = Search([], {}, [])
-        self._processes: list[tuple[int, str, int, int, list[str]]] = []
+        self._search = Search([], set(), [])
+        self._processes: list[tuple[int, str, int, int]] = []
 
     def unavailable(self) -> str | None:
         """Return why probes cannot work here, without trying."""
@@ -46,19 +46,19 @@ class CollectiveEngine(Engine):
             return error.message
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
-        """Find the functions of the target's processes, and attach to them. Processes that start later are not found."""
+        """Find the functions of the target's processes, and attach to them; later processes are not found."""
         pids = all_pids() if target.everything else target.pids
         if target.follow:
             pids = sorted({*pids, *children_of(pids)})
         self._search = search(pids)
-        users = sorted(self._search.libraries)
+        users = sorted(self._search.pids)
         if len(users) > MAX_TARGETS:
             raise ToolError(
                 ErrorCode.BAD_ARGUMENT,
-                f"{len(users)} processes with communication libraries are too many for one window (at most {MAX_TARGETS})",
+                f"{len(users)} communicating processes are too many for one window (at most {MAX_TARGETS})",
                 "name the job",
             )
-        self._processes = [(pid, clean(comm_of(pid)), *rank_of(pid), self._search.libraries[pid]) for pid in users]
+        self._processes = [(pid, clean(comm_of(pid)), *rank_of(pid)) for pid in users]
         probes = [one.probe for one in self._search.found]
         session = FunctionSession(FunctionConfig(frozenset(users or pids[:1]), probes))
         try:

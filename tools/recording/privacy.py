@@ -41,7 +41,7 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.ADDRESS: "local remote",
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
     Privacy.FILESYSTEM: "fstype",
-    Privacy.PATH: "libraries path cgroup limit_cgroup directory proc.cpu_weights.group",
+    Privacy.PATH: "path cgroup limit_cgroup directory proc.cpu_weights.group",
     Privacy.GROUP: "group description ranks.groups.name ranks_before.groups.name objects.process_groups.name",
     Privacy.CODE: (
         "frames samples.frames.name samples.frames.file samples_before.frames.name samples_before.frames.file"

@@ -12,8 +12,8 @@ KINDS: dict[str, KindSpec] = {
     "rank.late": kind(
         Mechanism.COLLECTIVES, "rank", "window_pct lost_ms votes steps p_value began_step", share="window_pct"
     ),
-    # it usually is the last to enter an operation, by `late_ms` (median, 95 % bounds) behind the last but one: `last_calls`
-    # of `compared_calls`; `name`: of the group
+    # it usually is the last to enter an operation, by `late_ms` (median, 95 % bounds) behind the last but one: in
+    # `last_calls` of `compared_calls`; `name`: of the group
     "rank.enters_last": kind(
         Mechanism.COLLECTIVES,
         "rank",

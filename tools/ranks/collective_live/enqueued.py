@@ -22,7 +22,9 @@ _Token = tuple[str, int, int]
 def enqueued(calls: pl.DataFrame) -> pl.DataFrame:
     """Return `calls` (of `window.Window`, of one group) with ``instance``, for those that were matched with all other
     ranks; in the order of time."""
-    parts = {int(str(rank)): part for (rank,), part in calls.sort("start_ns").partition_by("rank", as_dict=True).items()}
+    parts = {
+        int(str(rank)): part for (rank,), part in calls.sort("start_ns").partition_by("rank", as_dict=True).items()
+    }
     if len(parts) < 2:
         return calls.clear().with_columns(instance=pl.lit(0, pl.Int64))
     first = max(parts, key=lambda rank: (parts[rank].height, -rank))

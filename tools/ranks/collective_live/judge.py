@@ -121,9 +121,9 @@ def _matched(recording: Recording, calls: pl.DataFrame, here: Mapping[str, int])
     expected = pl.col("key").replace_strict(dict(here), default=pl.col("size"), return_dtype=pl.Int32)
     found = found.filter(pl.col("present") == expected)
     library = calls.select("rank", "key", "library").unique(["rank", "key"], keep="any")
-    blocking = found.with_columns(
-        at=pl.when(pl.col("launch_ns") > 0).then("launch_ns").otherwise("start_ns")
-    ).join(library, on=["rank", "key"], how="left")
+    blocking = found.with_columns(at=pl.when(pl.col("launch_ns") > 0).then("launch_ns").otherwise("start_ns")).join(
+        library, on=["rank", "key"], how="left"
+    )
     parts = [blocking.with_columns(pl.col("library").fill_null(""), pl.col("rank").cast(pl.Int32)).select(wanted)]
     next_one = int(found["instance"].max() or 0) + 1 if found.height else 0  # type: ignore[arg-type]
     device = calls.filter(pl.col("library").is_in(sorted(ENQUEUES)) & (pl.col("key") != ""))

@@ -119,12 +119,20 @@ def with_ranks(recording: Recording) -> Recording:
         return recording
     found = window_of(recording)
     summaries = [summarise(_profile(one, found, recording), f"pid {one.pid}") for one in found.members]
-    tables = {name: pl.concat([schema.to_frame(), *(one.tables[name] for one in summaries)]) for name, schema in TABLES.items()}
+    tables = {
+        name: pl.concat([schema.to_frame(), *(one.tables[name] for one in summaries)])
+        for name, schema in TABLES.items()
+    }
     tables["operators"] = OPERATORS.to_frame()
     observed = recording.manifest.collectors["collectives"]
     spots = [*observed.not_seen, *_blind(found)]
     entry = CollectorManifest(
-        engine=SOURCE, seen=observed.seen, kept=observed.kept, lost=observed.lost, proven=observed.proven, not_seen=spots
+        engine=SOURCE,
+        seen=observed.seen,
+        kept=observed.kept,
+        lost=observed.lost,
+        proven=observed.proven,
+        not_seen=spots,
     )
     manifest = recording.manifest.model_copy(deep=True)
     manifest.collectors["ranks"] = entry
@@ -255,7 +263,15 @@ def _on_cpu(pid: int, threads: Iterable[int], recording: Recording) -> pl.DataFr
         pieces.append(edges.filter(pl.col("end_ns") > pl.col("start_ns")).with_columns(tid=pl.lit(tid, pl.Int32)))
     if not pieces:
         return ACTIVITIES.to_frame()
-    unknown = {"kind": "operator", "name": SOURCE, "pid": pid, "device": -1, "stream": -1, "correlation": -1, "step": -1}
+    unknown = {
+        "kind": "operator",
+        "name": SOURCE,
+        "pid": pid,
+        "device": -1,
+        "stream": -1,
+        "correlation": -1,
+        "step": -1,
+    }
     made = pl.concat(pieces).with_columns(
         pl.col("start_ns", "end_ns") + _ONE_NS, **{name: pl.lit(value) for name, value in unknown.items()}
     )
