@@ -89,8 +89,9 @@ class FunctionConfig:
 @dataclass(frozen=True)
 class FunctionCalls:
     """What was recorded; times are CLOCK_MONOTONIC nanoseconds. `records`: chunks of whole records, each of
-    `RECORD_BYTES`, nearly in the order of time. `lost`: events that did not fit; `own`: calls of this process's own probe; `stopped`:
-    when probes were removed early, 0: not; `refused`: probes that the kernel did not take, with the reason."""
+    `RECORD_BYTES`, nearly in the order of time. `lost`: events that did not fit; `own`: calls of this process's own
+    probe; `stopped`: when probes were removed early, 0: not; `refused`: probes that the kernel did not take, with the
+    reason."""
 
     start: int
     end: int

@@ -146,7 +146,7 @@ def _rows(calls: pl.DataFrame, entered: pl.DataFrame, tests: int) -> list[Latene
     ).with_columns(is_last=at == pl.col("last"))
     many = calls.group_by("rank", *of).agg(calls=pl.len(), open=pl.col("open").sum())
     rows = []
-    entries = {key: part for key, part in beside.partition_by("rank", *of, as_dict=True).items()}
+    entries = beside.partition_by("rank", *of, as_dict=True)
     for row in many.sort("rank", *of).iter_rows(named=True):
         kind = Kind(*(row[name] for name in of))
         part = entries.get((row["rank"], *(row[name] for name in of)))

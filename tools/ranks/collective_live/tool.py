@@ -1,4 +1,4 @@
-"""collective_live: which rank enters which operation last, by how much, and who has not returned, while the job runs."""
+"""collective_live: which rank of a running job enters which operation last, and who has not returned."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
-from whystall.tools.recording.manifest import CollectorManifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, SYNCHRONISING, group_key
 from whystall.tools.timeline.profile import ACTIVITIES, STEPS, Profile, Run
@@ -126,14 +125,7 @@ def with_ranks(recording: Recording) -> Recording:
     tables["operators"] = OPERATORS.to_frame()
     observed = recording.manifest.collectors["collectives"]
     spots = [*observed.not_seen, *_blind(found)]
-    entry = CollectorManifest(
-        engine=SOURCE,
-        seen=observed.seen,
-        kept=observed.kept,
-        lost=observed.lost,
-        proven=observed.proven,
-        not_seen=spots,
-    )
+    entry = observed.model_copy(update={"engine": SOURCE, "hooks": [], "rows": {}, "not_seen": spots})
     manifest = recording.manifest.model_copy(deep=True)
     manifest.collectors["ranks"] = entry
     more = {f"ranks.{name}": frame for name, frame in tables.items()}
