@@ -206,9 +206,8 @@ TOOL = Tool(
     name="hang",
     title="Hang",
     description=(
-        "Which rank of a running torch.distributed job the others wait for, where it is, and for what it waits, by the "
-        "number of operations that each rank has begun (read from memory); merged stacks of all ranks. Nothing has to "
-        "be enabled in the job."
+        "Which rank of a running torch.distributed job the others wait for, where it is, and for what it waits, by "
+        "the number of operations that each rank has begun; merged stacks of all ranks."
     ),
     params=Params,
     data=Data,

@@ -191,8 +191,8 @@ TOOL = Tool(
     name="collective_live",
     title="Collectives, live",
     description=(
-        "Which rank of a running job enters which collective last, how often and by how much, and which calls did not "
-        "return: gloo, NCCL, RCCL, HCCL, MPI. Nothing has to be enabled in the job."
+        "Which rank of a running job enters which collective (gloo, NCCL, RCCL, HCCL, MPI) last, how often and by "
+        "how much; calls that did not return."
     ),
     params=Params,
     data=Data,

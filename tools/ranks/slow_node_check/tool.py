@@ -39,7 +39,7 @@ class Params(RankParams):
     """Parameters of slow_node_check. `pid`, `job`, `duration`: as those of `JobParams`, with `live`."""
 
     traces: Directory = None
-    live: Annotated[bool, Field(description="observe the running job instead")] = False
+    live: Annotated[bool, Field(description="observe the running job")] = False
     pid: Annotated[int | None, Field(ge=1, le=4194304, description="live: a process of the job")] = None
     job: Annotated[str | None, Field(min_length=1, max_length=200, description="live: its name or number")] = None
     duration: Annotated[float, Field(ge=1, le=600, description="live: seconds to observe")] = 30.0
@@ -171,8 +171,8 @@ TOOL = Tool(
     title="Slow-node check",
     description=(
         "Which rank of a distributed job holds the others back, by the ranks' traces (PyTorch, Ascend, MindSpore, "
-        "nsys, NCCL, CSV), or live: rank, several, intermittent (which steps, period), stage, moving, link, none or "
-        "cannot_tell; compute-, communication-, host-, loader-slow or hang; cost per step."
+        "nsys, NCCL, CSV), or live: which ranks, steps, pipeline stage or link, or none, or cannot_tell; why "
+        "(compute, communication, host, loader, hang); cost per step."
     ),
     params=Params,
     data=Data,
