@@ -118,6 +118,9 @@ def _matched(recording: Recording, calls: pl.DataFrame, here: Mapping[str, int])
     """Return calls that were found on all ranks of their group that are `here` (their number), with ``instance``."""
     wanted = ["instance", "rank", "at", "library", "key", "op", "bytes"]
     found = match(job_of(with_ranks(recording))).frame.rename({"group": "key"})
+    # members that were inferred follow the name
+    stated = {key: key if key in here else key.rpartition("|")[0] for key in found["key"].unique().to_list()}
+    found = found.with_columns(pl.col("key").replace_strict(stated, return_dtype=pl.String))
     expected = pl.col("key").replace_strict(dict(here), default=pl.col("size"), return_dtype=pl.Int32)
     found = found.filter(pl.col("present") == expected)
     library = calls.select("rank", "key", "library").unique(["rank", "key"], keep="any")
