@@ -83,7 +83,7 @@ class _Build:
                     row["end_ns"] = end
         for rank in range(job.ranks):
             known = rank if job.environment else -1
-            self.add("collectives.processes", pid=PID + rank, comm="train", rank=known, world_size=known and job.ranks)
+            self.add("collectives.processes", pid=PID + rank, comm="train", rank=known, world_size=job.ranks, cost_ns=9)
             if job.library == "gloo":
                 self.group(rank, 0xA000, "0", rank, job.ranks)
                 if job.pair and rank < 2:

@@ -25,6 +25,7 @@ def collective_lines(data: Data, lang: Lang) -> list[Safe]:
     lines = [Safe(f"{texts['labels']['verdict']}{texts['marks']['colon']}{found['verdicts'][data.verdict]}")]
     if data.calls:
         known = {"calls": Safe(quantity(data.calls, "count")), "matched": Safe(quantity(data.matched, "count"))}
+        known["cost"] = Safe(quantity(data.cost_pct, "pct"))
         lines.append(Safe("  " + fill(_TEXT.running, found["calls"], ranks=Safe(data.ranks), **known)))
     for row in data.late[:_LATE]:
         times = {"late": row.late_ms, "low": row.low_ms, "high": row.high_ms, "lost": row.lost_ms}

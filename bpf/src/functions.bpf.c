@@ -66,9 +66,11 @@ static __always_inline struct function_record *begin(void *ctx, __u64 cookie, en
 	struct function_record *record;
 	__u32 tgid = thread >> 32;
 
+	if (!window_open())
+		return 0;
 	if (is_self(tgid))
 		count(SELF_CALLS);
-	if (!window_open() || is_self(tgid) || !is_traced(tgid))
+	if (is_self(tgid) || !is_traced(tgid))
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {

@@ -156,7 +156,11 @@ def run(tool: str, home: Path, program: Running, *arguments: object) -> dict[str
 def test_a_rank_delayed_by_30_ms_a_step_is_named_live(tmp_path: Path) -> None:
     with gloo(tmp_path, odd=2) as program:
         pids = program.start["rank_pids"]
-        judged = run("slow_node_check", tmp_path, program, "--live", "--duration", 6)
+        for _ in range(3):  # on a busy machine it may abstain, and never names another one
+            judged = run("slow_node_check", tmp_path, program, "--live", "--duration", 6)
+            assert {one["rank"] for one in judged["data"]["accused"]} <= {2}
+            if judged["data"]["accused"]:
+                break
         entered = run("collective_live", tmp_path, program, "--duration", 2)
         watcher = subprocess.Popen(
             [WHYSTALL, "run", "collective_live", "--pid", str(pids[0]), "--duration", "30"],

@@ -96,13 +96,16 @@ class CollectiveEngine(Engine):
         finally:
             session.close()
         functions = [one.function for one in self._search.found]
-        calls = calls_of(sorted(records(found.records)), functions, found.end)
+        events = sorted(records(found.records))
+        calls = calls_of(events, functions, found.end)
+        cost = {pid: round(count * found.event_ns) for pid, count in Counter(event[5] for event in events).items()}
+        processes = [(*row, cost.get(row[0], 0)) for row in self._processes]
         schemas = COLLECTORS["collectives"]
         table = pl.DataFrame(calls.rows, schemas["calls"], orient="row").sort("queued_ns", maintain_order=True)
         capture = Capture(
             tables={
                 "calls": table,
-                "processes": pl.DataFrame(self._processes, schemas["processes"], orient="row"),
+                "processes": pl.DataFrame(processes, schemas["processes"], orient="row"),
             },
             hooks=sorted({one.symbol for one in functions}),
             seen=len(calls.rows) + calls.before,

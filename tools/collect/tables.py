@@ -265,8 +265,8 @@ COLLECTIVE_CALLS = {
     # end. tid: the thread that asked. group: address of the process group or communicator; seq: number of the operation
     # in the group as torch counts; count: elements. Calls that began before the window are left out.
     "calls": _schema("start_ns end_ns queued_ns pid tid library:str op:str group seq count bytes peer open:bool"),
-    # Processes with such functions. rank, world_size: by their environment.
-    "processes": _schema("pid comm:str rank world_size"),
+    # Processes with such functions. rank, world_size: by their environment; cost_ns: time that our probes took them.
+    "processes": _schema("pid comm:str rank world_size cost_ns"),
 }
 
 # Memory of the processes of the target and their descendants, at the start, at the end, and every `period_ns` between

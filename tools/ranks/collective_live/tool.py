@@ -76,10 +76,12 @@ class BeforeRow(Model):
 
 class Data(Model):
     """`verdict`: a constant of `judge`. `late`: of each rank that is usually last, the operation in which it costs
-    most; `matched`: calls compared between ranks."""
+    most; `matched`: calls compared between ranks; `cost_pct`: what observing took of the time
+    of the rank that it cost most."""
 
     verdict: str = "no_calls"
     ranks: str = ""
+    cost_pct: float = 0.0
     calls: int = 0
     matched: int = 0
     late: list[LateRow] = Field(default_factory=list)
@@ -99,6 +101,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     data = Data(
         verdict=found.verdict,
         ranks=rank_list(one.rank for one in window.members),
+        cost_pct=100 * max([0, *recording.table("collectives.processes")["cost_ns"].to_list()]) / max(1, ns),
         calls=window.calls.height,
         matched=found.matched,
         late=[_row(row, window) for row in found.late][: params.top],
