@@ -18,6 +18,7 @@ from whystall.bpf.functions import FunctionConfig, FunctionSession
 
 _CALLS, _STEPS = 20_000, 40
 _GOAL = 1.02
+_FIRST = {"reduce": "emulated (torch's functions)", "gather": "stepped"}
 
 
 class _Job(Workload):
@@ -50,7 +51,7 @@ def _calls(rounds: int, report: Report) -> None:
     with Workload("collective_calls.c") as workload:
 
         def measure(_name: str, _tracers: Any) -> Metrics:
-            return {"call": workload.run(f"call {_CALLS}")[0]}
+            return {name: workload.run(f"{name} {_CALLS}")[0] for name in _FIRST}
 
         conditions = {
             "none": no_tracer,
@@ -59,10 +60,11 @@ def _calls(rounds: int, report: Report) -> None:
         }
         samples = interleave(conditions, rounds, measure)
     for name, what in (("entry", "at the entry"), ("both", "at the entry and the return")):
-        added = samples.added(name, "call", "none")
-        ratio = samples.ratio(name, "call", "none")
-        base = samples.spread("none", "call").text("ns", 1)
-        report.rows.append(Row(f"call with a probe {what}", added.text("ns", sign=True), base, f"x{ratio.median:.0f}"))
+        for call, first in _FIRST.items():
+            added, ratio = samples.added(name, call, "none"), samples.ratio(name, call, "none")
+            base = samples.spread("none", call).text("ns", 1)
+            text = f"empty call with a probe {what}, first instruction {first}"
+            report.rows.append(Row(text, added.text("ns", sign=True), base, f"x{ratio.median:.0f}"))
     report.notes += samples.notes()
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from whystall.bpf.elf_symbols import functions_named
-from whystall.bpf.functions import Probe, Value
+from whystall.bpf.functions import Probe, Value, place
 from whystall.bpf.symbols import executed_files
 
 _KEPT_FILES = 64
@@ -179,8 +179,10 @@ def search(pids: Iterable[int]) -> Search:
                 usable = next((one for one in paths if os.access(one, os.R_OK)), paths[0])
                 functions = _functions(usable, name)
                 seen[identity] = bool(functions)
-                for function, offset in functions[: _MOST_PROBES - len(result.found)]:
-                    probe = Probe(usable, offset, len(result.found), function.values, function.returns)
+                for function, start in functions[: _MOST_PROBES - len(result.found)]:
+                    offset, emulated = place(usable, start)
+                    number = len(result.found)
+                    probe = Probe(usable, offset, number, function.values, function.returns, emulated)
                     result.found.append(Found(function, probe))
                 if not functions and name.startswith(("libtorch_cpu", "libnccl", "librccl", "libhccl", "libmpi.")):
                     result.stripped.append(name)

@@ -1,9 +1,10 @@
 """Record calls of functions in running programs and libraries: load, start, poll, stop, read, close.
 
 A probe is a breakpoint in the file's code (a uprobe): every process that runs the file meets it, also those that are
-not targets, which costs each call 1 to 15 us, depending on the machine. So that is measured, and probes are removed if
-they would slow the programs down. They are file descriptors: they go when this process ends, however it ends. Every
-event is a record of one size (`layout.FunctionRecord`).
+not targets. That costs each call about 0.6 us where the kernel can emulate the instruction, up to 15 us in a virtual
+machine where it must step through a copy. So it is measured, and probes are removed if they would slow the programs
+down. They are file descriptors: they go when this process ends, however it ends. Every event is a record of one size
+(`layout.FunctionRecord`).
 
 Nothing is attached to returns of C++ functions: for a return the kernel replaces the return address on the stack, an
 exception then finds no caller to unwind to, and the program would be terminated.
@@ -11,25 +12,31 @@ exception then finds no caller to unwind to, and the program would be terminated
 
 from __future__ import annotations
 
+import ctypes as ct
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from whystall.bpf import layout as lay
 from whystall.bpf.attached import AttachedObject
 from whystall.bpf.elf_symbols import functions_named
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Object, library
+from whystall.bpf.regular_files import open_regular
 from whystall.bpf.ring import HEAD, BulkRing
 from whystall.bpf.symbols import executed_files
 
 RECORD_BYTES = HEAD + 56
 """Size of a record: 8 bytes of the ring buffer's header, then `layout.FunctionRecord`."""
-_OWN_FUNCTION = "libbpf_major_version"
+_NUMBER_AT = HEAD + lay.FunctionRecord.function.offset
 _OWN_CALLS = 100
+# Functions of libbpf that do nothing, and whether the kernel can emulate their first instruction as they are compiled.
+_OWN_FUNCTIONS = ("libbpf_get_error", "libbpf_major_version")
+_LANDING_PAD = b"\xf3\x0f\x1e\xfa"  # endbr64, which it cannot
 _NO_FUNCTION = (1 << lay.FUNCTION_BITS) - 1
 
 
@@ -55,13 +62,14 @@ class Value(NamedTuple):
 
 class Probe(NamedTuple):
     """A function to record: its file, and its offset there. `number`: of the function, up to 4094; `values`: at most
-    four; `returns`: record returns too (see the module)."""
+    four; `returns`: record returns too (see the module); `emulated`: see `place`."""
 
     path: str
     offset: int
     number: int
     values: tuple[Value | None, ...] = ()
     returns: bool = False
+    emulated: bool = False
 
     @property
     def cookie(self) -> int:
@@ -72,6 +80,23 @@ class Probe(NamedTuple):
             code = lay.ARGUMENT_NONE if value is None else value.encoded()
             bits |= code << lay.FUNCTION_BITS + place * lay.VALUE_BITS
         return bits
+
+
+def place(path: str, offset: int) -> tuple[int, bool]:
+    """Return where to probe the function at `offset` of a file, and whether the kernel emulates the instruction there:
+    push, jmp, call and nop (arch/x86/kernel/uprobes.c). A landing pad at its begin is skipped."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            code = os.pread(file.fileno(), 8, offset)
+    except OSError:
+        return offset, False
+    if os.uname().machine != "x86_64":
+        return offset, False
+    if code.startswith(_LANDING_PAD):
+        offset, code = offset + len(_LANDING_PAD), code[len(_LANDING_PAD) :]
+    first = code[1:2] if code[:1] == b"\x41" else code[:1]
+    pushes = bool(first) and 0x50 <= first[0] <= 0x57
+    return offset, pushes or code[:1] in (b"\xe8", b"\xe9", b"\xeb", b"\x90")
 
 
 @dataclass(frozen=True)
@@ -91,14 +116,15 @@ class FunctionConfig:
 @dataclass(frozen=True)
 class FunctionCalls:
     """What was recorded; times are CLOCK_MONOTONIC nanoseconds. `records`: chunks of whole records, each of
-    `RECORD_BYTES`, nearly in the order of time. `event_ns`: what an event costs the program, measured. `lost`: events
-    that did not fit; `own`: calls of this process's own probe; `stopped`: when probes were removed early, 0: not;
-    `refused`: probes that the kernel did not take, with the reason."""
+    `RECORD_BYTES`, nearly in the order of time. `event_ns`: what an event costs the program, as measured: where the
+    kernel steps, and where it emulates. `lost`: events that did not fit; `own`: calls of this process's own probes;
+    `stopped`: when probes were removed early, 0: not; `refused`: probes that the kernel did not take, with the
+    reason."""
 
     start: int
     end: int
     records: list[bytes]
-    event_ns: float
+    event_ns: tuple[float, float]
     lost: int
     own: int
     stopped: int
@@ -123,17 +149,15 @@ class FunctionSession(AttachedObject):
         self._chunks: list[bytes] = []
         self._bytes = 0
         self._stopped = 0
-        self._since, self._counted = 0.0, 0
+        self._since, self._spent_ns = 0.0, 0.0
         self._refused: list[tuple[Probe, str]] = []
-        self.event_ns = 0.0
+        self._event_ns = (0.0, 0.0)
 
     def load(self) -> None:
         """Load and attach; nothing is recorded before `start`. Raises ``BpfError``; then nothing is attached."""
         try:
             made = self._load()
-            plain = _own_call_ns()
             self._attach_own(made)
-            self.event_ns = max(0.0, _own_call_ns() - plain)
             for probe in self.config.probes:
                 self._attach(made, probe)
             if self.config.probes and len(self._refused) == len(self.config.probes):
@@ -174,21 +198,27 @@ class FunctionSession(AttachedObject):
             self._links += attached
 
     def _attach_own(self, made: Object) -> None:
-        """Attach to a function of this process, which `start` calls: that proves that probes work here."""
-        names = re.compile(rb"\b" + _OWN_FUNCTION.encode())
+        """Attach to functions of this process: `start` calls them, which proves that probes work, and their calls show
+        what an event costs."""
+        names = re.compile("|".join(rf"\b{name}" for name in _OWN_FUNCTIONS).encode())
+        costs: dict[bool, float] = {}
         for (path, _), paths in executed_files(os.getpid()).items():
-            offset = functions_named(paths[-1], names).get(_OWN_FUNCTION) if "libbpf" in path else None
-            if offset is not None:
+            for name, start in (functions_named(paths[-1], names) if "libbpf" in path else {}).items():
+                offset, emulated = place(paths[-1], start)
+                plain = _call_ns(_own(name))
                 program = made.program("on_entry")
                 self._links.append(program.attach_to_function(paths[-1], offset, _NO_FUNCTION, pid=os.getpid()))
-                return
+                costs[emulated] = max(0.0, _call_ns(_own(name)) - plain)
+        most = max(costs.values(), default=0.0)
+        self._event_ns = (costs.get(False, most), costs.get(True, most))
 
     def start(self) -> int:
         """Begin to record, and return the instant."""
         self._loaded()
         since = self._live.window_start = time.monotonic_ns()
         self._since = time.monotonic()
-        library().libbpf_major_version()
+        for name in _OWN_FUNCTIONS:
+            _own(name)(None)
         return since
 
     def poll(self) -> int:
@@ -197,17 +227,22 @@ class FunctionSession(AttachedObject):
         if taken:
             self._chunks.append(taken)
             self._bytes += len(taken)
-        number, now = len(taken) // RECORD_BYTES, time.monotonic()
-        self._counted += number
+        now = time.monotonic()
+        self._spent_ns += self._cost_ns(taken)
         span = max(1.0, now - self._since)
         most_ns = self.config.most_share * span * 1e9 * len(self.config.targets)
-        many = self._counted * self.event_ns > most_ns or self._bytes > self.config.max_bytes
-        if many and not self._stopped and self._live.window_start:
+        if (self._spent_ns > most_ns or self._bytes > self.config.max_bytes) and not self._stopped:
             self._stopped = self._live.window_end = time.monotonic_ns()
             self._detach()
         if span > 1:
-            self._since, self._counted = now, 0
-        return number
+            self._since, self._spent_ns = now, 0.0
+        return len(taken) // RECORD_BYTES
+
+    def _cost_ns(self, taken: bytes) -> float:
+        """Return what the events in `taken` cost the programs."""
+        numbers = memoryview(taken).cast("H")[_NUMBER_AT // 2 :: RECORD_BYTES // 2].tolist() if taken else []
+        probes = self.config.probes
+        return sum(self._event_ns[probes[one].emulated] * count for one, count in Counter(numbers).items())
 
     def stop(self) -> int:
         """End recording, and return the instant; the first one when repeated."""
@@ -230,7 +265,7 @@ class FunctionSession(AttachedObject):
                 start,
                 end,
                 self._chunks,
-                self.event_ns,
+                self._event_ns,
                 lost,
                 counted["self_calls"],
                 self._stopped,
@@ -240,12 +275,17 @@ class FunctionSession(AttachedObject):
             self.close()
 
 
-def _own_call_ns() -> float:
-    """Return the least time that a call of our own function takes, ns."""
-    call, best = library().libbpf_major_version, 1e9
+def _own(name: str) -> Callable[[Any], object]:
+    """Return a function of `_OWN_FUNCTIONS`, which takes nothing or a null pointer."""
+    return ct.CFUNCTYPE(ct.c_long, ct.c_void_p)((name, library()))
+
+
+def _call_ns(function: Callable[[Any], object]) -> float:
+    """Return the least time that a call takes, ns."""
+    best = 1 << 60
     for _ in range(_OWN_CALLS):
         begin = time.perf_counter_ns()
-        call()
+        function(None)
         best = min(best, time.perf_counter_ns() - begin)
     return float(best)
 

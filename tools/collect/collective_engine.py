@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 import polars as pl
@@ -98,8 +98,10 @@ class CollectiveEngine(Engine):
         functions = [one.function for one in self._search.found]
         events = sorted(records(found.records))
         calls = calls_of(events, functions, found.end)
-        cost = {pid: round(count * found.event_ns) for pid, count in Counter(event[5] for event in events).items()}
-        processes = [(*row, cost.get(row[0], 0)) for row in self._processes]
+        cost: dict[int, float] = defaultdict(float)
+        for event in events:
+            cost[event[5]] += found.event_ns[self._search.found[event[7]].probe.emulated]
+        processes = [(*row, round(cost[row[0]])) for row in self._processes]
         schemas = COLLECTORS["collectives"]
         table = pl.DataFrame(calls.rows, schemas["calls"], orient="row").sort("queued_ns", maintain_order=True)
         capture = Capture(
