@@ -227,13 +227,13 @@ def _function(symbol: str, file: str) -> Function:
             return Function("gloo", symbol, event, "", meaning, values)
     # AsyncWork(shared_ptr<Context>, vector<vector<Tensor>>, OpType, uint64_t seq, ...); older ones have no context, or
     # no number
-    meaning, values = ["work"], [Value(0)]
     arguments = symbol.partition(f"{_WORK.decode()}C")[2][2:]
+    known = {"work": Value(0)}
     first = 1
     if arguments.startswith(_CONTEXT):
-        meaning, values, first = [*meaning, "context"], [*values, Value(1, 0)], 2
+        known["context"], first = Value(1, 0), 2
     if "6OpTypeE" in arguments:
-        meaning, values = [*meaning, "op"], [*values, Value(first + 1)]
-        if "6OpTypeEm" in arguments:
-            meaning, values = [*meaning, "seq"], [*values, Value(first + 2)]
-    return Function("gloo", symbol, CREATE, "", tuple(meaning), tuple(values))
+        known["op"] = Value(first + 1)
+    if "6OpTypeEm" in arguments:
+        known["seq"] = Value(first + 2)
+    return Function("gloo", symbol, CREATE, "", tuple(known), tuple(known.values()))

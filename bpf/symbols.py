@@ -267,7 +267,7 @@ class ProcessSymbols:
 def executed_files(pid: int) -> dict[_File, list[str]]:
     """Return the files that process `pid` maps executable (its program, libraries), and paths by which to open each:
     the path as the process sees it need not be ours. Empty if the process has ended."""
-    found = {}
+    found: dict[_File, list[str]] = {}
     for mapping in _mappings(pid):
         if mapping.file is not None:
             found.setdefault(mapping.file, _paths(pid, mapping))

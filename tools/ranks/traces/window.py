@@ -185,12 +185,13 @@ def _groups(
         rest = [(pid, group) for pid, _, group in part.iter_rows() if (pid, group) not in named]
         if rest and len({pid for pid, _ in rest}) == len(rest):
             places.append(((str(library), "", -1), {of_pid[pid]: (pid, group) for pid, group in rest}))
-    groups, keys = {}, {}
-    for (backend, name, size), found in places:
+    groups: dict[str, Group] = {}
+    keys: dict[tuple[int, int], str] = {}
+    for kind, found in places:
+        backend, title, size = kind
         ranks = tuple(sorted(found))
-        whole = ranks if len(ranks) == size else ()
-        key = group_key(f"{backend} {name}".strip(), whole)
-        groups[key] = Group(key, name or backend, texts.get((backend, name, size), ""), ranks, size)
+        key = group_key(f"{backend} {title}".strip(), ranks if len(ranks) == size else ())
+        groups[key] = Group(key, title or backend, texts.get(kind, ""), ranks, size)
         keys |= dict.fromkeys(found.values(), key)
     return groups, keys
 
