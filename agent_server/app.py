@@ -28,7 +28,7 @@ from whystall.tools.collect.options import (
 from whystall.tools.collect.own_priority import raised_when_starved
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.extras import extra
-from whystall.tools.contract.params import JobParams, LiveParams, Params, TargetParams, parse_params
+from whystall.tools.contract.params import JobParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.ranks.params import RankParams
@@ -169,13 +169,13 @@ class App:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
         The parameter `profile` names a profile to align with the trace; live it is read after the window. Tools that
-        judge the ranks of a job read the directories among their arguments; tools that judge stack samples read them
-        from any file that holds some. `lang`: of the pages among the artifacts.
+        judge the ranks of a job read the directories among their arguments, or observe the job; tools that judge stack
+        samples read them from any file that holds some. `lang`: of the pages among the artifacts.
         """
         tool = self._registry.get(name)
         params = parse_params(tool.params, arguments)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
-        if tool.reads == "ranks":
+        if tool.reads == "ranks" and (source is not None or params.observed() is None):
             recording = await in_thread(lambda: open_job(tool, params, source))
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
@@ -197,14 +197,18 @@ class App:
         from whystall.agent_server.job_lookup.whole_job import whole_job
         from whystall.tools.collect.engines import ENGINES
 
-        if not isinstance(params, LiveParams):
+        observed = params.observed()
+        if observed is None:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{tool.name} judges recordings only", "give one")
-        target = await in_thread(lambda: whole_job(params)) if isinstance(params, JobParams) else resolve(params)
+        if isinstance(observed, JobParams):
+            target = await in_thread(lambda: whole_job(observed))
+        else:
+            target = resolve(observed)
         if profile is not None:
             check_profile_place(profile)
         asked = Calibration.asked(params)  # refused before a window runs for nothing
         needs = [need for need in tool.needs(params) if need.collector not in JOINED]
-        seconds = params.duration if needs else 0.0
+        seconds = observed.duration if needs else 0.0
         async with self._window:
             recording = await observe(needs, target, seconds, ENGINES, choice=engine, progress=progress)
             if asked is not None:

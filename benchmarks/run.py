@@ -15,7 +15,7 @@ from benchmarks.common import Report, machine, table
 NAMES = (
     *("whole_process", "attach", "per_call", "switches", "diagnosis", "profile_read", "ftrace_read", "ranks_read"),
     "text_convert",
-    *("flame_render", "cpu_sampling", "python_frames", "page_cache_cost", "slowdown"),
+    *("flame_render", "cpu_sampling", "python_frames", "page_cache_cost", "collective_cost", "slowdown"),
 )
 _HEAD = """\
 # Measurements

@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "host": ("host.bpf.c",),
     "host_old": ("host.bpf.c", "-DNO_KERNEL_FUNCTIONS"),
     "trace": ("trace.bpf.c",),
+    "functions": ("functions.bpf.c",),
 }
 """Each object's source and compiler options."""
 _FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror")

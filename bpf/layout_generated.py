@@ -94,6 +94,15 @@ TRACE_TYPES = (
     "block_complete", "lost",
 )
 TRACE_FLAGS = ("preempted", "task", "softirq", "hardirq", "nmi")
+FUNCTION_BITS = 12
+VALUE_BITS = 13
+VALUE_COUNT = 4
+ARGUMENT_BITS = 3
+ARGUMENT_NONE = 7
+LOAD_BITS = 5
+NEXT_BITS = 3
+FUNCTION_ENTERED = 0
+FUNCTION_RETURNED = 1
 PYTHON_BYTES = 256
 CODE_NAME_BYTES = 256
 CODE_FILE_BYTES = 512
@@ -321,6 +330,12 @@ class TraceLoss(ct.Structure):
 
 class ThreadName(ct.Structure):
     _fields_ = [("tid", _s32), ("tgid", _s32), ("comm", ct.c_char * 16)]
+
+class FunctionRecord(ct.Structure):
+    _fields_ = [
+        ("at", _u64), ("values", _u64 * 4), ("tgid", _s32), ("tid", _s32), ("function", _u16), ("event", _u16),
+        ("unread", _u32),
+    ]
 
 class PythonProcess(ct.Structure):
     _fields_ = [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from whystall.bpf.btf import Btf, Type
 
-HEADERS = ("records.h", "trace_records.h")
+HEADERS = ("records.h", "trace_records.h", "function_records.h")
 _SHARED = (*HEADERS, "python_records.h")
 _DECLARED = re.compile(r"^(struct|enum) (\w+) \{", re.MULTILINE)  # "struct file_key {"
 _NAMED = {

@@ -46,6 +46,18 @@ class _OpenOptions(ct.Structure):
     ]
 
 
+class _UprobeOptions(ct.Structure):
+    """``struct bpf_uprobe_opts`` of libbpf 1.0."""
+
+    _fields_ = [
+        ("size", ct.c_size_t),
+        ("ref_ctr_offset", ct.c_size_t),
+        ("bpf_cookie", ct.c_uint64),
+        ("retprobe", ct.c_bool),
+        ("func_name", ct.c_char_p),
+    ]
+
+
 def _signatures(lib: Any) -> None:
     p, i, s, z, u = ct.c_void_p, ct.c_int, ct.c_char_p, ct.c_size_t, ct.c_uint32
     table: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -63,6 +75,7 @@ def _signatures(lib: Any) -> None:
         "bpf_program__attach": (p, (p,)),
         "bpf_program__attach_iter": (p, (p, p)),
         "bpf_program__attach_perf_event": (p, (p, i)),
+        "bpf_program__attach_uprobe_opts": (p, (p, i, s, z, p)),
         "bpf_program__fd": (i, (p,)),
         "bpf_link__fd": (i, (p,)),
         "bpf_link__destroy": (i, (p,)),
@@ -385,6 +398,13 @@ class Program:
             os.close(descriptor)
             ct.set_errno(number)
         return Link(self._attached(handle))
+
+    def attach_to_function(self, path: str, offset: int, cookie: int, *, returns: bool = False, pid: int = -1) -> Link:
+        """Attach to the code at `offset` of the file `path`, in all processes or in `pid`. `returns`: run when the
+        function there returns. Raises ``BpfError`` ``attach_failed``."""
+        options = _UprobeOptions(size=ct.sizeof(_UprobeOptions), bpf_cookie=cookie, retprobe=returns)
+        made = self._lib.bpf_program__attach_uprobe_opts(self._handle, pid, path.encode(), offset, ct.byref(options))
+        return Link(self._attached(made))
 
     def run_iterator(self) -> bytes:
         """Run an iterator program; return its output."""

@@ -264,6 +264,16 @@ class ProcessSymbols:
         return found[0] if found is not None else None
 
 
+def executed_files(pid: int) -> dict[_File, list[str]]:
+    """Return the files that process `pid` maps executable (its program, libraries), and paths by which to open each:
+    the path as the process sees it need not be ours. Empty if the process has ended."""
+    found: dict[_File, list[str]] = {}
+    for mapping in _mappings(pid):
+        if mapping.file is not None:
+            found.setdefault(mapping.file, _paths(pid, mapping))
+    return found
+
+
 _Version = tuple[int, int, int, int]
 """Device, inode, size and time of the last change (ns): a library may be overwritten in place."""
 _codes: OrderedDict[_Version, Code | None] = OrderedDict()

@@ -11,7 +11,7 @@ from whystall.tools.contract.registry import Registry
 
 # Packages in which every module or package but `common` is one tool of that name.
 _TOOL_PACKAGES: Sequence[ModuleType] = (host, profiles)
-_RANK_TOOLS = ("compare_runs", "slow_node_check")
+_RANK_TOOLS = ("collective_live", "compare_runs", "slow_node_check")
 
 
 def registry() -> Registry:

@@ -34,7 +34,9 @@ from whystall.tools.recording.store import Recording
 
 TOP = 200
 """Rows that each host is asked for, so that none of its ranks is left out."""
-_HANGS = frozenset({hang.LATE, hang.COMPUTING, hang.CYCLE, hang.MISMATCH, hang.ALL_INSIDE, hang.SPINNING, hang.FIRST_FAILURE})
+_HANGS = frozenset(
+    {hang.LATE, hang.COMPUTING, hang.SPINNING, hang.CYCLE, hang.MISMATCH, hang.ALL_INSIDE, hang.FIRST_FAILURE}
+)
 # Members of all groups that one host reports: a list of the absent ones must not fill the memory.
 _MEMBERS = 1_000_000
 _LONGEST_S = 600.0

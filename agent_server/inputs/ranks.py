@@ -50,7 +50,8 @@ def open_job(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> Re
         return open_source(source)
     if runs.now is None or (_BEFORE in wanted and runs.before is None):
         message = f"{tool.name} needs {options}: directories with the traces of the ranks"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give them, or a recording made by `whystall gather`")
+        live = ", or observe the running job (live)" if "live" in tool.params.model_fields else ""
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"give them, or a recording made by `whystall gather`{live}")
     return gathered(runs)
 
 

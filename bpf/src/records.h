@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Every layout shared with user space: bpf/build.py generates bpf/layout_generated.py from the structs and enums
- * of this file, python_records.h and trace_records.h.
+ * of this file, python_records.h, trace_records.h and function_records.h.
  * No implicit padding anywhere. Times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef WHYSTALL_RECORDS_H

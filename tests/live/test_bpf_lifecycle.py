@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
-from kernel_sessions import kernel_session
+from kernel_sessions import GONE_WITHIN, kernel_session, programs_of, wait_until_gone
 
 from whystall.bpf import libbpf
 from whystall.bpf.build import SOURCES
@@ -22,28 +20,6 @@ from whystall.bpf.errors import BpfError
 WORKLOADS = str(Path(__file__).parent / "workloads")
 EVERYTHING = "targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000"
 FULL = partial(kernel_session, targets=None, block=True, wakers=True, user_stacks=True, sample_ns=10_000_000)
-
-# The kernel frees programs a moment after their last descriptor is closed.
-GONE_WITHIN = 5.0
-
-
-def programs_of(pid: int) -> frozenset[int]:
-    """Programs that a process holds, itself or through their attachments; others may be tracing too."""
-    found = set()
-    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
-        with contextlib.suppress(OSError):
-            found |= {int(line.split()[1]) for line in info.read_text().splitlines() if line.startswith("prog_id:")}
-    return frozenset(found)
-
-
-def wait_until_gone(programs: frozenset[int]) -> frozenset[int]:
-    """Those of the programs that are still there after a while."""
-    until = time.monotonic() + GONE_WITHIN
-    while left := programs & libbpf.program_ids():
-        if time.monotonic() > until:
-            return left
-        time.sleep(0.02)
-    return frozenset()
 
 
 def python(code: str) -> subprocess.Popen[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from whystall.tools.collect.bcc.engine import BccEngine
+from whystall.tools.collect.collective_engine import CollectiveEngine
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
 from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
@@ -12,4 +13,11 @@ from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.recording.collector import Engine
 
 # In order of preference; the first that can serve a collector does.
-ENGINES: Sequence[Callable[[], Engine]] = (EbpfEngine, FtraceBpfEngine, BccEngine, TracefsEngine, ProcfsEngine)
+ENGINES: Sequence[Callable[[], Engine]] = (
+    EbpfEngine,
+    CollectiveEngine,
+    FtraceBpfEngine,
+    BccEngine,
+    TracefsEngine,
+    ProcfsEngine,
+)

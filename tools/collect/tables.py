@@ -259,6 +259,17 @@ OBJECTS = {
     "stacks": STACKS,
 }
 
+# Operations between ranks, by probes at the functions of gloo, NCCL, RCCL, HCCL and MPI. -1: unknown, of instants 0.
+COLLECTIVE_CALLS = {
+    # An operation of one rank. queued_ns: asked for; start_ns: begun, of gloo by the thread that executes it; end_ns:
+    # finished; of a library that works on a device (nccl, rccl, hccl): enqueued. `open`: not finished at the window's
+    # end. tid: the thread that asked. group: address of the process group or communicator; seq: number of the operation
+    # in the group as torch counts; count: elements. Calls that began before the window are left out.
+    "calls": _schema("start_ns end_ns queued_ns pid tid library:str op:str group seq count bytes peer open:bool"),
+    # Processes with such functions. rank, world_size: by their environment; cost_ns: time that our probes took them.
+    "processes": _schema("pid comm:str rank world_size cost_ns"),
+}
+
 # Memory of the processes of the target and their descendants, at the start, at the end, and every `period_ns` between
 # (without a target: of all processes, between of the largest); -1: unknown.
 MEMORY_USE = {
@@ -355,6 +366,7 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "objects": OBJECTS,
     "memory_use": MEMORY_USE,
     "job_processes": JOB_PROCESSES,
+    "collectives": COLLECTIVE_CALLS,
     "calibration": CALIBRATION,
     "ftrace": sched.TABLES,
     "profile": profile.TABLES,

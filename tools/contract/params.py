@@ -24,6 +24,10 @@ class Params(BaseModel):
                 raise ValueError(f"{name} is no truth value")
         return values
 
+    def observed(self) -> LiveParams | None:
+        """Return what to observe for a call with these parameters; None: nothing, files are read."""
+        return None
+
 
 def _takes_truth(annotation: Any) -> bool:
     return annotation is bool or bool in get_args(annotation)
@@ -53,6 +57,10 @@ class LiveParams(TargetParams):
 
     duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
     top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
+
+    def observed(self) -> LiveParams | None:
+        """Return these parameters."""
+        return self
 
 
 class JobParams(LiveParams):

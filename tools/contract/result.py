@@ -101,6 +101,14 @@ BLIND_SPOTS = frozenset(
         "starts_unknown",  # starts of operations unknown, only when they were enqueued or logged; detail: count
         "dump_instant",  # when the dumps of a hang were written is not known, nor so how long ranks have waited
         "coarse_durations",  # the host measured how long operations took, not the device; detail: which and how many
+        "collectives_absent",  # no observed process has functions of a known communication library
+        "collectives_stripped",  # libraries without names of functions; detail: which
+        "collectives_refused",  # functions that the kernel let nobody observe; detail: which, and why
+        "collectives_stopped",  # too many calls: observation ended early, to not slow the job down; detail: when
+        "collectives_before",  # calls that began before the window; detail: how many
+        "collectives_enqueued",  # a call ends when the operation is enqueued on the device; detail: libraries
+        "steps_estimated",  # nothing marks the steps of a running job: they are estimated from its operations
+        "ranks_unknown",  # processes whose rank is not known, left out; detail: which
         "no_baseline",  # nothing to compare transfers with: a link that is slow for all looks normal
         "rank_elsewhere",  # the slow rank's process is not on this host; detail: where it is
         "rank_gone",  # it has ended, or its number belongs to another process now; detail: which

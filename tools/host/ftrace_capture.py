@@ -258,9 +258,8 @@ TOOL = Tool(
     name="ftrace_capture",
     title="Scheduler trace",
     description=(
-        "Records what the scheduler does, event by event, and sums it up: each CPU's busy, idle, interrupt and softirq "
-        "time, switches and lost events; the threads that ran most and that were pushed off most; holes. Only numbers, "
-        "no verdict."
+        "Records the scheduler's events and sums them up: each CPU's busy, idle, interrupt and softirq time, "
+        "switches, lost events; the threads that ran most and were pushed off most; holes. No verdict."
     ),
     params=Params,
     data=Data,

@@ -321,7 +321,7 @@ TOOL = Tool(
     title="Blocked time",
     description=(
         "Time threads wait off CPU, by kernel and user stack, state, and the system call and file they wait in; "
-        "threads blocked for the whole window included; who woke them on request. Folded stacks as an artifact."
+        "threads blocked for the whole window included; who woke them on request."
     ),
     params=Params,
     data=Data,

@@ -172,9 +172,9 @@ TOOL = Tool(
     name="python_stacks",
     title="Python stacks",
     description=(
-        "What every Python thread of the target does at one instant, without stopping it: stack, state, what it waits "
-        "for and who holds it, and who holds the interpreter lock; equal stacks merged. Deadlocks and stopped "
-        "processes. A dump of all stacks as an artifact."
+        "What every Python thread of the target does at one instant, without stopping it: stack, state, what it "
+        "waits for and who holds it, and who holds the interpreter lock; equal stacks merged. Deadlocks and stopped "
+        "processes."
     ),
     params=Params,
     data=Data,

@@ -140,8 +140,8 @@ TOOL = Tool(
     title="Kernel time by system call",
     description=(
         "Time a process spends inside each system call, per thread: on CPU in the kernel apart from blocked, "
-        "sleeping and runnable. Finds stalls that are kernel CPU time (getrandom, page-cache copies), not waiting, and "
-        "calls that fail: full or broken storage, too many open files, peers that refuse or reset connections."
+        "sleeping and runnable. Finds stalls that are kernel CPU time, and calls that fail: full or broken storage, "
+        "too many open files, peers that refuse or reset."
     ),
     params=Params,
     data=Data,

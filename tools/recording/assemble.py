@@ -23,7 +23,7 @@ from whystall.tools.recording.target import Target
 
 _INSTANTS = (
     *("start_ns", "end_ns", "issue_ns", "at_ns", "woken_ns", "prev_arrived_ns", "longest_at_ns"),
-    *("first_ns", "last_ns"),
+    *("first_ns", "last_ns", "queued_ns"),
 )
 
 

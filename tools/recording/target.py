@@ -59,7 +59,7 @@ def resolve(params: TargetParams) -> Target:
     if params.pid is not None:
         return _placed(_one_process(params.pid, params.children))
     if params.comm is not None:
-        pids = [pid for pid in all_pids() if _comm(pid) == params.comm and alive(pid)]
+        pids = [pid for pid in all_pids() if comm_of(pid) == params.comm and alive(pid)]
         if not pids:
             raise ToolError(
                 ErrorCode.NO_SUCH_PROCESS,
@@ -183,7 +183,7 @@ def _one_process(pid: int, follow: bool) -> Target:
             f"process {pid} has exited and was not reaped by its parent (zombie)",
             "list processes with `ps -e`",
         )
-    return Target(everything=False, pid=pid, comm=_comm(pid), pids=_family([pid], follow), follow=follow)
+    return Target(everything=False, pid=pid, comm=comm_of(pid), pids=_family([pid], follow), follow=follow)
 
 
 def all_pids() -> list[int]:
@@ -191,7 +191,7 @@ def all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _comm(pid: int) -> str:
+def comm_of(pid: int) -> str:
     try:
         return clean(Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n"))
     except OSError:

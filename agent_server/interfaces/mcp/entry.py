@@ -16,11 +16,11 @@ from whystall.tools.contract.params import Params, parse_params
 TEXT_LIMIT = 6000
 Answer = tuple[BaseModel, str]
 # Arguments common to all tools: explained by `diagnose` and by the server's instructions only.
-_COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile", "jobs"})
-_COMMON |= {"hz", "event", "rank", "step"}
+_COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile"})
+_COMMON |= {"hz", "event", "rank", "step", "job"}
 # Not offered to clients: a cluster's answers are loaded as code; a model costs money and receives
 # observations; nor may a client have files written on the job's disk.
-_OPERATORS = frozenset({"scheduler", "llm", "calibrate", "directory"})
+_OPERATORS = frozenset({"scheduler", "jobs", "llm", "calibrate", "directory"})
 CORE = "core"
 """The toolset of tools that observe nothing, or choose what to observe."""
 

@@ -31,9 +31,7 @@ class KbRecordParams(Params):
     """Draft a card; limits are those of the knowledge base."""
 
     title: Annotated[str, Field(min_length=1, max_length=300)]
-    symptom: Annotated[
-        str, Field(min_length=1, max_length=4000, description="symptom as first observed, without later conclusions")
-    ]
+    symptom: Annotated[str, Field(min_length=1, max_length=4000, description="as first observed")]
     fix: Annotated[str, Field(min_length=1, max_length=4000, description="what helped")]
     root_cause: Annotated[str, Field(max_length=4000, description="why it happened")] = ""
     cause: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a cause")] = None

@@ -104,6 +104,9 @@ def test_one_run_alone_is_nothing_to_compare(whystall: Run) -> None:
         (["--traces", "/dev/zero"], "bad_trace"),
         (["--traces", str(SLOW), "--engine", "procfs"], "bad_argument"),  # nothing is observed
         (["--traces", str(SLOW), "--jobs", "0"], "bad_argument"),
+        (["--traces", str(SLOW), "--live"], "bad_argument"),
+        (["--traces", str(SLOW), "--pid", "1"], "bad_argument"),
+        ([], "bad_argument"),
         (["--from", "/nonexistent"], "bad_recording"),
     ],
 )
@@ -214,9 +217,10 @@ async def test_the_tools_of_ranks_are_a_set_and_hide_what_clients_may_not_say() 
     with App().closing() as app:
         async with Client(McpServer(app, chosen=("ranks",)).server, mode="auto") as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert tools.keys() == {"slow_node_check", "compare_runs"}
+    assert tools.keys() == {"collective_live", "slow_node_check", "compare_runs"}
     for tool in tools.values():
-        assert not {"scheduler", "engine", "pid"} & tool.input_schema["properties"].keys()
+        assert not {"scheduler", "jobs"} & tool.input_schema["properties"].keys()
+        assert ("engine" in tool.input_schema["properties"]) == (tool.name == "collective_live")
 
 
 # --- the sources ------------------------------------------------------------------------------------------------------

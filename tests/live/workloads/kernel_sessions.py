@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from pathlib import Path
 from typing import Any
 
+from whystall.bpf import libbpf
 from whystall.bpf.capture import Capture
 from whystall.bpf.capture_pages import Pages
 from whystall.bpf.collector import Collector
@@ -71,3 +75,26 @@ def kernel_session(
     wanted = ((block, lambda: Block(block_min_ns)), (interrupts, InterruptTimes), (run_queue, RunQueueWaits))
     collectors += [make() for want, make in (*wanted, (page_cache, PageCache), (python, PythonFrames)) if want]
     return KernelSession(SessionConfig(**config), collectors)
+
+
+# The kernel frees programs a moment after their last descriptor is closed.
+GONE_WITHIN = 5.0
+
+
+def programs_of(pid: int) -> frozenset[int]:
+    """Programs that a process holds, itself or through their attachments; others may be tracing too."""
+    found = set()
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            found |= {int(line.split()[1]) for line in info.read_text().splitlines() if line.startswith("prog_id:")}
+    return frozenset(found)
+
+
+def wait_until_gone(programs: frozenset[int]) -> frozenset[int]:
+    """Those of the programs that are still there after a while."""
+    until = time.monotonic() + GONE_WITHIN
+    while left := programs & libbpf.program_ids():
+        if time.monotonic() > until:
+            return left
+        time.sleep(0.02)
+    return frozenset()

@@ -12,6 +12,15 @@ KINDS: dict[str, KindSpec] = {
     "rank.late": kind(
         Mechanism.COLLECTIVES, "rank", "window_pct lost_ms votes steps p_value began_step", share="window_pct"
     ),
+    # it usually is the last to enter an operation, by `late_ms` (median, 95 % bounds) behind the last but one: in
+    # `last_calls` of `compared_calls`; `name`: of the group
+    "rank.enters_last": kind(
+        Mechanism.COLLECTIVES,
+        "rank",
+        "window_pct late_ms low_ms high_ms last_calls compared_calls",
+        "name operation",
+        share="window_pct",
+    ),
     # excess over its median peer per step; `name`: the operator that makes most of it
     **{
         name: kind(Mechanism.WORK, "rank", _SLOW, "name peers", share="window_pct")

@@ -64,16 +64,16 @@ _NOTED_PCT = 2.0
 class Params(LiveParams):
     """Parameters of critical_path."""
 
-    tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread to account for; chosen if not given")] = None
+    tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread to account for")] = None
     stands_still: Annotated[
         bool,
-        Field(description="a job that hangs: also consider threads that stay in one wait while others make progress"),
+        Field(description="of a hang: also threads that stay in one wait"),
     ] = False
     peers: Annotated[
         str,
         Field(
             pattern=r"^(\d{1,7}(,\d{1,7}){0,31})?$",
-            description="processes outside of the target for which it waits, to be recorded from the start: 812,813",
+            description="processes that it waits for, to record from the start: 812,813",
         ),
     ] = ""
 
@@ -422,8 +422,7 @@ TOOL = Tool(
     description=(
         "Where all time of the thread that makes progress went: the lines it ran, and what it waited for (lock, "
         "interpreter lock, queue, pipe, socket, child, timer, file, CPU ...), followed through the threads and "
-        "processes that it waited for to what they did meanwhile. Recurring pauses, and the lag of an event loop. "
-        "Flame graph, lanes in time and folded stacks as artifacts."
+        "processes that it waited for to what they did meanwhile. Recurring pauses, lag of an event loop."
     ),
     params=Params,
     data=Data,

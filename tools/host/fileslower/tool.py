@@ -300,9 +300,8 @@ TOOL = Tool(
     name="fileslower",
     title="Slow file operations",
     description=(
-        "Synchronous file operations (read, write, fsync, open, rename, ...) slower than min_ms, with process, full "
-        "path, latency and where the time went (on CPU, blocked, sleeping, waiting for a CPU); operations still in "
-        "flight."
+        "Synchronous file operations (read, write, fsync, open, rename, ...) slower than min_ms, also in flight, "
+        "with process, full path, and where the time went (on CPU, blocked, sleeping, runnable)."
     ),
     params=Params,
     data=Data,

@@ -141,8 +141,7 @@ TOOL = Tool(
     title="Hang",
     description=(
         "Which rank of a running torch.distributed job the others wait for, where and for what it waits, by the "
-        "operations that each has begun, or which failed first (exit status, log, OOM kill); merged stacks. Nothing "
-        "has to be enabled in the job."
+        "operations that each has begun, or which failed first (exit status, log, OOM kill); merged stacks."
     ),
     params=Params,
     data=Data,

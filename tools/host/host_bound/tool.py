@@ -160,8 +160,8 @@ TOOL = Tool(
     title="Host-bound accelerator",
     description=(
         "Why an accelerator (GPU, NPU) idles: for the threads that feed it, time running, waiting for a CPU and who "
-        "had it, wakeup latency, migrations, interrupts, quota; with a profile, the device's idle gaps by what those "
-        "threads did in each; remedies with commands for this host."
+        "had it, wakeup latency, migrations, interrupts, quota; with a profile, the device's gaps by what those "
+        "threads did; remedies with commands."
     ),
     params=Params,
     data=Data,

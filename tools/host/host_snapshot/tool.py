@@ -70,8 +70,7 @@ TOOL = Tool(
     title="Host snapshot",
     description=(
         "First look from /proc, no privilege: pressure (PSI), CPU split, run queue, memory and reclaim, disk use, "
-        "top processes by CPU, I/O wait and major faults, time of the target's threads, limits of cgroups (CPU, "
-        "memory, I/O); deltas over the window."
+        "top processes by CPU, I/O wait and major faults, time of the target's threads, limits of cgroups."
     ),
     params=Params,
     data=Data,

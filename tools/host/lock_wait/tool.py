@@ -218,7 +218,7 @@ TOOL = Tool(
     title="Lock waits",
     description=(
         "Which threads wait for which lock, how long, and who holds it at which line: mutexes, Python's locks, file "
-        "locks; the interpreter lock with each thread's share; deadlocks. Queues and barriers are told apart."
+        "locks; the interpreter lock with each thread's share; deadlocks."
     ),
     params=Params,
     data=Data,

@@ -36,7 +36,7 @@ class Params(LiveParams):
     """Parameters of memory_growth."""
 
     within_min: Annotated[
-        float, Field(ge=1, le=100_000, description="growth that reaches a limit within so many minutes is abnormal")
+        float, Field(ge=1, le=100_000, description="abnormal if a limit is reached within so many minutes")
     ] = _WITHIN_MIN
 
 
@@ -255,8 +255,8 @@ TOOL = Tool(
     title="Memory growth",
     description=(
         "How fast the memory of each process, its cgroups and the host grows (anonymous, shared, page cache, slab), "
-        "minutes until the limit, memory copied after a fork, and processes that the kernel killed for lack of memory. "
-        "No privilege."
+        "minutes until the limit, memory copied after a fork, and processes killed for lack of memory. No "
+        "privilege."
     ),
     params=Params,
     data=Data,

@@ -204,9 +204,9 @@ TOOL = Tool(
     name="page_cache",
     title="Page cache",
     description=(
-        "What enters the page cache, per file, process and cgroup: hit ratio, one-pass share, refaults, evictions; who "
-        "streams and pushes others out, whose working set does not fit, whose writes are throttled, who reclaims, who "
-        "waits for a file's lock; CPU time of kswapd and of the cache."
+        "What enters the page cache, per file, process and cgroup: hit ratio, one-pass share, refaults, evictions; "
+        "who pushes others out, whose working set does not fit, whose writes are throttled, who reclaims, who waits "
+        "for a file's lock."
     ),
     params=Params,
     data=Data,

@@ -191,7 +191,7 @@ TOOL = Tool(
     title="CPU profile",
     description=(
         "Which code has the CPUs, by samples of kernel, native and Python frames: frames ranked with 95 % bounds, "
-        "threads, kinds of code. Also of a file. Flame graph and folded stacks as artifacts."
+        "threads, kinds of code. Also of a file."
     ),
     params=Params,
     data=Data,

@@ -163,8 +163,8 @@ TOOL = Tool(
     title="Flame graph",
     description=(
         "Which frames of a profile take how much. Of an accelerator's (Kineto, Ascend, Nsight): kernels beneath the "
-        "Python and operators that launched them; without a device the operators. Also of recordings, folded stacks, "
-        "perf script, pprof, speedscope, Chrome traces, py-spy. Flame graph and folded stacks as artifacts."
+        "Python and operators that launched them. Also of recordings, folded stacks, perf script, pprof, "
+        "speedscope, Chrome traces, py-spy. Flame graph and folded stacks as artifacts."
     ),
     params=Params,
     data=Data,

@@ -275,8 +275,7 @@ TOOL = Tool(
     title="Activity within each second",
     description=(
         "Activity over time, a column per second (less in short windows) with 50 cells, from samples or a profile; "
-        "periods of quiet bands (recurring stalls) and bursts, and what is waited for in them. The picture is an "
-        "artifact."
+        "periods of quiet bands (recurring stalls) and bursts, and what is waited for in them."
     ),
     params=Params,
     data=Data,

@@ -67,8 +67,8 @@ TOOL = Tool(
     name="compare_runs",
     title="Two runs of a job compared",
     description=(
-        "Same configuration, different speed: does the step of a run really differ from an earlier run's, and which "
-        "ranks, steps, operators, collectives or host gaps make it so; from the ranks' traces."
+        "Does the step of a run really differ from an earlier run's, and which ranks, steps, operators, collectives "
+        "or host gaps make it so; from the ranks' traces."
     ),
     params=Params,
     data=CompareData,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from whystall.tools.collect.options import SwitchOptions
+from whystall.tools.contract.params import JobParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
 from whystall.tools.ranks.hangs.find import Hangs, hangs
@@ -17,6 +20,7 @@ from whystall.tools.ranks.slow_node_check.outcome import Floors, Outcome
 from whystall.tools.ranks.slow_node_check.rows import accused_row, hang_rows, link_rows, rank_rows, replica_rows
 from whystall.tools.ranks.slow_node_check.tables import Data, Verdict
 from whystall.tools.ranks.slow_node_check.verdict import decide
+from whystall.tools.ranks.traces.window import with_ranks
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list
@@ -28,12 +32,18 @@ _MARKS = {
 }
 # Clocks with a larger offset are reported: a good NTP keeps hosts within.
 _CLOCKS_NS = 1_000_000
+# Shorter times off the CPU count as work.
+_OFF_NS = 100_000
 
 
 class Params(RankParams):
-    """Parameters of slow_node_check."""
+    """Parameters of slow_node_check. `pid`, `job`, `duration`: as those of `JobParams`, with `live`."""
 
     traces: Directory = None
+    live: Annotated[bool, Field(description="observe the running job")] = False
+    pid: Annotated[int | None, Field(ge=1, le=4194304, description="live: a process of the job")] = None
+    job: Annotated[str | None, Field(min_length=1, max_length=200, description="live: its name or number")] = None
+    duration: Annotated[float, Field(ge=1, le=600, description="live: seconds to observe")] = 30.0
     stages: str = Field(default="", max_length=1000, description="pipeline stages: 0-3,4-7")
     warn_pct: float = Field(default=10.0, ge=1, le=100, description="accuse from this share of a step, %")
     critical_pct: float = Field(default=20.0, ge=1, le=100, description="critical from, %")
@@ -42,11 +52,21 @@ class Params(RankParams):
     def _in_order(self) -> Params:
         if self.critical_pct < self.warn_pct:
             raise ValueError("critical_pct is below warn_pct")
+        if self.live and self.traces is not None:
+            raise ValueError("give only one of live, traces")
+        if not self.live and (self.pid, self.job) != (None, None):
+            raise ValueError("pid and job need live")
         return self
+
+    def observed(self) -> JobParams | None:
+        """Return the job to observe, if `live`."""
+        return JobParams(pid=self.pid, job=self.job, duration=self.duration) if self.live else None
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Return the verdict on the job whose ranks `recording` holds."""
+    observed = recording
+    recording = with_ranks(recording)
     job = job_of(recording)
     analysis = analyse(job, params.stages)
     floors = Floors(params.warn_pct / 100, params.critical_pct / 100)
@@ -58,9 +78,8 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         out = Outcome(_verdict(len(hanging)), reasons, steps=out.steps, step_ns=out.step_ns)
     elif len(job.present) == 1:
         out.reasons, out.lost = ["one_rank"], None
-    spots = _blind(recording, analysis, out, stuck)
-    listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
-    mixed = "other_time" in listed
+    spots = _blind(recording, observed, analysis, out, stuck)
+    mixed = any(spot.code == "other_time" for spot in recording.manifest.collectors["ranks"].not_seen)
     if mixed:  # maybe of two runs: then the difference may be the run's
         out.accused = [replace(one, confidence="low") for one in out.accused]
     whole = recording.manifest.saw_everything("ranks") and not job.missing and not mixed
@@ -105,11 +124,14 @@ def _verdict(accused: int) -> Verdict:
     return "cannot_tell" if not accused else "rank" if accused == 1 else "several"
 
 
-def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome, stuck: Hangs) -> list[tuple[str, str]]:
-    """Return the blind spots that the recording does not already list."""
+def _blind(
+    recording: Recording, observed: Recording, analysis: JobAnalysis, out: Outcome, stuck: Hangs
+) -> list[tuple[str, str]]:
+    """Return the blind spots that the recording, as `observed`, does not already list."""
     job = analysis.job
-    listed = {spot.code for spot in recording.manifest.collectors["ranks"].not_seen}
-    spots = list(stuck.notes)
+    listed = {spot.code for one in observed.manifest.collectors.values() for spot in one.not_seen}
+    spots = [(spot.code, spot.detail) for spot in recording.manifest.collectors["ranks"].not_seen]
+    spots += stuck.notes
     if stuck.rows or stuck.reasons:  # neither steps nor matches are needed
         return [spot for spot in spots if spot[0] not in listed]
     if job.missing:
@@ -120,7 +142,9 @@ def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome, stuck: Han
     counts = analysis.counts
     if left := counts.get("rows", 0) - counts.get("matched", 0) - counts.get("single", 0):
         spots.append(("unmatched", str(left)))
-    if analysis.derived:
+    if analysis.derived and observed is not recording:
+        spots.append(("steps_estimated", ""))
+    elif analysis.derived:
         spots.append(("no_steps", "; ".join(sorted(_mark_of_step(job)))))
     if out.incomplete:
         spots.append(("ranks_unheard", rank_list(out.incomplete)))
@@ -136,17 +160,24 @@ def _blind(recording: Recording, analysis: JobAnalysis, out: Outcome, stuck: Han
     return [spot for spot in spots if spot[0] not in listed]
 
 
+def _needs(params: Params) -> list[Need]:
+    """Return the ranks, or live what they are made of: calls of libraries, ranks and groups, when threads ran."""
+    if not params.live:
+        return [Need("ranks")]
+    return [Need("collectives"), Need("objects", optional=True), Need("switches", SwitchOptions(min_ns=_OFF_NS))]
+
+
 TOOL = Tool(
     name="slow_node_check",
     title="Slow-node check",
     description=(
         "Which rank of a distributed job holds the others back, by the ranks' traces (PyTorch, Ascend, MindSpore, "
-        "nsys, NCCL, CSV): rank, several, intermittent (which steps, period), stage, moving, link, none or "
-        "cannot_tell; compute-, communication-, host-, loader-slow or hang; cost per step, evidence."
+        "nsys, NCCL, CSV), or live: which ranks, steps, pipeline stage or link, or none, or cannot_tell; why "
+        "(compute, communication, host, loader, hang); cost per step."
     ),
     params=Params,
     data=Data,
-    needs=lambda params: [Need("ranks")],
+    needs=_needs,
     judge=judge,
     kinds=frozenset(
         {

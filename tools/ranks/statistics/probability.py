@@ -82,6 +82,18 @@ def median(values: Iterable[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
+def median_bounds(values: Iterable[float], chance: float = 0.05) -> tuple[float, float]:
+    """Return the order statistics between which the median of the population lies, but for at most `chance`; of fewer
+    than six values, for 0.05, the least and the largest. (0, 0) of nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0, 0.0
+    out = 0
+    while out + 1 < len(ordered) / 2 and 2 * binomial_tail(len(ordered) - out - 1, len(ordered), 0.5) <= chance:
+        out += 1
+    return ordered[out], ordered[len(ordered) - 1 - out]
+
+
 def trimmed_mean(values: Iterable[float], share: float = 0.1) -> float:
     """Return the mean without the `share` of largest and of smallest values, at least one of each from five values on:
     one odd step (a checkpoint, a compilation) does not make a rank slow. 0 of nothing."""

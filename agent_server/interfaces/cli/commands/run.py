@@ -73,12 +73,14 @@ def _runner(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
 
 
 def _reader(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
-    """Return that of a tool that reads traces: it observes nothing, so it needs no engine."""
+    """Return that of a tool that reads traces, or is told by its parameters what to observe: it chooses no engine."""
 
     def run(
         given: dict[str, Any], source: FromOption = None, as_json: JsonOption = False, lang: LangOption = "en"
     ) -> None:
-        _say(signals.run(service.run_tool(tool.name, given, source=source, lang=lang)), as_json, lang)
+        with console.progress() as progress:
+            running = service.run_tool(tool.name, given, source=source, progress=progress, lang=lang)
+            _say(signals.run(running), as_json, lang)
 
     return run
 

@@ -1,0 +1,1 @@
+"""collective_live: which rank enters which operation last, and who has not returned from one."""
