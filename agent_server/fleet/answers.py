@@ -27,7 +27,6 @@ MISSING: tuple[Status, ...] = (
 )
 """Statuses of hosts of which nothing is known, in the order in which they are reported."""
 DETAIL_LIMIT = 300
-_DEPTH, _TEXT, _ITEMS = 24, 4096, 200_000
 
 
 @dataclass(frozen=True)
@@ -75,31 +74,6 @@ class Answer:
 def line(text: str) -> str:
     """Return foreign text as one inert line."""
     return clean(" ".join(text.split()), DETAIL_LIMIT)
-
-
-def inert(value: Any, secret: str = "") -> Any:
-    """Return JSON from a host with every text and key made inert, cut at 4096 characters, and without `secret`.
-
-    Raises `ValueError` if it is nested too deep, or has too many values.
-    """
-    left = [_ITEMS]
-
-    def text(value: str) -> str:
-        return clean(value.replace(secret, "***") if secret else value, _TEXT)
-
-    def walk(value: Any, depth: int) -> Any:
-        left[0] -= 1
-        if depth > _DEPTH or left[0] < 0:
-            raise ValueError("nested too deep, or too many values")
-        if isinstance(value, str):
-            return text(value)
-        if isinstance(value, list):
-            return [walk(each, depth + 1) for each in value]
-        if isinstance(value, dict):
-            return {text(str(key)): walk(each, depth + 1) for key, each in value.items()}
-        return value
-
-    return walk(value, 0)
 
 
 def stated_host(reply: Mapping[str, Any]) -> str:

@@ -22,11 +22,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.fleet import http
-from whystall.agent_server.fleet.answers import Answer, Located, Status, Target, inert, line, stated_host
+from whystall.agent_server.fleet.answers import Answer, Located, Status, Target, line, stated_host
 from whystall.agent_server.fleet.gate import Gate
 from whystall.agent_server.fleet.inventory import Host, same_host
 from whystall.agent_server.outbound.redact import redact
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.foreign_json import inert
 
 Progress = Callable[[float, float, str], None]
 _HEALTH = "/healthz"

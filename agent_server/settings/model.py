@@ -13,6 +13,7 @@ from whystall.agent_server.settings.sections.chat import ChannelSettings
 from whystall.agent_server.settings.sections.fleet import FleetSettings
 from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Person
+from whystall.agent_server.settings.sections.reports import ReportsSettings
 from whystall.agent_server.settings.sections.server import ServerSettings, TriageSettings
 from whystall.agent_server.settings.sections.tickets import TicketsSettings
 from whystall.agent_server.settings.sections.trackers import SinkSettings
@@ -62,6 +63,7 @@ class Settings(SettingsBase):
     sinks: Annotated[dict[Name, SinkSettings], Field(max_length=100)] = Field(default_factory=dict)
     chat: Annotated[dict[Name, ChannelSettings], Field(max_length=100)] = Field(default_factory=dict)
     fleet: FleetSettings = FleetSettings()
+    reports: ReportsSettings = ReportsSettings()
     llm: dict[str, Any] = Field(default_factory=dict, repr=False)
 
 

@@ -26,13 +26,14 @@ def weak(settings: Settings, secrets: Iterable[tuple[tuple[str, ...], Secret]]) 
     of: dict[str, str] = {}
     for place, secret in secrets:
         where, name = f"[{'.'.join(place[:-1])}] {place[-1]}", place[-1]
-        if name not in _CHOSEN | _ISSUED or (place[0], name) in _OUTWARD:
+        chosen = name in _CHOSEN or place[:-1] == ("reports", "tokens")
+        if not (chosen or name in _ISSUED) or (place[0], name) in _OUTWARD:
             continue
         try:
             value = secret.read(where)
         except ToolError:
             continue  # reported by `settings_check`
-        if name in _CHOSEN and len(value) < SHORTEST:
+        if chosen and len(value) < SHORTEST:
             yield f"{where}: it can be guessed; give at least {SHORTEST} characters: `openssl rand -base64 32`"
         if (other := of.setdefault(value, where)) != where:
             yield f"{where}: it is the same as {other}: it gives access to both; use different ones"

@@ -10,4 +10,6 @@ if TYPE_CHECKING:
 
 def configured(settings: Settings) -> bool:
     """Return whether `settings` enable alerts, chats, trackers or on-call."""
-    return bool(settings.alerts.token or settings.chat or settings.sinks or settings.oncall.schedules)
+    return bool(
+        settings.alerts.token or settings.reports.on or settings.chat or settings.sinks or settings.oncall.schedules
+    )

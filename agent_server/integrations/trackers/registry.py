@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from whystall.agent_server.integrations.trackers.centre import Centre
 from whystall.agent_server.integrations.trackers.github import GitHub
 from whystall.agent_server.integrations.trackers.gitlab import GitLab
 from whystall.agent_server.integrations.trackers.jira import Jira
@@ -14,7 +15,11 @@ from whystall.agent_server.integrations.trackers.webhook import Webhook
 from whystall.agent_server.settings.sections.trackers import SinkSettings, TrackerSettings
 
 TRACKERS: Mapping[str, Callable[[str, Any], Tracker]] = {"github": GitHub, "gitlab": GitLab, "jira": Jira}
-NOTIFIERS: Mapping[str, Callable[[str, Any], Notifier]] = {"pagerduty": PagerDuty, "webhook": Webhook}
+NOTIFIERS: Mapping[str, Callable[[str, Any], Notifier]] = {
+    "pagerduty": PagerDuty,
+    "webhook": Webhook,
+    "centre": Centre,
+}
 
 
 def open_tracker(name: str, settings: TrackerSettings) -> Tracker:

@@ -14,6 +14,7 @@ from whystall.agent_server.interfaces.web.chat import chat_routes
 from whystall.agent_server.interfaces.web.http_server import HttpServer, url
 from whystall.agent_server.interfaces.web.pictures import picture_routes
 from whystall.agent_server.interfaces.web.refusals import Refusals
+from whystall.agent_server.interfaces.web.reports import report_routes
 from whystall.tools.contract.extras import extra
 
 if TYPE_CHECKING:
@@ -75,9 +76,13 @@ def _places(service: Service | None) -> Iterator[tuple[str, str]]:
         return
     if service.intake is not None:
         yield "alerts", "/alerts/alertmanager"
+    if service.settings.reports.on:
+        yield "reports of hosts", "/reports/HOST"
     for name in service.settings.chat:
         yield f"chat {name}", f"/chat/{name}"
-    for name in service.settings.sinks:
+    for name, sink in service.settings.sinks.items():
+        if sink.kind == "centre":
+            continue
         yield f"news of {name}", f"/sinks/{name}"
     if service.settings.server.calendar_token is not None:
         for name in service.settings.oncall.schedules:
@@ -96,6 +101,8 @@ def routes_of(service: Service | None) -> Iterator[Route]:
     refusals = Refusals(kb)
     if service.intake is not None:
         yield from alert_routes(service.intake, settings.alerts, refusals)
+    if settings.reports.on:
+        yield from report_routes(kb, service.ticket_service, settings.reports, refusals)
     if service.vendors:
         yield from chat_routes(kb, service.vendors, refusals)
     if settings.sinks:

@@ -15,6 +15,7 @@ from whystall.agent_server.settings.section import Section
 Level = Literal["critical", "major", "minor", "info"]
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}")
 _PROJECT = re.compile(r"\d{1,15}|[\w.-]{1,255}(/[\w.-]{1,255}){1,20}")
+HOST_NAME = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,252})?$"
 _KEY = re.compile(r"[A-Z][A-Z0-9_]{1,99}")
 
 
@@ -186,5 +187,18 @@ class WebhookSink(Sink):
     authorization: Secret | None = None
 
 
-SinkSettings = Annotated[GitHubSink | GitLabSink | JiraSink | PagerDutySink | WebhookSink, Field(discriminator="kind")]
+class CentreSink(Sink):
+    """Another whystall server, which keeps the tickets of many hosts (its `[reports]`). `token`: of this host there.
+    `host`: the name under which this host reports; empty: its own.
+    """
+
+    kind: Literal["centre"]
+    url: Api
+    token: Secret
+    host: Annotated[str, Field(max_length=253, pattern=HOST_NAME)] = ""
+
+
+SinkSettings = Annotated[
+    GitHubSink | GitLabSink | JiraSink | PagerDutySink | WebhookSink | CentreSink, Field(discriminator="kind")
+]
 TrackerSettings = GitHubSink | GitLabSink | JiraSink

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from hung_hosts import FIRST_PID, GATHERS, hung_host
 
-from whystall.agent_server.fleet.answers import Answer, Located, inert
+from whystall.agent_server.fleet.answers import Answer, Located
 from whystall.agent_server.fleet.merge import FleetResult, merge
 from whystall.agent_server.fleet.text import fleet_text
 from whystall.agent_server.interfaces import serialize
+from whystall.tools.contract.foreign_json import inert
 from whystall.tools.host.hang.tool import TOOL as HANG
 from whystall.tools.host.hang.tool import Params
 from whystall.tools.ranks.slow_node_check.tool import Params as SlowParams

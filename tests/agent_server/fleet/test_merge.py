@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.fleet.answers import Answer, Located, Status, inert, stated_host
+from whystall.agent_server.fleet.answers import Answer, Located, Status, stated_host
 from whystall.agent_server.fleet.merge import merge
 from whystall.agent_server.fleet.text import TEXT_LIMIT, fleet_text
+from whystall.tools.contract.foreign_json import inert
 
 
 def finding(kind: str = "path.wait", severity: str = "major", **changed: Any) -> dict[str, Any]:
