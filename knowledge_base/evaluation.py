@@ -36,7 +36,7 @@ from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 Method = Literal["ours", "fts", "constant"]
-MOST = 250  # default limit of cards and tickets queried
+MOST = 400  # default limit of cards and tickets queried
 _DEPTH = 10  # ranks that count
 _WANTED = 20  # right cards listed for a miss
 
