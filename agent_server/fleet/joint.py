@@ -125,6 +125,7 @@ def _failures(answers: Sequence[Answer], ranks: Sequence[RankState]) -> Failures
     """Return the ranks that hosts report as failed or left, without those that live elsewhere. A host infers from what
     is missing which rank it was: of two hosts that report the same rank, only one that knows how it ended is right."""
     living = {one.rank for one in ranks}
+    job = range(_size(ranks))
     reported: dict[int, list[Failure]] = defaultdict(list)
     left: set[int] = set()
     for answer in answers:
@@ -133,8 +134,9 @@ def _failures(answers: Sequence[Answer], ranks: Sequence[RankState]) -> Failures
                 one = FailedRow.model_validate(row).failure(answer.host)
             except ValidationError:
                 continue
-            reported[one.rank].append(one)
-        left |= {rank for rank in (_table(answer, "just_left") or [])[:TOP] if isinstance(rank, int)}
+            if one.rank in job:
+                reported[one.rank].append(one)
+        left |= {rank for rank in (_table(answer, "just_left") or [])[:TOP] if isinstance(rank, int) and rank in job}
     found = []
     for rank, of in reported.items():
         of = of if len(of) == 1 else [one for one in of if one.sure]

@@ -99,6 +99,52 @@ def test_a_late_rank_is_named_though_others_are_unknown() -> None:
     assert [one.hosts for one in result.missing] == ["node0"]
 
 
+KILLED = 9
+
+
+def failing(*, killed: dict[str, int], others: Any = None) -> list[Answer]:
+    """Four hosts with two ranks each, of which those `killed` have ended; `others`: as of `hung_host`."""
+    return [
+        answer(hung_host(f"node{n}", (2 * n, 2 * n + 1), 8, ended=dict.fromkeys([rank], KILLED) if rank else others))
+        for n in range(4)
+        for rank in [killed.get(f"node{n}", 0)]
+    ]
+
+
+def failed(result: FleetResult) -> list[tuple[int, str, str, int | None]]:
+    return [(row.rank, row.host, row.how, row.code) for row in data(result).failed]
+
+
+def test_a_rank_that_was_killed_is_the_first_failure_of_all_hosts() -> None:
+    result = merged(*failing(killed={"node2": 5}))
+    assert (result.verdict, data(result).verdict) == ("abnormal", "first_failure")
+    assert failed(result) == [(5, "node2", "killed", KILLED)]
+    assert late(result) == []
+    assert [(row.hosts, row.ranks) for row in result.findings] == [("node2", [5])]
+    for lang in ("en", "zh"):
+        text = fleet_text(result, lang)
+        assert "node2" in text
+        assert "0-4, 6-7" in text
+
+
+def test_a_rank_that_lives_on_another_host_has_not_failed() -> None:
+    """node1 believes that its rank 3 has ended, which node3 reports alive: as a late rank, it explains the others."""
+    answers = failing(killed={"node1": 3})
+    answers[3] = answer(hung_host("node3", (3, 6, 7), 8, late=(3,)))
+    result = merged(*answers)
+    assert (data(result).verdict, failed(result)) == ("late", [])
+    assert [one[0] for one in late(result)] == [3]
+
+
+def test_a_host_that_reports_nonsense_of_failed_ranks_accuses_nobody() -> None:
+    answers = failing(killed={})
+    reply: Any = answers[1].reply
+    nonsense: list[Any] = [None, 7, {"rank": 6}, {"rank": -5, "how": "killed"}, {"rank": 10**12, "how": "x"}]
+    reply["data"] |= {"failed": nonsense, "just_left": ["a", None, 2**70, 3]}
+    result = merged(*answers)
+    assert (data(result).verdict, failed(result)) == ("all_inside", [])
+
+
 def test_what_hosts_report_alone_is_not_repeated() -> None:
     """On its own, node2 sees a rank that waits and one that is late; node3 made progress meanwhile."""
     answers = four_hosts()
