@@ -34,6 +34,7 @@ _MARKS = {
 _CLOCKS_NS = 1_000_000
 # Shorter times off the CPU count as work.
 _OFF_NS = 100_000
+_WINDOW_S = 30.0
 
 
 class Params(RankParams):
@@ -43,7 +44,7 @@ class Params(RankParams):
     live: Annotated[bool, Field(description="observe the running job")] = False
     pid: Annotated[int | None, Field(ge=1, le=4194304, description="live: a process of the job")] = None
     job: Annotated[str | None, Field(min_length=1, max_length=200, description="live: its name or number")] = None
-    duration: Annotated[float, Field(ge=1, le=600, description="live: seconds to observe")] = 30.0
+    duration: Annotated[float, Field(ge=1, le=600, description="live: seconds to observe")] = _WINDOW_S
     stages: str = Field(default="", max_length=1000, description="pipeline stages: 0-3,4-7")
     warn_pct: float = Field(default=10.0, ge=1, le=100, description="accuse from this share of a step, %")
     critical_pct: float = Field(default=20.0, ge=1, le=100, description="critical from, %")
@@ -54,8 +55,8 @@ class Params(RankParams):
             raise ValueError("critical_pct is below warn_pct")
         if self.live and self.traces is not None:
             raise ValueError("give only one of live, traces")
-        if not self.live and (self.pid, self.job) != (None, None):
-            raise ValueError("pid and job need live")
+        if not self.live and (self.pid, self.job, self.duration) != (None, None, _WINDOW_S):
+            raise ValueError("pid, job and duration need live")
         return self
 
     def observed(self) -> JobParams | None:
