@@ -26,6 +26,7 @@ from whystall.bpf.attached import AttachedObject
 from whystall.bpf.elf_symbols import functions_named
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Object, library
+from whystall.bpf.perf_events import uprobes_refused
 from whystall.bpf.regular_files import open_regular
 from whystall.bpf.ring import HEAD, BulkRing
 from whystall.bpf.symbols import executed_files
@@ -101,8 +102,8 @@ def place(path: str, offset: int) -> tuple[int, bool]:
 
 @dataclass(frozen=True)
 class FunctionConfig:
-    """What to record. `targets`: 1 to 1024 processes; `most_share`: of the time of a process, on average, that
-    probes may take: with more all are removed."""
+    """What to record. `targets`: 1 to 1024 processes, without `self_tgid`; `most_share`: of the time of a process, on
+    average, that probes may take: with more all are removed."""
 
     targets: frozenset[int]
     probes: Sequence[Probe]
@@ -132,10 +133,13 @@ class FunctionCalls:
 
 
 def unsupported() -> str | None:
-    """Return why the kernel cannot tell probes apart; None if it can. Raises ``BpfError`` ``no_btf``, ``no_libbpf``."""
+    """Return why probes are not possible, or could not be told apart; None if they are. Raises ``BpfError``
+    ``no_btf``, ``no_libbpf``."""
     with KernelTypes() as kernel:
         known = "BPF_FUNC_get_attach_cookie" in kernel.enum_names("bpf_func_id")
-    return None if known else "the kernel is older than 5.15"
+    if not known:
+        return "the kernel is older than 5.15"
+    return "uprobes are not permitted: this kernel requires CAP_SYS_ADMIN" if uprobes_refused() else None
 
 
 class FunctionSession(AttachedObject):
@@ -169,8 +173,7 @@ class FunctionSession(AttachedObject):
     def _load(self) -> Object:
         made = self._open("functions", self.config.targets)
         targets = sorted(self.config.targets)
-        own = 0 if self.config.self_tgid in targets else self.config.self_tgid
-        made.map(".rodata.config").set_initial(bytes(lay.Config(target=targets[0], self_tgid=own)))
+        made.map(".rodata.config").set_initial(bytes(lay.Config(target=targets[0], self_tgid=self.config.self_tgid)))
         made.map("ring").set_max_entries(self.config.ring_bytes)
         made.load()
         for tgid in targets[1:]:

@@ -1,4 +1,5 @@
-"""Open the kernel's sampling timers: one software event ``cpu-clock`` per CPU, without perf's ring buffer."""
+"""Open the kernel's sampling timers: one software event ``cpu-clock`` per CPU, without perf's ring buffer. Ask whether
+uprobes are permitted."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ _COUNT_CPU_CLOCK = 0
 _DISABLED = 1 << 0
 _FLAG_CLOEXEC = 1 << 3
 _ONLINE = Path("/sys/devices/system/cpu/online")
+_UPROBES = Path("/sys/bus/event_source/devices/uprobe/type")
 
 
 class _Attr(ct.Structure):
-    """``struct perf_event_attr``, PERF_ATTR_SIZE_VER0 (uapi/linux/perf_event.h)."""
+    """``struct perf_event_attr``, PERF_ATTR_SIZE_VER0 (uapi/linux/perf_event.h), and the offset of a probe."""
 
     _fields_ = [
         ("type", ct.c_uint32),
@@ -32,7 +34,12 @@ class _Attr(ct.Structure):
         ("wakeup_events", ct.c_uint32),
         ("bp_type", ct.c_uint32),
         ("bp_addr", ct.c_uint64),
+        ("bp_len", ct.c_uint64),
     ]
+
+
+_SIZE_WITH_OFFSET = ct.sizeof(_Attr)  # PERF_ATTR_SIZE_VER1
+_SIZE = _SIZE_WITH_OFFSET - ct.sizeof(ct.c_uint64)
 
 
 def online_cpus(source: Path = _ONLINE) -> list[int]:
@@ -55,20 +62,42 @@ def cpu_clock(cpu: int, period_ns: int) -> int | None:
     """
     attr = _Attr(
         type=_TYPE_SOFTWARE,
-        size=ct.sizeof(_Attr),
+        size=_SIZE,
         config=_COUNT_CPU_CLOCK,
         sample_period=period_ns,
         flags=_DISABLED,
     )
+    fd = _open(attr, cpu)
+    if fd >= 0:
+        return fd
+    if fd == -errno.ENODEV:
+        return None
+    raise _refused(-fd, cpu)
+
+
+def uprobes_refused() -> bool:
+    """Return whether the kernel refuses uprobes to this process.
+
+    CAP_PERFMON permits them, but Linux since 6.16 and its stable branches require CAP_SYS_ADMIN ("perf: Revert to
+    requiring CAP_SYS_ADMIN for uprobes", July 2025). The kernel decides that before it looks at the path, which here is
+    a null pointer.
+    """
+    try:
+        kind = int(_UPROBES.read_text())
+    except (OSError, ValueError):
+        return False
+    fd = _open(_Attr(type=kind, size=_SIZE_WITH_OFFSET), cpu=0)
+    if fd >= 0:
+        os.close(fd)
+    return fd in (-errno.EACCES, -errno.EPERM)
+
+
+def _open(attr: _Attr, cpu: int) -> int:
+    """Return the descriptor of an event of all processes on `cpu`, or a negated errno."""
     libc = ct.CDLL(None, use_errno=True)
     any_process, no_group = -1, -1
-    fd = libc.syscall(_number(), ct.byref(attr), any_process, cpu, no_group, _FLAG_CLOEXEC)
-    if fd >= 0:
-        return int(fd)
-    number = ct.get_errno()
-    if number == errno.ENODEV:
-        return None
-    raise _refused(number, cpu)
+    fd = int(libc.syscall(_number(), ct.byref(attr), any_process, cpu, no_group, _FLAG_CLOEXEC))
+    return fd if fd >= 0 else -ct.get_errno()
 
 
 @lru_cache(maxsize=1)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from typing import Any
+
+from annotated_types import Ge
 
 from whystall.agent_server.app import App
 from whystall.agent_server.doctor import examine
 from whystall.agent_server.inputs.stacks import observes
 from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.params import JobParams, Params
+
+
+def _shortest(params: type[Params]) -> float:
+    """The shortest window that a tool takes, s."""
+    limits = params.model_fields["duration"].metadata
+    return max((limit.ge for limit in limits if isinstance(limit, Ge)), default=0.1)  # type: ignore[type-var, return-value]
 
 
 async def _all(only: list[str]) -> dict[str, Any]:
@@ -20,7 +30,8 @@ async def _all(only: list[str]) -> dict[str, Any]:
         if not observes(tool) or (only and tool.name not in only):
             continue
         try:
-            result = await app.run_tool(tool.name, {"duration": 0.1})
+            of_job = {"pid": os.getpid()} if issubclass(tool.params, JobParams) else {}
+            result = await app.run_tool(tool.name, {"duration": _shortest(tool.params), **of_job})
         except ToolError as error:
             done[tool.name] = {"error": error.code.value, "message": error.message}
         else:

@@ -27,6 +27,7 @@ HIDDEN_BTF = "mount -t tmpfs none /sys/kernel/btf"
 FILTERED = Path(__file__).with_name("without_bpf.py")
 # One tool of each set of collectors: more would say the same again.
 SOME = ("biolatency", "fileslower", "cpu_profile", "ftrace_capture", "page_cache", "interrupts", "host_snapshot")
+SOME += ("collective_live",)
 FEW = ("fileslower", "cpu_profile", "ftrace_capture")
 
 

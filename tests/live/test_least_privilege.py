@@ -97,6 +97,8 @@ def blind(said: dict[str, Any]) -> set[str]:
 def test_with_the_five_every_tool_sees_what_root_sees(ask: Ask, file: Path) -> None:
     tools = [tool.name for tool in App().tools() if observes(tool)]
     said = ask(NEEDED, tools)
+    uprobes = said.pop("collective_live")  # Linux since 6.16 requires more for them
+    assert "error" not in uprobes or "CAP_SYS_ADMIN" in uprobes["message"]
     assert not {name: line for name, line in said.items() if "error" in line}
     used = {name: engines(line) for name, line in said.items()}
     assert not {
