@@ -17,7 +17,8 @@ SHELL := /bin/sh
 # Tests start hundreds of processes; without cached bytecode each would compile the program.
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert demo-cache test test-all test-kernels setup build lint types docs bench bench-faults clean
+.PHONY: demo demo-llm demo-alert demo-cache test test-all test-thorough test-old-kernel test-kernels
+.PHONY: setup build lint types docs bench bench-faults clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -40,7 +41,7 @@ demo-cache: build
 
 # A failed test is repeated alone, once, since live tests measure a machine that others may be using. Both runs are shown.
 slowest = --durations 25 --durations-min 1
-run_tests = $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
+run_tests = $(2) $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
 unit = --numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside
 beside = tests/live --numprocesses 3
@@ -58,13 +59,20 @@ test:
 # Every worker collects all files that it is given. Live tests have runs of their own.
 thorough = $(shell grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests)
 
-# The other live tests measure what a neighbour would distort. The guest is emulated on both processors, and slow: of the
-# privileges only the least are tried there; `make test-kernels` tries them all.
+# The other live tests measure what a neighbour would distort. Before them, all that no neighbour disturbs shares the
+# processors: the emulated guest leaves half of them idle.
 test-all: test .setup/torch
-	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough)
-	$(call twice,--kernel 5.10 --limit 900 --if-possible,-k capabilities)
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-old-kernel test-thorough types
 	$(call run_tests,$(beside) -m 'beside and thorough')
 	$(call run_tests,tests/live -m 'not beside')
+
+# They yield to the guest, whose time passes while it waits for a processor.
+test-thorough: build .setup/test-packages
+	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,nice -n 15)
+
+# The guest is emulated, and slow: of the privileges only the least are tried in it; `make test-kernels` tries them all.
+test-old-kernel: build .setup/test-packages
+	$(call twice,--kernel 5.10 --limit 900 --if-possible,-k capabilities)
 
 test-kernels: build .setup/test-packages
 	$(matrix) --all --host --results tests/kernels/results.json
@@ -77,11 +85,11 @@ build: setup .setup/bpf .setup/hybrid
 lint: setup
 	$(BIN)/ruff check
 
-# mypy does not follow the finder of an editable install: links give it the import root.
+# mypy does not follow the finder of an editable install: links give it the import root. It yields to the guest, too.
 types: setup
 	@mkdir -p $(VENV)/types/whystall
 	@for package in $(PACKAGES); do ln -sfn ../../../$$package $(VENV)/types/whystall/$$package; done
-	MYPYPATH=$(VENV)/types $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
+	MYPYPATH=$(VENV)/types nice -n 15 $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
 	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
 
 docs: setup

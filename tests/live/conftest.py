@@ -27,8 +27,12 @@ one: each would be the other's noise, or they make the same control groups.
 """
 THOROUGH = (
     "test_adding_collector",
+    "test_containers",
     "test_convert_disk_full",
+    "test_fleet_hang",
+    "test_fleet_slurm",
     "test_ftrace_in_process",
+    "test_hang",
     "test_hybrid_faults",
     "test_objects",
     "test_recording_disk_full",

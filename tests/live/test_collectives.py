@@ -42,7 +42,7 @@ class Rank:
 
     def __init__(self, rank: int, library: Path) -> None:
         late = LATE_MS if rank == 1 else 0.0
-        command = [sys.executable, HERE / "enqueuing.py", "--library", library, "--late", str(late)]
+        command = [sys.executable, HERE / "enqueuing.py", library, str(late)]
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.read()

@@ -21,7 +21,6 @@ from whystall.agent_server.job_lookup.models import Resolution, Wanted
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root"),
-    pytest.mark.thorough,
     pytest.mark.anyio,
 ]
 RECORDED, OF_HOST = 28, 2

@@ -25,7 +25,6 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons run as root here"),
     pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())}"),
-    pytest.mark.thorough,
 ]
 TRAIN = "import time\ntime.sleep(600)\n"
 

@@ -20,10 +20,7 @@ from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 RANKS = 4
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root"),
-    pytest.mark.thorough,
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="reading the memory of other processes needs root")
 
 
 @contextmanager

@@ -32,8 +32,8 @@ def main() -> None:
     work = Workload(parser)
     options = work.options
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{options.directory}/store", options.ranks)
-    dist.init_process_group("gloo", store=store, rank=options.rank, world_size=options.ranks)
+    store = f"file://{options.directory}/store"
+    dist.init_process_group("gloo", init_method=store, rank=options.rank, world_size=options.ranks)
     fifo = Path(options.directory, "samples.bin")
     os.mkfifo(fifo)
     work.start()
