@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import polars as pl
 
 from whystall.agent_server.fleet.answers import Answer
 from whystall.agent_server.fleet.comparable import Disputed, Joint, of_one_job, of_one_size, together, unused
 from whystall.agent_server.fleet.inventory import same_host
 from whystall.tools.collect.tables import COLLECTORS
-from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.params import JobParams, Params
 from whystall.tools.ranks.collective_live import tool as collectives
@@ -20,12 +22,12 @@ from whystall.tools.ranks.slow_node_check.tool import Params as SlowParams
 from whystall.tools.ranks.slow_node_check.tool import judge as judge_slow_node
 from whystall.tools.ranks.traces import hosts as windows
 from whystall.tools.ranks.traces.gather import disputed, regather
-from whystall.tools.ranks.traces.window import window_of
+from whystall.tools.ranks.traces.window import Window, window_of
 from whystall.tools.recording.packed import unpack
 from whystall.tools.recording.store import Recording
 
 _Arguments = Mapping[str, Any]
-_Read = Callable[[Recording], Recording]
+T = TypeVar("T")
 _RANKS, _WINDOWS = ("ranks",), ("collectives", "objects")
 
 
@@ -34,7 +36,7 @@ def judge_slow(arguments: _Arguments, answers: Sequence[Answer]) -> Joint:
     params = SlowParams.model_validate({k: v for k, v in arguments.items() if k in SlowParams.model_fields})
     if (observed := params.observed()) is not None:
         answers = together(of_one_job(answers), observed.duration, stored=False)
-    marked, recordings = _unpacked(answers, _RANKS, lambda recording: recording)
+    marked, recordings = _unpacked(answers, _RANKS, _possible)
     sizes = {host: one.table("ranks.ranks")["world_size"].max() for host, one in recordings.items()}
     marked = of_one_size(marked, {host: size for host, size in sizes.items() if isinstance(size, int)})
     recordings = {one.host: recordings[one.host] for one in marked if one.status == "answered"}
@@ -66,18 +68,22 @@ def judge_collectives(arguments: _Arguments, answers: Sequence[Answer]) -> Joint
     params = collectives.Params.model_validate({k: v for k, v in arguments.items() if k in fields})
     answers = together(of_one_job(answers), params.duration, stored=False)
     longest_ns = int((2 * params.duration + 60) * 1e9)
-    marked, recordings = _unpacked(answers, _WINDOWS, lambda recording: windows.checked(recording, longest_ns))
-    seen = {host: window_of(one) for host, one in recordings.items()}
-    sizes = {host: max([0, *(one.world_size for one in window.members)]) for host, window in seen.items()}
+
+    def read(recording: Recording) -> tuple[Recording, Window]:
+        part = windows.checked(recording, longest_ns)
+        return part, window_of(part)
+
+    marked, seen = _unpacked(answers, _WINDOWS, read)
+    sizes = {host: max([0, *(one.world_size for one in window.members)]) for host, (_, window) in seen.items()}
     marked = of_one_size(marked, sizes)
     used = [one for one in marked if one.status == "answered"]
     if not used:
         return Joint(collectives.Data(), None, marked)
-    recordings = {one.host: recordings[one.host] for one in used}
-    claims = windows.claims({host: seen[host] for host in recordings})
-    first_end = min(one.began + recordings[one.host].manifest.window_ns / 1e9 for one in used)
+    seen = {one.host: seen[one.host] for one in used}
+    claims = windows.claims({host: window for host, (_, window) in seen.items()})
+    first_end = min(one.began + seen[one.host][0].manifest.window_ns / 1e9 for one in used)
     apart_ns = int(max(0.0, max(one.ended for one in used) - first_end) * 1e9)
-    found = collectives.judge_hosts(windows.joined(recordings, claims.keys(), apart_ns), params)
+    found = collectives.judge_hosts(windows.joined(seen, claims.keys(), apart_ns), params)
     return Joint(
         found.data,
         {LATE: True, EVEN: False}.get(found.data.verdict),
@@ -97,26 +103,26 @@ def live(tool: str, arguments: _Arguments) -> JobParams | None:
 
 
 def _unpacked(
-    answers: Sequence[Answer], collectors: Sequence[str], read: _Read
-) -> tuple[list[Answer], dict[str, Recording]]:
-    """Return the answers, those that cannot be used marked, and the recording of each host in them. Several pods of a
-    job on one host give it several times: the first counts."""
+    answers: Sequence[Answer], collectors: Sequence[str], read: Callable[[Recording], T]
+) -> tuple[list[Answer], dict[str, T]]:
+    """Return the answers, those that cannot be used marked, and what was `read` of the recording of each host in them.
+    Several pods of a job on one host give it several times: the first counts."""
     schemas = {name: COLLECTORS[name] for name in collectors}
-    recordings: dict[str, Recording] = {}
+    found: dict[str, T] = {}
     marked = []
     for answer in answers:
-        if answer.status == "answered" and answer.host not in recordings:
+        if answer.status == "answered" and answer.host not in found:
             try:
-                recording = read(unpack(answer.content, schemas))
+                recording = unpack(answer.content, schemas)
                 stated = recording.manifest.host
                 if answer.identity and not same_host(stated, answer.host):
                     answer = unused(answer, "wrong_host", f"it calls itself {stated}")
                 else:
-                    recordings[answer.host] = recording
+                    found[answer.host] = read(recording)
             except ToolError as error:
                 answer = unused(answer, "invalid", f"its ranks cannot be read: {error.message}")
         marked.append(replace(answer, content=b""))
-    return marked, recordings
+    return marked, found
 
 
 def _of_hosts(findings: Iterable[Finding], recordings: Mapping[str, Recording]) -> list[tuple[list[str], Finding]]:
@@ -129,6 +135,16 @@ def _of_hosts(findings: Iterable[Finding], recordings: Mapping[str, Recording]) 
             placed = one.model_copy(update={"subject": one.subject.model_copy(update={"host": host})})
             found.append(([host] if host else list(recordings), placed))
     return found
+
+
+def _possible(recording: Recording) -> Recording:
+    """Return `recording`. Raises `ToolError` (bad_recording) if a rank is none of a job of its size."""
+    ranks = recording.table("ranks.ranks")
+    odd = ranks.filter((pl.col("world_size") > 1) & (pl.col("rank") >= pl.col("world_size")))
+    if odd.height:
+        rank, size = odd.select("rank", "world_size").row(0)
+        raise ToolError(ErrorCode.BAD_RECORDING, f"rank {rank} of {size}", "read again")
+    return recording
 
 
 def _in_part(recording: Recording) -> bool:

@@ -115,6 +115,15 @@ def test_a_host_that_claims_all_ranks_accuses_nobody(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
+def test_a_rank_that_no_job_of_its_size_has_spoils_nothing(tool: str) -> None:
+    odd = windows(Job(ranks=8), {"node9": (0, 1)})["node9"]
+    groups = odd.table("objects.process_groups").with_columns(pl.col("rank") + 8)
+    tables = odd.tables() | {"objects.process_groups": groups}
+    result = judged(tool, [*of(tool, LATE), *answers(tool, {"node9": Recording.in_memory(odd.manifest, tables)})])
+    assert (named(result), result.disputed) == ([3], [])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
 def test_hosts_of_another_job_or_time_are_not_compared(tool: str) -> None:
     given = of(tool, LATE)
     given += of(tool, Job(ranks=2), {"node8": (0, 1)})

@@ -10,19 +10,17 @@ is later by less than these are known counts as last of no call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from whystall.tools.ranks.collective_live.enqueued import enqueued
-from whystall.tools.ranks.job import Clocks, job_of
+from whystall.tools.ranks.job import Clocks
 from whystall.tools.ranks.matching.host_clocks import host_clocks
 from whystall.tools.ranks.matching.operations import match
 from whystall.tools.ranks.statistics import probability
 from whystall.tools.ranks.traces.hosts import Hosts
-from whystall.tools.ranks.traces.window import ENQUEUES, Window, with_ranks
-from whystall.tools.recording.store import Recording
+from whystall.tools.ranks.traces.window import ENQUEUES, Window, operations_of
 
 # A rank is late if it is last in most of so many calls of a kind, more often than chance makes any rank of any kind,
 # and all others could have continued for this share of the window earlier.
@@ -97,8 +95,7 @@ class Found:
 def lateness_of(hosts: Hosts, window: Window) -> Found:
     """Return who enters what last on `hosts`, whose ranks are `window`."""
     calls = window.calls.with_columns(at=pl.when(pl.col("queued_ns") > 0).then("queued_ns").otherwise("start_ns"))
-    here = {key: len(group.members) for key, group in window.groups.items()}
-    entered, clocks = _matched(hosts.recording, calls, here, {one.rank: one.host for one in window.members})
+    entered, clocks = _matched(window, calls)
     kinds = max(1, entered.select("library", "key", "op", "bytes").n_unique())
     least = _WORTH * hosts.recording.manifest.window_ns
     rows = _rows(calls, entered, kinds * max(1, len(window.members)), least)
@@ -128,19 +125,19 @@ def _verdict(calls: pl.DataFrame, entered: pl.DataFrame, late: bool, rows: list[
     return EVEN if max((row.compared for row in rows), default=0) >= _CALLS else FEW
 
 
-def _matched(
-    recording: Recording, calls: pl.DataFrame, here: Mapping[str, int], host: Mapping[int, int]
-) -> tuple[pl.DataFrame, Clocks]:
-    """Return calls that were found on all ranks of their group that are `here` (their number), with ``instance``, on
-    one clock, and the clocks. `host`: of ranks."""
+def _matched(window: Window, calls: pl.DataFrame) -> tuple[pl.DataFrame, Clocks]:
+    """Return calls that were found on all ranks of their group that are here, with ``instance``, on one clock, and the
+    clocks."""
+    here = {key: len(group.members) for key, group in window.groups.items()}
+    host = {one.rank: one.host for one in window.members}
     wanted = ["instance", "rank", "at", "library", "key", "op", "bytes"]
-    found = match(job_of(with_ranks(recording))).frame
+    found = match(operations_of(window)).frame
     clocks = host_clocks(found, host)
     found = found.rename({"group": "key"})
     # members that were inferred follow the name
     stated = {key: key if key in here else key.rpartition("|")[0] for key in found["key"].unique().to_list()}
     found = found.with_columns(pl.col("key").replace_strict(stated, return_dtype=pl.String))
-    expected = pl.col("key").replace_strict(dict(here), default=pl.col("size"), return_dtype=pl.Int32)
+    expected = pl.col("key").replace_strict(here, default=pl.col("size"), return_dtype=pl.Int32)
     found = found.filter(pl.col("present") == expected)
     library = calls.select("rank", "key", "library").unique(["rank", "key"], keep="any")
     blocking = found.with_columns(at=pl.when(pl.col("launch_ns") > 0).then("launch_ns").otherwise("start_ns")).join(
@@ -161,7 +158,7 @@ def _matched(
         parts.append(rows.select(wanted))
     known = {rank: float(residual) for rank, residual in clocks.residual_ns.items()}
     entered = pl.concat(parts).with_columns(
-        host=pl.col("rank").replace_strict(dict(host), return_dtype=pl.Int32),
+        host=pl.col("rank").replace_strict(host, return_dtype=pl.Int32),
         doubt=pl.col("rank").replace_strict(known, return_dtype=pl.Float64),
     )
     return _last(entered), clocks

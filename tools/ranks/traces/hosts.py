@@ -15,7 +15,7 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
-from whystall.tools.ranks.traces.window import PIDS, Window, window_of, with_ranks
+from whystall.tools.ranks.traces.window import PIDS, Window, with_ranks
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
@@ -90,7 +90,7 @@ def checked(recording: Recording, longest_ns: int) -> Recording:
     """Return what a host sent (`calls_of`), without rows of impossible processes, ranks or groups.
 
     Raises `ToolError` (bad_recording, missing_collector): a window longer than `longest_ns`, too many calls, a missing
-    table; and as `window_of`.
+    table.
     """
     if recording.manifest.window_ns > longest_ns:
         raise _bad("its window is longer than was asked for")
@@ -99,23 +99,20 @@ def checked(recording: Recording, longest_ns: int) -> Recording:
         raise _bad(f"it has more than {_MOST_CALLS} calls")
     pid, rank = pl.col("pid").is_between(1, PIDS - 1), pl.col("rank").is_between(-1, RANK_LIMIT - 1)
     queued = pl.col("queued_ns").is_between(0, recording.manifest.window_ns)
+    world, size = pl.col("world_size"), pl.col("size")
+    of_world = world.is_between(-1, RANK_LIMIT) & ((world < 0) | (pl.col("rank") < world))
     peer = pl.col("peer").is_between(-1, RANK_LIMIT - 1)
     wanted = {
         "collectives.calls": pid & queued & peer & pl.col("op").is_in(sorted(OPS)),
-        "collectives.processes": pid
-        & rank
-        & pl.col("world_size").is_between(-1, RANK_LIMIT)
-        & (pl.col("cost_ns") >= 0),
-        "objects.process_groups": pid & rank & pl.col("size").is_between(1, RANK_LIMIT),
+        "collectives.processes": pid & rank & of_world & (pl.col("cost_ns") >= 0),
+        "objects.process_groups": pid & rank & size.is_between(1, RANK_LIMIT) & (pl.col("rank") < size),
         "objects.threads": pid,
         "objects.stacks": pl.col("stack").is_between(0, _STACKS - 1),
     }
     tables = {name: frame.filter(wanted[name]) for name, frame in tables.items()}
     if tables["collectives.processes"]["pid"].is_duplicated().any():
         raise _bad("it has a process twice")
-    found = _part(recording, tables)
-    window_of(found)
-    return found
+    return _part(recording, tables)
 
 
 def claims(windows: Mapping[str, Window]) -> dict[int, list[str]]:
@@ -127,12 +124,13 @@ def claims(windows: Mapping[str, Window]) -> dict[int, list[str]]:
     return {rank: sorted(of) for rank, of in sorted(hosts.items()) if len(of) > 1}
 
 
-def joined(recordings: Mapping[str, Recording], without: Collection[int] = (), apart_ns: int = 0) -> Hosts:
-    """Return the windows of hosts (`checked`, by name) as one, `without` some ranks."""
+def joined(found: Mapping[str, tuple[Recording, Window]], without: Collection[int] = (), apart_ns: int = 0) -> Hosts:
+    """Return the windows of hosts (`checked`, by name, with their ranks) as one, `without` some ranks."""
+    recordings = {host: recording for host, (recording, _) in found.items()}
     window_ns = max(one.manifest.window_ns for one in recordings.values())
     parts: dict[str, list[pl.DataFrame]] = defaultdict(list)
-    for number, recording in enumerate(recordings.values()):
-        left_out = [one.pid for one in window_of(recording).members if one.rank in without]
+    for number, (recording, window) in enumerate(found.values()):
+        left_out = [one.pid for one in window.members if one.rank in without]
         later_ns = window_ns - recording.manifest.window_ns
         for name, frame in recording.tables().items():
             parts[name].append(_moved(frame, number, later_ns, left_out))

@@ -15,13 +15,14 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
+from whystall.tools.ranks.job import Job
 from whystall.tools.ranks.matching.host_clocks import host_clocks
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, SYNCHRONISING, group_key
 from whystall.tools.timeline.profile import ACTIVITIES, STEPS, Profile, Run
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 from whystall.tools.timeline.rank_data.summary import summarise
-from whystall.tools.timeline.rank_data.tables import OPERATORS, TABLES
+from whystall.tools.timeline.rank_data.tables import OPERATORS, RANK_COLLECTIVES, RANKS, TABLES
 
 SOURCE = "live"
 """Value of ``ranks.source`` of ranks that were observed."""
@@ -31,6 +32,7 @@ PIDS = 1 << 22
 """Numbers of processes per host: PID_MAX_LIMIT (include/linux/threads.h)."""
 _DEFAULT = "0"  # torch's name of the group of all ranks
 _FIT = 0.95
+_LISTED = 64  # members: of a larger group the name and the size suffice, and a list per call would fill the memory
 _ONE_NS = 1  # instant 0 stands for an unknown one
 
 
@@ -208,7 +210,7 @@ def _groups(
     for kind, found in places:
         backend, title, size = kind
         ranks = tuple(sorted(found))
-        key = group_key(f"{backend} {title}".strip(), ranks if len(ranks) == size else ())
+        key = group_key(f"{backend} {title}".strip(), ranks if len(ranks) == size <= _LISTED else ())
         groups[key] = Group(key, title or backend, texts.get(kind, ""), ranks, size)
         keys |= dict.fromkeys(found.values(), key)
     return groups, keys
@@ -231,12 +233,35 @@ def _profile(one: Member, found: Window, calls: pl.DataFrame, recording: Recordi
     )
 
 
+def operations_of(found: Window) -> Job:
+    """Return the operations of all ranks, to match them; without steps and what ranks did between operations."""
+    rows = found.calls.filter(~pl.col("open") & ~pl.col("library").is_in(ENQUEUES))
+    unknown = [
+        pl.lit(-1, pl.Int64).alias(name) for name in RANK_COLLECTIVES.names() if name not in ("rank", *COLLECTIVES)
+    ]
+    operations = _collectives(rows, "rank").with_columns(unknown).select(RANK_COLLECTIVES.names())
+    groups = [
+        _group_table(one.rank, found.groups.values()).with_columns(rank=pl.lit(one.rank, pl.Int32))
+        for one in found.members
+    ]
+    heads = [
+        {"rank": one.rank, "source": SOURCE, "path": f"pid {one.pid}", "host": "", "clock": "mono"}
+        for one in found.members
+    ]
+    ranks = pl.DataFrame(heads, {name: RANKS[name] for name in ("rank", "source", "path", "host", "clock")})
+    tables = {name: schema.to_frame() for name, schema in TABLES.items()}
+    tables |= {"collectives": operations, "ranks": ranks}
+    tables["groups"] = pl.concat([tables["groups"], *(one.select(tables["groups"].columns) for one in groups)])
+    present = tuple(one.rank for one in found.members)
+    return Job(tables, present, found.missing, max((one.world_size for one in found.members), default=0))
+
+
 def _backend(rows: pl.DataFrame) -> str:
     return ", ".join(sorted(rows["library"].unique().to_list()))
 
 
-def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return finished calls as operations of a rank."""
+def _collectives(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """Return finished calls as operations of a rank, with columns that they have `more`."""
     unknown = {"dtype": "", "step": -1, "device": -1, "state": "completed", "vendor_wait_ns": -1}
     made = rows.with_columns(
         pl.col("start_ns", "end_ns") + _ONE_NS,
@@ -245,12 +270,19 @@ def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
         lane=pl.col("tid"),
         **{name: pl.lit(value) for name, value in unknown.items()},
     )
-    return made.select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items()).sort("start_ns")
+    columns = [pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items()]
+    return made.select(*more, *columns).sort("start_ns")
 
 
 def _group_table(rank: int, groups: Iterable[Group]) -> pl.DataFrame:
     rows = [
-        (one.key, one.name, one.description, list(one.members) if len(one.members) == one.size else [], one.size)
+        (
+            one.key,
+            one.name,
+            one.description,
+            list(one.members) if len(one.members) == one.size <= _LISTED else [],
+            one.size,
+        )
         for one in groups
         if rank in one.members
     ]
