@@ -240,6 +240,20 @@ class App:
         """Read the traces of a job's ranks in the directory `traces`: what `gather` writes."""
         return await in_thread(lambda: gathered(Runs(traces)))
 
+    async def window(self, name: str, pid: int, seconds: float) -> Recording:
+        """Observe the job of the process `pid` for the tool `name`, and return what the centre of a fleet needs to
+        judge it together with other hosts. Raises `ToolError` (not_found) for a tool that is not judged so."""
+        from whystall.tools.ranks.traces.hosts import calls_of, ranks_of
+
+        parts = {"collective_live": calls_of, "slow_node_check": ranks_of}
+        if name not in parts:
+            raise ToolError(ErrorCode.NOT_FOUND, f"hosts are not observed together for {name!r}", "call the tool")
+        tool, given = self.tool(name), {"pid": pid, "duration": seconds}
+        params = parse_params(tool.params, given | ({"live": True} if "live" in tool.params.model_fields else {}))
+        with raised_when_starved():
+            recording = await self._observed(tool, params, "auto", None, None)
+            return await in_thread(lambda: parts[name](recording))
+
     async def diagnose(
         self,
         params: DiagnoseParams,

@@ -22,6 +22,7 @@ from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.sections.fleet import FleetSettings
 from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.result import ToolResult
+from whystall.tools.ranks.traces.hosts import calls_of, ranks_of
 from whystall.tools.recording.store import Recording
 
 TOKEN = "a-token-of-the-fleet-0123456789"
@@ -50,6 +51,11 @@ class RecordedHost(App):
         self.called.append(arguments)
         tool = self.tool(name)
         return judged(tool, self.recording, parse_params(tool.params, arguments), "en")
+
+    async def window(self, name: str, pid: int, seconds: float) -> Recording:
+        """The part of the recording that the centre needs."""
+        self.called.append({"tool": name, "pid": pid, "duration": seconds})
+        return {"collective_live": calls_of, "slow_node_check": ranks_of}[name](self.recording)
 
 
 class HostWithTraces(App):

@@ -52,7 +52,8 @@ class Located:
 @dataclass(frozen=True)
 class Answer:
     """The answer of one host. `detail`: one inert line; `reply`: the structured result, all texts inert; `content`: of
-    a resource. `began`, `ended`: of the call of the tool alone, on the monotonic clock of this process.
+    a resource; `identity`: it must state this host. `began`, `ended`: of the call of the tool alone, on the monotonic
+    clock of this process.
     """
 
     host: str
@@ -65,6 +66,7 @@ class Answer:
     ended: float = 0.0
     seconds: float = 0.0
     bytes: int = 0
+    identity: bool = False
 
     def of_known_job(self) -> Answer:
         """Return it for a job that was looked for by its id: which one a host found is not in question."""

@@ -12,10 +12,12 @@ from pydantic import Field, field_validator
 
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.fleet.answers import Answer, Target
-from whystall.agent_server.fleet.fan_out import Limits, Progress, fan_out, healthy, locating
+from whystall.agent_server.fleet.fan_out import Limits, Progress, Resource, fan_out, healthy, locating
 from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import Inventory
-from whystall.agent_server.fleet.joint import JOINT, TOP
+from whystall.agent_server.fleet.joint import JOINT
+from whystall.agent_server.fleet.joint_hang import TOP
+from whystall.agent_server.fleet.joint_ranks import live
 from whystall.agent_server.fleet.kubernetes import Pod, pods_of
 from whystall.agent_server.fleet.merge import FleetResult, merge
 from whystall.agent_server.fleet.slurm import hosts_of
@@ -71,19 +73,24 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     model = _model(params.tool)
     observes_s = _checked(model, params.arguments)
     takes_pid = "pid" in model.model_fields and not params.arguments.keys() & set(_TARGETS)
-    if params.tool == "hang" and params.job is None and "recording" not in params.arguments:
+    together = observes_s > 0 and (params.tool == "hang" or live(params.tool, params.arguments) is not None)
+    if together and params.job is None:
         # without a job, each host would observe the one that runs there
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "hang on many hosts needs a job", "name it: slurm:, k8s:, or words")
+        message = f"{params.tool} on many hosts needs a job"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name it: slurm:, k8s:, or words")
+    if together and params.tool != "hang" and not takes_pid:
+        message = f"{params.tool} on many hosts observes the process of the job that each host finds"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out the argument that names a target")
     if params.job is not None and not takes_pid and not params.job.startswith(_BY_ID):
         message = f"job: {params.tool} with these arguments observes no process that could be found by words"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out job, or the argument that names a target")
+    resource = _resource(params.tool, params.arguments)
     targets, skipped = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
     within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
     bounds = limits(settings, within)
-    if params.tool == "hang" and "recording" not in params.arguments:
+    if together:
         bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
-    resource = _resource(params.tool, params.arguments)
     answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
     if params.job is not None and params.job.startswith(_BY_ID):
         answers = [one.of_known_job() for one in answers]
@@ -113,14 +120,22 @@ def limits(settings: FleetSettings, observes_s: float) -> Limits:
     )
 
 
-def _resource(tool: str, arguments: dict[str, Any]) -> str | None:
+def _resource(tool: str, arguments: dict[str, Any]) -> Resource | None:
     """Return what to read from each host instead of calling `tool`: the ranks that are to be judged together."""
+    if (job := live(tool, arguments)) is not None:
+        return lambda found: f"whystall://windows/{tool},{found.pid if found else 0},{job.duration:g}"
+    if tool == "collective_live":
+        message = "collective_live on many hosts observes a running job"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "judge recordings one by one")
     if tool != "slow_node_check":
         return None
     if "traces" not in arguments:
-        message = "slow_node_check on many hosts needs traces: the directory with the traces of the ranks there"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give their absolute path")
-    return f"whystall://ranks/{quote(arguments['traces'], safe='')}"
+        message = (
+            "slow_node_check on many hosts needs live, or traces: the directory with the traces of the ranks there"
+        )
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give one of them")
+    uri = f"whystall://ranks/{quote(arguments['traces'], safe='')}"
+    return lambda _: uri
 
 
 def _model(tool: str) -> type[Params]:

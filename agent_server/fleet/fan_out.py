@@ -30,6 +30,7 @@ from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.foreign_json import inert
 
 Progress = Callable[[float, float, str], None]
+Resource = Callable[[Located | None], str]
 _HEALTH = "/healthz"
 _MEANINGS = {
     401: "the token is not accepted",
@@ -69,10 +70,10 @@ async def fan_out(
     arguments: Mapping[str, Any],
     limits: Limits,
     progress: Progress | None = None,
-    resource: str | None = None,
+    resource: Resource | None = None,
 ) -> list[Answer]:
     """Return the answer of each of `targets` to ``tool(arguments)``, in their order, within ``limits.deadline``; with
-    `resource` the content of that URI instead.
+    `resource` the content of a URI instead, which it makes of the process found there.
     """
     demanded = not _STORED & arguments.keys()
 
@@ -85,12 +86,13 @@ async def fan_out(
             if resource is None:
                 reply = inert(await _result(client, tool, given), token)
             else:
-                content = await _content(client, resource)
+                content = await _content(client, resource(located))
             ended = time.monotonic()
         stated = stated_host(reply)
         if demanded and target.host.identity and stated and not same_host(stated, target.host.name):
             raise _Ended("wrong_host", f"it calls itself {stated}")
-        return Answer(target.host.name, "answered", "", reply, content, located, began, ended)
+        answer = Answer(target.host.name, "answered", "", reply, content, located, began, ended)
+        return replace(answer, identity=demanded and target.host.identity)
 
     return await _everywhere(targets, call, limits, progress)
 

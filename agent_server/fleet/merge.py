@@ -15,8 +15,9 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationError
 
 from whystall.agent_server.fleet.answers import MISSING, Answer, Located
+from whystall.agent_server.fleet.comparable import Disputed, Joint
 from whystall.agent_server.fleet.hostlist import fold
-from whystall.agent_server.fleet.joint import Disputed, Joint, judged
+from whystall.agent_server.fleet.joint import judged
 from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import SCHEMA_VERSION, Model, Status

@@ -10,7 +10,7 @@ from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, words
 
 if TYPE_CHECKING:
-    from whystall.tools.ranks.collective_live.tool import Data, KindRow, OpenRow
+    from whystall.tools.ranks.collective_live.tool import BeforeRow, Data, KindRow, LateRow, OpenRow
 
 _TEXT = FORMATS["txt"]
 _LONG = 120
@@ -27,16 +27,26 @@ def collective_lines(data: Data, lang: Lang) -> list[Safe]:
         known = {"calls": Safe(quantity(data.calls, "count")), "matched": Safe(quantity(data.matched, "count"))}
         known["cost"] = Safe(quantity(data.cost_pct, "pct"))
         lines.append(Safe("  " + fill(_TEXT.running, found["calls"], ranks=Safe(data.ranks), **known)))
+    if data.absent:
+        lines.append(Safe("  " + fill(_TEXT.running, found["absent"], ranks=Safe(data.absent))))
+    if data.clock_ms is not None:
+        lines.append(Safe("  " + fill(_TEXT.running, found["clocks"], residual=Safe(quantity(data.clock_ms, "ms")))))
+    if data.no_clock:
+        lines.append(Safe("  " + fill(_TEXT.running, found["no_clock"], ranks=Safe(data.no_clock))))
     for row in data.late[:_LATE]:
         times = {"late": row.late_ms, "low": row.low_ms, "high": row.high_ms, "lost": row.lost_ms}
         blanks = {name: Safe(quantity(value, "ms")) for name, value in times.items()}
-        blanks |= {name: Safe(getattr(row, name)) for name in ("rank", "pid", "last", "compared")}
+        blanks |= {name: Safe(getattr(row, name)) for name in ("last", "compared")} | _who(row)
         lines.append(Safe("- " + fill(_TEXT.running, found["late"], what=_what(row, lang), **blanks)))
     lines += [_open(row, lang) for row in data.open if row.open_s >= _LONG_OPEN_S][:_OPEN]
     for one in data.before[:_BEFORE]:
-        known = {"rank": Safe(one.rank), "pid": Safe(one.pid), "function": _name(one.function)}
-        lines.append(Safe("- " + fill(_TEXT.running, found["before"], **known)))
+        lines.append(Safe("- " + fill(_TEXT.running, found["before"], function=_name(one.function), **_who(one))))
     return lines
+
+
+def _who(row: LateRow | BeforeRow) -> dict[str, Safe]:
+    place = Safe(f"{_name(row.host)}, pid {row.pid}" if row.host else f"pid {row.pid}")
+    return {"rank": Safe(row.rank), "place": place}
 
 
 def _open(row: OpenRow, lang: Lang) -> Safe:

@@ -1,9 +1,10 @@
-"""Texts by URI: artifacts, incidents, tickets, result schemas; as resources, and for clients without resources. The
-ranks of a job, for the centre of a fleet, are a resource only."""
+"""Texts by URI: artifacts, incidents, tickets, result schemas; as resources, and for clients without resources. What
+the centre of a fleet needs of the ranks of a job is a resource only."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -24,10 +25,12 @@ from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.packed import pack
+from whystall.tools.recording.store import Recording
 
 SCHEME = "whystall://"
 DOCTOR = f"{SCHEME}doctor/host"
 RANKS = f"{SCHEME}ranks/"
+WINDOWS = f"{SCHEME}windows/"
 TEMPLATES = {
     "artifacts": ("Artifact", "A table, folded stacks or another file that a result points to"),
     "incidents": ("Incident", "A past incident: symptom, root cause, fix, source (JSON)"),
@@ -41,10 +44,16 @@ TEMPLATES = {
         "Ranks",
         "The ranks of a job below a directory of traces, as `whystall gather` makes them; the id is its absolute path",
     ),
+    "windows": (
+        "Window",
+        "What a tool that compares ranks observes of a running job, to judge it with other hosts; the id is "
+        "TOOL,PID,SECONDS",
+    ),
     "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
 }
 _MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".md": "text/markdown"}
 _MEDIA |= {".html": "text/html", ".svg": "image/svg+xml"}
+_WINDOW = re.compile(r"([a-z_]{1,40}),([0-9]{1,7}),([0-9]{1,3}(?:\.[0-9]{1,6})?)")
 
 
 @dataclass(frozen=True)
@@ -94,18 +103,23 @@ def read(app: App, uri: str, lang: Lang) -> Stored:
 
 
 async def fetch(app: App, uri: str, lang: Lang) -> Stored:
-    """Return what `uri` names, as `read` does; this host is examined, and traces are read, in a thread."""
+    """Return what `uri` names, as `read` does; this host is examined, traces are read, and a job is observed."""
     if uri == DOCTOR:
         return Stored("text/plain", await in_thread(lambda: report(examine(lang), lang)))
     if uri.startswith(RANKS):
         return await _ranks(app, unquote(uri.removeprefix(RANKS)))
+    if uri.startswith(WINDOWS) and (named := _WINDOW.fullmatch(unquote(uri.removeprefix(WINDOWS)))):
+        return await _packed(await app.window(named[1], int(named[2]), float(named[3])))
     return read(app, uri, lang)
 
 
 async def _ranks(app: App, place: str) -> Stored:
     if not Path(place).is_absolute():
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{place!r} is no absolute path", "name the directory of the traces")
-    recording = await app.ranks(place)
+    return await _packed(await app.ranks(place))
+
+
+async def _packed(recording: Recording) -> Stored:
     return Stored("application/zip", "", await in_thread(lambda: pack(recording)))
 
 

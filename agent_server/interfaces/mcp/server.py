@@ -116,10 +116,11 @@ class McpServer:
             ]
         )
 
-    async def _read_resource(self, _ctx: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def _read_resource(self, ctx: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            stored = await mcp_resources.fetch(self.app, uri, self.lang)
+            # as a call: one that observes ends when the server stops
+            stored = await self.calls.run(lambda _: mcp_resources.fetch(self.app, uri, self.lang), ctx.session)
         except ToolError as error:
             code = types.INVALID_PARAMS if error.code is ErrorCode.NOT_FOUND else types.INTERNAL_ERROR
             raise MCPError(code=code, message=str(error), data={"uri": uri}) from None

@@ -1,4 +1,4 @@
-"""hang and slow_node_check over real MCP servers on loopback, each of which knows only its own ranks."""
+"""Tools that judge hosts as one job, over real MCP servers on loopback, each of which knows only its own ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collective_hosts import windows
+from collective_windows import Job as Loop
 from fleet_servers import TOKEN, HostWithTraces, RecordedHost, application, serving, settings
 from hung_hosts import FIRST_PID, hung_host
 
@@ -58,6 +60,22 @@ async def test_the_hosts_of_a_hung_job_are_judged_as_one() -> None:
     assert "ranks that wait for it: 0-2, 4-5" in fleet_text(result, "en")
 
 
+@pytest.mark.usefixtures("found")
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("collective_live", {"duration": 30}), ("slow_node_check", {"duration": 30, "live": True})]
+)
+async def test_hosts_of_a_slow_job_are_observed_together(tool: str, arguments: dict[str, Any]) -> None:
+    observed = windows(Loop(ranks=6, late_ms={3: 30}), {f"node{n}": (2 * n, 2 * n + 1) for n in range(3)})
+    hosts = {name: RecordedHost(recording) for name, recording in observed.items()}
+    with serving({name: application(host) for name, host in hosts.items()}) as urls:
+        result = await ask(FleetParams(tool=tool, arguments=arguments, job="llama"), settings(urls))
+    wanted = {"tool": tool, "pid": FIRST_PID, "duration": 30.0}
+    assert [host.called for host in hosts.values()] == [[wanted]] * 3
+    assert (result.verdict, result.missing) == ("abnormal", [])
+    assert result.suspect is not None
+    assert (result.suspect.rank, result.suspect.host) == (3, "node1")
+
+
 async def test_traces_that_lie_on_many_hosts_are_judged_as_one_job(tmp_path: Path) -> None:
     hosts = {}
     for rank in range(4):
@@ -82,7 +100,11 @@ async def test_traces_that_lie_on_many_hosts_are_judged_as_one_job(tmp_path: Pat
     ("given", "holding"),
     [
         ({"tool": "hang"}, "needs a job"),
-        ({"tool": "slow_node_check"}, "needs traces"),
+        ({"tool": "slow_node_check"}, "needs live, or traces"),
+        ({"tool": "slow_node_check", "arguments": {"live": True}}, "needs a job"),
+        ({"tool": "collective_live"}, "needs a job"),
+        ({"tool": "collective_live", "arguments": {"pid": 7}, "job": "slurm:1"}, "that each host finds"),
+        ({"tool": "collective_live", "arguments": {"recording": "/r"}, "job": "slurm:1"}, "observes a running job"),
         ({"tool": "hang", "arguments": {"duration": 0}, "job": "x"}, "duration"),
     ],
 )

@@ -13,13 +13,16 @@ from urllib.parse import quote
 
 import anyio
 import pytest
+from collective_windows import Job
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.server import McpServer
 from whystall.tools.collect.tables import COLLECTORS
+from whystall.tools.ranks.traces.hosts import calls_of
 from whystall.tools.recording.packed import unpack
+from whystall.tools.recording.store import Recording
 
 pytestmark = pytest.mark.anyio
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -286,7 +289,7 @@ async def test_artifacts_are_read_as_resources_and_by_the_tool(mode: str, record
     (state / "artifacts" / name).write_text("a;b 1\na;c 2\n")
     async with connected(mode) as client:
         templates = {t.uri_template for t in (await client.list_resource_templates()).resource_templates}
-        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "ranks", "schemas")
+        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "ranks", "windows", "schemas")
         assert templates == {f"whystall://{kind}/{{id}}" for kind in kinds}
         resource = await client.read_resource(f"whystall://artifacts/{name}")
         assert resource.contents[0].text == "a;b 1\na;c 2\n"
@@ -320,6 +323,29 @@ async def test_the_ranks_of_a_job_are_a_resource() -> None:
                 await client.read_resource(wrong)
         page = await client.call_tool("artifact_read", {"uri": uri})
         assert page.is_error
+
+
+async def test_a_job_is_observed_for_the_centre_by_a_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def window(_app: App, *given: Any) -> Recording:
+        asked.append(given)
+        return calls_of(Job().recording())
+
+    async with connected(ERAS[0]) as client:
+        for wrong in (
+            "hang,7,2",
+            "collective_live,0,2",
+            "collective_live,7,9999",
+            "collective_live,7",
+            "slow_node_check,7,0",
+        ):
+            with pytest.raises(MCPError):
+                await client.read_resource(f"whystall://windows/{wrong}")
+        monkeypatch.setattr(App, "window", window)
+        (content,) = (await client.read_resource("whystall://windows/collective_live,7,2.5")).contents
+    assert asked == [("collective_live", 7, 2.5)]
+    assert unpack(base64.b64decode(content.blob), COLLECTORS).table("collectives.calls").height  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mode", ERAS)

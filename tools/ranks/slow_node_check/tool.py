@@ -20,7 +20,7 @@ from whystall.tools.ranks.slow_node_check.outcome import Floors, Outcome
 from whystall.tools.ranks.slow_node_check.rows import accused_row, hang_rows, link_rows, rank_rows, replica_rows
 from whystall.tools.ranks.slow_node_check.tables import Data, Verdict
 from whystall.tools.ranks.slow_node_check.verdict import decide
-from whystall.tools.ranks.traces.window import with_ranks
+from whystall.tools.ranks.traces.window import SOURCE, with_ranks
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list
@@ -143,7 +143,7 @@ def _blind(
     counts = analysis.counts
     if left := counts.get("rows", 0) - counts.get("matched", 0) - counts.get("single", 0):
         spots.append(("unmatched", str(left)))
-    if analysis.derived and observed is not recording:
+    if analysis.derived and SOURCE in job.table("ranks")["source"]:
         spots.append(("steps_estimated", ""))
     elif analysis.derived:
         spots.append(("no_steps", "; ".join(sorted(_mark_of_step(job)))))

@@ -1,7 +1,7 @@
 """The ranks of a running job, from calls of communication libraries that were recorded in a window. Pure.
 
 Ranks are numbered as torch numbers them in the group of all, whose object is in their memory, else by their
-environment. All instants are of one clock: the ranks are on one host.
+environment. All instants of a host are of one clock; a window may be of several hosts (`hosts.Hosts`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,24 @@ import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
+from whystall.tools.ranks.job import Job
+from whystall.tools.ranks.matching.host_clocks import host_clocks
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, SYNCHRONISING, group_key
 from whystall.tools.timeline.profile import ACTIVITIES, STEPS, Profile, Run
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 from whystall.tools.timeline.rank_data.summary import summarise
-from whystall.tools.timeline.rank_data.tables import OPERATORS, TABLES
+from whystall.tools.timeline.rank_data.tables import OPERATORS, RANK_COLLECTIVES, RANKS, TABLES
 
 SOURCE = "live"
 """Value of ``ranks.source`` of ranks that were observed."""
 ENQUEUES = frozenset({"nccl", "rccl", "hccl"})
 """Libraries whose calls return when the operation is enqueued on the device."""
+PIDS = 1 << 22
+"""Numbers of processes per host: PID_MAX_LIMIT (include/linux/threads.h)."""
 _DEFAULT = "0"  # torch's name of the group of all ranks
 _FIT = 0.95
+_LISTED = 64  # members: of a larger group the name and the size suffice, and a list per call would fill the memory
 _ONE_NS = 1  # instant 0 stands for an unknown one
 
 
@@ -50,6 +55,11 @@ class Member:
     comm: str
     world_size: int
 
+    @property
+    def host(self) -> int:
+        """The number of its host in the window."""
+        return self.pid // PIDS
+
 
 @dataclass(frozen=True)
 class Window:
@@ -60,6 +70,12 @@ class Window:
     groups: Mapping[str, Group]
     calls: pl.DataFrame
     strangers: tuple[int, ...]
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks of the job that are not in the window."""
+        world = max((one.world_size for one in self.members), default=0)
+        return tuple(sorted(set(range(world)) - {one.rank for one in self.members}))
 
 
 def window_of(recording: Recording) -> Window:
@@ -100,10 +116,12 @@ def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
     gloo also counts sends and receives, of which ranks of a pipeline make different numbers."""
     same = rows.filter((pl.col("seq") >= 0) & (pl.col("key") != "") & ~pl.col("open"))
     same = same.filter(pl.col("op").is_in(sorted(SYNCHRONISING)))
+    hosts = dict(rows.select("rank", pl.col("pid") // PIDS).unique().iter_rows())
+    clocks = host_clocks(same.with_columns(instance=pl.format("{}/{}", "key", "seq"), group="key"), hosts)
     each = same.group_by("key", "seq").agg(
         ranks=pl.len(),
-        # no rank leaves before all have entered
-        fits=(pl.col("op").n_unique() == 1) & (pl.col("start_ns").max() <= pl.col("end_ns").min()),
+        # no rank leaves before all have entered; on clocks that the numbers themselves imply
+        fits=(pl.col("op").n_unique() == 1) & (clocks.common("start_ns").max() <= clocks.common("end_ns").min()),
     )
     shares = each.filter(pl.col("ranks") > 1).group_by("key").agg(share=pl.col("fits").mean())
     wrong = shares.filter(pl.col("share") < _FIT)["key"].to_list()
@@ -117,7 +135,11 @@ def with_ranks(recording: Recording) -> Recording:
     if recording.has("ranks") or not recording.has("collectives"):
         return recording
     found = window_of(recording)
-    summaries = [summarise(_profile(one, found, recording), f"pid {one.pid}") for one in found.members]
+    calls = found.calls.partition_by("rank", as_dict=True)
+    summaries = [
+        summarise(_profile(one, found, calls.get((one.rank,), found.calls.clear()), recording), f"pid {one.pid}")
+        for one in found.members
+    ]
     tables = {
         name: pl.concat([schema.to_frame(), *(one.tables[name] for one in summaries)])
         for name, schema in TABLES.items()
@@ -134,10 +156,8 @@ def with_ranks(recording: Recording) -> Recording:
 
 def _blind(found: Window) -> list[BlindSpot]:
     spots = []
-    world = max((one.world_size for one in found.members), default=0)
-    missing = set(range(world)) - {one.rank for one in found.members}
-    if missing:
-        spots.append(BlindSpot(code="ranks_missing", detail=rank_list(missing)))
+    if found.missing:
+        spots.append(BlindSpot(code="ranks_missing", detail=rank_list(found.missing)))
     if found.strangers:
         spots.append(BlindSpot(code="ranks_unknown", detail=f"pid {', '.join(map(str, found.strangers[:8]))}"))
     return spots
@@ -190,7 +210,7 @@ def _groups(
     for kind, found in places:
         backend, title, size = kind
         ranks = tuple(sorted(found))
-        key = group_key(f"{backend} {title}".strip(), ranks if len(ranks) == size else ())
+        key = group_key(f"{backend} {title}".strip(), ranks if len(ranks) == size <= _LISTED else ())
         groups[key] = Group(key, title or backend, texts.get(kind, ""), ranks, size)
         keys |= dict.fromkeys(found.values(), key)
     return groups, keys
@@ -199,8 +219,8 @@ def _groups(
 # --- profiles -------------------------------------------------------------------------------------------------------
 
 
-def _profile(one: Member, found: Window, recording: Recording) -> Profile:
-    rows = found.calls.filter((pl.col("rank") == one.rank) & ~pl.col("open") & ~pl.col("library").is_in(ENQUEUES))
+def _profile(one: Member, found: Window, calls: pl.DataFrame, recording: Recording) -> Profile:
+    rows = calls.filter(~pl.col("open") & ~pl.col("library").is_in(ENQUEUES))
     threads = rows["tid"].unique().to_list()
     return Profile(
         tables={"activities": _on_cpu(one.pid, threads, recording), "steps": STEPS.to_frame()},
@@ -213,12 +233,35 @@ def _profile(one: Member, found: Window, recording: Recording) -> Profile:
     )
 
 
+def operations_of(found: Window) -> Job:
+    """Return the operations of all ranks, to match them; without steps and what ranks did between operations."""
+    rows = found.calls.filter(~pl.col("open") & ~pl.col("library").is_in(ENQUEUES))
+    unknown = [
+        pl.lit(-1, pl.Int64).alias(name) for name in RANK_COLLECTIVES.names() if name not in ("rank", *COLLECTIVES)
+    ]
+    operations = _collectives(rows, "rank").with_columns(unknown).select(RANK_COLLECTIVES.names())
+    groups = [
+        _group_table(one.rank, found.groups.values()).with_columns(rank=pl.lit(one.rank, pl.Int32))
+        for one in found.members
+    ]
+    heads = [
+        {"rank": one.rank, "source": SOURCE, "path": f"pid {one.pid}", "host": "", "clock": "mono"}
+        for one in found.members
+    ]
+    ranks = pl.DataFrame(heads, {name: RANKS[name] for name in ("rank", "source", "path", "host", "clock")})
+    tables = {name: schema.to_frame() for name, schema in TABLES.items()}
+    tables |= {"collectives": operations, "ranks": ranks}
+    tables["groups"] = pl.concat([tables["groups"], *(one.select(tables["groups"].columns) for one in groups)])
+    present = tuple(one.rank for one in found.members)
+    return Job(tables, present, found.missing, max((one.world_size for one in found.members), default=0))
+
+
 def _backend(rows: pl.DataFrame) -> str:
     return ", ".join(sorted(rows["library"].unique().to_list()))
 
 
-def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return finished calls as operations of a rank."""
+def _collectives(rows: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """Return finished calls as operations of a rank, with columns that they have `more`."""
     unknown = {"dtype": "", "step": -1, "device": -1, "state": "completed", "vendor_wait_ns": -1}
     made = rows.with_columns(
         pl.col("start_ns", "end_ns") + _ONE_NS,
@@ -227,12 +270,19 @@ def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
         lane=pl.col("tid"),
         **{name: pl.lit(value) for name, value in unknown.items()},
     )
-    return made.select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items()).sort("start_ns")
+    columns = [pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items()]
+    return made.select(*more, *columns).sort("start_ns")
 
 
 def _group_table(rank: int, groups: Iterable[Group]) -> pl.DataFrame:
     rows = [
-        (one.key, one.name, one.description, list(one.members) if len(one.members) == one.size else [], one.size)
+        (
+            one.key,
+            one.name,
+            one.description,
+            list(one.members) if len(one.members) == one.size <= _LISTED else [],
+            one.size,
+        )
         for one in groups
         if rank in one.members
     ]
