@@ -23,7 +23,7 @@ BESIDE = (
 )
 """Modules whose tests may run three at a time: they judge by what a program logged of itself and by the kernel's own
 accounts, or say which engine answered and what it could not see, whatever else the machine does. All others go one by
-one: each would be the other's noise, or they make the same control groups.
+one: each would be the other's noise, or they make the same control groups. Single tests are marked ``beside``.
 """
 THOROUGH = (
     "test_adding_collector",
@@ -35,6 +35,8 @@ THOROUGH = (
     "test_hang",
     "test_hybrid_faults",
     "test_objects",
+    "test_procfs_engine",
+    "test_python_frames",
     "test_recording_disk_full",
 )
 """Such modules for which `make test` has no time."""

@@ -76,6 +76,8 @@ def test_little_synced_again_and_again_is_a_storm() -> None:
             assert culprit.series == f"{disk.path}/data_*.bin"
 
 
+@pytest.mark.beside
+@pytest.mark.thorough
 def test_reads_from_a_slow_server_take_what_they_took_and_no_more() -> None:
     with file_server("read=0.03") as (backing, mount):
         (backing / "data.bin").write_bytes(os.urandom(8 * MIB))
@@ -104,6 +106,8 @@ def test_a_slow_loader_is_found_behind_the_queue_it_fills() -> None:
     assert culprit.window_pct == pytest.approx(found.victim.lost_pct, rel=0.15)
 
 
+@pytest.mark.beside
+@pytest.mark.thorough
 def test_names_that_a_server_is_slow_to_look_up() -> None:
     with file_server("lookup=0.03", "getattr=0.03") as (backing, mount):
         (backing / "sample.bin").write_bytes(b"x")
@@ -115,6 +119,8 @@ def test_names_that_a_server_is_slow_to_look_up() -> None:
     assert culprit.path == str(mount / "sample.bin")
 
 
+@pytest.mark.beside
+@pytest.mark.thorough
 def test_a_lock_is_followed_to_the_sync_its_holder_waits_for() -> None:
     with SlowDisk(write_mib_s=20) as disk:
         options = ["--fault", "lock-sync", "--size-kib", 4096, "--rest-s", 0.002, "--directory", disk.path]
@@ -134,6 +140,8 @@ def test_what_the_memory_limit_evicts_is_no_slow_disk() -> None:
         assert_confirmed(diagnose(program), "page_cache_thrash")
 
 
+@pytest.mark.beside
+@pytest.mark.thorough
 def test_a_hang_is_named_by_the_operation_that_does_not_return() -> None:
     with (
         file_server("fsync=14") as (_, mount),
@@ -148,6 +156,8 @@ def test_a_hang_is_named_by_the_operation_that_does_not_return() -> None:
     assert (culprit.path, culprit.syscall) == (str(mount / "journal.bin"), "fsync")
 
 
+@pytest.mark.beside
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "answer"),
     [("pipe", (Verdict.INCONCLUSIVE, ["looks_for_work"])), ("server", (Verdict.IDLE, []))],
