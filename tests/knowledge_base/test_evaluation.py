@@ -299,6 +299,7 @@ def test_questions_in_both_languages_find_their_incident(lang: str, shipped: Eva
     assert ours.hit3.of >= 30
 
 
+@pytest.mark.thorough
 def test_what_is_shipped_is_asked_in_full(shipped: Evaluation) -> None:
     assert not shipped.sampled
     assert shipped.cards == len(incidents.curated())

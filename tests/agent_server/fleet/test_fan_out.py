@@ -25,7 +25,7 @@ from whystall.agent_server.fleet.inventory import Host, Inventory
 from whystall.agent_server.fleet.text import TEXT_LIMIT, fleet_text
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 TOOL, ARGUMENTS = "fileslower", {"duration": 0.1}
 DIES = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000\r\n\r\nid: 1\r\ndata: {"
 
@@ -45,7 +45,6 @@ def host(name: str, slow: bool = False) -> RecordedHost:
     return RecordedHost(scene(slow).build(host=name))
 
 
-@pytest.mark.thorough
 async def test_one_slow_host_among_healthy_dead_and_silent_ones() -> None:
     hosts = {name: application(host(name, slow=name == "node2")) for name in ("node1", "node2", "node3")}
     with serving(hosts) as urls, closed_port() as dead, silent_port() as silent:
@@ -230,7 +229,6 @@ async def test_a_host_whose_turn_does_not_come_was_not_asked() -> None:
     assert [answer.status for answer in answers] == ["slow", "not_asked"]
 
 
-@pytest.mark.thorough
 async def test_answers_that_must_be_of_one_time_are_not_awaited_for_longer() -> None:
     with serving({"node1": application(host("node1"))}) as urls, silent_port() as silent:
         targets = [Target(Inventory(settings({**urls, "node2": silent})).host(name)) for name in ("node1", "node2")]

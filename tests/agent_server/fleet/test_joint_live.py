@@ -19,6 +19,8 @@ from whystall.tools.ranks.traces.hosts import calls_of, ranks_of
 from whystall.tools.recording.packed import pack
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 HOSTS = {f"node{n}": (2 * n, 2 * n + 1) for n in range(4)}
 SLOW = {"live": True, "duration": 4}
 LATE = Job(ranks=8, late_ms={3: 30})

@@ -18,7 +18,7 @@ from whystall.agent_server.interfaces.mcp import jobs
 from whystall.agent_server.job_lookup.models import Job, Rank, Resolution
 from whystall.tools.contract.errors import ToolError
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 TRACES = Path(__file__).parents[2] / "recorded/ranks/compute"
 
 

@@ -32,6 +32,8 @@ from whystall.tools.ranks.slow_node_check.tables import Data
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 CAUSES = load_causes()
 EXACT = {"rel": 1e-6, "abs": 1e-6}
 

@@ -74,6 +74,7 @@ def accused(found: Suspects) -> list[tuple[int, str]]:
     return [(one.rank, "late") for one in found.late] + at_times
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_rank_of_a_healthy_job_is_accused(host: str) -> None:
     for ranks, steps in SIZES:

@@ -110,6 +110,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_a_healthy_job_accuses_no_rank(kind: str) -> None:
     for ranks, steps in ((2, 20), (4, 20), (4, 50)):

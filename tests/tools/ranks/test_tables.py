@@ -112,6 +112,7 @@ def test_a_rank_that_computes_longer_is_named(name: str, tmp_path: Path) -> None
     assert ("step_sums" in found.reasons) == name.startswith("sums")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ALL)
 def test_a_healthy_job_accuses_nobody(name: str, tmp_path: Path) -> None:
     for seed in range(3):
