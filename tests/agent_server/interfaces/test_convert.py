@@ -66,6 +66,7 @@ def test_the_name_says_the_format(trace: Path, convert: Run, tmp_path: Path) -> 
     assert again["events"] == {"switches": 2 * PERIODS, "wakeups": PERIODS}
 
 
+@pytest.mark.thorough
 def test_older_and_newer_spellings_write_the_same(trace: Path, convert: Run, tmp_path: Path) -> None:
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     profile = tmp_path / "profile.json"

@@ -141,6 +141,7 @@ def test_a_diagnosis_of_ranks_names_the_cause_and_writes_the_ticket(whystall: Ru
     assert "A rank computes more slowly than its peers" in told.stdout
 
 
+@pytest.mark.thorough
 def test_a_ticket_about_ranks_is_verified_by_a_later_run(whystall: Run) -> None:
     ticket = json.loads(whystall("diagnose", "--traces", str(SLOW), "--ticket", "--json").stdout)["ticket"]
     bare = whystall("verify", ticket)
@@ -173,6 +174,7 @@ async def call(tool: str, arguments: dict[str, Any], *chosen: str) -> tuple[Any,
     return result, "\n".join(block.text for block in result.content)  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 @pytest.mark.usefixtures("_own_state")
 async def test_a_client_gets_what_the_command_line_prints(whystall: Run, gathered: Path) -> None:

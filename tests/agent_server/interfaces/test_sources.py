@@ -56,6 +56,7 @@ def test_a_trace_file_is_judged_like_a_recording(packed: bool, tmp_path: Path, w
     assert whystall("diagnose", "--from", str(trace)).returncode == 0
 
 
+@pytest.mark.thorough
 def test_a_profile_joins_the_trace(tmp_path: Path, whystall: Run) -> None:
     trace, profile = write(tmp_path)
     words = ("run", "host_bound", "--from", str(trace), "--pid", str(TID), "--profile", str(profile))

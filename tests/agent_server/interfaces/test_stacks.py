@@ -86,6 +86,7 @@ def artifacts(found: dict[str, Any]) -> dict[str, Path]:
     return {Path(one["path"]).name.partition("-")[2]: Path(one["path"]) for one in found["artifacts"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_a_flame_graph_of_folded_stacks(tmp_path: Path, whystall: Run) -> None:
     path = folded(tmp_path / "x.folded", main__a=300, main__b=600, main__b__c=100)

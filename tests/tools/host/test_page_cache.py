@@ -437,6 +437,7 @@ def test_what_is_found_can_be_said(lang: str) -> None:
         assert "None" not in said
 
 
+@pytest.mark.thorough
 def test_whatever_a_strangers_recording_holds_is_judged_or_left_alone() -> None:
     """Numbers that contradict each other, of processes and files that are nowhere else: no claim, but no crash."""
     values = random.Random(7)

@@ -123,6 +123,7 @@ QUIET = {
 STALLS = {"late": [(2, 20), (4, 60)], "period": [(4, 60), (8, 60)], "stretch": [(4, 80)], "drift": [(2, 60), (8, 60)]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("shape", "host", "sizes"),
     [(shape, Host(), sizes) for shape, sizes in QUIET.items()]

@@ -150,6 +150,7 @@ def test_idle_time_of_sums_accuses_nobody(name: str, tmp_path: Path) -> None:
 # --- stages ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["parquet", "ndtimeline", "ndtimeline_trace", "sums_csv", "sums_ascend_cluster"])
 def test_a_stage_with_more_work_is_no_slow_rank(name: str, tmp_path: Path) -> None:
     ALL[name](tmp_path, job(8, stages=2, stage_factor=1.5))

@@ -104,6 +104,7 @@ def test_a_file_cut_short(kept: int, tmp_path: Path) -> None:
     refused(path)
 
 
+@pytest.mark.thorough
 def test_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "damaged.dat"
     whole = DAT.read_bytes()
