@@ -67,8 +67,8 @@ def together(answers: Sequence[Answer], window_s: float, stored: bool) -> list[A
     """Mark hosts that did not observe at the instant at which most others did.
 
     Numbers of operations can be compared only if there was an instant that all windows contain: what stood still in
-    each of them stood still at that one. A live window lies between call and reply, and the clock of the centre tells
-    when it ran at the latest, or at the earliest; of recordings only the hosts' own clocks are known.
+    each of them stood still at that one. A live window lies between call and reply, so that the centre's clock limits
+    when it was observed; of recordings only the hosts' own clocks are known.
     """
     spans = {i: _span(one, window_s, stored) for i, one in enumerate(answers) if one.status == "answered"}
     known = {i: span for i, span in spans.items() if span is not None}
@@ -92,13 +92,16 @@ def _span(answer: Answer, window_s: float, stored: bool) -> tuple[float, float] 
         low, high = answer.ended - window_s, answer.began + window_s
         return (low, high) if low <= high else None
     coverage = (answer.reply or {}).get("coverage")
+    if not isinstance(coverage, dict):
+        return None
     try:
-        start = datetime.fromisoformat(str(coverage["start"]).replace("Z", "+00:00")).timestamp()  # type: ignore[index]
-        length = float(coverage["window_s"])  # type: ignore[index]
+        start = datetime.fromisoformat(str(coverage["start"]).replace("Z", "+00:00")).timestamp()
+        length = float(coverage["window_s"])
         return (start, start + length) if 0 <= length <= _LONGEST_S else None
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
 
 
 def unused(answer: Answer, status: Status, detail: str) -> Answer:
+    """Return `answer` as one that is not used, for the reason `status`."""
     return replace(answer, status=status, detail=detail)

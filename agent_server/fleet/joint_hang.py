@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +27,7 @@ _MEMBERS = 1_000_000
 
 
 def judge_hang(arguments: Mapping[str, Any], answers: Sequence[Answer]) -> Joint:
+    """Return one judgement of `hang` on the ranks that all hosts report."""
     params = HangParams.model_validate({k: v for k, v in arguments.items() if k in HangParams.model_fields})
     stored = "recording" in arguments
     answers = together(of_one_job(answers), params.duration, stored)
@@ -44,7 +45,8 @@ def judge_hang(arguments: Mapping[str, Any], answers: Sequence[Answer]) -> Joint
     rejected = {(host, one.rank) for one in claims for host in one.hosts}
     ranks = [one for host, of in states.items() for one in of if (host, one.rank) not in rejected]
     ranks.sort(key=lambda one: (one.rank, one.host, one.pid))
-    failures = _failures([one for one in answers if one.status == "answered"], ranks)
+    disputed = {one.rank for one in claims}
+    failures = _failures([one for one in answers if one.status == "answered"], ranks, disputed)
     found = judge_ranks(ranks, failures, int(params.duration * 1e9), params.top)
     findings = [([one.subject.host or ""], one) for one in found.findings]
     verdict = found.data.verdict
@@ -72,10 +74,11 @@ def _states(answer: Answer) -> tuple[list[RankState], int]:
     return found, max(total if isinstance(total, int) else 0, len(rows)) - len(found)
 
 
-def _failures(answers: Sequence[Answer], ranks: Sequence[RankState]) -> Failures:
-    """Return the ranks that hosts report as failed or left, without those that live elsewhere. A host infers from what
-    is missing which rank it was: of two hosts that report the same rank, only one that knows how it ended is right."""
-    living = {one.rank for one in ranks}
+def _failures(answers: Sequence[Answer], ranks: Sequence[RankState], disputed: Set[int]) -> Failures:
+    """Return the ranks that hosts report as failed or left, without those that live elsewhere, or that several hosts
+    claim (`disputed`). A host infers from what is missing which rank has ended: of two hosts that report the same rank,
+    only one that knows how it ended is believed."""
+    living = {one.rank for one in ranks} | disputed
     job = range(_size(ranks))
     reported: dict[int, list[Failure]] = defaultdict(list)
     left: set[int] = set()
@@ -87,7 +90,8 @@ def _failures(answers: Sequence[Answer], ranks: Sequence[RankState]) -> Failures
                 continue
             if one.rank in job:
                 reported[one.rank].append(one)
-        left |= {rank for rank in (_table(answer, "just_left") or [])[:TOP] if isinstance(rank, int) and rank in job}
+        # a boolean is no rank
+        left |= {rank for rank in (_table(answer, "just_left") or [])[:TOP] if type(rank) is int and rank in job}
     found = []
     for rank, of in reported.items():
         of = of if len(of) == 1 else [one for one in of if one.sure]
@@ -100,6 +104,7 @@ def _failures(answers: Sequence[Answer], ranks: Sequence[RankState]) -> Failures
 
 
 def _table(answer: Answer, name: str) -> list[Any] | None:
+    """Return a list of the result's data, None if there is none."""
     data = (answer.reply or {}).get("data")
     rows = data.get(name) if isinstance(data, dict) else None
     return rows if isinstance(rows, list) else None

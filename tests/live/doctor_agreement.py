@@ -8,8 +8,6 @@ import os
 import sys
 from typing import Any
 
-from annotated_types import Ge
-
 from whystall.agent_server.app import App
 from whystall.agent_server.doctor import examine
 from whystall.agent_server.inputs.stacks import observes
@@ -19,8 +17,7 @@ from whystall.tools.contract.params import JobParams, Params
 
 def _shortest(params: type[Params]) -> float:
     """The shortest window that a tool takes, s."""
-    limits = params.model_fields["duration"].metadata
-    return max((limit.ge for limit in limits if isinstance(limit, Ge)), default=0.1)  # type: ignore[type-var, return-value]
+    return float(params.model_json_schema()["properties"]["duration"]["minimum"])
 
 
 async def _all(only: list[str]) -> dict[str, Any]:

@@ -136,6 +136,24 @@ def test_a_rank_that_lives_on_another_host_has_not_failed() -> None:
     assert [one[0] for one in late(result)] == [3]
 
 
+def test_a_rank_that_several_hosts_claim_to_live_has_not_failed() -> None:
+    """node0 and node3 both report rank 3 alive, which node1 believes to have ended: nothing is known of it."""
+    answers = failing(killed={"node1": 3})
+    answers[0] = answer(hung_host("node0", (0, 1, 3), 8))
+    answers[3] = answer(hung_host("node3", (3, 6, 7), 8))
+    result = merged(*answers)
+    assert [(one.rank, one.hosts) for one in result.disputed] == [(3, ["node0", "node3"])]
+    assert (data(result).verdict, failed(result)) == ("unseen", [])
+
+
+def test_a_boolean_is_no_rank() -> None:
+    answers = failing(killed={})
+    answers[0] = Answer("node0", "slow", "no answer within 30 s")
+    reply: Any = answers[1].reply
+    reply["data"]["just_left"] = [True]
+    assert data(merged(*answers)).verdict == "unseen"
+
+
 def test_a_host_that_reports_nonsense_of_failed_ranks_accuses_nobody() -> None:
     answers = failing(killed={})
     reply: Any = answers[1].reply

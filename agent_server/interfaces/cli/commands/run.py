@@ -73,7 +73,7 @@ def _runner(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
 
 
 def _reader(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
-    """Return that of a tool that reads traces, or is told by its parameters what to observe: it chooses no engine."""
+    """Return the command, without `--engine`, of a tool that reads traces, or whose parameters name what to observe."""
 
     def run(
         given: dict[str, Any], source: FromOption = None, as_json: JsonOption = False, lang: LangOption = "en"
