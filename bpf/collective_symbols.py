@@ -29,7 +29,7 @@ _WIDTHS = frozenset({1, 2, 4, 8, 16})
 _FILES = ("torch", "nccl", "rccl", "hccl", "mpi", "gloo")
 
 CALL, CREATE, ENQUEUE, EXECUTE, FINISH, SIZE = "call", "create", "enqueue", "execute", "finish", "size"
-"""What an event of a function says. `CALL`: an operation begins (and ends when it returns). Of torch's gloo: a work
+"""Events that a probe records. `CALL`: an operation begins (and ends when it returns). Of torch's gloo: a work
 object is created, enqueued, executed, finished; `SIZE`: the payload of the work that this thread executes."""
 OP_TYPES = (
     *("broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "_allgather_base"),
@@ -40,8 +40,8 @@ OP_TYPES = (
 
 
 class Function(NamedTuple):
-    """What a function of a library says. `meaning`: of the values recorded, in their order: ``work``, ``group``,
-    ``context``, ``seq``, ``op``, ``count``, ``type``, ``comm``, ``peer``, ``size``, or of `elements_of`."""
+    """A function of a library, and what a probe on it records. `meaning`: of the values, in their order: ``work``,
+    ``group``, ``context``, ``seq``, ``op``, ``count``, ``type``, ``comm``, ``peer``, ``size``, or of `elements_of`."""
 
     library: str
     symbol: str
@@ -150,7 +150,7 @@ def elements_of(known: Mapping[str, int]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Found:
-    """A function in a file: what it says, and how to probe it."""
+    """A function in a file, and the probe on it."""
 
     function: Function
     probe: Probe

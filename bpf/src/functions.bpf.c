@@ -54,7 +54,7 @@ static __always_inline bool argument(struct user_regs *regs, __u32 which, __u64 
 #endif
 }
 
-/* Loads the word at `offset` words of 8 bytes from `value`, if the lowest bit of `how` says so. */
+/* If the lowest bit of `how` is set, replaces `value` by the 8 bytes at the address `value` + 8 * `offset`. */
 static __always_inline bool load(__u64 *value, __u32 how, __u32 offset)
 {
 	return !(how & 1) || !bpf_probe_read_user(value, sizeof(*value), (void *)(*value + 8 * offset));

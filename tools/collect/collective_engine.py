@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 
 import polars as pl
 
@@ -16,7 +17,7 @@ from whystall.tools.collect.ebpf_engine import tool_error, why_unavailable
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
-from whystall.tools.node.environment import rank_of
+from whystall.tools.node import environment
 from whystall.tools.recording.collector import Capture, Engine, Options
 from whystall.tools.recording.target import Target, all_pids, children_of, comm_of
 
@@ -58,7 +59,7 @@ class CollectiveEngine(Engine):
                 f"{len(users)} communicating processes are too many for one window (at most {MAX_TARGETS})",
                 "name the job",
             )
-        self._processes = [(pid, clean(comm_of(pid)), *rank_of(pid)) for pid in users]
+        self._processes = [(pid, clean(comm_of(pid)), *_rank_of(pid)) for pid in users]
         probes = [one.probe for one in self._search.found]
         session = FunctionSession(FunctionConfig(frozenset(users or pids[:1]), probes))
         try:
@@ -141,3 +142,13 @@ class CollectiveEngine(Engine):
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+
+def _rank_of(pid: int) -> tuple[int, int]:
+    """Return the rank of a process and the number of ranks, by its environment; -1 for what it does not state."""
+    try:
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            found = environment.identity(file.read(environment.LIMIT))
+    except OSError:
+        return -1, -1
+    return -1 if found.rank is None else found.rank, -1 if found.world_size is None else found.world_size

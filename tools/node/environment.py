@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from whystall.tools.contract.text import clean
 
@@ -115,16 +114,6 @@ def identity(raw: bytes) -> Identity:
         pod_uid=_first(found, _UID),
         hostname=_first(found, _HOST),
     )
-
-
-def rank_of(pid: int) -> tuple[int, int]:
-    """Return the rank of a live process and the number of ranks, by its environment; -1 for what it does not state."""
-    try:
-        with Path(f"/proc/{pid}/environ").open("rb") as file:
-            found = identity(file.read(LIMIT))
-    except OSError:
-        return -1, -1
-    return -1 if found.rank is None else found.rank, -1 if found.world_size is None else found.world_size
 
 
 def _variables(raw: bytes) -> dict[str, str]:
