@@ -33,7 +33,10 @@ def test_the_late_rank_is_named_by_both_tools(library: str) -> None:
     judged = slow_node_check.judge(recording, SLOW)
     assert judged.data.verdict == "rank"
     (accused,) = judged.data.accused
-    assert (accused.rank, accused.pid, accused.slow_class) == (2, PID + 2, "host_slow")
+    # it sleeps, which its host is not to blame for
+    assert (accused.rank, accused.pid, accused.slow_class) == (2, PID + 2, "unattributed")
+    (blocked,) = [row for row in accused.evidence if row.what == "blocked"]
+    assert blocked.mine - blocked.peers == pytest.approx(8, rel=0.15)
     assert accused.lost_ms_per_step == pytest.approx(8, rel=0.15)
     assert ("steps_estimated", "") in judged.not_seen
     assert judged.data.next == []  # there are no traces to compare
@@ -48,6 +51,19 @@ def test_a_rank_that_computes_longer_is_slow_in_computing() -> None:
     tables = recording.tables() | {"switches.segments": pl.concat([away, own])}
     judged = slow_node_check.judge(Recording.in_memory(recording.manifest, tables), SLOW)
     assert [(row.rank, row.slow_class) for row in judged.data.accused] == [(1, "compute_slow")]
+
+
+@pytest.mark.parametrize("changed", [{"state": "R"}, {"runnable_ns": 8_000_000}])
+def test_a_rank_that_is_ready_but_gets_no_cpu_is_slow_on_its_host(changed: dict[str, str | int]) -> None:
+    """Preempted, or ready for long after it was woken."""
+    recording = Job(late_ms={1: 8}).recording()
+    long = (pl.col("pid") == PID + 1) & (pl.col("end_ns") - pl.col("start_ns") >= 8_000_000)
+    segments = recording.table("switches.segments").with_columns(
+        **{name: pl.when(long).then(pl.lit(value)).otherwise(pl.col(name)) for name, value in changed.items()}
+    )
+    tables = recording.tables() | {"switches.segments": segments}
+    judged = slow_node_check.judge(Recording.in_memory(recording.manifest, tables), SLOW)
+    assert [(row.rank, row.slow_class) for row in judged.data.accused] == [(1, "host_slow")]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -13,11 +13,11 @@ import polars as pl
 
 from whystall.tools.ranks.slow_node_check.tables import EvidenceRow, SlowClass
 from whystall.tools.ranks.statistics import probability
-from whystall.tools.timeline.rank_data.tables import OPERATORS
+from whystall.tools.timeline.rank_data.tables import BLOCKED, OPERATORS
 
 # More than half, with room for the noise of both parts.
 MOST = 0.6
-# The loader explains a gap if it makes up this part of it.
+# The loader, or being blocked, explains a gap if it makes up this part of it.
 _EXPLAINS = 0.5
 # Holistic Trace Analysis and msprof-analyze both call a launch with a longer delay than this a long one: then the
 # device had work queued, and the host was not late.
@@ -91,6 +91,13 @@ def _gap(
         evidence.append(_row("loader", "", kind.rank_ms["loader"], kind.peers_ms["loader"]))
         if kind.excess_ms("loader") >= _EXPLAINS * kind.excess_ms("gap"):
             slow_class, name = "loader_slow", _loader(operators, rank)
+    of_rank_ms, peers_ms = _blocked_ms(operators, [rank]), _blocked_ms(operators, innocent)
+    if of_rank_ms and peers_ms:
+        steps = max(1, rows.filter(pl.col("rank") == rank).height)
+        mine, usual = of_rank_ms[0] / steps, probability.median(peers_ms) / steps
+        evidence.append(_row("blocked", "", mine, usual))
+        if mine - usual >= _EXPLAINS * kind.excess_ms("gap"):  # its program waits, for what was not recorded
+            return "unattributed", "", evidence
     launch = pl.col("launch_delay_ns")
     known = rows.filter(launch >= 0)
     of_rank = known.filter(pl.col("rank") == rank)["launch_delay_ns"].to_list()
@@ -102,6 +109,12 @@ def _gap(
     # the device was idle although its work had been queued: the gap is not caused by the host
     late = delay <= max(LONG_LAUNCH_NS, 2 * usual)
     return slow_class if late else "unattributed", name, evidence
+
+
+def _blocked_ms(operators: pl.DataFrame, ranks: Sequence[int]) -> list[float]:
+    """Return for how long those of `ranks` were blocked of which that is known, in ms of all steps."""
+    rows = operators.filter((pl.col("kind") == BLOCKED) & pl.col("rank").is_in(list(ranks)))
+    return [total_ns / 1e6 for total_ns in rows["total_ns"].to_list()]
 
 
 def _loader(operators: pl.DataFrame, rank: int) -> str:

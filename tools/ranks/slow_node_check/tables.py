@@ -19,9 +19,9 @@ traces mark data loading); slow without a known cause; or it did not enter an op
 
 
 class EvidenceRow(Model):
-    """One measured difference; `mine` is the rank's value. `what`: wait, own_time, compute, gap, loader, launch_delay,
-    transfer, operator, operator_count, bandwidth, not_entered, not_finished, mismatch. `name`: the operator, group or
-    operation. Times in ms per step."""
+    """One measured difference; `mine` is the rank's value. `what`: wait, own_time, compute, gap, loader, blocked,
+    launch_delay, transfer, operator, operator_count, bandwidth, not_entered, not_finished, mismatch. `name`: the
+    operator, group or operation. Times in ms per step."""
 
     what: str
     name: str = ""

@@ -20,7 +20,8 @@ from whystall.tools.ranks.slow_node_check.outcome import Floors, Outcome
 from whystall.tools.ranks.slow_node_check.rows import accused_row, hang_rows, link_rows, rank_rows, replica_rows
 from whystall.tools.ranks.slow_node_check.tables import Data, Verdict
 from whystall.tools.ranks.slow_node_check.verdict import decide
-from whystall.tools.ranks.traces.window import SOURCE, with_ranks
+from whystall.tools.ranks.traces.thread_times import SOURCE
+from whystall.tools.ranks.traces.window import with_ranks
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list

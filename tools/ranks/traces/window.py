@@ -17,15 +17,14 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.ranks.job import Job
 from whystall.tools.ranks.matching.host_clocks import host_clocks
+from whystall.tools.ranks.traces.thread_times import SOURCE, blocked_ns, on_cpu
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.collectives import COLLECTIVES, GROUPS, SYNCHRONISING, group_key
-from whystall.tools.timeline.profile import ACTIVITIES, STEPS, Profile, Run
+from whystall.tools.timeline.profile import STEPS, Profile, Run
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 from whystall.tools.timeline.rank_data.summary import summarise
-from whystall.tools.timeline.rank_data.tables import OPERATORS, RANK_COLLECTIVES, RANKS, TABLES
+from whystall.tools.timeline.rank_data.tables import BLOCKED, OPERATORS, RANK_COLLECTIVES, RANKS, TABLES
 
-SOURCE = "live"
-"""Value of ``ranks.source`` of ranks that were observed."""
 ENQUEUES = frozenset({"nccl", "rccl", "hccl"})
 """Libraries whose calls return when the operation is enqueued on the device."""
 PIDS = 1 << 22
@@ -144,7 +143,7 @@ def with_ranks(recording: Recording) -> Recording:
         name: pl.concat([schema.to_frame(), *(one.tables[name] for one in summaries)])
         for name, schema in TABLES.items()
     }
-    tables["operators"] = OPERATORS.to_frame()
+    tables["operators"] = _blocked(found, recording)
     observed = recording.manifest.collectors["collectives"]
     spots = [*observed.not_seen, *_blind(found)]
     entry = observed.model_copy(update={"engine": SOURCE, "hooks": [], "rows": {}, "not_seen": spots})
@@ -221,9 +220,8 @@ def _groups(
 
 def _profile(one: Member, found: Window, calls: pl.DataFrame, recording: Recording) -> Profile:
     rows = calls.filter(~pl.col("open") & ~pl.col("library").is_in(ENQUEUES))
-    threads = rows["tid"].unique().to_list()
     return Profile(
-        tables={"activities": _on_cpu(one.pid, threads, recording), "steps": STEPS.to_frame()},
+        tables={"activities": on_cpu(one.pid, _threads(one.pid, rows), recording), "steps": STEPS.to_frame()},
         clock="mono",
         source=SOURCE,
         rank=one.rank,
@@ -231,6 +229,28 @@ def _profile(one: Member, found: Window, calls: pl.DataFrame, recording: Recordi
         groups=_group_table(one.rank, found.groups.values()),
         run=Run(one.world_size, _backend(rows), recording.manifest.host, one.pid),
     )
+
+
+def _threads(pid: int, calls: pl.DataFrame) -> list[int]:
+    """Return the threads whose time is that of the rank: those that ask for operations, and the main thread, which
+    computes while the others wait for it (as autograd's thread does in a step with DDP)."""
+    return sorted({pid, *calls["tid"].unique().to_list()})
+
+
+def _blocked(found: Window, recording: Recording) -> pl.DataFrame:
+    """Return how long each rank was blocked outside of operations, as rows of OPERATORS."""
+    if not recording.has("switches"):
+        return OPERATORS.to_frame()
+    asked = pl.when(pl.col("queued_ns") > 0).then("queued_ns").otherwise("start_ns")
+    calls = found.calls.with_columns(start_ns=asked)
+    of_pid = calls.partition_by("pid", as_dict=True)
+    rows = []
+    for one in found.members:
+        its = of_pid.get((one.pid,), calls.clear())
+        total = blocked_ns(one.pid, _threads(one.pid, its), its, recording)
+        rows.append({"rank": one.rank, "kind": BLOCKED, "name": SOURCE, "total_ns": total})
+    unknown = dict.fromkeys(("count", "median_ns", "max_ns"), -1)
+    return pl.DataFrame([row | unknown for row in rows], OPERATORS)
 
 
 def operations_of(found: Window) -> Job:
@@ -287,35 +307,3 @@ def _group_table(rank: int, groups: Iterable[Group]) -> pl.DataFrame:
         if rank in one.members
     ]
     return pl.DataFrame(rows, GROUPS, orient="row")
-
-
-def _on_cpu(pid: int, threads: Iterable[int], recording: Recording) -> pl.DataFrame:
-    """Return when the threads that ask for operations ran: the window without their times off the CPU. Empty if these
-    were not recorded."""
-    if not recording.has("switches"):
-        return ACTIVITIES.to_frame()
-    end = recording.manifest.window_ns
-    off = recording.table("switches.segments").filter(pl.col("pid") == pid)
-    pieces = []
-    for tid in threads:
-        away = off.filter(pl.col("tid") == tid).sort("start_ns")
-        edges = pl.DataFrame(
-            {"start_ns": [0, *away["end_ns"].to_list()], "end_ns": [*away["start_ns"].to_list(), end]},
-            schema={"start_ns": pl.Int64, "end_ns": pl.Int64},
-        )
-        pieces.append(edges.filter(pl.col("end_ns") > pl.col("start_ns")).with_columns(tid=pl.lit(tid, pl.Int32)))
-    if not pieces:
-        return ACTIVITIES.to_frame()
-    unknown = {
-        "kind": "operator",
-        "name": SOURCE,
-        "pid": pid,
-        "device": -1,
-        "stream": -1,
-        "correlation": -1,
-        "step": -1,
-    }
-    made = pl.concat(pieces).with_columns(
-        pl.col("start_ns", "end_ns") + _ONE_NS, **{name: pl.lit(value) for name, value in unknown.items()}
-    )
-    return made.select(pl.col(name).cast(dtype) for name, dtype in ACTIVITIES.items()).sort("start_ns")

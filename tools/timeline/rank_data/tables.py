@@ -94,10 +94,12 @@ RANK_COLLECTIVES = pl.Schema(
 RANK_GROUPS = _of_rank(GROUPS)
 RANK_LINKS = _of_rank(LINKS)
 RANK_PROGRESS = _of_rank(PROGRESS)
+BLOCKED = "blocked"
+"""Value of ``operators.kind``: how long all threads of an observed rank were blocked outside of operations."""
 OPERATORS = pl.Schema(
     {
         "rank": _N,
-        # kernel, memcpy, memset (device); operator, loader (host)
+        # kernel, memcpy, memset (device); operator, loader, BLOCKED (host)
         "kind": _S,
         "name": _S,
         "count": _I,
