@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TEXT = FORMATS["txt"]
 _ACCUSED = 5
-_EVIDENCE = 4
+_EVIDENCE = 5
 _NEXT = 2
 _TRACES = "TRACES"
 _LONG = 120
@@ -71,12 +71,16 @@ def _slow_node(data: Data, lang: Lang) -> list[Safe]:
 
 
 def _next(call: NextCall, lang: Lang) -> Safe:
-    """Return the command that compares a slow rank with its median peer; unknown traces are a placeholder."""
+    """Return the command that compares a slow rank with its median peer, or diagnoses its process; unknown traces are
+    a placeholder."""
+    texts = words(lang)["ranks"]
+    if call.peer is None:
+        pid = Safe(call.arguments["pid"])
+        return Safe("  " + fill(_TEXT.running, texts["next_live"], rank=Safe(call.rank), pid=pid))
     named = {**dict.fromkeys(("before", "after"), _TRACES), **call.arguments}
     given = [part for name, value in named.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = Safe(printable(shlex.join(["whystall", "run", call.tool, *given])))
-    text = words(lang)["ranks"]["next"]
-    return Safe("  " + fill(_TEXT.running, text, rank=Safe(call.rank), peer=Safe(call.peer), command=command))
+    return Safe("  " + fill(_TEXT.running, texts["next"], rank=Safe(call.rank), peer=Safe(call.peer), command=command))
 
 
 def _accused(row: AccusedRow, lang: Lang) -> list[Safe]:

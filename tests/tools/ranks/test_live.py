@@ -39,7 +39,9 @@ def test_the_late_rank_is_named_by_both_tools(library: str) -> None:
     assert blocked.mine - blocked.peers == pytest.approx(8, rel=0.15)
     assert accused.lost_ms_per_step == pytest.approx(8, rel=0.15)
     assert ("steps_estimated", "") in judged.not_seen
-    assert judged.data.next == []  # there are no traces to compare
+    (following,) = judged.data.next  # there are no traces to compare
+    assert (following.tool, following.rank, following.peer) == ("diagnose", 2, None)
+    assert following.arguments == {"pid": PID + 2}
 
 
 def test_a_rank_that_computes_longer_is_slow_in_computing() -> None:

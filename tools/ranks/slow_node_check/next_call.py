@@ -1,4 +1,5 @@
-"""Propose the next tool call for a slow rank: compare its profile with that of the median of its peers."""
+"""Propose the next tool call for a slow rank: compare its profile with that of the median of its peers, or diagnose
+its process while it runs."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from whystall.tools.ranks.analysis.analyse import JobAnalysis
 from whystall.tools.ranks.slow_node_check.outcome import Accused
 from whystall.tools.ranks.slow_node_check.tables import NextCall
 from whystall.tools.ranks.statistics import probability
+from whystall.tools.ranks.traces.thread_times import SOURCE
 from whystall.tools.timeline.rank_data.tables import file_of
 from whystall.tools.timeline.tables.mapping import sources
 
@@ -20,7 +22,8 @@ _ITS_OWN = frozenset({"compute_slow", "host_slow", "loader_slow", "unattributed"
 
 
 def next_calls(analysis: JobAnalysis, accused: Iterable[Accused], traces: str | None) -> list[NextCall]:
-    """Return, for each accused rank that is slow by itself, the comparison with the median of its peers.
+    """Return, for each accused rank that is slow by itself, the comparison with the median of its peers; of a rank that
+    was observed without traces the diagnosis of its process.
 
     `traces`: the directory of the run, None if only the recording is available: then the calls name the ranks alone.
     Ranks without work in their traces, and those without an innocent peer, have none.
@@ -30,8 +33,13 @@ def next_calls(analysis: JobAnalysis, accused: Iterable[Accused], traces: str | 
     ran = set(analysis.job.table("operators").filter(pl.col("kind").is_in(["operator", "kernel"]))["rank"].to_list())
     # phases of a table are no functions to compare
     ran -= set(analysis.job.table("ranks").filter(pl.col("source").is_in(sources()))["rank"].to_list())
+    running = analysis.job.table("ranks").filter((pl.col("source") == SOURCE) & (pl.col("pid") > 0))
+    observed = dict(running.select("rank", "pid").iter_rows())
     calls = []
     for one in rows:
+        if one.kind.slow_class in _ITS_OWN and one.rank in observed:
+            calls.append(NextCall(tool="diagnose", rank=one.rank, arguments={"pid": observed[one.rank]}))
+            continue
         peers = next((set(group.ranks) for group in analysis.peers if one.rank in group.ranks), set()) - guilty
         peer = _median(analysis, peers & ran)
         if one.kind.slow_class in _ITS_OWN and one.rank in ran and peer is not None:

@@ -112,12 +112,13 @@ class ReplicaRow(Model):
 
 
 class NextCall(Model):
-    """A call of another tool for more about `rank`: its difference to `peer`, the median of the ranks that do the same
-    work. `arguments` are the tool's own; for a recording without its traces they hold no paths."""
+    """A call of another tool for more about `rank`: with traces its difference to `peer`, the median of the ranks that
+    do the same work; of a running job the diagnosis of its process, on its host. `arguments` are the tool's own; for a
+    recording without its traces they hold no paths."""
 
     tool: str
     rank: int
-    peer: int
+    peer: int | None = None
     arguments: dict[str, str | int]
 
 
