@@ -5,8 +5,9 @@
 Cards are generated with a seed: words of a Zipf distribution over 60,000, half of the cards in Chinese too, features
 with a few common values and a long tail of rare ones, one card in five a recurrence of a fault. Half of the cases
 resemble a stored card (some of its words and features, others added), half none. The peer is the FTS5 query on the
-case's words, as `by_words` makes it (its rarest words), in the same process on the same file. ``--out`` replaces this
-benchmark's section in a report.
+case's words, as `by_words` makes it (its rarest words), in the same process on the same file. A search by the text of
+the case alone is compared with an FTS5 query for all its words. ``--out`` replaces this benchmark's section in a
+report.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common import Report, Row, publish, spread
-from whystall.knowledge_base import matching
+from whystall.knowledge_base import matching, text_search
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence
 from whystall.knowledge_base.indexing import put_incident
 from whystall.knowledge_base.models import Incident, Words
-from whystall.knowledge_base.retrieval import by_words
+from whystall.knowledge_base.retrieval import by_words, query_of
 from whystall.tools.contract.kinds import KINDS
 
 TITLE = "Past incidents: matching a case, beside its full-text query alone"
@@ -182,36 +183,48 @@ def run(sizes: Sequence[int], queries: int) -> Report:
                     f"{rate:,.0f} cards/s; file {bytes_ / 2**20:.0f} MiB, {bytes_ / size:,.0f} B a card",
                 )
             )
-            plain = spread(unchosen(file, cases[: max(queries // 10, 1)])).text("ms", 1)
-            report.rows.append(Row(f"{size:,} cards: all words of the case, none chosen", "", plain))
+            few = cases[: max(queries // 4, 1)]
+            report.rows += _rows(size, *searches(file, few), what="search by text")
             report.notes.append(f"{size:,} cards: {matched} of {queries} cases had a match")
         file.close()
     report.notes.append(f"{queries} cases a size, each matched and queried in turns; CPU time of one thread, warm file")
     return report
 
 
-def unchosen(file: Database, cases: Sequence[Evidence]) -> list[float]:
-    """Return milliseconds of a full-text query for all words of each case, common ones too."""
-    spent = []
-    for evidence in cases:
-        query = matching.words_of(evidence)
-        expression = " OR ".join(f'"{term}"' for term in (*query.words, *query.grams))
+def searches(file: Database, cases: Sequence[Evidence]) -> tuple[list[float], list[float]]:
+    """Return milliseconds of a search by the text of each case, and of a full-text query for all its words."""
+    ours: list[float] = []
+    plain: list[float] = []
+
+    def search(evidence: Evidence) -> None:
+        begin = time.thread_time()
+        text_search.search(file, evidence.symptom)
+        ours.append(1e3 * (time.thread_time() - begin))
+
+    def query(evidence: Evidence) -> None:
+        found = query_of(evidence.symptom)
+        expression = " OR ".join(f'"{term}"' for term in (*found.words, *found.grams))
         begin = time.thread_time()
         with file.read() as db:
             asked = "SELECT rowid FROM incidents_fts WHERE incidents_fts MATCH ? ORDER BY rank LIMIT ?"
             db.execute(asked, [expression, matching.CANDIDATES]).fetchall()
-        spent.append(1e3 * (time.thread_time() - begin))
-    return spent
+        plain.append(1e3 * (time.thread_time() - begin))
+
+    for number, evidence in enumerate(cases):
+        for turn in (search, query) if number % 2 else (query, search):
+            turn(evidence)
+    return ours, plain
 
 
-def _rows(size: int, whole: Sequence[float], words: Sequence[float]) -> list[Row]:
+def _rows(size: int, whole: Sequence[float], words: Sequence[float], what: str = "") -> list[Row]:
     rows = []
+    title = f"{size:,} cards, {what}" if what else f"{size:,} cards"
     for name, share in (("p50", 0.5), ("p95", 0.95)):
         ours, peer = (sorted(times)[int(share * (len(times) - 1))] for times in (whole, words))
         goal = size == max(SIZES) and name == "p50"
         rows.append(
             Row(
-                f"{size:,} cards: {name}",
+                f"{title}: {name}",
                 f"{ours:.2f} ms",
                 f"{peer:.2f} ms",
                 f"{ours / peer:.2f}",
@@ -220,7 +233,7 @@ def _rows(size: int, whole: Sequence[float], words: Sequence[float]) -> list[Row
             )
         )
     within = spread(own / theirs for own, theirs in zip(whole, words, strict=True))
-    rows.append(Row(f"{size:,} cards: case by case", "", "", within.text(digits=2)))
+    rows.append(Row(f"{title}: case by case", "", "", within.text(digits=2)))
     return rows
 
 

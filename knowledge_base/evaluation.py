@@ -24,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, get_args
 
-from whystall.knowledge_base import matching
+from whystall.knowledge_base import matching, text_search
 from whystall.knowledge_base.baselines import PlainFts, constant
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evaluation_queries import Query, Set, queries
@@ -129,14 +129,14 @@ def _ask(
     for out, alike in groupby(sorted(asked, key=_without), key=_without):
         gone = frozenset(out)
         guess = constant(known, gone, _DEPTH)
-        with _without_cards(file, out):
+        with without_cards(file, out):
             for query in alike:
                 words = query.text
                 if query.evidence is not None:
                     matches = matching.similar(file, query.evidence, _DEPTH)
                     words = "\n".join([words, *query.evidence.features])
                 else:
-                    matches = matching.search(file, words, _DEPTH)
+                    matches = text_search.search(file, words, _DEPTH)
                 answers: dict[Method, list[str]] = {
                     "ours": [m.incident for m in matches],
                     "fts": fts.find(words, gone, _DEPTH),
@@ -213,7 +213,7 @@ class _RollBackError(Exception):
 
 
 @contextmanager
-def _without_cards(file: Database, ids: Sequence[str]) -> Iterator[None]:
+def without_cards(file: Database, ids: Sequence[str]) -> Iterator[None]:
     """Remove the cards `ids` from the index within the block."""
     try:
         with file.write() as db:

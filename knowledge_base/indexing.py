@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from whystall.knowledge_base import features
 from whystall.knowledge_base.data import catalog
-from whystall.knowledge_base.models import Incident
-from whystall.knowledge_base.tokens import known_concepts, terms
+from whystall.knowledge_base.models import Incident, Words
+from whystall.knowledge_base.references import references
+from whystall.knowledge_base.tokens import CONCEPT, known_concepts, pieces, stem, terms
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
@@ -17,20 +18,23 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.database import Database
 
 # Increment when the terms or features of stored cards change.
-_INDEX_VERSION = 2
+_INDEX_VERSION = 3
 SIGNATURE = "sig:"
+REFERENCE = "ref:"
 _AT_ONCE = 500  # cards held in memory
 
 
 class Indexed(NamedTuple):
-    """Index terms of a card. `symptom`: words of the initial symptom; `later`: words of the rest, written with the
-    cause known; `concepts` and `grams` (see `tokens`): of both.
+    """Index terms of a card. `symptom`: stems of title and initial symptom; `later`: of the rest, written with the
+    cause known; `concepts` and `grams` (see `tokens`): of both; `pieces`: character n-grams of title and symptom.
+    `features`: typed features, and with a prefix exact signatures (`SIGNATURE`) and references (`REFERENCE`).
     """
 
     symptom: list[str]
     concepts: list[str]
     later: list[str]
     grams: list[str]
+    pieces: list[str]
     features: list[str]
 
 
@@ -39,21 +43,21 @@ def put_incident(db: SqliteDatabase, incident: Incident) -> None:
 
     A retired card is stored without index terms.
     """
-    found = Indexed([], [], [], [], []) if incident.state == "retired" else indexed(incident)
+    found = Indexed([], [], [], [], [], []) if incident.state == "retired" else indexed(incident)
     values = [incident.origin, incident.state, incident.cause, incident.updated, incident.model_dump_json()]
-    values += [" ".join(column) for column in found[:4]]
+    values += [" ".join(column) for column in found[:5]]
     row = db.execute("SELECT n FROM incidents WHERE id = ?", [incident.id]).fetchone()
     if row is None:
         n = db.execute(
-            "INSERT INTO incidents (origin, state, cause, updated, body, symptom, concepts, later, grams, id)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO incidents (origin, state, cause, updated, body, symptom, concepts, later, grams, pieces, id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [*values, incident.id],
         ).lastrowid
     else:
         n = row[0]
         db.execute(
             "UPDATE incidents SET origin = ?, state = ?, cause = ?, updated = ?, body = ?, symptom = ?, concepts = ?,"
-            " later = ?, grams = ? WHERE n = ?",
+            " later = ?, grams = ?, pieces = ? WHERE n = ?",
             [*values, n],
         )
         db.execute("DELETE FROM features WHERE n = ?", [n])
@@ -61,19 +65,39 @@ def put_incident(db: SqliteDatabase, incident: Incident) -> None:
 
 
 def indexed(incident: Incident) -> Indexed:
-    first = terms(f"{incident.symptom.en}\n{incident.symptom.zh}")
-    words = (incident.title, incident.root_cause, incident.fix)
-    names = [incident.id, incident.cause or "", *incident.components, *incident.kinds, incident.source]
-    rest = terms("\n".join([*(w.en for w in words), *(w.zh for w in words), incident.environment, *names]))
-    concepts = {f"c_{name}" for name in known_concepts()}
-    seen = set(first.words)
+    reported = _texts(incident.title, incident.symptom)
+    explained = _texts(incident.root_cause, incident.fix)
+    names = [
+        incident.id,
+        incident.cause or "",
+        *incident.components,
+        *incident.kinds,
+        *incident.features,
+        incident.source,
+    ]
+    first = terms(reported)
+    rest = terms("\n".join([explained, incident.environment, *names]))
+    concepts = {f"{CONCEPT}{name}" for name in known_concepts()}
+    words = [word for word in first.words if word not in concepts]
+    symptom = list(dict.fromkeys(map(stem, words)))
+    later = dict.fromkeys(stem(word) for word in rest.words if word not in concepts)
+    keys = "\n".join([reported, explained, incident.environment, *incident.signatures, *incident.features])
     return Indexed(
-        symptom=[w for w in first.words if w not in concepts],
+        symptom=symptom,
         concepts=[w for w in dict.fromkeys([*first.words, *rest.words]) if w in concepts],
-        later=[w for w in rest.words if w not in concepts and w not in seen],
+        later=list(later),
         grams=list(dict.fromkeys([*first.grams, *rest.grams])),
-        features=[*(f"{SIGNATURE}{s}" for s in dict.fromkeys(incident.signatures)), *features.of_card(incident)],
+        pieces=pieces(dict.fromkeys([*words, *(word for word in rest.words if word not in concepts)])),
+        features=[
+            *(f"{SIGNATURE}{s}" for s in dict.fromkeys(incident.signatures)),
+            *(f"{REFERENCE}{r}" for r in references(keys)),
+            *features.of_card(incident),
+        ],
     )
+
+
+def _texts(*parts: Words) -> str:
+    return "\n".join([*(part.en for part in parts), *(part.zh for part in parts)])
 
 
 def index_hash() -> str:

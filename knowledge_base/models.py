@@ -203,8 +203,8 @@ class Match(Model):
     `how`: exact signature, same evidence, or words. `shared`: what both have, as ``signature``, ``kind:``, ``feature:``
     or ``word:`` codes. `known`: the card is reviewed and what is shared identifies it, so that it may be quoted as a
     known incident. `unchecked`: tools that decided the past case and have not run in this one. `weak`: shares too
-    little, only the nearest. `occurrences`: including the first; `last_seen`: RFC 3339, None if it never occurred here.
-    `fix`: what solved it, for a known one.
+    little, only the nearest. `confidence`: how likely a match by words is right, 0 to 1. `occurrences`: including the
+    first; `last_seen`: RFC 3339, None if it never occurred here. `fix`: what solved it, for a known one.
     """
 
     incident: str
@@ -214,6 +214,7 @@ class Match(Model):
     rank: int = Field(ge=1)
     known: bool = False
     weak: bool = False
+    confidence: float | None = None
     state: Literal["draft", "reviewed", "retired"] = "reviewed"
     unchecked: list[str] = Field(default_factory=list)
     occurrences: int = 1

@@ -10,27 +10,44 @@ import heapq
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from whystall.knowledge_base.tokens import Terms
+from whystall.knowledge_base.tokens import CONCEPT, pieces, stem, terms
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
 # A long ticket text has hundreds of words: the rarest suffice, and query time grows with the others.
 _QUERY_TERMS = 32
-_COUNTED = 500  # distinct terms whose frequency is read; few texts have more
+_COUNTED = 300  # distinct terms whose frequency is read; few texts have more
 # Total postings of the terms of a query; the remaining terms are too common to distinguish cards.
 _TERM_POSTINGS = 10_000
 _COMMON = 2_500  # cards with a term, above which it is not counted further
 _FEWEST = 3  # terms searched however common they are
 _FEATURE_POSTINGS = 1_000
-# bm25 weights of symptom, concepts, later, grams. Chinese pairs are rare in a base that is half English, so that bm25
-# overrates them.
-_WEIGHTS = (1.0, 1.5, 1.0, 0.5)
-# Weight of a pair of Chinese characters relative to a word. Of 0.5 to 1, the largest that lets no more unanswerable
-# questions be answered (first half of the catalogue: 1 of 13).
-_PAIR = 0.8
+_PIECE_WORDS, _PIECES, _PIECE_POSTINGS = 12, 24, 3_000  # rarest words that are cut; their n-grams searched
+# bm25 weights of symptom, concepts, later, grams, pieces. Chinese pairs are rare in a base that is half English, so
+# that bm25 overrates them.
+_COLUMNS = (1.0, 1.0, 0.8, 0.5, 0.2)
+
+
+class Query(NamedTuple):
+    """Search terms of a text. `words`: stems and concepts; `grams`: pairs of Chinese characters; `names`: the word as
+    typed, by stem.
+    """
+
+    words: list[str]
+    grams: list[str]
+    names: dict[str, str]
+
+
+def query_of(text: str) -> Query:
+    """Return the search terms of any `text`."""
+    found = terms(text)
+    names: dict[str, str] = {}
+    for word in found.words:
+        names.setdefault(word if word.startswith(CONCEPT) else stem(word), word.removeprefix(CONCEPT))
+    return Query(list(names), found.grams, names)
 
 
 class Counts:
@@ -48,49 +65,54 @@ class Counts:
         return self._cards[term]
 
 
-def by_words(db: SqliteDatabase, query: Terms, limit: int, counts: Counts | None = None) -> list[int]:
-    """Return rows of at most `limit` cards that share words with `query`, best first."""
-    expression = match_expression(query, counts or Counts(db))
-    if not expression:
-        return []
-    rows = db.execute(
-        "SELECT rowid FROM incidents_fts WHERE incidents_fts MATCH ?"
-        " ORDER BY bm25(incidents_fts, ?, ?, ?, ?), rowid LIMIT ?",
-        [expression, *_WEIGHTS, limit],
-    ).fetchall()
-    return [row[0] for row in rows]
-
-
-def match_expression(query: Terms, counted: Counts) -> str:
-    """Return an FTS5 expression for any of the rarest terms of `query`; empty if no card has any.
-
-    Terms contain only letters, digits, underscores and Chinese characters; quoting makes ``and`` or ``near`` a word.
+def by_words(db: SqliteDatabase, query: Query, limit: int, counts: Counts | None = None) -> dict[int, int]:
+    """Return rows of at most `limit` cards that share words with `query`, best first, with their places: from 1, equals
+    share one.
     """
+    counted = counts or Counts(db)
     asked = [*query.words, *query.grams][:_COUNTED]
-    counts = [(counted.of(term), f'"{term}"') for term in asked]
+    chosen = _rarest(asked, counted, _QUERY_TERMS, _TERM_POSTINGS, _FEWEST)
+    chosen += _rarest(query_pieces(query, counted), counted, _PIECES, _PIECE_POSTINGS, 0)
+    if not chosen:
+        return {}
+    rows = db.execute(
+        "SELECT rowid, bm25(incidents_fts, ?, ?, ?, ?, ?) AS score FROM incidents_fts WHERE incidents_fts MATCH ?"
+        " ORDER BY score, rowid LIMIT ?",
+        [*_COLUMNS, " OR ".join(f'"{term}"' for term in chosen), limit],
+    ).fetchall()
+    places = {score: place for place, score in enumerate(dict.fromkeys(round(score, 6) for _, score in rows), 1)}
+    return {row: places[round(score, 6)] for row, score in rows}
+
+
+def query_pieces(query: Query, counted: Counts) -> list[str]:
+    """Return the character n-grams of the rarest words of `query`: of unknown ones too, which may be a known one in
+    another form.
+    """
+    own = [term for term in query.words[:_COUNTED] if not term.startswith(CONCEPT)]
+    return pieces(query.names[term] for term in sorted(own, key=counted.of)[:_PIECE_WORDS])
+
+
+def _rarest(asked: Iterable[str], counted: Counts, most: int, postings: int, fewest: int) -> list[str]:
+    """Return the rarest of `asked` that any card has: at most `most`, and beyond the first `fewest` with at most
+    `postings` in total.
+
+    Terms contain only letters, digits, underscores and Chinese characters, so that each can be quoted.
+    """
     chosen: list[str] = []
-    postings = 0
-    for cards, term in sorted(counts, key=lambda pair: pair[0]):
+    left = postings
+    for cards, term in sorted((counted.of(term), term) for term in asked):
         if not cards:
             continue
-        postings += cards if cards < _COMMON else _TERM_POSTINGS
-        if len(chosen) >= _FEWEST and (postings > _TERM_POSTINGS or len(chosen) == _QUERY_TERMS):
+        left -= cards if cards < _COMMON else postings
+        if len(chosen) >= fewest and (left < 0 or len(chosen) == most):
             break
         chosen.append(term)
-    return " OR ".join(chosen)
+    return chosen
 
 
-def rareness(query: Terms, total: int, counts: Counts) -> dict[str, float]:
-    """Return the weight of each term of `query` among `total` cards: 1 for a term of at most one card, absent for
-    common ones; times `_PAIR` for a pair of Chinese characters.
-    """
-    alone = _idf(1, total)
-    found = {}
-    for term in [*query.words, *query.grams][:_COUNTED]:
-        cards = counts.of(term)
-        if cards < _COMMON:
-            found[term] = _idf(max(cards, 1), total) / alone * (_PAIR if term in query.grams else 1.0)
-    return found
+def rareness(cards: int, total: int) -> float:
+    """Return the inverse document frequency of a term in units of one that a single card has: 0 to 1."""
+    return 0.0 if cards >= _COMMON else min(_idf(max(cards, 1), total) / _idf(1, total), 1.0)
 
 
 def _idf(cards: int, total: int) -> float:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whystall.knowledge_base import matching, occurrences
+from whystall.knowledge_base import matching, occurrences, text_search
 from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import get_diagnosis, put_diagnosis
@@ -97,8 +97,8 @@ class KnowledgeBase:
         return CardStore(self._file)
 
     def search(self, text: str, limit: int = 5) -> list[Match]:
-        """Return incidents ranked by words in common with `text`; see `matching.search`."""
-        return matching.search(self._file, text, limit)
+        """Return incidents ranked by words in common with `text`; see `text_search.search`."""
+        return text_search.search(self._file, text, limit)
 
     def match(self, diagnosis: Diagnosis) -> list[Match]:
         """Return past incidents similar to `diagnosis`; see `matching.similar`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -31,7 +32,10 @@ _STOPPED = (
 )
 _STOP = frozenset(_STOPPED.split())
 _LONGEST = 40
-_CONCEPT = "c_"
+CONCEPT = "c_"
+PIECE = "g_"
+_PLURALS = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"))
+_SHORTEST_STEM = 3
 
 
 class Terms(NamedTuple):
@@ -50,12 +54,52 @@ def terms(text: str) -> Terms:
     """Return the distinct terms of any `text`, in order."""
     lower = plain(text)
     latin = _WORD.findall(lower)
-    words = [f"{_CONCEPT}{name}" for name in _concepts(latin, lower)]
+    words = [f"{CONCEPT}{name}" for name in _concepts(latin, lower)]
     for word in latin:
         parts = [part for part in word.split("_") if part] if "_" in word else []
         words += [w for w in (word, *parts) if _significant(w)]
     grams = [run[i : i + 2] for run in _CJK.findall(lower) for i in range(max(len(run) - 1, 1))]
     return Terms(list(dict.fromkeys(words)), list(dict.fromkeys(grams)))
+
+
+@lru_cache(maxsize=50_000)
+def stem(word: str) -> str:
+    """Return `word` (lower case) without inflection, as Harman's S stemmer (How effective is suffixing, JASIS 1991) and
+    the endings -ed and -ing of Porter's (1980) leave it; names with digits or underscores unchanged.
+    """
+    if len(word) < _SHORTEST_STEM + 1 or not (word.isascii() and word.isalpha()):
+        return word
+    for ending, instead in _PLURALS:
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            word = word.removesuffix(ending) + instead
+            break
+    else:
+        if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+            word = word[:-1]
+    for ending in ("ing", "ed"):
+        base = word.removesuffix(ending)
+        if base != word and len(base) >= _SHORTEST_STEM and any(letter in "aeiouy" for letter in base):
+            doubled = len(base) > _SHORTEST_STEM and base[-1] == base[-2] and base[-1] not in "lsz"  # stopped
+            word = base[:-1] if doubled else base
+            break
+    return word[:-1] if word.endswith("e") and len(word) > _SHORTEST_STEM + 1 else word
+
+
+def pieces(words: Iterable[str]) -> list[str]:
+    """Return the distinct character n-grams of the Latin `words`, of four characters within blanks around the word
+    (McNamee and Mayfield, Character n-gram tokenization for European language text retrieval, 2004), as terms.
+    """
+    found: dict[str, None] = {}
+    for word in words:
+        if not word.startswith(CONCEPT) and word.isascii():
+            padded = f"_{word}_"
+            found.update(dict.fromkeys(f"{PIECE}{padded[i : i + 4]}" for i in range(max(len(padded) - 3, 1))))
+    return list(found)
+
+
+def cjk(text: str) -> int:
+    """Return the number of Chinese characters in `text`."""
+    return 0 if text.isascii() else sum(len(run) for run in _CJK.findall(text))
 
 
 def plain(text: str) -> str:
@@ -88,11 +132,11 @@ def known_concepts() -> frozenset[str]:
 @lru_cache(maxsize=20_000)
 def concept_of(term: str) -> str | None:
     """Return the concept of `term` (a word, or a pair of Chinese characters) as a term; None without one."""
-    if term.startswith(_CONCEPT):
+    if term.startswith(CONCEPT):
         return term
     english, chinese = glossary()
     name = english.get(term) or next((name for word, name in chinese.items() if term in word), None)
-    return f"{_CONCEPT}{name}" if name else None
+    return f"{CONCEPT}{name}" if name else None
 
 
 def _significant(word: str) -> bool:

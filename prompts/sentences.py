@@ -167,7 +167,7 @@ class Voice:
 
     def shared(self, key: str) -> Safe:
         """Return why a past incident matched: ``cause:ID``, ``cause+op:ID:CALL``, ``finding:...``, ``kind:...``,
-        ``word:...``.
+        ``word:...``, or a code of a fault such as ``xid:79``.
         """
         kind, _, value = key.partition(":")
         if kind == "fault" and "@" in value:  # see `faults.fault_key`

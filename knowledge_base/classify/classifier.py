@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whystall.knowledge_base import matching
+from whystall.knowledge_base import text_search
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.classify.centroids import Centroids, Similarity
 from whystall.knowledge_base.classify.incident_votes import Vote, counted, votes
@@ -55,10 +55,10 @@ class Classifier:
         self._file = file
         self.centroids = Centroids(file)
 
-    def classify(self, report: Report, memory: matching.Memory | None = None) -> Classified:
+    def classify(self, report: Report, memory: text_search.Memory | None = None) -> Classified:
         """Classify `report`; deterministic. `memory`: of preceding calls, while no card changes."""
         text = read(report)
-        matches = matching.search(self._file, text, _SEARCHED, weak=False, memory=memory)
+        matches = text_search.search(self._file, text, _SEARCHED, weak=False, memory=memory)
         cast = votes(matches, self._causes(matches))
         scores = judge(text)
         category = report.given.get("category") or _category(scores, cast, lambda: self.centroids.nearest(text))
@@ -74,9 +74,9 @@ class Classifier:
         known = load_causes().get(cause.value) if cause else None
         return Classified(classification, matches[:_SHOWN], list(known.examined_by) if known else [])
 
-    def memory(self) -> matching.Memory:
+    def memory(self) -> text_search.Memory:
         """Return a cache to share between successive calls."""
-        return matching.Memory(self._file)
+        return text_search.Memory(self._file)
 
     def severity(self, report: Report) -> Decision:
         given = report.given.get("severity")

@@ -417,8 +417,8 @@ def test_the_later_one_goes_first_only_where_evidence_is_equal(kb: KnowledgeBase
 
 
 def test_a_flagged_card_ranks_below_equals_and_is_marked(kb: KnowledgeBase) -> None:
-    put(kb, like("mine", checkpoint()), like("twin", checkpoint()))
-    assert kb.match(checkpoint(id="d2"))[0].incident == "mine"
+    put(kb, like("twin", checkpoint()), like("mine", checkpoint()))
+    assert kb.match(checkpoint(id="d2"))[0].incident == "mine"  # of equals the later one
     with kb._file.write() as db:
         for n in range(12):
             feedback.put(db, Feedback(incident="mine", diagnosis=f"w{n}", verdict="wrong", at="2026-01-01T00:00:00Z"))

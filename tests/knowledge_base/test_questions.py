@@ -44,7 +44,18 @@ def test_they_are_in_the_language_they_are_asked_in() -> None:
 
 def test_none_is_copied_from_the_cards_that_answer_it() -> None:
     # What a program printed may stand on both sides.
-    printed = "mismatched collective detected, please check your collective calls at and around rank 39"
+    printed = "\n".join(
+        [
+            "mismatched collective detected, please check your collective calls at and around rank 39",
+            "cuda error: an illegal memory access was encountered",
+            "address family not supported by protocol",
+            "failed to initialize nvml: unknown error",
+            "nf_conntrack: table full, dropping packet",
+            "nvrm: xid (pci:0000:3b:00): 79, gpu has fallen off the bus.",
+            "dataloader worker killed by signal: bus error",
+            "uncorrectable ecc error encountered",
+        ]
+    )
     for lang, _, question in QUESTIONS:
         length, told_in = (32, r".+") if lang == "en" else (8, r"[\u4e00-\u9fff]+")
         runs = {
