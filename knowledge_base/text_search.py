@@ -111,7 +111,10 @@ def rank(db: SqliteDatabase, text: str, limit: int, memory: Memory) -> list[Rank
     """Return cards that share terms with `text`, best first: the best of each passage, then the others."""
     lists = sorted(by_passage(db, text, limit, memory), key=lambda found: -found[0].confidence)
     order = [found[0] for found in lists] + [one for found in lists for one in found[1:]]
-    return list({one.card.n: one for one in reversed(order)}.values())[::-1]
+    best: dict[int, Ranked] = {}
+    for one in order:
+        best.setdefault(one.card.n, one)
+    return list(best.values())
 
 
 def by_passage(db: SqliteDatabase, text: str, limit: int, memory: Memory) -> list[list[Ranked]]:
