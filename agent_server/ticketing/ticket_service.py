@@ -344,12 +344,13 @@ class TicketService:
         return ticket.model_copy(update={"assignment": assignment})
 
     def _related(self, ticket: Ticket, near: Sequence[SimilarTicket], at: datetime) -> Ticket:
-        """Link `ticket` to the most similar one. Only one: links are shown at both ends, so that thousands of similar
-        tickets form a chain instead of lists of all.
+        """Link `ticket` to the most similar one, or to a live one that may be about the same fault in other words. Only
+        one: links are shown at both ends, so that thousands of similar tickets form a chain instead of lists of all.
         """
         for other in near:
-            if len(self._kb.tickets.get(other.ticket).links) < _LINKS:
-                why = [f"words:{other.alike:.2f}"]
+            known = self._kb.tickets.get(other.ticket)
+            if len(known.links) < _LINKS and (known.state in LIVE or not other.paraphrase):
+                why = [f"{'same' if other.paraphrase else 'words'}:{other.alike:.2f}"]
                 link = Link(kind="related", ticket=other.ticket, why=why, by=ENGINE, at=rfc3339(at))
                 return self._kb.tickets.link(ticket.id, link)
         return ticket

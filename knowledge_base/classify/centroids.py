@@ -48,11 +48,14 @@ def work_orders(lang: Lang) -> WorkOrders:
 
 @dataclass
 class Similarity:
-    """Similarity to a class: the cosine, 0 to 1, and the words that contribute most."""
+    """Similarity to a class: the cosine, 0 to 1, and the words that contribute most. `confirmed`: to examples that were
+    confirmed here, and not to shipped ones.
+    """
 
     category: str
     cosine: float
     words: list[str]
+    confirmed: bool = False
 
 
 @dataclass
@@ -121,7 +124,7 @@ class Centroids:
 
 
 def nearest(vector: Mapping[str, float], sets: Sequence[Mapping[str, _Centroid]]) -> list[Similarity]:
-    """Return the classes of `sets` by their cosine with `vector`."""
+    """Return the classes of `sets` by their cosine with `vector`; the sets after the first were confirmed here."""
     names = {name for centroids in sets for name in centroids}
     holding = {
         term: {name for centroids in sets for name, c in centroids.items() if term in c.weights} for term in vector
@@ -130,14 +133,14 @@ def nearest(vector: Mapping[str, float], sets: Sequence[Mapping[str, _Centroid]]
     unheld = [w * math.log(1 + len(names)) for t, w in vector.items() if not holding[t]]
     length = math.sqrt(sum(w * w for w in (*asked.values(), *unheld)))
     found: dict[str, Similarity] = {}
-    for centroids in sets:
+    for at, centroids in enumerate(sets):
         for name, centroid in centroids.items():
             parts = {t: w * centroid.weights[t] for t, w in asked.items() if t in centroid.weights}
             if not parts or centroid.square <= 0:
                 continue
             cosine = min(1.0, sum(parts.values()) / math.sqrt(centroid.square) / length)
             if name not in found or cosine > found[name].cosine:
-                found[name] = Similarity(name, cosine, sorted(parts, key=lambda t: (-parts[t], t))[:4])
+                found[name] = Similarity(name, cosine, sorted(parts, key=lambda t: (-parts[t], t))[:4], at > 0)
     return sorted(found.values(), key=lambda like: (-like.cosine, like.category))
 
 

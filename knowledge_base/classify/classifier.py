@@ -1,41 +1,37 @@
-"""Classification of a report: given values, rules, votes of confirmed incidents, words; else unknown.
+"""Classification of a report: given values, else what rules, similar incidents and words together make probable.
 
-Every field has what decided it, its confidence, the evidence, and the rivals.
+Every field has what decided it, its confidence, the evidence, and the rivals. The confidence of a category is its
+calibrated probability; below `Calibration.answer_from` it is `UNKNOWN`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whystall.knowledge_base import text_search
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.classify.centroids import Centroids, Similarity
-from whystall.knowledge_base.classify.incident_votes import Vote, counted, votes
+from whystall.knowledge_base.classify.incident_votes import Source, Vote, counted, votes
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.classify.rules import UNKNOWN, RuleScore, judge
 from whystall.knowledge_base.classify.severities import severity_of
+from whystall.knowledge_base.classify.weighing import calibration, strengths, weigh
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.models import Diagnosis, Match, Verdict
+from whystall.knowledge_base.models import Diagnosis, Incident, Match, Verdict
 from whystall.knowledge_base.ticket_models import Classification, Decision, Ticket
 from whystall.knowledge_base.tickets import drafting
 
-_ENOUGH, _LEAD = 2.0, 1.0
-"""Minimum weight of the rules for a category (a place, or two hints), and lead over any other."""
 # NodeFilesystemAlmostOutOfSpace, GPUXidError
-_JOINED = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_MAJORITY = 0.5  # share of the votes
-_MUCH = 5
-"""Terms that a single voting incident must share. Of the tuned questions and 58 titles of public issues, lone votes
-with so many were right 6 times of 7, those with fewer 12 of 19.
-"""
-_NEAR, _NEARER, _SHARED = 0.2, 1.5, 3
-"""Minimum cosine of the nearest class, ratio to the second, and shared terms."""
+_JOINED = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 _READ = 4000  # characters read of a text
 _SHOWN, _SEARCHED = 3, 8
+_BECAUSE, _RIVALS = 6, 4
+_POSSIBLE = 0.05  # least probability of a rival
+_XID_LABEL = re.compile(r"xid(?:_code|_error|_errors|_number)?", re.I)
 _SURE = {Verdict.CONFIRMED: 1.0, Verdict.LIKELY: 0.7, Verdict.INCONCLUSIVE: 0.3}
 
 
@@ -59,11 +55,14 @@ class Classifier:
         """Classify `report`; deterministic. `memory`: of preceding calls, while no card changes."""
         text = read(report)
         matches = text_search.search(self._file, text, _SEARCHED, weak=False, memory=memory)
-        cast = votes(matches, self._causes(matches))
+        sources = self._sources(matches)
+        cast = votes(matches, sources)
         scores = judge(text)
-        category = report.given.get("category") or _category(scores, cast, lambda: self.centroids.nearest(text))
+        given = report.given.get("category")
+        category = given or _category(scores, cast, self.centroids.nearest(text))
         component = report.given.get("component") or _component(category, scores, cast)
-        cause = _cause(category, scores, cast)
+        nearest = next((sources[m.incident] for m in matches if m.incident in sources), None)
+        cause = _cause(category, scores, cast, nearest)
         classification = Classification(
             category=category,
             component=component,
@@ -79,8 +78,11 @@ class Classifier:
         return text_search.Memory(self._file)
 
     def severity(self, report: Report) -> Decision:
+        """Return the given severity, else what the sender's value, its Xid label and the text tell."""
         given = report.given.get("severity")
-        return given or severity_of(report.source_severity, f"{report.title}\n{report.description[:_READ]}")
+        xids = [f"xid {value}" for name, value in report.labels.items() if _XID_LABEL.fullmatch(name)]
+        text = "\n".join([report.title, *xids, report.description[:_READ]])
+        return given or severity_of(report.source_severity, text)
 
     def learn(self, ticket: Ticket) -> bool:
         """Learn from `ticket` if a person or a diagnosis decided its category; return whether it did."""
@@ -90,10 +92,12 @@ class Classifier:
         self.centroids.learn(f"{ticket.human.title}\n{ticket.human.description}"[:_READ], ticket.category)
         return True
 
-    def _causes(self, matches: Sequence[Match]) -> Mapping[str, str | None]:
+    def _sources(self, matches: Sequence[Match]) -> dict[str, Source]:
+        wanted = json.dumps([match.incident for match in matches if match.state == "reviewed"])
         with self._file.read() as db:
-            asked = "SELECT id, cause FROM incidents WHERE id IN (SELECT value FROM json_each(?))"
-            return dict(db.execute(asked, [json.dumps([match.incident for match in matches])]).fetchall())
+            asked = "SELECT body FROM incidents WHERE id IN (SELECT value FROM json_each(?))"
+            cards = [self._file.record(Incident, body) for (body,) in db.execute(asked, [wanted]).fetchall()]
+        return {card.id: Source(card.cause, card.components) for card in cards}
 
 
 def read(report: Report) -> str:
@@ -105,52 +109,30 @@ def read(report: Report) -> str:
     )
 
 
-def _category(scores: Sequence[RuleScore], cast: Sequence[Vote], words: Any) -> Decision:
-    best = scores[0] if scores else None
-    total = sum(score.weight for score in scores)
-    leads = best is not None and (len(scores) == 1 or best.weight >= scores[1].weight + _LEAD)
-    if best is not None and best.weight >= _ENOUGH and leads:
-        rule = best.hits[0].rule
-        because = list(dict.fromkeys(f"word:{word}" for hit in best.hits for word in hit.words))[:6]
-        rivals = [score.category for score in scores[1:4]]
-        return Decision(
-            value=best.category,
-            by=f"rule:{rule.id}",
-            confidence=round(best.weight / total, 2),
-            because=because,
-            rivals=rivals,
-        )
-    # If rules tie, the later stages choose among their categories.
-    even = {s.category for s in scores if best is not None and s.weight > best.weight - _LEAD and s.weight >= _ENOUGH}
-    sums = {name: weight for name, weight in counted(cast).items() if not even or name in even}
-    all_votes = sum(counted(cast).values())
-    if sums:
-        first = next(iter(sums))
-        because = [f"incident:{vote.incident}" for vote in cast if vote.category == first]
-        # A single similar incident may be a coincidence, unless it shares many terms or a rule agrees.
-        much = max(vote.shared for vote in cast if vote.category == first) >= _MUCH
-        seconded = len(because) > 1 or much or any(score.category == first for score in scores)
-        if sums[first] / all_votes > _MAJORITY and seconded:
-            rivals = [name for name in (*counted(cast), *(s.category for s in scores)) if name != first]
-            return Decision(
-                value=first,
-                by="incidents",
-                confidence=round(sums[first] / all_votes * (1 - 0.5 ** len(because)), 2),
-                because=because,
-                rivals=list(dict.fromkeys(rivals))[:4],
-            )
-    near: list[Similarity] = [like for like in words() if not even or like.category in even]
-    alone = bool(near) and (len(near) == 1 or near[0].cosine >= _NEARER * near[1].cosine)
-    if alone and near[0].cosine >= _NEAR and len({word.removeprefix("c_") for word in near[0].words}) >= _SHARED:
-        return Decision(
-            value=near[0].category,
-            by="words",
-            confidence=round(min(near[0].cosine * 2, 0.6), 2),
-            because=[f"word:{word.removeprefix('c_')}" for word in near[0].words],
-            rivals=[like.category for like in near[1:3]],
-        )
-    rivals = list(dict.fromkeys([*(score.category for score in scores[:3]), *counted(cast)]))[:4]
-    return Decision(value=UNKNOWN, by="default", confidence=0.0, rivals=rivals)
+def _category(scores: Sequence[RuleScore], cast: Sequence[Vote], near: Sequence[Similarity]) -> Decision:
+    standings = weigh(strengths(scores, cast, near))
+    best = standings[0]
+    others = [one.category for one in standings if one.category != UNKNOWN]
+    if best.category == UNKNOWN or best.probability < calibration().answer_from:
+        hinted = {*(score.category for score in scores), *counted(cast), *(like.category for like in near[:1])}
+        rivals = [name for name in others if name in hinted][:_RIVALS]
+        return Decision(value=UNKNOWN, by="default", confidence=0.0, rivals=rivals)
+    score = next((s for s in scores if s.category == best.category), None)
+    like = next((one for one in near if one.category == best.category), None)
+    by_word = [word for hit in score.hits for word in hit.words] if score is not None else []
+    if not by_word and like is not None:
+        by_word = [word.removeprefix("c_") for word in like.words]
+    because = list(dict.fromkeys(f"word:{word}" for word in by_word))[:_BECAUSE]
+    because += [f"incident:{vote.incident}" for vote in cast if vote.category == best.category]
+    by = {"votes": "incidents", "words": "words", "rules": f"rule:{score.hits[0].rule.id}" if score else "words"}
+    possible = {one.category for one in standings[1:] if one.probability >= _POSSIBLE}
+    return Decision(
+        value=best.category,
+        by=by[best.kind],
+        confidence=round(best.probability, 2),
+        because=because,
+        rivals=[name for name in others[1:] if name in possible][:_RIVALS],
+    )
 
 
 def _component(category: Decision, scores: Sequence[RuleScore], cast: Sequence[Vote]) -> Decision:
@@ -175,15 +157,20 @@ def _component(category: Decision, scores: Sequence[RuleScore], cast: Sequence[V
     return Decision(value=UNKNOWN, by="default", confidence=0.0)
 
 
-def _cause(category: Decision, scores: Sequence[RuleScore], cast: Sequence[Vote]) -> Decision | None:
-    """Return the suspected cause: that of the nearest incidents if it is of the category, else a rule's."""
-    if category.value == UNKNOWN:
+def _cause(
+    category: Decision, scores: Sequence[RuleScore], cast: Sequence[Vote], nearest: Source | None
+) -> Decision | None:
+    """Return the suspected cause: that of the nearest incident if it is of the category, else a rule's.
+
+    None if the nearest incident has no catalogued cause: what is like it needs no other incident's.
+    """
+    if category.value == UNKNOWN or (nearest is not None and nearest.cause is None):
         return None
     score = next((s for s in scores if s.category == category.value), None)
     named = [hit for hit in score.hits if hit.rule.cause] if score else []
     rivals = [hit.rule.cause for hit in named if hit.rule.cause]
-    vote = cast[0] if cast and cast[0].category == category.value else None
-    if vote is not None:
+    vote = cast[0] if cast and cast[0].rank == 1 and cast[0].category == category.value else None
+    if vote is not None and vote.cause is not None:
         both = vote.cause in rivals
         return Decision(
             value=vote.cause,

@@ -169,6 +169,15 @@ def _places(labels: Mapping[str, str]) -> list[str]:
     return [f"{name}={_value(name, value)}" for name, value in sorted(named.items()) if name in places]
 
 
+def narrow_places(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield name and stable value of the labels of places, without places of many jobs."""
+    wide = wording().sameness.wide
+    for place in _places(labels):
+        name, _, value = place.partition("=")
+        if name not in wide:
+            yield name, value
+
+
 def _value(name: str, value: str) -> str:
     """Return a label's value without its varying part: a pod's suffix, an instance's port, a series' number."""
     if name in wording().sameness.pods:

@@ -34,6 +34,7 @@ class _Words(Model):
 
 class _File(Model):
     categories: list[str]
+    components: dict[str, list[str]]
     words: dict[str, _Words]
     rules: list[Rule]
 
@@ -58,6 +59,23 @@ class RuleScore:
 def categories() -> list[str]:
     """Return every category of the rules, without `UNKNOWN`."""
     return _load()[0].categories
+
+
+@cache
+def category_of_component() -> dict[str, str]:
+    """Return the category of each component that has only one, for incidents without a catalogued cause."""
+    return {name: category for category, names in _load()[0].components.items() for name in names}
+
+
+def vocabulary() -> Vocabulary:
+    """Return the words of the rules, in both languages."""
+    return _load()[1]
+
+
+@cache
+def rule_weights() -> dict[str, int]:
+    """Return the weight of each rule."""
+    return {rule.id: rule.weight for rule in _load()[0].rules}
 
 
 def judge(text: str) -> list[RuleScore]:
@@ -109,6 +127,8 @@ def _load() -> tuple[_File, Vocabulary]:
             chinese.setdefault(run, []).append(name)
     known |= file.words.keys()
     causes = load_causes()
+    if wrong := file.components.keys() - set(file.categories):
+        raise data_fault(path, f"components: unknown category {min(wrong)!r}")
     for rule in file.rules:
         if rule.category not in file.categories:
             raise data_fault(path, f"rules.{rule.id}: unknown category {rule.category!r}")

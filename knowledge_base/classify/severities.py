@@ -1,14 +1,19 @@
-"""Severity of a report: the words of all senders on one scale of four.
+"""Severity of a report: the sender's word, words of urgency, then what the text says happened.
 
-The whole value of a sender's severity field counts; in a text only unambiguous words.
+All are put on one scale of four. The whole value of a sender's severity field counts; in a text only unambiguous words.
+What happened is graded by impact: a panic, lost data or an outage is critical; a job, service or device that stopped is
+major, one of many minor; what is slower is minor. An Xid counts by the action that NVIDIA's catalogue asks for.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from whystall.knowledge_base.classify.wording import wording
+from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
+from whystall.knowledge_base.models import Model
 from whystall.knowledge_base.ticket_models import Decision
 from whystall.knowledge_base.tokens import plain
 from whystall.tools.contract.findings import Severity
@@ -16,6 +21,24 @@ from whystall.tools.contract.findings import Severity
 _PART = re.compile(r"sev-?\d|[a-z]+\d?|\d+|[\u4e00-\u9fff]+")
 _BEFORE = 12  # characters before a word searched for a negation
 _SHOWN = 40
+_READ = 4000  # characters of a text
+_URGENT, _HAPPENED = 0.8, 0.6
+"""Confidence in words of urgency, and in what the text says happened; estimates, not calibrated."""
+# NVRM: Xid (PCI:0000:9b:00): 94, pid=1234 | Xid 79 | Xid errors 13 and 31 | xid=48
+_XID = re.compile(
+    r"\bxid(?: errors?| codes?)?\s*(?:\([^)]{1,40}\))?\s*[:=#]?\s*"
+    r"(?P<codes>\d{1,3}(?!\d)(?:(?:\s*(?:,|/|and|or|和|、)\s*)\d{1,3}(?!\d))*)"
+)
+
+
+class _Action(Model):
+    severity: Severity
+    codes: list[int]
+
+
+class _Xids(Model):
+    source: str
+    actions: dict[str, _Action]
 
 
 def severity_of_word(word: str) -> Severity | None:
@@ -33,18 +56,56 @@ def severity_of_word(word: str) -> Severity | None:
 
 
 def severity_of(source: str, text: str) -> Decision:
-    """Return the severity of a report with the sender's value `source` and the words `text`."""
+    """Return the severity of a report with the sender's value `source` and the words `text`; by ``default`` if neither
+    tells.
+    """
     given = severity_of_word(source) if source.strip() else None
     if given is not None:
         because = [f"word:{plain(source).strip()[:_SHOWN]}"]
         return Decision(value=given.value, by="label:severity", because=because)
-    lower = plain(text)
+    lower = plain(text[:_READ])
     for grade in wording().severity.text:
-        for found in grade.pattern.finditer(lower):
-            if not _denied().search(lower[max(0, found.start() - _BEFORE) : found.start()]):
-                because = [f"word:{' '.join(found[0].split())[:_SHOWN]}"]
-                return Decision(value=grade.severity.value, by="rule:severity-words", confidence=0.8, because=because)
+        if (said := _said(grade.pattern, lower)) is not None:
+            because = [f"word:{said}"]
+            return Decision(value=grade.severity.value, by="rule:severity-words", confidence=_URGENT, because=because)
+    happened = list(_happened(lower))
+    if happened:
+        severity, rule, said = max(happened, key=lambda one: one[0].rank)
+        return Decision(value=severity.value, by=f"rule:{rule}", confidence=_HAPPENED, because=[f"word:{said}"])
     return Decision(value=Severity.MINOR.value, by="default", confidence=0.0)
+
+
+def xids(text: str) -> Iterator[int]:
+    """Yield the codes of Xid messages that `text`, in lower case, names and does not deny."""
+    for match in _XID.finditer(text):
+        if not _denies(text, match.start()):
+            yield from map(int, re.findall(r"\d+", match["codes"]))
+
+
+def _happened(text: str) -> Iterator[tuple[Severity, str, str]]:
+    """Yield severity, rule and words of each event in `text`."""
+    rules = wording().severity
+    for code in xids(text):
+        if (severity := _xids().get(code)) is not None:
+            yield severity, "xid-catalogue", f"xid {code}"
+    few, whole = _patterns()
+    lowered = few.search(text) is not None and whole.search(text) is None
+    for event in rules.content:
+        if (said := _said(event.pattern, text)) is not None:
+            severity = Severity.MINOR if lowered and event.severity is Severity.MAJOR else event.severity
+            yield severity, event.id, said
+
+
+def _said(pattern: re.Pattern[str], text: str) -> str | None:
+    """Return the first words of `text` that match and are not denied."""
+    for found in pattern.finditer(text):
+        if not _denies(text, found.start()):
+            return " ".join(found[0].split())[:_SHOWN]
+    return None
+
+
+def _denies(text: str, start: int) -> bool:
+    return _denied().search(text[max(0, start - _BEFORE) : start]) is not None
 
 
 @cache
@@ -55,3 +116,20 @@ def _senders() -> dict[str, Severity]:
 @cache
 def _denied() -> re.Pattern[str]:
     return re.compile(wording().severity.denied)
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    return re.compile(wording().severity.few), re.compile(wording().severity.whole)
+
+
+@cache
+def _xids() -> dict[int, Severity]:
+    path = catalog("xid.yaml")
+    file = as_model(_Xids, read_yaml(path), path)
+    found: dict[int, Severity] = {}
+    for name, action in file.actions.items():
+        if twice := found.keys() & set(action.codes):
+            raise data_fault(path, f"actions.{name}: Xid {min(twice)} is listed twice")
+        found |= dict.fromkeys(action.codes, action.severity)
+    return found

@@ -25,10 +25,19 @@ class Grade(Model):
         return re.compile("|".join(self.patterns))
 
 
+class Event(Grade):
+    """Patterns of texts in which something of `severity` happened."""
+
+    id: str
+
+
 class Severities(Model):
     sender: dict[Severity, list[str]]
     ranks: dict[str, Severity]
     text: list[Grade]
+    content: list[Event]
+    few: str
+    whole: str
     denied: str
 
 
@@ -88,6 +97,9 @@ def wording() -> Wording:
     found = as_model(Wording, read_yaml(path), path)
     for name, pattern in (
         *((f"severity.text.{g.severity.value}", p) for g in found.severity.text for p in g.patterns),
+        *((f"severity.content.{e.id}", p) for e in found.severity.content for p in e.patterns),
+        ("severity.few", found.severity.few),
+        ("severity.whole", found.severity.whole),
         ("severity.denied", found.severity.denied),
         ("negation.breaks", found.negation.breaks),
         *(("negation", p) for p in (*found.negation.before, *found.negation.after)),

@@ -62,7 +62,15 @@ def test_severity_is_read_from_the_text(text: str, severity: Severity) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["page faults on the critical path", "error 404 in a log line", "high latency", "显卡报错", ""]
+    "text",
+    [
+        "page faults on the critical path",
+        "error 404 in a log line",
+        "please raise our quota",
+        "显卡报错",
+        "no crash, no xid",
+        "",
+    ],
 )
 def test_without_severity_words_the_default_is_used(text: str) -> None:
     found = severity_of("", text)
@@ -73,3 +81,54 @@ def test_the_senders_value_precedes_the_text_if_it_is_known() -> None:
     assert severity_of("low", "URGENT all jobs are down").by == "label:severity"
     assert severity_of("low", "URGENT all jobs are down").value == "minor"
     assert severity_of("banana", "URGENT all jobs are down").value == "critical"
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("Kernel panic - not syncing: Fatal exception in interrupt on node-7", CRITICAL),
+        ("node-7 内核崩溃", CRITICAL),
+        ("checkpoint files are corrupted after the power cut", CRITICAL),
+        ("迁移之后数据丢失", CRITICAL),
+        ("the shared file system is down", CRITICAL),
+        ("training hangs after step 400", MAJOR),
+        ("服务卡住不动了", MAJOR),
+        ("GPU 3 is lost, nvidia-smi lists seven", MAJOR),
+        ("one of eight ranks died and the job stopped", MAJOR),
+        ("one of 64 workers crashed, the others are fine", MINOR),
+        ("其他节点正常，只有一台卡住", MINOR),
+        ("epochs are slower since Tuesday", MINOR),
+        ("how do I run a job on two nodes", INFO),
+    ],
+)
+def test_what_happened_is_graded_by_impact(text: str, severity: Severity) -> None:
+    found = severity_of("", text)
+    assert found.value == severity.value
+    assert found.by.startswith("rule:")
+    assert found.because
+    assert 0 < found.confidence < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, GPU has fallen", CRITICAL),
+        ("Xid 119 in dmesg", MAJOR),
+        ("xid=48", MAJOR),
+        ("Xid errors 13 and 79", CRITICAL),
+        ("dmesg 里有 Xid 31", MINOR),
+    ],
+)
+def test_an_xid_counts_by_the_action_that_the_catalogue_asks_for(text: str, severity: Severity) -> None:
+    found = severity_of("", text)
+    assert (found.value, found.by) == (severity.value, "rule:xid-catalogue")
+
+
+@pytest.mark.parametrize("text", ["Xid 999", "Xid 1", "no Xid 79 was seen", "xid"])
+def test_an_unknown_or_denied_xid_decides_nothing(text: str) -> None:
+    assert severity_of("", text).by == "default"
+
+
+def test_the_sender_precedes_what_happened() -> None:
+    assert severity_of("info", "Kernel panic - not syncing").value == "info"
+    assert severity_of("", "not urgent: one job hangs").value == "info"

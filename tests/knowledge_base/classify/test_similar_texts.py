@@ -66,3 +66,55 @@ def test_thousands_with_the_same_words_cost_no_more(kb: KnowledgeBase) -> None:
         for n in range(1, 400):
             kb.similar_texts.put(str(n), order(ONE))
     assert [near.ticket for near in kb.similar_texts.find(order(ONE))] == ["399", "398", "397"]
+
+
+# --- paraphrases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            "pods on gpu-03 cannot resolve internal host names",
+            "DNS lookups time out inside the containers of gpu-03, the names of our services are not found",
+        ),
+        ("node-22 掉卡，dmesg 里有 Xid 79", "node-22 上有一张显卡从总线上掉了，只剩七张"),
+        ("Jobs on node-31 die with uncorrectable ECC errors on card 2", "node-31 的 2 号卡有不可纠正的 ECC 错误"),
+    ],
+)
+def test_a_fault_in_other_words_is_possibly_the_same(kb: KnowledgeBase, one: str, other: str) -> None:
+    kb.similar_texts.put("1", order(one))
+    kb.similar_texts.put("2", order("The certificate of the registry expired and nobody can pull an image"))
+    (found,) = kb.similar_texts.find(order(other))
+    assert (found.ticket, found.paraphrase) == ("1", True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("node-14 lost a GPU, dmesg says Xid 79", "node-15 lost a GPU, dmesg says Xid 79"),
+        ("host-88 reports Xid 79 and the job died", "Xid 31 on host-88 killed a job"),
+        ("3 号卡过热降频", "5 号卡过热降频到 900MHz"),
+        ("CUDA out of memory after raising the batch size", "container was OOMKilled at its memory limit of 64 GiB"),
+        ("TLS certificate of the registry expired", "token of the registry expired"),
+        ("training is slow", "the training is so slow"),
+    ],
+)
+def test_another_place_or_fault_is_not_the_same(kb: KnowledgeBase, one: str, other: str) -> None:
+    kb.similar_texts.put("1", order(one))
+    assert not [found for found in kb.similar_texts.find(order(other)) if found.paraphrase]
+
+
+def test_labels_of_places_count(kb: KnowledgeBase) -> None:
+    def placed(text: str, host: str) -> Report:
+        return order(text).model_copy(update={"labels": {"host": host}})
+
+    kb.similar_texts.put("1", placed("uncorrectable ECC errors, jobs die", "a-1"))
+    assert kb.similar_texts.find(placed("ECC 不可纠正，任务挂了", "b-2")) == []
+    assert [one.ticket for one in kb.similar_texts.find(placed("ECC 不可纠正，任务挂了", "a-1"))] == ["1"]
+
+
+def test_what_is_as_near_to_two_faults_is_neither(kb: KnowledgeBase) -> None:
+    kb.similar_texts.put("1", order("node-14 lost a GPU, Xid 79 in dmesg"))
+    kb.similar_texts.put("2", order("node-15 lost a GPU, Xid 79 in dmesg"))
+    assert kb.similar_texts.find(order("a card fell off the bus, Xid 79")) == []
