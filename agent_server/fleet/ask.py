@@ -97,6 +97,20 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
 
 
+async def diagnose_on(host: str, words: str, params: DiagnoseParams, settings: FleetSettings) -> Answer | None:
+    """Return the answer of `host` to ``diagnose`` of the job that its own ``find_job`` finds by `words`; None if the
+    host may not be asked. `params` name no target.
+    """
+    inventory = Inventory(settings)
+    name = next((name for name in (host, host.partition(".")[0]) if inventory.knows(name)), None)
+    if name is None:
+        return None
+    given = params.model_dump(mode="json", exclude_defaults=True)
+    bounds = limits(settings, params.duration + _LOCATE_S)
+    (answer,) = await fan_out([Target(inventory.host(name), words)], "diagnose", given, bounds)
+    return answer
+
+
 async def health(hosts: str | None, settings: FleetSettings, job: str | None = None) -> list[Answer]:
     """Return for each of `hosts` (a hostlist, None: all) whether its server answers; with `job` (as in `FleetParams`)
     for each host of the job, where it finds which process and ranks.

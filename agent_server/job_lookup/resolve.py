@@ -239,9 +239,9 @@ def _by_alert_names(terms: SearchTerms, names: Sequence[str], search: _Search, t
     scored: list[tuple[int, list[Process], list[str]]] = []
     for members in search.members():
         kept = [process for process in members if _in_pod(terms, process, search.inventory.host)]
-        hits = [name for name in names if any(_is_named(name, p, name in terms.given_names) for p in kept)]
+        hits = [name for name in names if any(_is_named(name, p, terms) for p in kept)]
         if hits:
-            fitting = [p for p in kept if any(_is_named(name, p, name in terms.given_names) for name in hits)]
+            fitting = [p for p in kept if any(_is_named(name, p, terms) for name in hits)]
             scored.append((len(hits), fitting, hits))
     shown = [f"name:{name}" for name in names] or ["words"]
     if not scored:
@@ -255,8 +255,10 @@ def _by_alert_names(terms: SearchTerms, names: Sequence[str], search: _Search, t
     return search.choose(found, how, tried, terms.rank)
 
 
-def _is_named(name: str, process: Process, given: bool) -> bool:
-    """Return whether `process` is called `name`. `given`: as a name by a label, not only found in a title."""
+def _is_named(name: str, process: Process, terms: SearchTerms) -> bool:
+    """Return whether `process` is called `name`. What its program and command line call it counts only for a name of a
+    label, and not found in a title; of a service only if the alert names this host, or the name is unusual.
+    """
     wanted, identity = name.lower(), process.identity
     own = [
         known.lower()
@@ -265,16 +267,25 @@ def _is_named(name: str, process: Process, given: bool) -> bool:
     ]
     if wanted in own:
         return True
-    if not given or process.program in _SHELLS:
+    if name not in terms.given_names or process.program in _SHELLS:
         return False
+    if name in terms.services and not terms.here and not _UNUSUAL.search(wanted):
+        return _of_set(wanted, process)
     if any(wanted in (known.lower(), _stem(known.lower())) for known in names_of(process)):
         return True
-    if identity.pod_name is not None and _OF_SET.fullmatch(identity.pod_name.lower().removeprefix(f"{wanted}-")):
-        return identity.pod_name.lower().startswith(f"{wanted}-")
+    if _of_set(wanted, process):
+        return True
     parts = {part for word in process.words for part in (word.lower(), *word.lower().split("/"))}
     return not generic_program(wanted) and wanted in parts | {_stem(part) for part in parts}
 
 
+def _of_set(wanted: str, process: Process) -> bool:
+    """Return whether `process` runs in a pod of the set `wanted`."""
+    pod = (process.identity.pod_name or "").lower()
+    return pod.startswith(f"{wanted}-") and _OF_SET.fullmatch(pod.removeprefix(f"{wanted}-")) is not None
+
+
+_UNUSUAL = re.compile(r"[0-9_.]")  # in a name: not just any service has it
 # Suffixes that Kubernetes adds to the name of a set: an ordinal, five letters, or a hash and five letters.
 _OF_SET = re.compile(r"\d+|[a-z0-9]{5}|[a-z0-9]{8,10}-[a-z0-9]{5}")
 

@@ -35,6 +35,20 @@ _NAME_LABELS = (
     *("experiment", "run_name", "run", "task", "task_name", "label_app", "app_kubernetes_io_name", "container"),
 )
 _PROGRAM_LABELS = ("comm", "process", "process_name", "program", "command", "groupname")
+# Labels whose value names a service, which runs on many hosts: alone they name no process of this one.
+_SERVICE_LABELS = frozenset(
+    {
+        "app",
+        "service",
+        "label_app",
+        "app_kubernetes_io_name",
+        "deployment",
+        "workload",
+        "container",
+        "task",
+        "task_name",
+    }
+)
 # Exporters are named in the labels of metrics that concern other programs.
 _SCRAPED = re.compile(
     r"(?:^|[-_.])(?:exporter|kube-state-metrics|cadvisor|kubelet|prometheus|pushgateway|telegraf|otel-collector"
@@ -68,6 +82,13 @@ _NAMED_HOST = re.compile(
     r"|(?P<b>(?<![\w.-])[a-z][\w.-]*\d[\w-]*)\s*(?:这台|那台)?(?:节点|主机|机器|服务器)",
     re.I | re.A,
 )
+# A host in the title of an alert: node x7, on dgx-07, @cn012. ``gpu3`` is a device.
+_HOST_IN_TITLE = re.compile(
+    r"(?:\b(?:node|host|machine)|节点|主机|机器)\s*[:=：]?\s*(?P<named>[a-z][\w.-]*\d[\w-]*)"
+    r"|(?:\bon|\bat|\bof|\bfrom|@|在)\s*(?P<host>(?:[a-z]+[-_])*(?:(?:gpu|npu)[-_]|(?:node|host|cn|dgx|hgx|srv|server|"
+    r"worker|compute)[-_]?)\d[a-z0-9-]*(?:\.[a-z][a-z0-9.-]*)?)(?![\w-])",
+    re.I | re.A,
+)
 _TOKEN = re.compile(r"[A-Za-z0-9_][\w./:@+-]*[A-Za-z0-9_]|[A-Za-z0-9_]", re.A)
 _ADDRESS = re.compile(r"^(?:[0-9.]+|\[?[0-9a-fA-F:]+\]?)(?::[0-9]+)?$")
 
@@ -77,9 +98,10 @@ class SearchTerms:
     """What to search for.
 
     `exact`: kind and id, by decreasing trust; `names`: possible names, of which `given_names` were given as such, not
-    only found in a sentence; `bare`: a lone number; `elsewhere`: another host that the labels name; `named_host`: a
-    word for a host other than this one. `alert`: from labels, with `pod`, `namespace` and `programs`, which a process
-    must not contradict.
+    only found in a sentence; `bare`: a lone number; `elsewhere`: another host that the labels, or the title of an
+    alert, name; `named_host`: a word for a host other than this one. `alert`: from labels, with `pod`, `namespace` and
+    `programs`, which a process must not contradict. `services`: of `given_names`, those that name a service; `here`:
+    the labels name this host.
     """
 
     exact: tuple[tuple[str, str], ...]
@@ -93,6 +115,8 @@ class SearchTerms:
     pod: str | None = None
     namespace: str | None = None
     programs: tuple[str, ...] = ()
+    services: frozenset[str] = frozenset()
+    here: bool = False
 
 
 def search_terms(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ...] = ()) -> SearchTerms:
@@ -109,6 +133,10 @@ def search_terms(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ..
     exact += found
     given_names = [value for name in _NAME_LABELS if (value := labels.get(name)) and len(value) <= 200]
     names, bare = _names(text, alert=bool(labels))
+    place = _host_label(labels, addresses)
+    elsewhere = _elsewhere(place, host, addresses)
+    if labels and place is None:
+        elsewhere = _host_in_title(text, host)
     kept = list(dict.fromkeys([*given_names, *names]))[:_NAMES]
     return SearchTerms(
         exact=tuple(dict.fromkeys(exact)),
@@ -116,13 +144,25 @@ def search_terms(wanted: Wanted, host: tuple[str, ...], addresses: tuple[str, ..
         given_names=frozenset(given_names),
         rank=rank,
         bare=bare if not exact else None,
-        elsewhere=_elsewhere(labels, host, addresses),
+        elsewhere=elsewhere,
         named_host=_named_host(text, host) if not labels else None,
         alert=bool(labels),
         pod=_label(labels, "pod"),
         namespace=labels.get("namespace"),
         programs=tuple(value for name in _PROGRAM_LABELS if (value := labels.get(name))),
+        services=frozenset(value for name in _SERVICE_LABELS if (value := labels.get(name))),
+        here=place is not None and elsewhere is None,
     )
+
+
+def words_for_host(wanted: Wanted) -> str | None:
+    """Return words by which ``find_job`` of the alert's host finds its job, and no other: a Slurm job, a container or a
+    pod's uid. None: the alert has no such id. A pid may belong to another process by now.
+    """
+    terms = search_terms(wanted, ())
+    phrases = {"slurm_job": "slurm job {}", "container": "container {}", "pod_uid": "{}"}
+    words = next((phrases[kind].format(value) for kind, value in terms.exact if kind in phrases), None)
+    return f"{words} rank {terms.rank}" if words is not None and terms.rank is not None else words
 
 
 def _measured_labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -174,13 +214,15 @@ def _ids_in_text(text: str, rank: int | None, alert: bool) -> tuple[str, list[tu
 
 
 def _names(text: str, alert: bool) -> tuple[list[str], int | None]:
-    """Return possible names in `text` and a lone number. In the title of an alert only unusual words are names."""
+    """Return possible names in `text` and a lone number. In the title of an alert only unusual words in lower case are
+    names: capitals are abbreviations and names of alerts (``NCCL``, ``GPUXidError``).
+    """
     tokens = [token.strip("._-/:") for token in _TOKEN.findall(text)]
     numbers = [int(t) for t in tokens if re.fullmatch(r"[0-9]{1,12}", t)]
     named = [t for t in tokens if t and not t.isdigit()]
     marked = [t for t in named if may_be_name(t)]
     if marked or alert:
-        named = marked
+        named = [t for t in marked if t == t.lower()] if alert else marked
     return list(dict.fromkeys(named)), numbers[0] if len(numbers) == 1 and not named and not alert else None
 
 
@@ -200,30 +242,40 @@ def may_be_name(token: str) -> bool:
 def _named_host(text: str, host: tuple[str, ...]) -> str | None:
     """Return the host named in `text` if it is another one."""
     match = _NAMED_HOST.search(text)
-    return _elsewhere({"host": match["a"] or match["b"]}, host, ()) if match is not None else None
+    return _elsewhere(match["a"] or match["b"], host, ()) if match is not None else None
 
 
-def _elsewhere(labels: Mapping[str, str], host: tuple[str, ...], addresses: tuple[str, ...]) -> str | None:
-    """Return the host that the labels name if it is another one; ignore addresses if ours are unknown."""
-    known = {one.lower() for one in host}
+def _host_in_title(text: str, host: tuple[str, ...]) -> str | None:
+    """Return the host that the title of an alert names if it is another one."""
+    match = _HOST_IN_TITLE.search(text)
+    return _elsewhere(match["named"] or match["host"], host, ()) if match is not None else None
+
+
+def _host_label(labels: Mapping[str, str], addresses: tuple[str, ...]) -> str | None:
+    """Return the first host that the labels name; without addresses if ours are unknown."""
     for name in _HOST_LABELS:
         value = labels.get(name, "").strip()
-        if not value or "/" in value:
+        if not value or "/" in value or value.partition(":")[0].lower() in ("localhost", ""):
             continue
-        if _ADDRESS.match(value):
-            address = _address(value)
-            if address is None or not addresses:
-                continue
-            ours = address.is_loopback or str(address) in addresses
-            return None if ours else clean(str(address), 200)
-        bare = value.partition(":")[0].lower()
-        if bare in ("localhost", ""):
+        if _ADDRESS.match(value) and (not addresses or _address(value) is None):
             continue
-        short, _, domain = bare.partition(".")
-        if bare in known or (short in known and (not domain or not any("." in one for one in known))):
-            return None
-        return clean(bare, 200)
+        return value
     return None
+
+
+def _elsewhere(value: str | None, host: tuple[str, ...], addresses: tuple[str, ...]) -> str | None:
+    """Return the host `value` if it is another one."""
+    if value is None:
+        return None
+    if _ADDRESS.match(value) and (address := _address(value)) is not None:
+        ours = address.is_loopback or str(address) in addresses
+        return None if ours else clean(str(address), 200)
+    known = {one.lower() for one in host}
+    bare = value.partition(":")[0].lower()
+    short, _, domain = bare.partition(".")
+    if bare in known or (short in known and (not domain or not any("." in one for one in known))):
+        return None
+    return clean(bare, 200)
 
 
 def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

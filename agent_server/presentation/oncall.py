@@ -21,7 +21,7 @@ def who_text(answers: Sequence[OnCall], settings: Settings, zone: ZoneInfo, lang
     rows = [
         {
             "schedule": answer.schedule,
-            "users": user_names(answer.users, settings),
+            "users": contacts(answer.users, settings),
             "why": _why(answer.why),
             "until": local_time(answer.until, zone) if answer.until else None,
         }
@@ -66,6 +66,16 @@ def user_names(users: Sequence[str], settings: Settings) -> list[str]:
     """Return `users` with their names from the settings."""
     people = [(user, settings.users.get(user)) for user in users]
     return [f"{person.name} ({user})" if person and person.name else user for user, person in people]
+
+
+def contacts(users: Sequence[str], settings: Settings) -> list[str]:
+    """Return `users` with their names, and their email and phone where the settings have them."""
+    found = []
+    for user, name in zip(users, user_names(users, settings), strict=True):
+        person = settings.users.get(user)
+        ways = [way for way in (person.email, person.phone) if way] if person is not None else []
+        found.append(", ".join([name, *ways]))
+    return found
 
 
 def local_time(time: datetime, zone: ZoneInfo) -> str:

@@ -211,7 +211,7 @@ class _TicketTexts:
         if code:
             kind, _, rest = code.partition(":")
             text = own["triage"].get(kind)
-            found.append(self._fill(text, self._name(rest)) if text is not None else self._name(code))
+            found.append(self._fill(text, self._name(rest or "-")) if text is not None else self._name(code))
         if analysis is not None and analysis.checks:
             checks = self._comma.join(self._name(command(tool, None)) for tool in analysis.checks)
             found.append(self._fill(own["look"], Safe(checks)))

@@ -79,7 +79,7 @@ def keep(kb: Stores, service: TicketService, host: str, report: HostReport, now:
             live = service.file(_report(host, key, report), by, at).ticket
         ticket = live
         if theirs.diagnosis is not None and not theirs.diagnosis.verdict.no_fault:
-            ticket = service.attach(live.id, _renamed(theirs.diagnosis, host), by, at)
+            ticket = service.attach(live.id, diagnosis_of(theirs.diagnosis, host), by, at)
         for number, comment in enumerate(theirs.human.comments[-_COMMENTS:]):
             unique = f"{host}:{report.ref}:{comment.key or number}:{comment.at}"
             who = f"{comment.by}@{host}"
@@ -101,8 +101,8 @@ def _report(host: str, key: str, report: HostReport) -> Report:
     )
 
 
-def _renamed(diagnosis: Diagnosis, host: str) -> Diagnosis:
-    """Return a diagnosis with the host in its id, so that no host replaces another's; its files are on the host."""
+def diagnosis_of(diagnosis: Diagnosis, host: str) -> Diagnosis:
+    """Return a diagnosis of `host` with the host in its id, so that no host replaces another's. Its files are there."""
     id = f"{_UNLIKE.sub('_', host)}-{_UNLIKE.sub('_', diagnosis.id)}"
     return diagnosis.model_copy(update={"id": id, "ticket": None, "artifacts": [], "recording": None})
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.journal.tasks import Task
     from whystall.agent_server.settings.model import Settings
-    from whystall.agent_server.worker.triage import Triage
+    from whystall.agent_server.worker.triage import AskHost, Triage
+    from whystall.knowledge_base.ticket_models import Ticket
 
 _CHATS_AT_ONCE = 8
 _OBSERVATIONS_AT_ONCE = 2
@@ -49,7 +50,7 @@ class Service:
         """Work until cancelled. Raises `ToolError` (io_error) if the knowledge base cannot be locked."""
         from whystall.agent_server.worker.triage import KIND, Triage
 
-        triage = Triage(self.app, self.ticket_service, self.settings.triage)
+        triage = Triage(self.app, self.ticket_service, self.settings.triage, ask_host=self._ask_host())
         async with Client() as client:
             work = Work(self._tasks(triage), self._steps(client), self._begin, {KIND: triage.given_up})
             self.worker = Worker(self.kb, work)
@@ -63,6 +64,21 @@ class Service:
             return False
         return worker.state == "stopped" or any(lane.failures >= _FAILING for lane in worker.lanes)
 
+    def _responsible(self, ticket: Ticket) -> list[str]:
+        """Return the assignees of `ticket` with their contacts."""
+        from whystall.agent_server.presentation.oncall import contacts
+
+        return contacts(ticket.assignment.users, self.settings) if ticket.assignment is not None else []
+
+    def _ask_host(self) -> AskHost | None:
+        """Return what asks another host to diagnose its job; None if no fleet is configured."""
+        fleet = self.settings.fleet
+        if not fleet.configured:
+            return None
+        from whystall.agent_server.fleet.ask import diagnose_on
+
+        return lambda host, words, params: diagnose_on(host, words, params, fleet)
+
     def _begin(self) -> None:
         """Release what a worker that ended had taken."""
         self.kb.messages.release(time.time())
@@ -74,7 +90,10 @@ class Service:
 
         lanes: dict[str, tuple[int, Mapping[str, Handler]]] = {
             "triage": (1, {KIND: triage.handle}),
-            "tell": (_NOTIFICATIONS_AT_ONCE, {NOTIFY: TriageNotifier(self.kb, self.pictures.make).handle}),
+            "tell": (
+                _NOTIFICATIONS_AT_ONCE,
+                {NOTIFY: TriageNotifier(self.kb, self.pictures.make, self._responsible).handle},
+            ),
         }
         if self.vendors:
             from whystall.agent_server.integrations.chat import conversation, investigations

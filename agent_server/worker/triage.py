@@ -1,7 +1,9 @@
 """Triage: finds the process that an alert is about, diagnoses it, and attaches the result to the ticket.
 
-If the labels match no process of this host, or several, nothing is diagnosed and the ticket states why. Crash-safe: the
-diagnosis, its ticket, the notification and the end of the task are stored in one transaction.
+If the labels match no process of this host, or several, nothing is diagnosed and the ticket states why: also that the
+alert is about another host, or a part of a host and no process. Another host of the fleet is asked if the alert has an
+exact id of its job there. Crash-safe: the diagnosis, its ticket, the notification and the end of the task are stored in
+one transaction; a host may be asked again.
 """
 
 from __future__ import annotations
@@ -15,11 +17,18 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from whystall.agent_server.diagnosis.params import DiagnoseParams
+from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
 from whystall.agent_server.job_lookup.find import find
 from whystall.agent_server.job_lookup.models import Resolution, Wanted
+from whystall.agent_server.job_lookup.search_terms import words_for_host
+from whystall.agent_server.job_lookup.subject import part_of_host
 from whystall.agent_server.journal.tasks import Task
+from whystall.agent_server.ticketing.host_reports import diagnosis_of
 from whystall.agent_server.worker.task_runner import PASSES
+from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.ticket_models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
 from whystall.prompts.escape import short
@@ -27,9 +36,13 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
+    from whystall.agent_server.fleet.answers import Answer
     from whystall.agent_server.settings.sections.server import TriageSettings
     from whystall.agent_server.ticketing.ticket_service import TicketService
-    from whystall.knowledge_base.models import Diagnosis, Lang
+    from whystall.knowledge_base.models import Lang
+
+AskHost = Callable[[str, str, DiagnoseParams], "Awaitable[Answer | None]"]
+"""Gets a host, words of its job and the parameters; returns its answer, None if it may not be asked."""
 
 KIND, NOTIFY = "triage", "tell"
 DIAGNOSED = "diagnosed"
@@ -41,7 +54,9 @@ _log = logging.getLogger("whystall.work")
 
 @dataclass(frozen=True)
 class TriageResult:
-    """The result of a triage, stored with its task. `process`: the one diagnosed, ``PID:START``."""
+    """The result of a triage, stored with its task. `process`: the one diagnosed, ``PID:START``; of the job on another
+    host ``HOST WORDS``.
+    """
 
     code: str
     ticket: str
@@ -70,13 +85,15 @@ class Triage:
         ticket_service: TicketService,
         settings: TriageSettings,
         find: Callable[[Wanted], Awaitable[Resolution]] = find,
+        ask_host: AskHost | None = None,
     ) -> None:
-        """`find`: finds a process of this host by labels."""
+        """`find`: finds a process of this host by labels; `ask_host`: asks another one, None: without a fleet."""
         self._app = app
         self._kb = app.kb()
         self._ticket_service = ticket_service
         self._settings = settings
         self._find = find
+        self._ask_host = ask_host
 
     async def handle(self, task: Task) -> None:
         """Diagnose the process of the ticket's alert, unless none is found or a limit is reached."""
@@ -88,10 +105,15 @@ class Triage:
         if (full := self._full(recent)) is not None:
             self._end_without(task, ticket, full)
             return
-        found = await self._find(Wanted(labels=ticket.labels, text=ticket.human.title))
+        wanted = Wanted(labels=ticket.labels, text=ticket.human.title)
+        found = await self._find(wanted)
         if found.status != "found" or found.pid is None or found.start_ticks is None:
+            host = _other_host(found)
+            words = words_for_host(wanted) if host is not None else None
+            if host is not None and words is not None and await self._asked(task, ticket, host, words, recent):
+                return
             why = [*found.how, *found.tried, *(job.id for job in found.jobs)]
-            self._end_without(task, ticket, _unfound(found), why)
+            self._end_without(task, ticket, _unfound(found, wanted), why)
             return
         if f"pid:{found.pid}" in found.how and _started_after(found.start_ticks, moment(ticket.created)):
             self._end_without(task, ticket, "vanished", [f"pid:{found.pid}", "reused"])
@@ -107,14 +129,44 @@ class Triage:
         """Note on the ticket that the task failed for good; called in the transaction that stores that."""
         self._ticket_service.triaged(str(task.payload.get("ticket", "")), "failed:internal", now=_now())
 
-    async def _diagnose(self, task: Task, ticket: Ticket, pid: int, process: str) -> None:
-        params = DiagnoseParams(
+    async def _asked(
+        self, task: Task, ticket: Ticket, host: str, words: str, recent: Sequence[tuple[datetime, TriageResult]]
+    ) -> bool:
+        """Attach what `host` diagnoses of the job that `words` name, or note why not; False if it may not be asked."""
+        if self._ask_host is None:
+            return False
+        process = f"{host} {words}"
+        before = self._before(recent, process)
+        if before is not None:
+            self._end_without(task, ticket, "cooldown", [f"ticket:{before.ticket}"], before.ticket, process)
+            return True
+        answer = await self._ask_host(host, words, self._params(ticket, None))
+        if answer is None:
+            return False
+        diagnosis = _read(answer, host)
+        if diagnosis is None:
+            code = "absent" if answer.status == "absent" else "unanswered"
+            self._end_without(task, ticket, f"{code}:{host}", [f"host:{host}", f"{answer.status}:{answer.detail}"])
+            return True
+
+        def then(stored: Diagnosis) -> None:
+            has = self._ticket_service.attach(ticket.id, stored, now=_now())
+            self._end(task, TriageResult(DIAGNOSED, has.id, process, stored.id))
+
+        store_diagnosis(self._kb, diagnosis, then=then)
+        return True
+
+    def _params(self, ticket: Ticket, pid: int | None) -> DiagnoseParams:
+        return DiagnoseParams(
             pid=pid,
             duration=self._settings.duration,
             engine=self._settings.engine,
             llm=self._settings.llm,
             symptom=short(ticket.human.title, _SYMPTOM),
         )
+
+    async def _diagnose(self, task: Task, ticket: Ticket, pid: int, process: str) -> None:
+        params = self._params(ticket, pid)
 
         def then(diagnosis: Diagnosis) -> None:
             has = self._ticket_service.attach(ticket.id, diagnosis, now=_now())
@@ -177,10 +229,36 @@ def _started_after(start_ticks: int, began: datetime | None) -> bool:
     return _now() - age > began + _SKEW
 
 
-def _unfound(found: Resolution) -> str:
+def _unfound(found: Resolution, wanted: Wanted) -> str:
+    """Return the code of why no process is diagnosed, with what the alert is about."""
     if found.status == "several":
         return "ambiguous"
-    return "elsewhere" if any(word.startswith("elsewhere:") for word in found.tried) else "no_process"
+    if (host := _other_host(found)) is not None:
+        return f"elsewhere:{host}"
+    part = part_of_host(wanted.labels, wanted.text)
+    named = any(code.partition(":")[0] in _OF_JOB for code in found.tried)
+    return f"part:{part}" if part and not named else "no_process"
+
+
+# Codes of `Resolution.tried` that name a job or process.
+_OF_JOB = frozenset({"pid", "container", "pod_uid", "slurm_job", "pod", "run", "rank"})
+
+
+def _other_host(found: Resolution) -> str | None:
+    """Return the other host that the alert is about."""
+    codes = (code.partition(":") for code in found.tried)
+    return next((host for kind, _, host in codes if kind == "elsewhere"), None)
+
+
+def _read(answer: Answer, host: str) -> Diagnosis | None:
+    """Return the diagnosis in the answer of `host`; None without one."""
+    if answer.status != "answered" or answer.reply is None:
+        return None
+    try:
+        return diagnosis_of(Diagnosis.model_validate(answer.reply), host)
+    except ValidationError:
+        _log.warning("host %s: its diagnosis is malformed", host)
+        return None
 
 
 def _lang(payload: dict[str, Any]) -> Lang:

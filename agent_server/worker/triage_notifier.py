@@ -1,4 +1,4 @@
-"""Sends the result of a triage to chats: the verdict with a picture, or why nothing was diagnosed."""
+"""Sends the result of a triage to chats: the verdict with a picture, or why nothing was diagnosed; who is on call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.chat.message_texts import no_look_message, verdict_message
+from whystall.agent_server.integrations.chat.message_texts import no_look_message, responsible_line, verdict_message
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.messages import Place
 from whystall.agent_server.journal.tasks import Task
@@ -15,18 +15,27 @@ from whystall.agent_server.worker.triage import DIAGNOSED
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
+    from whystall.knowledge_base.ticket_models import Ticket
 
 
 class TriageNotifier:
-    """Handles tasks of the kind ``tell``; see `Triage`. `picture`: draws a diagnosis and returns the uri."""
+    """Handles tasks of the kind ``tell``; see `Triage`. `picture`: draws a diagnosis and returns the uri;
+    `responsible`: returns the assignees of a ticket with their contacts.
+    """
 
-    def __init__(self, kb: Stores, picture: Callable[[Diagnosis, Lang], str | None] | None) -> None:
+    def __init__(
+        self,
+        kb: Stores,
+        picture: Callable[[Diagnosis, Lang], str | None] | None,
+        responsible: Callable[[Ticket], Sequence[str]] | None = None,
+    ) -> None:
         self._kb = kb
         self._picture = picture
+        self._responsible = responsible
 
     async def handle(self, task: Task) -> None:
         """Queue one message per chat and complete the task in the same transaction."""
@@ -38,6 +47,10 @@ class TriageNotifier:
             message = verdict_message(diagnosis, lang, ticket, await self._pictured(diagnosis, lang))
         else:
             message = no_look_message(ticket, about["code"], about.get("why") or [], lang)
+        people = self._responsible(ticket) if self._responsible is not None else []
+        if people:
+            text = f"{message.text}\n\n{responsible_line(people, lang)}"
+            message = message.model_copy(update={"text": text})
         with self._kb.transaction():
             for n, given in enumerate(about["places"]):
                 queue(self._kb.messages, f"{task.key}:{n}", _place(given), message)

@@ -98,6 +98,12 @@ def no_look_message(ticket: Ticket, code: str, why: Sequence[str], lang: Lang) -
     return outgoing(lang, lines, say(lang, "title.ticket", ticket.id))
 
 
+def responsible_line(people: Sequence[str], lang: Lang) -> Safe:
+    """Return a line with the assignees of a ticket and their contacts."""
+    comma: str = words(lang)["marks"]["semicolon"]
+    return say(lang, "ticket.responsible", Safe(comma.join(markdown(person) for person in people)))
+
+
 def _takes_value(known: dict[str, str], kind: str) -> bool:
     return "{}" in known.get(kind, known["failed"])
 

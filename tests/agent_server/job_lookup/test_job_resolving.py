@@ -17,7 +17,7 @@ from whystall.agent_server.job_lookup.models import (
     Wanted,
 )
 from whystall.agent_server.job_lookup.resolve import resolve
-from whystall.agent_server.job_lookup.search_terms import search_terms
+from whystall.agent_server.job_lookup.search_terms import search_terms, words_for_host
 from whystall.agent_server.job_lookup.stalled import State, most_stalled
 from whystall.tools.node.environment import Identity
 
@@ -315,6 +315,59 @@ async def test_the_rank_that_suffers_is_looked_at(monkeypatch: pytest.MonkeyPatc
     assert chosen.how == ["name:llama-7b", "suffers"]
     asked = found("rank 1 of llama-7b")
     assert await finding.choose_rank(asked) is asked
+
+
+@pytest.mark.parametrize(
+    ("labels", "title"),
+    [
+        ({"service": "postgres"}, "slow queries"),  # a service, of whatever host
+        ({"app": "serve"}, "latency"),
+        ({"alertname": "PostgresDown"}, "POSTGRES does not answer"),
+        ({"alertname": "NCCLTimeout"}, "NCCL timeout on node gpu-9"),
+        ({"alertname": "Slow"}, "llama-7b is slow on node gpu-9"),
+        ({"alertname": "Slow", "run_id": "llama-7b"}, "steps on dgx-12 are slow"),
+    ],
+)
+def test_an_alert_of_a_service_or_another_host_means_no_process_here(labels: dict[str, str], title: str) -> None:
+    resolution = found(Wanted(labels={**labels, "severity": "page"}, text=title))
+    assert resolution.pid is None or "run_id" in labels
+
+
+@pytest.mark.parametrize(
+    ("title", "host"),
+    [
+        ("Xid 79 on node gpu-9", "gpu-9"),
+        ("Xid 79 on dgx-12", "dgx-12"),
+        ("节点 cn07 掉卡", "cn07"),
+        ("Xid 79 on gpu3", None),  # a device
+        ("llama-7b is slow on node gpu-7", None),  # this host
+        ("model server qwen2-7b is slow", None),
+        ("host memory at 95%", None),
+    ],
+)
+def test_the_title_of_an_alert_may_name_a_host(title: str, host: str | None) -> None:
+    terms = search_terms(Wanted(labels={"alertname": "Slow"}, text=title), ("gpu-7",))
+    assert terms.elsewhere == host
+
+
+def test_capitals_in_a_title_are_no_names() -> None:
+    title = "GPUXidError: NCCL and XID on H100, llama-13b waits"
+    assert search_terms(Wanted(text=title, labels={"alertname": "GPUXidError"}), ()).names == ("llama-13b",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ({"slurm_job_id": "4242"}, "slurm job 4242"),
+        ({"slurm_job_id": "4242", "rank": "3"}, "slurm job 4242 rank 3"),
+        ({"container_id": f"containerd://{CONTAINER}", "pod": "x"}, f"container {CONTAINER}"),
+        ({"pod_uid": UID}, UID),
+        ({"pod": "train-0", "job_name": "llama-7b"}, None),
+        ({"pid": "120"}, None),
+    ],
+)
+def test_another_host_is_asked_by_exact_ids_only(labels: dict[str, str], words: str | None) -> None:
+    assert words_for_host(Wanted(labels=labels)) == words
 
 
 def test_quantities_in_a_title_are_no_names() -> None:

@@ -13,15 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from making import checkpoint
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
+from whystall.agent_server.diagnosis.params import DiagnoseParams
+from whystall.agent_server.fleet.answers import Answer
+from whystall.agent_server.integrations.chat.message_texts import no_look_message
 from whystall.agent_server.job_lookup.models import Job, Resolution, Wanted
 from whystall.agent_server.journal.tasks import Task
+from whystall.agent_server.presentation.oncall import contacts
+from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.settings.sections.server import TriageSettings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.agent_server.worker.triage import DIAGNOSED, KIND, NOTIFY, Triage, TriageResult
+from whystall.agent_server.worker.triage_notifier import TriageNotifier
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.ticket_models import Ticket
 from whystall.knowledge_base.times import rfc3339
@@ -53,12 +60,19 @@ class Bench:
         self.ticket_service = TicketService(self.kb)
         self.asked: list[Wanted] = []
         self.found = found
-        self.triage = Triage(app, self.ticket_service, TriageSettings(**{**QUICK, **settings}), self._find)
+        self.hosts: list[tuple[str, str, DiagnoseParams]] = []
+        self.answer: Answer | None = None
+        given = TriageSettings(**{**QUICK, **settings})
+        self.triage = Triage(app, self.ticket_service, given, self._find, self._ask_host)
 
     async def _find(self, wanted: Wanted) -> Resolution:
         self.asked.append(wanted)
         assert self.found is not None
         return self.found
+
+    async def _ask_host(self, host: str, words: str, params: DiagnoseParams) -> Answer | None:
+        self.hosts.append((host, words, params))
+        return self.answer
 
     def ticket(self, title: str = "training stalls", created: str = "2026-01-01T00:00:00Z", **labels: str) -> Ticket:
         report = Report(origin="alert", title=title, labels=labels, created=created, dedup_key=f"2:{title}")
@@ -140,7 +154,7 @@ async def test_what_is_stored_is_stored_together_or_not_at_all(app: App, monkeyp
     ("found", "code", "why"),
     [
         (Resolution(status="none", tried=["pod:trainer-0"]), "no_process", ["pod:trainer-0"]),
-        (Resolution(status="none", tried=["elsewhere:node-7"]), "elsewhere", ["elsewhere:node-7"]),
+        (Resolution(status="none", tried=["elsewhere:node-7"]), "elsewhere:node-7", ["elsewhere:node-7"]),
         (
             Resolution(status="several", jobs=[job("process:1"), job("process:2")], how=["word:train"]),
             "ambiguous",
@@ -161,6 +175,79 @@ async def test_nobody_is_accused_for_want_of_anybody_better(
     assert after.state == "open"
     assert (bench.told(task)["code"], bench.told(task)["why"]) == (code, why)
     assert bench.kb.tickets.events(ticket.id)[-1].what != "opened"
+
+
+ELSEWHERE = Resolution(status="none", tried=["elsewhere:node-7", "slurm_job:4242"])
+
+
+async def test_another_host_of_the_fleet_is_asked_for_the_job(app: App) -> None:
+    bench = Bench(app, ELSEWHERE)
+    diagnosis = checkpoint()
+    bench.answer = Answer("node-7", "answered", reply=diagnosis.model_dump(mode="json"))
+    ticket = bench.ticket(node="node-7", slurm_job_id="4242")
+    task = await bench.run(ticket)
+    ((host, words, params),) = bench.hosts
+    assert (host, words, params.pid, params.symptom) == ("node-7", "slurm job 4242", None, "training stalls")
+    after = bench.kb.tickets.get(ticket.id)
+    assert after.diagnosis is not None
+    assert (after.diagnosis.cause, after.diagnosis.id) == (diagnosis.cause, f"node-7-{diagnosis.id}")
+    assert bench.told(task)["code"] == DIAGNOSED
+    assert bench.kb.get_diagnosis(bench.told(task)["diagnosis"]).cause == diagnosis.cause
+    again = bench.ticket("it stalls once more", node="node-7", slurm_job_id="4242")
+    await bench.run(again)  # within the cooldown
+    assert len(bench.hosts) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (None, "elsewhere:node-7"),  # it may not be asked
+        (Answer("node-7", "absent", "no process of the job runs there"), "absent:node-7"),
+        (Answer("node-7", "slow", "no answer"), "unanswered:node-7"),
+        (Answer("node-7", "answered", reply={"verdict": "of course"}), "unanswered:node-7"),
+    ],
+)
+async def test_a_host_without_a_diagnosis_is_named(app: App, answer: Answer | None, code: str) -> None:
+    bench = Bench(app, ELSEWHERE)
+    bench.answer = answer
+    ticket = bench.ticket(node="node-7", slurm_job_id="4242")
+    task = await bench.run(ticket)
+    analysis = bench.kb.tickets.get(ticket.id).analysis
+    assert analysis is not None
+    assert analysis.triage == code
+    assert bench.told(task)["code"] == code
+    for lang in ("en", "zh"):
+        assert "node-7" in no_look_message(bench.kb.tickets.get(ticket.id), code, [], lang).text
+
+
+async def test_a_host_is_not_asked_for_a_mere_name(app: App) -> None:
+    bench = Bench(app, ELSEWHERE)
+    await bench.run(bench.ticket(node="node-7", app="train", pid="12"))
+    assert bench.hosts == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "title", "code"),
+    [
+        ({"gpu": "3"}, "GPU temperature", "part:GPU 3"),
+        ({"device": "nvme0n1"}, "disk latency", "part:nvme0n1"),
+        ({"mountpoint": "/data"}, "NodeFilesystemAlmostOutOfSpace", "part:/data"),
+        ({}, "Xid 79 on GPU 5", "part:GPU 5"),
+        ({}, "5 号卡过热", "part:GPU 5"),
+        ({}, "GPU 80% busy", "no_process"),
+        ({"pod": "train-0", "gpu": "3"}, "GPU temperature", "no_process"),
+    ],
+)
+async def test_what_an_alert_without_a_job_is_about_is_named(
+    app: App, labels: dict[str, str], title: str, code: str
+) -> None:
+    tried = [f"pod:{labels['pod']}"] if "pod" in labels else ["words"]
+    bench = Bench(app, Resolution(status="none", tried=tried))
+    ticket = bench.ticket(title, **labels)
+    await bench.run(ticket)
+    analysis = bench.kb.tickets.get(ticket.id).analysis
+    assert analysis is not None
+    assert analysis.triage == code
 
 
 async def test_a_number_that_was_given_anew_is_another_process(app: App) -> None:
@@ -294,6 +381,27 @@ async def test_a_ticket_that_is_not_there_ends_the_task(app: App) -> None:
     ghost = bench.ticket().model_copy(update={"id": "4711"})
     with pytest.raises(ToolError, match="not_found"):
         await bench.run(ghost)
+
+
+async def test_the_message_names_who_is_responsible_with_contacts(app: App) -> None:
+    bench = Bench(app, Resolution(status="none", tried=["elsewhere:node-7"]))
+    ticket = bench.ticket(node="node-7")
+    bench.ticket_service.assign(ticket.id, ["ann", "bob"], "wang")
+    await bench.run(ticket)
+    tell = bench.kb.tasks.take([NOTIFY], "test", 1.0, 60)
+    assert tell is not None
+    settings = Settings.model_validate(
+        {"users": {"ann": {"name": "Ann", "email": "ann@example.org", "phone": "+49 30 1"}, "bob": {}}}
+    )
+
+    def responsible(of: Ticket) -> list[str]:
+        return contacts(of.assignment.users, settings) if of.assignment is not None else []
+
+    await TriageNotifier(bench.kb, None, responsible).handle(tell)
+    with bench.kb._file.read() as db:
+        (text,) = db.execute("SELECT body FROM messages").fetchone()
+    for part in ("Ann", "ann", "example.org", "+49 30 1", "bob", "node-7"):
+        assert part in text.replace("\\", ""), text
 
 
 def test_results_of_tasks_are_read_or_passed_over() -> None:
