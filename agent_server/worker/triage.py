@@ -108,7 +108,7 @@ class Triage:
         wanted = Wanted(labels=ticket.labels, text=ticket.human.title)
         found = await self._find(wanted)
         if found.status != "found" or found.pid is None or found.start_ticks is None:
-            host = _other_host(found)
+            host = _other_host(found) if found.status == "none" else None
             words = words_for_host(wanted) if host is not None else None
             if host is not None and words is not None and await self._asked(task, ticket, host, words, recent):
                 return
@@ -140,7 +140,11 @@ class Triage:
         if before is not None:
             self._end_without(task, ticket, "cooldown", [f"ticket:{before.ticket}"], before.ticket, process)
             return True
-        answer = await self._ask_host(host, words, self._params(ticket, None))
+        try:
+            answer = await self._ask_host(host, words, self._params(ticket, None))
+        except ToolError as error:  # the list of hosts is unreadable
+            _log.warning("ticket %s: host %s is not asked: %s", ticket.id, host, error)
+            return False
         if answer is None:
             return False
         diagnosis = _read(answer, host)
