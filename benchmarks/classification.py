@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from benchmarks.common import Report, Row, publish
-from whystall.knowledge_base import matching
+from whystall.knowledge_base import text_search
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.classify import paraphrases
 from whystall.knowledge_base.classify.centroids import Centroids, work_orders
@@ -72,7 +72,7 @@ class _Reader:
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self._kb = kb
-        self._memory = matching.Memory(kb._file)
+        self._memory = text_search.Memory(kb._file)
         self._centroids = Centroids(kb._file)
         with kb._file.read() as db:
             rows = db.execute("SELECT body FROM incidents").fetchall()
@@ -82,7 +82,7 @@ class _Reader:
 
     def evidence(self, text: str, without: Iterable[str]) -> dict[str, Strength]:
         left_out = set(without)
-        found = matching.search(self._kb._file, text, _SEARCHED, weak=False, memory=self._memory)
+        found = text_search.search(self._kb._file, text, _SEARCHED, weak=False, memory=self._memory)
         matches = [match for match in found if match.incident not in left_out][:_CARDS]
         return strengths(judge(text), votes(matches, self._sources), self._centroids.nearest(text))
 
