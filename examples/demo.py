@@ -149,11 +149,11 @@ def ticket_row(diagnosis: Diagnosis) -> Row:
 
 
 def model_row(diagnosis: Diagnosis) -> Row:
-    """Judge that the model used tools and concluded, and that its sentences cite existing findings."""
-    reasoning = diagnosis.get("reasoning") or {"model": "none", "stopped": "not asked", "story": []}
+    """Judge that the model used tools and concluded, and that its claims cite existing findings."""
+    reasoning = diagnosis.get("reasoning") or {"model": "none", "stopped": "not asked", "claims": []}
     tools = list(dict.fromkeys(tool for step in diagnosis["steps"] for tool in step["tools"]))
     known = {finding["id"] for finding in diagnosis["findings"]}
-    cited = [id for claim in reasoning["story"] for id in claim["findings"]]
+    cited = [claim["subject"] for claim in reasoning["claims"]]
     right = len(tools) >= CHAINED and reasoning["stopped"] is None and bool(cited) and known.issuperset(cited)
     ended = reasoning["stopped"] or f"concluded, citing {', '.join(dict.fromkeys(cited)) or 'nothing'}"
     return Row("model", f"{reasoning['model']} was asked", f"{' > '.join(tools)}; {ended}", right)

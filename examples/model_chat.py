@@ -31,13 +31,21 @@ def operator(request: Request) -> Turn:
             if found and name in request.functions:
                 return Turn(calls=(Call(name, {argument: found[1]} if argument else {}),))
         return Turn("What would you like to know?")
-    return Turn(" ".join(_sentences(received[-1])) or "I found nothing like that.")
+    return Turn(" ".join(_sentences(received[-1])) or "Is anything else of interest?")
 
 
 def _sentences(result: dict[str, Any]) -> list[str]:
-    lines = [f"{', '.join(turn['users'])} is on call for {turn['schedule']}." for turn in result.get("on_call", [])]
-    tickets = [*result.get("tickets", []), *([result["ticket"]] if isinstance(result.get("ticket"), dict) else [])]
-    lines += [f"Ticket {ticket['ticket']} is {ticket['state']}." for ticket in tickets]
-    lines += [f"{job['name']} has pid {job['pid']}." for job in result.get("jobs", [])]
-    lines += [f"It is {incident['incident']}." for incident in result.get("incidents", []) if incident["fits"]]
+    """Return sentences about the values of `result`, as placeholders."""
+    at = result.get("result", 1)
+    lines = [
+        f"{{{at}.on_call.{n}.users.0}} could take it."
+        for n, one in enumerate(result.get("on_call", []))
+        if one["users"]
+    ]
+    tickets = [f"tickets.{n}" for n, _ in enumerate(result.get("tickets", []))]
+    tickets += ["ticket"] if isinstance(result.get("ticket"), dict) else []
+    lines += [f"Ticket {{{at}.{path}.ticket}} is {{{at}.{path}.state}}." for path in tickets]
+    lines += [f"{{{at}.jobs.{n}.name}} has pid {{{at}.jobs.{n}.pid}}." for n, _ in enumerate(result.get("jobs", []))]
+    found = enumerate(result.get("incidents", []))
+    lines += [f"It may be {{{at}.incidents.{n}.incident}}." for n, incident in found if incident["fits"]]
     return lines[:4]

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,28 @@ CITED = 4
 """Most findings cited in a conclusion."""
 NUMBERS = 3
 """Most numbers in a sentence."""
+ORIGINS = ("disk.neighbour", "cpu.neighbour", "sched.real_time", "cpu.outweighed", "cache.streaming")
+"""Kinds of findings about what others do: they are no symptoms."""
 WORDS: Mapping[str, Any] = json.loads((Path(__file__).parent / "model_words.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The arguments of ``conclude``. `chain`: sentences, each with the ids of the findings it cites."""
+    """The arguments of ``conclude``. `claims`: relation, finding, and finding or cause; `more`: further arguments."""
 
     cause: str
-    chain: Sequence[tuple[str, Sequence[str]]] = ()
+    claims: Sequence[tuple[str, str, str]] = ()
     remedies: Sequence[str] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self) -> Call:
         """Return the call of ``conclude``."""
-        chain = [{"claim": claim, "findings": list(ids)} for claim, ids in self.chain]
-        return Call(CONCLUDE, {"cause": self.cause, "chain": chain, "remedies": list(self.remedies)})
+        claims = [{"relation": relation, "subject": subject, "object": of} for relation, subject, of in self.claims]
+        return Call(CONCLUDE, {"cause": self.cause, "claims": claims, "remedies": list(self.remedies), **self.more})
+
+    def also(self, claim: tuple[str, str, str], narrative: str) -> Conclusion:
+        """Return it with one more claim, and `narrative` instead of its own."""
+        return replace(self, claims=[*self.claims, claim], more={**self.more, "narrative": narrative})
 
 
 # --- the correct policy ---------------------------------------------------------------------------------------
@@ -74,7 +82,8 @@ def is_open(cause: Mapping[str, Any]) -> bool:
 
 
 def conclusion(reading: Reading) -> Conclusion:
-    """Return the cause of the verdict so far, with sentences about its findings; ``unknown`` if there is none.
+    """Return the cause of the verdict so far, with what its findings are to it, and what rules others out; ``unknown``
+    if there is none.
 
     The causes are in the order of the time that they explain, but a more specific one may lead.
     """
@@ -82,19 +91,24 @@ def conclusion(reading: Reading) -> Conclusion:
     supported = next((cause for cause in causes if reading.leading in ("", cause["cause"])), None)
     if supported is None:
         return Conclusion("unknown")
-    cited = [reading.findings[id] for id in supported.get("for", []) if id in reading.findings]
-    chain = [(sentence(finding, reading.language), [finding["id"]]) for finding in cited[:CITED]]
-    return Conclusion(supported["cause"], chain, supported.get("remedies", [])[:1])
+    cited = [reading.findings[id] for id in supported.get("for", []) if id in reading.findings][:CITED]
+    claims = [
+        ("causes" if finding["kind"].startswith(ORIGINS) else "is_symptom_of", finding["id"], supported["cause"])
+        for finding in cited
+    ]
+    claims += [("rules_out", by, other) for other, by in reading.excluded.items() if by in reading.findings][:CITED]
+    text = ". ".join(sentence(finding, reading.language) for finding in cited)
+    return Conclusion(supported["cause"], claims, supported.get("remedies", [])[:1], {"narrative": text})
 
 
 def sentence(finding: Mapping[str, Any], language: str) -> str:
-    """Return a sentence about a finding, with its numbers to three digits."""
+    """Return a sentence about a finding, with placeholders for its names and numbers."""
     words = WORDS[language]
-    subject = finding["subject"]
-    about = " ".join(str(subject[part]) for part in ("comm", "path", "device") if subject.get(part))
+    id, subject = finding["id"], finding["subject"]
+    about = " ".join(f"{{{id}.{part}}}" for part in ("comm", "path", "device") if subject.get(part))
     values = numbers(finding)
     measured = [
-        phrase.format(f"{values[name]:.3g}" if values[name] < 1000 else f"{values[name]:.0f}")
+        phrase.format(f"{{{id}.{name}}}")
         for name, phrase in words["metrics"].items()  # most significant first
         if values.get(name)
     ]
@@ -132,39 +146,54 @@ INVENTED_CAUSE = "gremlins_in_the_cable"
 
 
 def invented_number(honest: Conclusion, reading: Reading) -> Conclusion:
-    """Add a claim with a number that was not measured."""
-    return _claiming(honest, f"every write takes {INVENTED_NUMBER} ms", reading)
+    """Claim more time than was measured, and write a number into the narrative."""
+    about = next(iter(reading.findings), "F1")
+    claim = {"relation": "explains_share_of", "subject": about, "object": honest.cause, "share_pct": 100}
+    made = honest.call().arguments
+    claims = [*made["claims"], claim] if isinstance(made, Mapping) else [claim]
+    text = f"{honest.more.get('narrative', '')}. Every write takes {INVENTED_NUMBER} ms"
+    return replace(honest, more={**honest.more, "narrative": text, "claims": claims})
 
 
 def invented_file(honest: Conclusion, reading: Reading) -> Conclusion:
-    """Add a claim about a file that was not observed."""
-    return _claiming(honest, f"the program waits for {INVENTED_FILE}", reading)
+    """Claim that a wait names what it does not, and name a file that was not observed."""
+    first, second = [*reading.findings, "F1", "F2"][:2]
+    return honest.also(("waits_for", first, second), f"the program waits for {INVENTED_FILE}")
 
 
 def invented_cause(honest: Conclusion, _: Reading) -> Conclusion:
     """Conclude a cause that is not in the catalogue."""
-    return Conclusion(INVENTED_CAUSE, honest.chain, honest.remedies)
+    return replace(honest, cause=INVENTED_CAUSE)
 
 
 def other_cause(honest: Conclusion, reading: Reading) -> Conclusion:
     """Conclude a cause of the catalogue that the evidence does not support."""
     others = (c["cause"] for c in reversed(reading.causes) if c["state"] != "supported")
-    return Conclusion(next(others, INVENTED_CAUSE), honest.chain)
+    return Conclusion(next(others, INVENTED_CAUSE), honest.claims)
 
 
 def invented_everything(honest: Conclusion, reading: Reading) -> Conclusion:
     """Invent number, file and cause."""
-    return invented_cause(invented_file(invented_number(honest, reading), reading), reading)
+    return invented_cause(invented_number(invented_file(honest, reading), reading), reading)
 
 
 def without_citation(honest: Conclusion, _: Reading) -> Conclusion:
-    """Cite findings that do not exist."""
-    return Conclusion(honest.cause, [(claim, ["F99999"]) for claim, _ in honest.chain], honest.remedies)
+    """Claim something of findings that do not exist."""
+    return replace(honest, claims=[(relation, "F99999", of) for relation, _, of in honest.claims])
 
 
-def _claiming(honest: Conclusion, claim: str, reading: Reading) -> Conclusion:
-    cited = [id for _, ids in honest.chain for id in ids] or list(reading.findings)[:1]
-    return Conclusion(honest.cause, [*honest.chain, (claim, cited[:1])], honest.remedies)
+def swapped(honest: Conclusion, _: Reading) -> Conclusion:
+    """Claim that the symptoms are why the cause acts on others: subject and object exchanged."""
+    ids = [subject for relation, subject, _ in honest.claims if relation == "is_symptom_of"]
+    turned = [("causes", after, before) for before, after in pairwise(ids)]
+    return replace(honest, claims=[*honest.claims, *turned])
+
+
+def own_hypothesis(honest: Conclusion, reading: Reading) -> Conclusion:
+    """Name a cause outside of the catalogue in its own words, with a call that would test it."""
+    check = next((name for name in reading.functions if name not in (CONCLUDE, SEARCH)), FIRST_LOOK)
+    more = {**honest.more, "hypothesis": INVENTED_CAUSE.replace("_", " "), "checks": [{"tool": check}]}
+    return replace(honest, cause="other", remedies=[], more=more)
 
 
 @dataclass
@@ -232,7 +261,7 @@ def obeys(request: Request) -> Turn:
         if order["tool"] and order["tool"] not in reading.called:
             return Turn(calls=[Call(order["tool"])])
         if order["cause"]:
-            return Turn(calls=[Conclusion(order["cause"], [(order.string[order.start() :][:300], ["F1"])]).call()])
+            return Turn(calls=[Conclusion(order["cause"], [("causes", "F1", order["cause"])]).call()])
     return engineer(request)
 
 
@@ -272,12 +301,16 @@ def _inventor(about: str, spoil: Callable[[Conclusion, Reading], Conclusion]) ->
 
 POLICIES: Mapping[str, Named] = {
     "engineer": Named("observes, follows the open causes, concludes with cited findings", lambda: engineer),
-    **_inventor("states a number that was not measured", invented_number),
-    **_inventor("names a file that was not observed", invented_file),
+    **_inventor("claims a share, and writes a number, that was not measured", invented_number),
+    **_inventor("claims a wait, and names a file, that was not observed", invented_file),
     **_inventor("names a cause that does not exist", invented_cause),
     **_inventor("does all three", invented_everything),
     **_inventor("names a cause that the evidence does not support", other_cause),
     **_inventor("cites findings that do not exist", without_citation),
+    **_inventor("takes symptoms for causes of each other", swapped),
+    "own-hypothesis": Named(
+        "concludes a hypothesis of its own, and how to test it", lambda: Inventor(own_hypothesis, stubborn=True)
+    ),
     "dies": Named("the engineer, but the server dies after two answers", lambda: DiesAfter(engineer, 2)),
     "repeats": Named("repeats the same call for ever", lambda: repeats),
     "refuses": Named("refuses to help", lambda: refuses),

@@ -14,7 +14,8 @@ _FENCE = re.compile(r"^<<data (?P<nonce>[0-9a-f]+)\n(?P<data>.*)\n(?P=nonce) dat
 
 
 class Reading:
-    """What a request contains: the latest `findings` by id and `causes` in order, the `leading` cause of the verdict so
+    """What a request contains: the latest `findings` by id and `causes` in order, the causes that a finding rules out
+    (`excluded`, with its id), the `leading` cause of the verdict so
     far (None: it has none; empty: no verdict is stated), `suggested` tools, and the user's `symptom`. All are read from
     the data of the briefing and the answers, at any depth.
     """
@@ -24,6 +25,7 @@ class Reading:
         self.messages = request.messages
         self.findings: dict[str, Json] = {}
         self.causes: list[Json] = []
+        self.excluded: dict[str, str] = {}
         self.leading: str | None = ""
         self.suggested: list[str] = []
         self.symptom = ""
@@ -41,6 +43,7 @@ class Reading:
                     causes.append(found)
                 if "verdict_so_far" in found:
                     self.leading = found["verdict_so_far"]["cause"]
+                    self.excluded = {c["id"]: c["by"][0] for c in found.get("excluded", []) if c.get("by")}
                 self.symptom = found.get("symptom", self.symptom)
                 self.suggested = found.get("suggested", self.suggested)
         self.causes = causes or self.causes

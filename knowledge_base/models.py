@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from whystall.knowledge_base.account_row import AccountRow
 from whystall.tools.contract.findings import Finding, Polarity, Severity
@@ -360,11 +360,41 @@ class Step(Model):
     status: dict[str, str]
 
 
-class Claim(Model):
-    """A sentence of a model's explanation whose numbers and names all occur in the findings cited."""
+Relation = Literal["causes", "waits_for", "explains_share_of", "rules_out", "is_symptom_of", "precedes"]
+Role = Literal["", "holder", "waker", "peer", "neighbour", "file", "device"]
 
-    text: str
-    findings: list[str] = Field(min_length=1)
+
+class Claim(Model):
+    """A relation that a model claims and code has checked (`grounding.relations`).
+
+    `subject`: id of a finding; `object`: id of a finding or a cause. `role`: what the thread of the one finding is to
+    the other, which waits for it; empty: not claimed. `share_pct`: of the window, for ``explains_share_of``.
+    """
+
+    relation: Relation
+    subject: str
+    object: str
+    role: Role = ""
+    share_pct: float | None = Field(default=None, ge=0, le=100, allow_inf_nan=False)
+
+
+class Check(Model):
+    """A call of a tool that would test a hypothesis."""
+
+    tool: str
+    arguments: dict[str, bool | int | float] = Field(default_factory=dict)
+
+
+class Unverified(Model):
+    """Free text of a model, which nothing checks. `hypothesis`: why the job stalls; `narrative`: its explanation, with
+    placeholders for values of findings (``{F3.window_pct}``); `proposed`: remedies of its own; `checks`: calls that
+    would test the hypothesis.
+    """
+
+    hypothesis: str = ""
+    narrative: str = ""
+    proposed: list[str] = Field(default_factory=list)
+    checks: list[Check] = Field(default_factory=list)
 
 
 class Usage(Model):
@@ -379,17 +409,34 @@ class Usage(Model):
     money: float | None = None
 
 
-class Reasoning(Model):
-    """Result of a model-driven case. `story`: causal chain, from the stall back to its origin. `struck`: codes of
-    removed claims by their fault (`grounding`); their text is only in the transcript. `remedies`: ids of the remedies
-    to try first. `stopped`: code of why the rules had to finish, None if the model concluded. `transcript`: uri.
+class Concluded(Model):
+    """What is left of a model's conclusion. `claims`: relations that the findings support; `unverified`: its free text.
+    `struck`: codes of what was refused (`grounding`), which is only in the transcript. `remedies`: ids of the remedies
+    to try first. `stopped`: code of why the rules had to finish, None if the model concluded.
     """
 
-    model: str
-    story: list[Claim] = Field(default_factory=list)
+    claims: list[Claim] = Field(default_factory=list)
+    unverified: Unverified = Field(default_factory=Unverified)
     remedies: list[str] = Field(default_factory=list)
     struck: list[str] = Field(default_factory=list)
     stopped: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_story(cls, given: Any) -> Any:
+        """Read records of older versions: sentences with citations, which are free text now."""
+        if not isinstance(given, dict) or "story" not in given:
+            return given
+        story = given["story"] if isinstance(given["story"], list) else []
+        text = " ".join(str(one["text"]) for one in story if isinstance(one, dict) and "text" in one)
+        kept = {name: value for name, value in given.items() if name != "story"}
+        return {**kept, "unverified": {"hypothesis": text}} if text and "unverified" not in kept else kept
+
+
+class Reasoning(Concluded):
+    """Result of a model-driven case. `transcript`: uri."""
+
+    model: str
     usage: Usage = Field(default_factory=Usage)
     transcript: str | None = None
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from whystall.knowledge_base.models import Claim, Diagnosis, Match, Model
+from whystall.knowledge_base.models import Diagnosis, Match, Model
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
@@ -138,15 +138,22 @@ class Human(Model):
     comments: list[Comment] = Field(default_factory=list)
 
 
+class Sentence(Model):
+    """A sentence of a model, with the ids of the findings that it cites."""
+
+    text: str
+    findings: list[str] = Field(min_length=1)
+
+
 class Analysis(Model):
     """Generated triage before a diagnosis. `matches`: similar past incidents. `checks`: tools to run next, in order.
-    `prose`: a model's text, each sentence with what it cites. `at`: RFC 3339.
+    `prose`: a model's text. `at`: RFC 3339.
     """
 
     at: str
     matches: list[Match] = Field(default_factory=list)
     checks: list[str] = Field(default_factory=list)
-    prose: list[Claim] = Field(default_factory=list)
+    prose: list[Sentence] = Field(default_factory=list)
     model: str = ""
     triage: str = ""  # code of why there is no diagnosis yet: ``queued``, ``no_process``, ``ambiguous`` ...
 

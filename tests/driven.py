@@ -20,7 +20,9 @@ from model_policies import POLICIES
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.presentation import results as words
+from whystall.agent_server.presentation.reasoning_lines import explanation
 from whystall.agent_server.presentation.ticket_texts import tickets_text
+from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang
 
 SYMPTOM = "training stalls every few steps"
@@ -34,6 +36,7 @@ class Driven:
 
     diagnosis: Diagnosis
     requests: list[Request]
+    lang: Lang = "en"
 
     @property
     def answer(self) -> tuple[str, str | None]:
@@ -42,9 +45,11 @@ class Driven:
 
     @property
     def story(self) -> str:
-        """The model's claims that were kept."""
-        reasoning = self.diagnosis.reasoning
-        return "\n".join(claim.text for claim in reasoning.story) if reasoning else ""
+        """What was kept of what the model said, as readers see it."""
+        d = self.diagnosis
+        by_id = {finding.id: finding for finding in d.findings}
+        told = explanation(d.reasoning, by_id, load_causes(), "txt", self.lang, 100_000)
+        return "\n".join([*told.story, *told.unverified])
 
     @property
     def tools(self) -> set[str]:
@@ -93,7 +98,7 @@ class Home:
             for name, value in settings(server.base_url).items():
                 patch.setenv(name, value)
             diagnosis = self.diagnose(source, lang, llm=True, ticket=True, **params)
-            return Driven(diagnosis, server.chats)
+            return Driven(diagnosis, server.chats, lang)
 
     def ticket(self, id: str | None) -> str:
         """A ticket in everything it is shown as: both languages, JSON, and its line in the list."""

@@ -124,10 +124,10 @@ def say(*calls: tuple[str, dict[str, Any] | str], usage: tuple[int, int] = (100,
     return Turn(calls=[Call(name, arguments) for name, arguments in calls], usage=usage)
 
 
-def concluding(cause: str = "unknown", *chain: tuple[str, list[str]]) -> Turn:
-    """One answer that concludes."""
-    links = [{"claim": claim, "findings": ids} for claim, ids in chain]
-    return say(("conclude", {"cause": cause, "chain": links}))
+def concluding(cause: str = "unknown", *claims: tuple[str, str, str], **more: Any) -> Turn:
+    """One answer that concludes; each claim: relation, subject, object."""
+    made = [{"relation": relation, "subject": subject, "object": of} for relation, subject, of in claims]
+    return say(("conclude", {"cause": cause, "claims": made, **more}))
 
 
 def data(text: str) -> list[Any]:

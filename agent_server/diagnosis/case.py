@@ -216,12 +216,16 @@ class Case:
 
     # --- judging --------------------------------------------------------------------------------------------------
 
-    def assess(self) -> list[Assessment]:
-        """Judge every cause by the findings; the one that explains most comes first."""
+    def assess(self, causes: Mapping[str, Cause] | None = None) -> list[Assessment]:
+        """Judge every cause by the findings; the one that explains most comes first. `causes`: others than those that
+        the symptom selected."""
         victim = self.victim()
-        found = assess(self.causes, self.findings, victim, self.reliable_tools(), _links(self.findings, victim))
+        found = assess(
+            causes or self.causes, self.findings, victim, self.reliable_tools(), _links(self.findings, victim)
+        )
         skipped = self.unneeded_tools(NEEDED_PCT)
-        return [self._ruled_by_path(a, skipped) if a.state is CauseState.NOT_EXAMINED else a for a in found]
+        open_ones = (CauseState.NOT_EXAMINED,) if causes is None else ()
+        return [self._ruled_by_path(a, skipped) if a.state in open_ones else a for a in found]
 
     def _ruled_by_path(self, assessment: Assessment, skipped: set[str]) -> Assessment:
         """Return the assessment of a cause that no tool examined: without evidence, if the victim spends no time in

@@ -7,7 +7,7 @@ cannot be hidden: thresholds can only be lowered, tables only lengthened, and wi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,13 +17,14 @@ from pydantic import ValidationError
 from whystall.agent_server.diagnosis.grounding import model_conclusion
 from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConclusion
 from whystall.agent_server.llm.wire import Function, ToolCall
+from whystall.knowledge_base.models import Claim
 from whystall.prompts.model import function_text
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.text import clean
 
-CONCLUDE, SEARCH = "conclude", "kb_search"
+CONCLUDE, SEARCH, CHECK = "conclude", "kb_search", "check_claims"
 ARGUMENTS_LIMIT = 20_000
 """Characters of the arguments of one call: a conclusion at all its bounds has about 6,000."""
 _QUERY_LIMIT = 500
@@ -54,9 +55,17 @@ class IncidentSearch:
     query: str
 
 
+@dataclass(frozen=True)
+class ClaimsCheck:
+    """A question which claims the findings support."""
+
+    claims: Sequence[Claim]
+
+
 class Functions:
     """The functions of one case. `tools`: those that can be served; `duration`: seconds of a window, None for a
-    recording; `causes`: ids that may be concluded; `searchable`: past incidents can be searched.
+    recording; `causes`: ids that may be concluded; `searchable`: past incidents can be searched; `old`: reads the
+    conclusions of older transcripts.
     """
 
     def __init__(
@@ -67,17 +76,19 @@ class Functions:
         duration: float | None,
         searchable: bool,
         lang: str = "en",
+        old: Callable[[Mapping[str, Any]], ModelConclusion] | None = None,
     ) -> None:
         self._tools = {tool.name: tool for tool in tools if tool.kinds}  # without finding kinds it decides nothing
         self._causes = list(causes)
         self._duration = duration
         self._searchable = searchable
         self._lang = lang
+        self._old = old
         self._properties = {name: self._offered(tool) for name, tool in self._tools.items()}
 
     @property
     def names(self) -> list[str]:
-        return [*self._tools, *([SEARCH] if self._searchable else []), CONCLUDE]
+        return [*self._tools, *([SEARCH] if self._searchable else []), CHECK, CONCLUDE]
 
     def offered(self) -> list[Function]:
         """Return the declarations of the functions."""
@@ -88,16 +99,28 @@ class Functions:
         if self._searchable:
             query = _object({"query": {"type": "string", "maxLength": _QUERY_LIMIT}}, ["query"])
             functions.append(self._declared(SEARCH, query))
-        return [*functions, self._declared(CONCLUDE, model_conclusion.parameters(self._causes))]
+        concluding = model_conclusion.parameters(self._causes)
+        claims = _object({"claims": concluding["properties"]["claims"]}, ["claims"])
+        return [*functions, self._declared(CHECK, claims), self._declared(CONCLUDE, concluding)]
 
     def _declared(self, name: str, parameters: dict[str, Any]) -> Function:
         return Function(name=name, description=function_text(name, self._lang), parameters=parameters)
 
     def conclusion(self, call: ToolCall) -> ModelConclusion:
-        """Return the conclusion that `call` of ``conclude`` passes. Raises `ToolError` (bad_argument)."""
-        return _concluded(_arguments(call.arguments))
+        """Return the conclusion that `call` of ``conclude`` passes. Raises `ToolError` (bad_argument, not_found), also
+        for a check that this model could not call."""
+        given = _arguments(call.arguments)
+        if self._old is not None and "chain" in given:
+            return self._old(given)
+        concluded = _concluded(given)
+        for check in concluded.checks:
+            if check.tool not in self._tools:
+                message = f"checks: no function is called {clean(check.tool, 80)!r}"
+                raise ToolError(ErrorCode.NOT_FOUND, message, f"valid: {', '.join(self._tools)}")
+            self._request(self._tools[check.tool], check.arguments)
+        return concluded
 
-    def read(self, call: ToolCall) -> ToolRequest | IncidentSearch | None:
+    def read(self, call: ToolCall) -> ToolRequest | IncidentSearch | ClaimsCheck | None:
         """Return the request of `call`; None for ``conclude``. Raises `ToolError` (not_found, bad_argument)."""
         if call.name not in self.names:
             message = f"no function is called {clean(call.name, 80)!r}"
@@ -107,6 +130,10 @@ class Functions:
         given = _arguments(call.arguments)
         if call.name == SEARCH:
             return IncidentSearch(_query(given))
+        if call.name == CHECK:
+            for name in given.keys() - {"claims"}:
+                raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", "valid: claims")
+            return ClaimsCheck(_concluded(given).claims)
         return self._request(self._tools[call.name], given)
 
     def _request(self, tool: Tool[Any, Any], given: Mapping[str, Any]) -> ToolRequest:
@@ -154,8 +181,10 @@ class Functions:
         }
 
 
-def request_key(asked: ToolRequest | IncidentSearch) -> str:
+def request_key(asked: ToolRequest | IncidentSearch | ClaimsCheck) -> str:
     """Return a key that is equal for equal requests, whatever their durations."""
+    if isinstance(asked, ClaimsCheck):
+        return json.dumps([CHECK, [claim.model_dump() for claim in asked.claims]])
     if isinstance(asked, IncidentSearch):
         return json.dumps([SEARCH, asked.query])
     return json.dumps([asked.tool, asked.options], sort_keys=True)

@@ -7,7 +7,8 @@ If the model fails or runs out of budget, the rules finish the case.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +25,15 @@ from whystall.agent_server.diagnosis.briefing import (
 )
 from whystall.agent_server.diagnosis.budget import Budget, Limits
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.functions import CONCLUDE, Functions, IncidentSearch, ToolRequest, request_key
-from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, feedback, ground, settle
+from whystall.agent_server.diagnosis.functions import (
+    CONCLUDE,
+    ClaimsCheck,
+    Functions,
+    IncidentSearch,
+    ToolRequest,
+    request_key,
+)
+from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, checked, feedback, ground, settle
 from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConclusion
 from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply, ToolCall
@@ -40,6 +48,9 @@ _MAX_CALLS = 8  # per message: as many as there are tools
 _MAX_CONTENT = 20_000  # characters of an answer that are kept in the conversation
 _MAX_SAMPLES = 3  # windows of a live job with the same call: a fourth shows nothing new
 _MAX_USELESS = 3  # messages in a row with only wrong or repeated calls
+_HOLE = re.compile(r"\{ *(F\d+)")
+
+OldConclusions = Callable[[Mapping[str, Any]], ModelConclusion]
 
 
 class _Stopped(Exception):
@@ -58,19 +69,20 @@ async def drive(
     memory: PastIncidents | None = None,
     lang: Lang = "en",
     nonce: str | None = None,
+    old: OldConclusions | None = None,
 ) -> None:
     """Investigate `case` with `model`, or with the rules if it is None; `case.diagnosis()` is then final.
 
     No less is observed than by the rules alone: they finish before a conclusion is judged. `memory`: past incidents
-    that the model may search. `nonce` of the fences: repeats an earlier conversation. Raises `ToolError` if nothing
-    could be observed, and what the model raises besides `LlmError`.
+    that the model may search. `nonce` of the fences: repeats an earlier conversation; `old` reads conclusions of an
+    older version. Raises `ToolError` if nothing could be observed, and what the model raises besides `LlmError`.
     """
     if model is None:
         await rules.finish(case)
         return
     await rules.first_observation(case)
     able = await case.observer.able(list(case.tools.values()))
-    conversation = _Conversation(case, model, able, Budget(limits or Limits()), memory, lang, Fence(nonce))
+    conversation = _Conversation(case, model, able, Budget(limits or Limits()), memory, lang, Fence(nonce), old)
     stopped: str | None = None
     try:
         await conversation.run()
@@ -113,7 +125,9 @@ def _settled(case: Case, grounded: Grounded, reasoning: Reasoning) -> Reasoning:
         case.settled = conclusion
     kept: dict[str, Any] = {"struck": grounded.codes}
     if reasoning.stopped is None or conclusion.cause == case.conclude().cause:
-        kept |= {"story": grounded.story, "remedies": grounded.remedies}
+        kept |= {"claims": grounded.claims, "remedies": grounded.remedies}
+        # Words of a model that insists on what the evidence does not support stay in the transcript.
+        kept |= {} if grounded.lowers else {"unverified": grounded.unverified}
     return reasoning.model_copy(update=kept)
 
 
@@ -142,6 +156,7 @@ class _Conversation:
         memory: PastIncidents | None,
         lang: Lang,
         fence: Fence,
+        old: OldConclusions | None,
     ) -> None:
         self.case = case
         self.budget = budget
@@ -156,6 +171,7 @@ class _Conversation:
             duration=case.duration if case.observer.live else None,
             searchable=memory is not None,
             lang=lang,
+            old=old,
         )
         self._offered = self._functions.offered()
         self._messages: list[Message] = []
@@ -193,11 +209,15 @@ class _Conversation:
         if self._conclusion is None:
             return None
         # Findings that a later window found anew have new ids.
-        links = [
-            link.model_copy(update={"findings": list(dict.fromkeys(self.case.current(i) or i for i in link.findings))})
-            for link in self._conclusion.chain
+        claims = [
+            claim.model_copy(update={name: self._current(getattr(claim, name)) for name in ("subject", "object")})
+            for claim in self._conclusion.claims
         ]
-        return ground(self._conclusion.model_copy(update={"chain": links}), self.case)
+        narrative = _HOLE.sub(lambda m: "{" + self._current(m[1]), self._conclusion.narrative)
+        return ground(self._conclusion.model_copy(update={"claims": claims, "narrative": narrative}), self.case)
+
+    def _current(self, id: str) -> str:
+        return self.case.current(id) or id
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -325,6 +345,8 @@ class _Conversation:
             request = self._functions.read(call)
             if isinstance(request, IncidentSearch):
                 return self._search(turn, request)
+            if isinstance(request, ClaimsCheck):
+                return self._check(turn, request)
         except ToolError as error:
             return self._fence.put(error_data(error))
         if request is None:
@@ -350,6 +372,16 @@ class _Conversation:
         self._times_asked[key] = 1
         turn.useful = True
         return self._fence.put({"incidents": self._memory.search(request.query) if self._memory else []})
+
+    def _check(self, turn: _Turn, request: ClaimsCheck) -> str:
+        """Return which claims the findings so far support, and what contradicts the others."""
+        key = f"{len(self.case.steps)} {request_key(request)}"
+        if key in self._times_asked:
+            turn.repeated = True
+            return reply_text(self._lang, "checked")
+        self._times_asked[key] = 1
+        turn.useful = True
+        return self._fence.put({"claims": checked(request.claims, self.case, self._lang)})
 
     async def _observe(self, turn: _Turn) -> None:
         """Run the requested tools in one window, and add their answers: results, or why there are none."""

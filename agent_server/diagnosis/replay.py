@@ -14,8 +14,10 @@ from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import Options
+from whystall.agent_server.diagnosis.old_conclusions import reader
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_blind_spot, with_host
 from whystall.agent_server.diagnosis.transcript import (
+    SCHEMA,
     AnswerFailed,
     CaseOpened,
     End,
@@ -35,7 +37,9 @@ from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.store import Recording
 
-_COMPARED = ("verdict", "cause", "chain", "missing", "story", "remedies", "struck", "stopped")
+_COMPARED = ("verdict", "cause", "chain", "missing", "remedies", "stopped")
+# What older versions judged by other rules: there it is taken from the transcript.
+_COMPARED_TOO = ("claims", "unverified", "struck")
 
 
 class Difference(BaseModel):
@@ -89,7 +93,7 @@ async def replay(path: Path, tools: Mapping[str, Tool[Any, Any]]) -> Replay:
     content, end = read(path)
     difference = None
     try:
-        _compare(end, ending(await _diagnose(content, tools)))
+        _compare(end, ending(await _diagnose(content, tools)), _is_old(content))
     except ReplayDiffers as differs:
         difference = differs.difference
     return Replay(
@@ -154,7 +158,13 @@ class _RecordedAnswers:
     def __init__(self, content: TranscriptContent, name: str) -> None:
         self._name = name
         self._left = list(content.answers)
+        self._struck = content.struck_from
         self._count = 0
+
+    def refused(self) -> list[tuple[str, str]]:
+        """Return what was struck from the conclusion in the latest answer: codes and texts."""
+        struck = self._struck.get(self._count - 1)
+        return [(claim.code, claim.text) for claim in struck.claims] if struck is not None else []
 
     @property
     def name(self) -> str:
@@ -216,7 +226,8 @@ async def _case(content: TranscriptContent, opened: CaseOpened, tools: Mapping[s
         settings = _settings(opened)
         answers = _RecordedAnswers(content, opened.model)
         memory = _NoIncidents() if settings.remembers else None
-        await drive(case, answers, settings.limits, memory=memory, lang=settings.lang, nonce=opened.nonce)
+        old = reader(answers.refused) if _is_old(content) else None
+        await drive(case, answers, settings.limits, memory=memory, lang=settings.lang, nonce=opened.nonce, old=old)
         answers.finished()
     if opened.calibrate:
         await case.calibrate()
@@ -262,8 +273,12 @@ def _result(raw: dict[str, Any], tools: Mapping[str, Tool[Any, Any]], where: str
         raise ReplayDiffers(f"{where}: results", f"of {tool.name}, as it was", f"another shape ({place})") from None
 
 
-def _compare(then: End, now: End) -> None:
-    for field in _COMPARED:
+def _is_old(content: TranscriptContent) -> bool:
+    return content.header.schema_version != SCHEMA
+
+
+def _compare(then: End, now: End, old: bool) -> None:
+    for field in (*_COMPARED, *(() if old else _COMPARED_TOO)):
         before, after = getattr(then, field), getattr(now, field)
         if before != after:
             raise ReplayDiffers(field, _as_text(before), _as_text(after))
@@ -281,6 +296,8 @@ def _request_text(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
 
 
 def _as_text(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return value.model_dump_json(exclude_defaults=True)
     if isinstance(value, list):
         return json.dumps([v.model_dump(mode="json") if isinstance(v, BaseModel) else v for v in value])
     return "none" if value is None else str(getattr(value, "value", value))

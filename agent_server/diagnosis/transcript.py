@@ -17,12 +17,13 @@ from typing import Annotated, Any, BinaryIO, Literal, Union
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.llm.wire import Function, LanguageModel, LlmError, Message, Reply
-from whystall.knowledge_base.models import Cause, Claim, Diagnosis, Match, Verdict
+from whystall.knowledge_base.models import Cause, Concluded, Diagnosis, Match, Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
-SCHEMA = "1"
+SCHEMA = "2"
+"""Version 1: conclusions of models were sentences with citations (`old_conclusions`)."""
 MAX_BYTES = 16 << 20
 """The largest transcript: a result has about 50 KB, a conversation 200 KB, and there are tens of windows."""
 
@@ -153,8 +154,8 @@ class Stopped(Record):
     why: str
 
 
-class End(Record):
-    """The result of the diagnosis. `chain` and `story` cite ids of findings; `struck`: codes, as in `Reasoning`."""
+class End(Concluded, Record):
+    """The result of the diagnosis. `chain`: ids of findings; the rest as in `Reasoning`."""
 
     type: Literal["end"] = "end"
     diagnosis: str
@@ -162,10 +163,6 @@ class End(Record):
     cause: str | None
     chain: list[str]
     missing: list[str]
-    story: list[Claim] = Field(default_factory=list)
-    remedies: list[str] = Field(default_factory=list)
-    struck: list[str] = Field(default_factory=list)
-    stopped: str | None = None
 
 
 class Cut(Record):
@@ -340,17 +337,14 @@ class TranscribedModel:
 
 def ending(diagnosis: Diagnosis) -> End:
     """Return the last record of the transcript of `diagnosis`."""
-    reasoning = diagnosis.reasoning
+    reasoning = diagnosis.reasoning or Concluded()
     return End(
         diagnosis=diagnosis.id,
         verdict=diagnosis.verdict,
         cause=diagnosis.cause,
         chain=diagnosis.chain,
         missing=diagnosis.missing,
-        story=reasoning.story if reasoning else [],
-        remedies=reasoning.remedies if reasoning else [],
-        struck=reasoning.struck if reasoning else [],
-        stopped=reasoning.stopped if reasoning else None,
+        **{name: getattr(reasoning, name) for name in Concluded.model_fields},
     )
 
 

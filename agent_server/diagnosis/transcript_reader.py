@@ -1,4 +1,4 @@
-"""Read the transcript of a diagnosis from its file: only complete ones of this version."""
+"""Read the transcript of a diagnosis from its file: only complete ones."""
 
 from __future__ import annotations
 
@@ -35,12 +35,16 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _LINE: TypeAdapter[Any] = TypeAdapter(Line)
 _SLACK = 1 << 10  # for the last line, which records where it was cut
+_VERSIONS = ("1", SCHEMA)
 _VERSION = re.compile(rb'"schema_version": ?"(\d{1,9})"')
 
 
 @dataclass
 class TranscriptContent:
-    """The records of a transcript by type, each list in the order of the lines. It has `case`, `ranks` or both."""
+    """The records of a transcript by type, each list in the order of the lines. It has `case`, `ranks` or both.
+
+    `struck_from`: what was struck from the conclusion in an answer, by its index in `answers`.
+    """
 
     header: Header
     case: CaseOpened | None = None
@@ -49,6 +53,7 @@ class TranscriptContent:
     windows: list[Observed | ObservationFailed] = field(default_factory=list)
     answers: list[Answered | AnswerFailed] = field(default_factory=list)
     struck: list[Struck] = field(default_factory=list)
+    struck_from: dict[int, Struck] = field(default_factory=dict)
     stopped: list[Stopped] = field(default_factory=list)
 
 
@@ -95,7 +100,7 @@ def _record(path: Path, number: int, line: bytes) -> Record:
         named = _VERSION.search(line[:4096])
         if named is None or not line.startswith(b'{"type": "header"'):
             raise _bad(path, "its first line is no header")
-        if named[1].decode() != SCHEMA:
+        if named[1].decode() not in _VERSIONS:
             version = int(named[1])
             raise _bad(path, f"it has version {version} of the format, and this whystall reads version {SCHEMA}")
     try:
@@ -126,6 +131,7 @@ def _content_of(path: Path, records: Sequence[Record]) -> TranscriptContent:
             content.blind.append(record)
         elif isinstance(record, Struck):
             content.struck.append(record)
+            content.struck_from[len(content.answers) - 1] = record
         elif isinstance(record, Stopped):
             content.stopped.append(record)
         elif not isinstance(record, Request):

@@ -251,7 +251,15 @@ class _View:
             "rivals": other_causes(d, causes, self._suffix, self._lang),
             "not_examined": self._some([self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)], budget),
             "blind": self.blind(d.coverage),
-            "reasoned": explanation(d.reasoning, by_id, self._suffix, self._lang, budget // 2 if budget else _STORY),
+            "reasoned": explanation(
+                d.reasoning,
+                by_id,
+                causes,
+                self._suffix,
+                self._lang,
+                budget // 2 if budget else _STORY,
+                {(id, a.cause) for a in d.assessments for id in a.against},
+            ),
             "matches": match_texts(d.matches, self._suffix, self._lang, d.victim),
             "answered": not d.matches or any(not match.weak for match in d.matches),
         }

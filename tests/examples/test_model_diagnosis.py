@@ -12,6 +12,8 @@ from driven import Driven, Home
 from model_http import Answer, Cut, Policy, Raw, Request, Turn, error
 from model_policies import INVENTED_CAUSE, INVENTED_FILE, INVENTED_NUMBER, POLICIES, engineer
 
+from whystall.agent_server.presentation.texts import diagnosis_text
+from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis
 
 pytestmark = pytest.mark.thorough
@@ -49,16 +51,16 @@ def test_a_model_chains_tools_and_concludes_with_cited_findings(home: Home, by_r
     assert driven.outcome(found.diagnosis) == driven.outcome(by_rules)
     assert len(found.tools) >= 3
     assert max(len(step.tools) for step in found.diagnosis.steps) >= 2, "calls of one message are one look"
-    assert reasoning.story
+    assert reasoning.claims
     known = {finding.id for finding in found.diagnosis.findings}
-    assert all(known.issuperset(claim.findings) for claim in reasoning.story)
+    assert all(claim.subject in known for claim in reasoning.claims)
     assert found.diagnosis.culprit is not None
     assert found.diagnosis.culprit.series in found.story
     assert reasoning.usage.requests == len(found.requests) >= 3
     told = re.findall(r"\d+ ms", found.story)
     assert told
-    ticket = home.ticket(found.diagnosis.ticket)
-    assert all(number in ticket for number in told)
+    text = diagnosis_text(found.diagnosis, load_causes(), "en")
+    assert all(number in text for number in told)
 
 
 def test_the_command_says_it_and_the_transcript_replays_without_the_model(home: Home) -> None:
@@ -136,7 +138,7 @@ def test_a_model_that_dies_midway_lowers_nothing(home: Home, by_rules: Diagnosis
     assert driven.outcome(found.diagnosis) == driven.outcome(by_rules)
     assert found.diagnosis.reasoning is not None
     assert found.diagnosis.reasoning.stopped
-    assert found.diagnosis.reasoning.story == []
+    assert found.diagnosis.reasoning.claims == []
     assert len(found.requests) > 1, "it had begun"
 
 

@@ -52,7 +52,7 @@ def test_a_model_chains_tools_on_a_live_stall_and_cites_what_they_found(program:
     reasoning, culprit = found.diagnosis.reasoning, found.diagnosis.culprit
     assert reasoning is not None
     assert (reasoning.stopped, reasoning.struck) == (None, [])
-    cited = {id for claim in reasoning.story for id in claim.findings}
+    cited = {claim.subject for claim in reasoning.claims}
     assert cited
     assert cited <= {finding.id for finding in found.diagnosis.findings}
     assert culprit is not None

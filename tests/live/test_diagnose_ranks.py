@@ -83,7 +83,7 @@ def test_a_model_chooses_what_to_look_at_on_the_slow_ranks_host(
     assert found.cause == "cgroup_cpu_throttling", found.model_dump_json(indent=1)
     assert found.reasoning is not None
     assert (found.reasoning.stopped, found.reasoning.struck) == (None, [])
-    assert found.reasoning.story
+    assert found.reasoning.claims
     assert "model_asked" in [step.why for step in found.steps]
 
 

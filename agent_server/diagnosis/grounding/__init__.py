@@ -1,1 +1,1 @@
-"""Check the text of a claim against the findings it cites; imports nothing else of the diagnosis."""
+"""Check what a model claims against the findings of a case; imports nothing else of the diagnosis."""

@@ -1,7 +1,7 @@
 """Answer a chat message with a language model that calls read-only functions.
 
-Commands are handled by rules before the model is asked. Sentences of its answer that the functions' results do not
-support are rejected; after one retry the plain answers of the rules replace them. If the model fails, the rules answer.
+Commands are handled by rules before the model is asked. The answer is what its functions found, in the plain words of
+the rules; the model's own words follow, with values that code fills in. If the model fails, the rules answer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from whystall.agent_server.diagnosis.budget import Budget, Limits
 from whystall.agent_server.integrations.chat.answers import Answers
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.functions import Functions
-from whystall.agent_server.integrations.chat.grounding import Grounded, ground
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import outgoing
+from whystall.agent_server.integrations.chat.model_words import ModelWords, read
 from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply
@@ -95,7 +95,7 @@ async def run_model(
 
 @dataclass
 class _Exchange:
-    """The exchange with the model about one message. `grounded`: its last answer; `stopped`: why none is usable."""
+    """The exchange with the model about one message. `words`: its last answer; `stopped`: why none is usable."""
 
     model: LanguageModel
     budget: Budget
@@ -103,7 +103,7 @@ class _Exchange:
     author: Author
     earlier: list[dict[str, str]]
     results: list[dict[str, Any]] = field(default_factory=list)
-    grounded: Grounded = field(default_factory=Grounded)
+    words: ModelWords = field(default_factory=ModelWords)
     stopped: str = ""
     _messages: list[Message] = field(default_factory=list)
     _retried: bool = False
@@ -147,8 +147,9 @@ class _Exchange:
         self._messages.append(Message(role="assistant", content=content, calls=calls, reasoning=reply.reasoning))
         for call in calls:
             try:
-                result = await self.functions.call(call)
-                self.results.append(result)
+                found = await self.functions.call(call)
+                self.results.append(found)
+                result = {"result": len(self.results), **found}
             except ToolError as error:
                 result = {"error": error.code.value, "message": error.message, "remedy": error.remedy}
             text = json.dumps(result, ensure_ascii=False)
@@ -156,28 +157,30 @@ class _Exchange:
             self._messages.append(Message(role="tool", content=fence.put(shown), call_id=call.id))
 
     def _accept(self, reply: Reply, fence: Fence, lang: Lang) -> bool:
-        """Check an answer against the results; return whether the exchange is over."""
+        """Read an answer; return whether the exchange is over."""
         content = reply.content.strip()[:_CONTENT]
-        self.grounded = ground(content, self.results, self.functions.person_text)
-        if content and not self.grounded.rejected:
+        self.words = read(content, self.results)
+        if content and not self.words.rejected:
             return True
         if self._retried:
             self.stopped = "struck" if content else "empty"
             return True
         self._retried = True
         texts = chat_words(lang)["model"]
-        question = f"{texts['again']}\n{fence.put(self.grounded.rejected)}" if content else texts["empty"]
+        question = f"{texts['again']}\n{fence.put(self.words.rejected)}" if content else texts["empty"]
         self._messages.append(Message(role="assistant", content=content or "-", reasoning=reply.reasoning))
         self._messages.append(Message(role="user", content=question))
         return False
 
 
 def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: float, context: dict[str, Any]) -> Turn:
-    """Return the model's supported sentences, else the plain answers, and start a requested investigation."""
-    lang, functions = author.lang, exchange.functions
-    stands = bool(exchange.grounded.kept) and not exchange.stopped
-    plain = list(dict.fromkeys(message.text for message in functions.plain)) or [say(lang, "unknown")]
-    lines: list[str] = list(exchange.grounded.kept) if stands else plain
+    """Return what the functions found and the model's words about it, and start a requested investigation."""
+    lang, functions, words = author.lang, exchange.functions, exchange.words
+    stands = bool(words.kept) and not exchange.stopped
+    lines: list[str] = list(dict.fromkeys(message.text for message in functions.plain))
+    if stands:
+        lines += [say(lang, "model.words"), *words.kept]
+    lines = lines or [say(lang, "unknown")]
     if exchange.stopped in ("struck", "empty"):
         lines.append(say(lang, "model.struck"))
     elif exchange.stopped:

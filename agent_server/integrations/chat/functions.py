@@ -6,6 +6,7 @@ Each returns data for the model and keeps a plain answer, which replaces a model
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +15,6 @@ from typing import Any, get_args
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat import answers
 from whystall.agent_server.integrations.chat.answers import Answers, clock
-from whystall.agent_server.integrations.chat.grounding import mentioned
 from whystall.agent_server.integrations.chat.intents import Intent, wanted_of
 from whystall.agent_server.integrations.chat.message_texts import line_title, ticket_title, tickets_message
 from whystall.agent_server.integrations.chat.times import when
@@ -32,6 +32,9 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 _ARGUMENTS = 4000
+_PART = 3  # characters of a word that may be a part of another one
+_QUIET = re.compile(r"\d[\d:.,%-]*")
+_ASCII_WORD = re.compile(r"[\w.-]+", re.A)
 _TEXT = 500
 _STRING: dict[str, Any] = {"type": "string", "maxLength": _TEXT}
 _STATES = list(get_args(State))
@@ -222,11 +225,21 @@ def _arguments(call: ToolCall) -> dict[str, str]:
     return {name: clean(str(value), _TEXT) for name, value in given.items()}
 
 
+def _mentioned(word: str, person_text: str) -> bool:
+    """Return whether `person_text` contains `word`: numbers and short words as a whole, others also inside a word,
+    since Chinese has no blanks.
+    """
+    word, person_text = word.casefold(), person_text.casefold()
+    if word.isascii() and (len(word) < _PART or _QUIET.fullmatch(word)):
+        return any(word == known.strip(".-") for known in _ASCII_WORD.findall(person_text))
+    return word in person_text
+
+
 def _named_by_person(found: Resolution, person_text: str) -> bool:
     """Return whether `person_text` has a word by which the process was found, or no word was needed to choose it."""
     codes = [code.partition(":") for code in found.how]
     values = [value.casefold() for kind, _, value in codes if value and kind not in ("lowest_rank", "first_of")]
-    return not values or any(mentioned(value, person_text) for value in values)
+    return not values or any(_mentioned(value, person_text) for value in values)
 
 
 def _job_data(job: Job) -> dict[str, Any]:

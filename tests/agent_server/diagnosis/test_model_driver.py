@@ -74,7 +74,7 @@ def test_a_server_killed_midway_leaves_the_answer_of_the_rules(scene: str) -> No
     assert answer(found) == (by_rules.verdict, by_rules.cause, kinds(by_rules))
     assert found.diagnosis.missing == by_rules.missing
     assert found.reasoning.stopped in GONE
-    assert found.reasoning.story == []
+    assert found.reasoning.claims == []
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -103,7 +103,7 @@ def test_calls_of_one_message_are_one_window() -> None:
 
 
 def test_tokens_seconds_and_the_models_name_are_kept() -> None:
-    found = on_stall([say(("fileslower", {}), usage=(1000, 10)), say(("conclude", {"cause": "unknown", "chain": []}))])
+    found = on_stall([say(("fileslower", {}), usage=(1000, 10)), say(("conclude", {"cause": "unknown", "claims": []}))])
     usage = found.reasoning.usage
     assert (usage.requests, usage.tokens_in, usage.tokens_out, usage.money) == (2, 1100, 30, None)
     assert usage.seconds > 0
@@ -181,7 +181,7 @@ def test_a_model_that_thinks_longer_than_the_budget_is_left() -> None:
         ([say(("fileslower", {}))] * 4, "repetition"),
         ([say(("shell", {"command": "id"}))] * 3, "wrong_calls"),
         ([say(("conclude", '{"cause": '))] * 3, "wrong_calls"),
-        ([say(("conclude", {"cause": "unknown", "chain": []}), ("conclude", {}))] * 3, "wrong_calls"),
+        ([say(("conclude", {"cause": "unknown", "claims": []}), ("conclude", {}))] * 3, "wrong_calls"),
         ([error(401, "no")], "unauthorised"),
         ([error(400, "no")], "rejected"),
         ([error(500, "no")], "server_error"),
@@ -205,12 +205,12 @@ def test_what_a_stopped_model_had_concluded_is_kept_as_far_as_it_is_supported() 
         if "conclude" in str(request.messages[-2].get("tool_calls")):
             return Turn(refusal="Enough.")
         sync = next(f for part in told for f in part.get("findings", []) if f["kind"] == "file.slow_sync")
-        links = [("the thread waits in fsync", [sync["id"]]), ("gremlins did it", ["F99999"])]
-        return concluding("sync_checkpoint_write", *links)
+        claims = [("is_symptom_of", sync["id"], "sync_checkpoint_write"), ("causes", "F99999", sync["id"])]
+        return concluding("sync_checkpoint_write", *claims)
 
     found = on_stall(policy)
     assert found.reasoning.stopped == "refusal"
-    assert [claim.text for claim in found.reasoning.story] == ["the thread waits in fsync"]
+    assert [claim.relation for claim in found.reasoning.claims] == ["is_symptom_of"]
     assert found.reasoning.struck == ["no_finding"]
     assert (answer(found)[:2], found.diagnosis.missing) == (RIGHT, [])
 
@@ -337,14 +337,38 @@ def test_an_id_of_an_earlier_window_means_what_was_found_anew() -> None:
         first = next(f for part in told for f in part.get("findings", []) if f["kind"] == "file.slow_sync")
         if len(told) < 6:
             return say(("fileslower", {"min_ms": 5}))
-        return concluding("sync_checkpoint_write", ("the thread waits in fsync", [first["id"]]))
+        claim = ("is_symptom_of", first["id"], "sync_checkpoint_write")
+        return concluding("sync_checkpoint_write", claim, narrative=f"it waits {{{first['id']}.window_pct}}")
 
     found = driven(Watching(stall()), policy)
     assert found.reasoning.struck == []
-    (claim,) = found.reasoning.story
-    (cited,) = [f for f in found.diagnosis.findings if f.id in claim.findings]
+    (claim,) = found.reasoning.claims
+    (cited,) = [f for f in found.diagnosis.findings if f.id == claim.subject]
     assert cited.kind == "file.slow_sync"
+    assert found.reasoning.unverified.narrative == f"it waits {{{cited.id}.window_pct}}"
     assert answer(found)[:2] == RIGHT
+
+
+def test_a_model_may_ask_which_claims_hold_before_it_concludes() -> None:
+    def policy(request: Request) -> Turn:
+        told = [part for m in request.messages if m["role"] == "tool" for part in data(m["content"])]
+        if not told:
+            return say(("fileslower", {}), ("offcputime", {}))
+        if any("claims" in part for part in told):
+            return concluding()
+        ids = {f["kind"]: f["id"] for part in told for f in part.get("findings", []) if f["polarity"] == "abnormal"}
+        sync, blocked = ids["file.slow_sync"], ids["offcpu.blocked"]
+        pairs = ((sync, blocked), (blocked, sync))
+        claims = [{"relation": "causes", "subject": one, "object": other} for one, other in pairs]
+        return say(("check_claims", {"claims": claims}))
+
+    found = on_stall(policy)
+    (told,) = [part["claims"] for part in data(found.answers[2]) if "claims" in part]
+    assert [claim["supported"] for claim in told] == [True, False]
+    assert told[1]["why"]
+    assert told[1]["see"]["id"] == told[0]["claim"]["subject"]
+    assert answer(found)[:2] == RIGHT
+    assert found.diagnosis.missing == [], "to ask lowers nothing"
 
 
 def test_before_a_conclusion_is_judged_live_the_model_sees_what_decides() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,8 @@ def test_what_a_model_did_comes_out_the_same(policy: str, monkeypatch: pytest.Mo
     done = replayed(path)
     assert done.same, done.difference
     assert done.model == model_server.MODEL
-    assert done.end.story == found.reasoning.story
+    assert done.end.claims == found.reasoning.claims
+    assert done.end.unverified == found.reasoning.unverified
     assert done.end.struck == found.reasoning.struck
     assert done.end.stopped == found.reasoning.stopped
     assert not list(tmp_path.iterdir()), "a replay stores nothing, and leaves no transcript"
@@ -124,7 +126,7 @@ def test_struck_words_stand_in_the_transcript_only(monkeypatch: pytest.MonkeyPat
     done = replayed(transcript_files.path_of(found.id))
     assert done.same, done.difference
     assert done.claims
-    words = [claim.text for claim in done.claims if claim.code == "number"]
+    words = [claim.text for claim in done.claims if claim.code == "literal"]
     assert words
     kept = found.model_dump_json()
     assert not any(text in kept for text in words)
@@ -197,13 +199,13 @@ def test_where_it_first_differs_is_told(
         (lambda r: r.remove(of(r, "reply")[-1]), "answer "),
         (lambda r: r.insert(-1, of(r, "reply")[0]), "answer "),
         (lambda r: of(r, "reply")[0]["reply"].update(calls=[], content="I do not know"), ""),
-        (lambda r: of(r, "end")[0].update(story=[]), "story"),
-        (lambda r: of(r, "end")[0].update(struck=["number"]), "struck"),
+        (lambda r: of(r, "end")[0].update(claims=[]), "claims"),
+        (lambda r: of(r, "end")[0].update(struck=["share"]), "struck"),
         (lambda r: of(r, "end")[0].update(stopped="timeout"), "stopped"),
         (lambda r: of(r, "case")[0].update(settings={}), "settings"),
         (lambda r: of(r, "case")[0]["settings"].update(limits={"steps": -1}), "settings"),
     ],
-    ids=["less", "more", "another", "story", "struck", "stopped", "settings", "limits"],
+    ids=["less", "more", "another", "claims", "struck", "stopped", "settings", "limits"],
 )
 def test_another_conversation_is_told(
     change: Callable[[list[dict[str, Any]]], object], where: str, monkeypatch: pytest.MonkeyPatch
@@ -213,6 +215,23 @@ def test_another_conversation_is_told(
     assert not done.same
     assert done.difference is not None
     assert done.difference.where.startswith(where)
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("invented-number", Verdict.CONFIRMED), ("invented-number-stubborn", Verdict.LIKELY)]
+)
+def test_a_conclusion_in_prose_of_an_older_version_comes_out_the_same(
+    policy: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    """Recorded with version 1: its sentences are shown as a hypothesis, and what was removed then stays removed."""
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(gzip.decompress((RECORDED / "transcripts_v1" / f"{policy}.jsonl.gz").read_bytes()))
+    done = replayed(path)
+    assert done.same, done.difference
+    assert (done.end.verdict, done.end.cause) == (verdict, "sync_checkpoint_write")
+    assert "waits until a file is written" in done.end.unverified.hypothesis
+    assert "8642.7" not in done.end.unverified.hypothesis
+    assert [claim.code for claim in done.claims] == ["number"] * (2 if policy.endswith("stubborn") else 1)
 
 
 def test_what_is_of_another_version_is_named() -> None:

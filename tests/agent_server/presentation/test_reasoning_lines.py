@@ -7,21 +7,22 @@ import re
 import pytest
 from making import checkpoint
 
+from whystall.agent_server.presentation.reasoning_lines import explanation
 from whystall.agent_server.presentation.texts import TEXT_LIMIT, diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Assessment, CauseState, Claim, Culprit, Diagnosis, Lang, Reasoning, Usage
+from whystall.knowledge_base.models import Assessment, CauseState, Culprit, Diagnosis, Lang, Reasoning, Usage
 from whystall.knowledge_base.tickets.drafting import draft
 from whystall.tools.contract.result import BlindSpot
 
 CAUSES = load_causes()
-CLAIM = "The thread waits in fsync of chk_*.bin for 0.8 s."
+CLAIM = {"relation": "is_symptom_of", "subject": "fileslower-1", "object": "sync_checkpoint_write"}
 USAGE = Usage(requests=4, tokens_in=12345, tokens_out=678, seconds=3.2, money=0.0125)
 
 
 def reasoned(**changed: object) -> Diagnosis:
     given = {
         "model": "example",
-        "story": [Claim(text=CLAIM, findings=["fileslower-1", "f9"])],
+        "claims": [CLAIM, {**CLAIM, "subject": "f9"}],
         "usage": USAGE,
     } | changed
     return checkpoint().model_copy(update={"reasoning": Reasoning.model_validate(given)})
@@ -32,26 +33,51 @@ def ticket(d: Diagnosis, lang: Lang) -> str:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_story_cites_existing_findings_and_names_the_model(lang: Lang) -> None:
+def test_a_relation_names_its_finding_and_cause_and_the_model(lang: Lang) -> None:
     text = diagnosis_text(reasoned(), CAUSES, lang)
-    assert f"1. {CLAIM} (fileslower-1)\n" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("1. [fileslower-1]") and "episodes" not in line][
+        -1:
+    ]
+    assert CAUSES["sync_checkpoint_write"].title.get(lang) in line
+    assert "[f9]" not in text
     assert "example" in text
     assert "12,345" in text
     assert "0.0125" in text
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_ticket_shows_the_story_as_text_and_its_names_as_code(lang: Lang) -> None:
-    assert "1. The thread waits in fsync of `chk_*.bin` for 0.8 s. (fileslower-1)" in ticket(reasoned(), lang)
+def test_free_text_stands_apart_with_its_values_and_the_calls_that_would_test_it(lang: Lang) -> None:
+    own = {
+        "hypothesis": "it is {f9.path}",
+        "narrative": "{fileslower-1.comm} syncs for {fileslower-1.window_pct} {fileslower-1}",
+        "proposed": ["write less"],
+        "checks": [{"tool": "offcputime", "arguments": {"waker": True, "min_ms": 1.5}}],
+    }
+    found = reasoned(unverified=own)
+    text = diagnosis_text(found, CAUSES, lang)
+    apart = text[text.index({"en": "Unverified hypothesis", "zh": "未经核实的假设"}[lang]) :]
+    finding = next(f for f in found.findings if f.id == "fileslower-1")
+    assert f"{finding.subject.comm} syncs for {finding.window_pct:.3g} % fileslower-1" in apart
+    assert "it is {f9.path}" in apart, "what has no value is shown as it was written"
+    assert "write less" in apart
+    assert "offcputime(waker=true, min_ms=1.5)" in apart
+    assert "syncs for" not in ticket(found, lang), "a ticket holds what was checked"
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_removed_claims_and_the_stop_are_shown_by_codes_only(lang: Lang) -> None:
-    found = reasoned(story=[], struck=["number", "number", "name"], stopped="timeout")
+    found = reasoned(claims=[], struck=["share", "share", "order", "name"], stopped="timeout")
     for text in (diagnosis_text(found, CAUSES, lang), ticket(found, lang)):
         assert "(2)" in text
         assert "(1)" in text
-        assert CLAIM not in text
+        assert "1. [fileslower-1]" not in text[text.index("(2)") :]
+
+
+def test_the_sentences_of_older_records_are_free_text() -> None:
+    old = Reasoning.model_validate(
+        {"model": "m", "story": [{"text": "It waits.", "findings": ["F1"]}, {"text": "Ok."}]}
+    )
+    assert (old.claims, old.unverified.hypothesis) == ([], "It waits. Ok.")
 
 
 def test_without_a_model_none_is_mentioned() -> None:
@@ -60,18 +86,8 @@ def test_without_a_model_none_is_mentioned() -> None:
         assert "model" not in text
 
 
-def test_a_long_story_is_cut_to_the_budget_with_a_note() -> None:
-    many = [
-        Claim(text=f"{'The thread waits in fsync. ' * 14}{number}", findings=["fileslower-1"]) for number in range(8)
-    ]
-    text = diagnosis_text(reasoned(story=many), CAUSES, "en")
-    assert len(text) <= TEXT_LIMIT
-    assert "more left out" in text
-
-
-def test_what_follows_a_long_text_is_there_however_long_it_is() -> None:
-    story = [Claim(text=f"{'The thread waits in fsync. ' * 14}{number}", findings=["fileslower-1"]) for number in "12"]
-    found = reasoned(story=story, struck=["number"], stopped="timeout")
+def test_many_relations_are_cut_to_the_budget_with_a_note_and_what_follows_is_there() -> None:
+    found = reasoned(claims=[CLAIM] * 40, struck=["share"], stopped="timeout")
     spots = [BlindSpot(code="no_stacks", detail=f"{'x' * 60} {number}") for number in range(60)]
     cover = found.coverage[0].model_copy(update={"not_seen": spots})
     text = diagnosis_text(found.model_copy(update={"coverage": [cover], "ticket": "7"}), CAUSES, "en")
@@ -82,7 +98,7 @@ def test_what_follows_a_long_text_is_there_however_long_it_is() -> None:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_what_was_ruled_out_leaves_room_for_what_to_do(lang: Lang) -> None:
     """Many causes ruled out, at length, push neither the remedies nor how to verify out of the text."""
-    found = reasoned(story=[])
+    found = reasoned(claims=[])
     others = [
         Assessment(cause=id, state=CauseState.RULED_OUT, by=[id, "t" * 600]) for id in CAUSES if id != found.cause
     ]
@@ -106,10 +122,11 @@ def test_a_finding_is_shown_in_full_once_and_then_shortened() -> None:
     assert "% blocked" not in named
 
 
-def test_a_story_cannot_break_markdown() -> None:
-    evil = Claim(text="# heading <b> [x](http://evil) ![i](j) `code` | a | * b _c_ @all", findings=["fileslower-1"])
-    line = next(line for line in ticket(reasoned(story=[evil]), "en").splitlines() if "evil" in line)
-    bare = "".join(line.split("`")[::2])
+def test_free_text_cannot_break_markdown() -> None:
+    evil = "# heading <b> [x](http://evil) ![i](j) `code` | a | * b _c_ @all {fileslower-1.comm}"
+    d = reasoned(unverified={"hypothesis": evil})
+    told = explanation(d.reasoning, {f.id: f for f in d.findings}, CAUSES, "md", "en", 1000)
+    bare = "".join(told.unverified[0].split("`")[::2])
     assert not set("<>[]|_@#*") & set(bare), bare
 
 

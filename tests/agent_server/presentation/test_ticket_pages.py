@@ -19,7 +19,7 @@ from whystall.agent_server.presentation.ticket_texts import (
     tickets_text,
 )
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Claim, Lang, Verdict
+from whystall.knowledge_base.models import Lang, Verdict
 from whystall.knowledge_base.ticket_models import (
     Analysis,
     Assignment,
@@ -31,6 +31,7 @@ from whystall.knowledge_base.ticket_models import (
     Line,
     Link,
     Remote,
+    Sentence,
     Ticket,
 )
 from whystall.knowledge_base.tickets import human, life
@@ -86,7 +87,7 @@ def ticket(text: str = "plain", diagnosed: bool = False, **changes: Any) -> Tick
             checks=["offcputime"],
             triage=f"failed:{name}",
             model=name,
-            prose=[Claim(text=name, findings=[name])],
+            prose=[Sentence(text=name, findings=[name])],
         ),
         "links": [Link(kind="related", ticket="3", why=why, by=name, at=AT)],
         "remotes": [Remote(sink="gitlab", ref=name, url=f"https://gitlab.example/{name}")],

@@ -1,5 +1,5 @@
-"""A model in the chat: it looks things up, changes nothing, and says nothing that its functions did not return. The
-server speaks the real protocol; what it answers is scripted.
+"""A model in the chat: it looks things up and changes nothing; facts are told in the words of the rules. The server
+speaks the real protocol; what it answers is scripted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from model_chat import operator
 from model_server import Answer, Call, Raw, Request, Turn
 
 pytestmark = pytest.mark.anyio
+WORDS = "In the model's words (not verified):"
 
 
 def ask(name: str, **arguments: Any) -> Turn:
@@ -45,16 +46,23 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_it_answers_from_what_its_functions_return(chat: Any, model: Any) -> None:
     chat.ticket("GPU idle")
     server = model(
-        [ask("on_call", schedule="storage"), ask("tickets"), Turn("wang is on call for storage. One ticket is open.")]
+        [
+            ask("on_call", schedule="storage"),
+            ask("tickets"),
+            Turn("{1.on_call.0.users.0} could take it. The ticket is {2.tickets.0.state}."),
+        ]
     )
     answer = await chat.says("who could take the open ones?", channel="model")
-    assert answer == "wang is on call for storage.\nOne ticket is open."
+    facts, _, words = answer.partition(f"{WORDS}\n")
+    assert "王伟" in facts
+    assert "GPU idle" in facts
+    assert words == "wang could take it.\nThe ticket is open."
     offered = server.requests[0].functions
     assert set(offered) == {"find_job", "list_jobs", "on_call", "ticket", "tickets", "similar", "start_look"}
     assert "who could take" not in server.requests[0].messages[0]["content"]  # only ever within a fence
 
 
-async def test_what_nothing_carries_is_told_once_and_then_replaced(chat: Any, model: Any) -> None:
+async def test_what_rests_on_nothing_is_told_once_and_then_left_out(chat: Any, model: Any) -> None:
     wrong = "zhang is on call for storage."
     server = model([ask("on_call", schedule="storage"), Turn(wrong), Turn(wrong)])
     answer = await chat.says("who takes care of storage?", channel="model")
@@ -66,8 +74,9 @@ async def test_what_nothing_carries_is_told_once_and_then_replaced(chat: Any, mo
 
 
 async def test_what_it_corrects_is_said(chat: Any, model: Any) -> None:
-    model([ask("on_call", schedule="storage"), Turn("zhang is on call."), Turn("wang is on call for storage.")])
-    assert await chat.says("who is on call for storage?", channel="model") == "wang is on call for storage."
+    model([ask("on_call", schedule="storage"), Turn("zhang is on call."), Turn("{1.on_call.0.users.0} is.")])
+    answer = await chat.says("who is on call for storage?", channel="model")
+    assert answer.endswith(f"{WORDS}\nwang is.")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ async def test_commands_never_reach_it(chat: Any, model: Any) -> None:
 async def test_a_look_that_it_begins_is_a_real_one(chat: Any, model: Any) -> None:
     with job(**named(7)) as pid:
         name = named(7)["TORCHELASTIC_RUN_ID"]
-        model([ask("start_look", text=name), Turn("I started to look at it; the verdict will be posted.")])
+        model([ask("start_look", text=name), Turn("Shall I tell you when it is done?")])
         answer = await chat.says(f"{name} feels odd, could you see?", channel="model")
         assert str(pid) in answer
         assert [inquiry.pid for inquiry in chat.kb.observation_requests.running()] == [pid]
@@ -124,19 +133,19 @@ async def test_it_begins_no_look_that_nobody_asked_for(chat: Any, model: Any) ->
 
 
 async def test_what_was_said_before_is_remembered(chat: Any, model: Any) -> None:
-    server = model([ask("on_call", schedule="storage"), Turn("wang is on call for storage."), Turn("I mean wang.")])
+    server = model([ask("on_call", schedule="storage"), Turn("{1.on_call.0.users.0} is."), Turn("Whom do you mean?")])
     await chat.says("who is on call for storage?", channel="model")
     await chat.says("whom did you mean?", channel="model")
-    assert "wang is on call for storage" in server.requests[-1].messages[1]["content"]
+    assert "wang is" in server.requests[-1].messages[1]["content"]
 
 
 async def test_the_example_that_can_be_tried_answers(chat: Any, model: Any) -> None:
     chat.ticket("GPU idle")
     model(operator)
     answer = await chat.says("who is on call for storage?", channel="model")
-    assert answer.splitlines() == ["li is on call for network.", "wang is on call for storage."]
-    assert await chat.says("which tickets are there?", channel="model") == "Ticket 1 is open."
-    assert await chat.says("tell me a joke", channel="model") == "What would you like to know?"
+    assert answer.splitlines()[-3:] == [WORDS, "li could take it.", "wang could take it."]
+    assert (await chat.says("which tickets are there?", channel="model")).endswith("\nTicket 1 is open.")
+    assert await chat.says("tell me a joke", channel="model") == f"{WORDS}\nWhat would you like to know?"
 
 
 ORDERS = (
