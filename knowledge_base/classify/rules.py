@@ -125,6 +125,8 @@ def _load() -> tuple[_File, Vocabulary]:
             english.setdefault(phrase, []).append(name)
         for run in words.zh:
             chinese.setdefault(run, []).append(name)
+    if twice := known & file.words.keys():
+        raise data_fault(path, f"words: the glossary has {min(twice)!r} too")
     known |= file.words.keys()
     causes = load_causes()
     if wrong := file.components.keys() - set(file.categories):

