@@ -106,7 +106,8 @@ def test_the_example_says_who_is_on_call(run: Run, example: Path) -> None:
     assert (status, out) == (
         0,
         "platform: Jana Müller (mueller); layer 1; until 2026-03-31 00:00+08:00\n"
-        "training: 王伟 (wang), wang.wei@example.com, +86 10 5555 0100; turn of rotation training-week; until 2026-04-06 09:00+08:00\n"
+        "training: 王伟 (wang), wang.wei@example.com, +86 10 5555 0100; "
+        "turn of rotation training-week; until 2026-04-06 09:00+08:00\n"
         "times in Asia/Shanghai\n",
     )
     at = ("--at", "2026-03-30T09:00:00+02:00")
