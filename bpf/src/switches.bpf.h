@@ -149,7 +149,9 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 
 	if (!state)
 		return 0;
-	start = state->off_start;
+	start = *(volatile __u64 *)&state->off_start;
+	if (!start)	/* the walk, or the thread itself, has just ended it */
+		return 0;
 	off_class = state->off_class & 3;
 	tgid = task->tgid;
 	tid = task->pid;

@@ -37,9 +37,12 @@ static __noinline int emit_call(struct task_struct *task, struct pt_regs *regs, 
 	struct found_file found = {};
 	struct scratch *buffer = scratch(user);
 	struct call_record *record;
-	__u64 files, fs;
+	__u64 files, fs, start;
 
 	if (!state || !buffer)
+		return 0;
+	start = call_began(state);
+	if (!start)
 		return 0;
 	row = row_of(state->call_nr);
 	if (!row)
@@ -59,7 +62,7 @@ static __noinline int emit_call(struct task_struct *task, struct pt_regs *regs, 
 	}
 	__builtin_memset(record, 0, sizeof(*record));
 	record->flags = (state->call_seeded ? RECORD_SEEDED : 0) | (open ? RECORD_OPEN : 0);
-	record->start = state->call_start;
+	record->start = start;
 	record->end = end;
 	record->tgid = BPF_CORE_READ(task, tgid);
 	record->tid = BPF_CORE_READ(task, pid);
@@ -78,9 +81,9 @@ static __noinline int emit_call(struct task_struct *task, struct pt_regs *regs, 
 	bpf_ringbuf_submit(record, ring_flags());
 	count(SEEN_RECORDS);
 	if (!open && row->path != NO_ARG)
-		emit_path(0, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path));
+		emit_path(0, BPF_CORE_READ(task, pid), start, regs_arg(regs, row->path));
 	if (!open && row->path2 != NO_ARG)
-		emit_path(1, BPF_CORE_READ(task, pid), state->call_start, regs_arg(regs, row->path2));
+		emit_path(1, BPF_CORE_READ(task, pid), start, regs_arg(regs, row->path2));
 	if (row->flags & ROW_CLOSES && state->closing.ino)
 		emit_file(state->closing_mnt, state->closing_dentry, user);
 	else if (found.file)
@@ -189,7 +192,7 @@ int on_enter(__u64 *ctx)
 SEC("tp_btf/sys_exit")
 int on_exit(__u64 *ctx)
 {
-	__u64 id = bpf_get_current_pid_tgid(), now, duration, bytes = 0;
+	__u64 id = bpf_get_current_pid_tgid(), now, start, duration, bytes = 0;
 	struct pt_regs *regs = (struct pt_regs *)ctx[0];
 	const volatile struct syscall_row *row;
 	__s64 returned = ctx[1];
@@ -203,7 +206,8 @@ int on_exit(__u64 *ctx)
 		return 0;
 	task = current_task();
 	state = state_of(task, id);
-	if (!state || !state->call_start) {
+	start = state ? call_began(state) : 0;
+	if (!start) {
 		if (state && state->entered)
 			return 0;
 		if (!in_call_before(task, regs))
@@ -212,10 +216,11 @@ int on_exit(__u64 *ctx)
 		if (!state || state->entered)
 			return 0;
 		begin_before(state, regs_syscall(regs));
+		start = live.window_start;
 	}
 	now = bpf_ktime_get_ns();
 	settle_call(task, state, now);
-	duration = now - state->call_start;
+	duration = now - start;
 	row = row_of(state->call_nr);
 	if (!row)
 		return 0;

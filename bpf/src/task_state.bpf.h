@@ -58,6 +58,15 @@ HASH_MAP(state_hash, __u32, struct thread_state, 16384);
 
 #include "threads.h"
 
+/*
+ * When the call in flight began; 0: none. Read once for each use: at the end of the window the walk and the thread
+ * itself, on another CPU, may end a call at the same time.
+ */
+static __always_inline __u64 call_began(struct thread_state *state)
+{
+	return *(volatile __u64 *)&state->call_start;
+}
+
 static __always_inline struct thread_state *state_of(struct task_struct *task, __u32 tid)
 {
 	if (config.task_storage)

@@ -74,13 +74,15 @@ static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 t
 	struct pt_regs *regs;
 	__u64 end = live.window_end;
 	bool wanted = config.target;
+	__u64 start;
 
 	if (!state)
 		return;
 	name_thread(task, tgid, tid);
 	if (state->off_start)
 		end_segment(task, state, end, RECORD_OPEN, 0);
-	if (!state->call_start || end <= state->call_start)
+	start = call_began(state);
+	if (!start || end <= start)
 		return;
 	row = row_of(state->call_nr);
 	regs = saved_regs(task);
@@ -92,8 +94,8 @@ static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 t
 		wanted = true;
 	if (!wanted)
 		return;
-	add_to_totals(state, tgid, tid, end - state->call_start, 0);
-	if (end - state->call_start >= config.call_min_ns)
+	add_to_totals(state, tgid, tid, end - start, 0);
+	if (end - start >= config.call_min_ns)
 		emit_call(task, regs, state, end, 0);
 	state->call_start = 0;
 }
