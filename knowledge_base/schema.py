@@ -229,12 +229,20 @@ _V3 = (
         outcome TEXT NOT NULL, detail TEXT NOT NULL)""",
 )
 
+# Calls of MCP tools whose results clients fetch later. Times are seconds since the epoch.
+_V4 = (
+    """CREATE TABLE client_tasks (
+        id TEXT PRIMARY KEY, client TEXT NOT NULL, server TEXT NOT NULL, tool TEXT NOT NULL, state TEXT NOT NULL,
+        created REAL NOT NULL, updated REAL NOT NULL, outcome TEXT NOT NULL)""",
+    "CREATE INDEX client_tasks_created ON client_tasks (created)",
+)
+
 
 def migrations() -> tuple[Migrations, set[str]]:
     """Return the migrations in order, and their names."""
     from sqlite_utils.migrations import Migrations
 
-    versions = {"v1": _V1, "v2": _V2, "v3": _V3}
+    versions = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4}
     schema = Migrations("whystall")
     for name, statements in versions.items():
 
