@@ -6,6 +6,7 @@ from functools import cached_property
 
 from whystall.agent_server.journal.alerts import Alerts
 from whystall.agent_server.journal.audit import Audit
+from whystall.agent_server.journal.client_tasks import ClientTasks
 from whystall.agent_server.journal.deliveries import Deliveries
 from whystall.agent_server.journal.handled_requests import HandledRequests
 from whystall.agent_server.journal.messages import Messages
@@ -30,6 +31,11 @@ class Stores(KnowledgeBase):
     def tasks(self) -> Tasks:
         """Background tasks."""
         return Tasks(self._file)
+
+    @cached_property
+    def client_tasks(self) -> ClientTasks:
+        """Calls of MCP tools whose results clients fetch later."""
+        return ClientTasks(self._file)
 
     @cached_property
     def alerts(self) -> Alerts:

@@ -250,6 +250,11 @@ _V4 = (
     "CREATE TRIGGER incidents_au AFTER UPDATE OF symptom, concepts, later, grams, pieces ON incidents BEGIN"
     f" {_UNINDEX_V4}; {_INDEX_V4}; END",
     "DELETE FROM state WHERE key = 'index'",
+    # Calls of MCP tools whose results clients fetch later.
+    """CREATE TABLE client_tasks (
+        id TEXT PRIMARY KEY, client TEXT NOT NULL, server TEXT NOT NULL, tool TEXT NOT NULL, state TEXT NOT NULL,
+        created REAL NOT NULL, updated REAL NOT NULL, outcome TEXT NOT NULL)""",
+    "CREATE INDEX client_tasks_created ON client_tasks (created)",
 )
 
 

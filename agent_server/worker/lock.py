@@ -1,7 +1,4 @@
-"""A lock that allows one worker per knowledge base: a ``flock`` on an empty file beside it.
-
-The kernel releases it as soon as the holder ends, for whatever reason. The file stays.
-"""
+"""A lock that allows one worker per knowledge base: a ``flock`` on an empty file beside it. The file stays."""
 
 from __future__ import annotations
 
@@ -20,27 +17,29 @@ def worker_lock(database: Path) -> Iterator[bool]:
 
     Raises `ToolError` (io_error) if the file system has no locks or the file cannot be created.
     """
-    path = database.with_name(f"{database.name}.worker")
+    descriptor = take_lock(database.with_name(f"{database.name}.worker"))
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def take_lock(path: Path) -> int | None:
+    """Lock the file `path`, created if missing; return its descriptor, or None if it is locked already.
+
+    The kernel releases the lock when the descriptor is closed, or its process ends for whatever reason (flock(2)). Two
+    descriptors of one process exclude each other too. Raises `ToolError` (io_error) as `worker_lock`.
+    """
+    descriptor = -1
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise _unusable(path, error) from None
-    try:
-        yield _locked(path, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _locked(path: Path, descriptor: int) -> bool:
-    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
     except OSError as error:
-        raise _unusable(path, error) from None
-    return True
-
-
-def _unusable(path: Path, error: OSError) -> ToolError:
-    remedy = "set WHYSTALL_HOME to a directory of a local file system that you can write"
-    return ToolError(ErrorCode.IO_ERROR, f"cannot lock {path}: {error.strerror}", remedy)
+        if descriptor >= 0:
+            os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        remedy = "set WHYSTALL_HOME to a directory of a local file system that you can write"
+        raise ToolError(ErrorCode.IO_ERROR, f"cannot lock {path}: {error.strerror}", remedy) from None
+    return descriptor

@@ -1,5 +1,5 @@
-"""Deletes old tasks, messages, alerts, observation requests, questions and replay records. Tickets and the audit log
-are kept.
+"""Deletes old tasks, messages, alerts, observation requests, questions, replay records and results of MCP calls.
+Tickets and the audit log are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Retention:
         seen = min(before.timestamp(), now - KEPT_S)
         kb = self._kb
         many = kb.tasks.forget(stamp) + kb.messages.forget(stamp) + kb.handled_requests.forget(seen)
-        many += kb.pending_commands.forget(now) + kb.observation_requests.forget(stamp)
+        many += kb.pending_commands.forget(now) + kb.observation_requests.forget(stamp) + kb.client_tasks.forget(now)
         many += sum(forget(now) for forget in self._also)
         if many:
             _log.info("%d old records were deleted", many)

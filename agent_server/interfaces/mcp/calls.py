@@ -15,6 +15,13 @@ Progress = Callable[[float, float, str], None]
 _Step = tuple[float, float, str]
 
 
+class ServerStops(ToolError):
+    """The server stopped while a call was in flight."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.CANCELLED, "the server is stopping", "start it again and repeat the call")
+
+
 class Session(Protocol):
     """The part of an MCP session needed here."""
 
@@ -31,7 +38,7 @@ class Calls:
     async def run(self, work: Callable[[Progress], Awaitable[T]], session: Session) -> T:
         """Await ``work(progress)``, forward its progress, and return or raise its outcome.
 
-        After `stop` it raises `ToolError` (cancelled). Cancelling the request cancels `work`, so that its `finally`
+        After `stop` it raises `ServerStops`. Cancelling the request cancels `work`, so that its `finally`
         blocks run.
         """
         with anyio.CancelScope() as scope:
@@ -40,7 +47,7 @@ class Calls:
                 return await _with_progress(work, session)
             finally:
                 self._scopes.discard(scope)
-        raise ToolError(ErrorCode.CANCELLED, "the server is stopping", "start it again and repeat the call")
+        raise ServerStops
 
     def stop(self) -> None:
         """Cancel every call."""

@@ -15,6 +15,7 @@ from whystall.tools.contract.params import Params, parse_params
 
 TEXT_LIMIT = 6000
 Answer = tuple[BaseModel, str]
+Arguments = dict[str, Any]
 # Arguments common to all tools: explained by `diagnose` and by the server's instructions only.
 _COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile"})
 _COMMON |= {"hz", "event", "rank", "step", "job"}
@@ -30,7 +31,8 @@ class Entry:
     """One MCP tool. `call` gets the given arguments, validated as `params`.
 
     `toolset`: the package of `tools/` with the diagnostic tool (``host``, ...), else `CORE`. `repeatable`: idempotent.
-    `text_limit`: characters of its text.
+    `text_limit`: characters of its text. `task`: a long call becomes a task for clients that can fetch it. `brief`:
+    the arguments are those of another tool, which explains them.
     """
 
     name: str
@@ -43,11 +45,14 @@ class Entry:
     repeatable: bool = False
     toolset: str = CORE
     text_limit: int = TEXT_LIMIT
+    task: bool = True
+    brief: bool = False
 
     @property
     def arguments(self) -> Schema:
         """Return the input schema."""
-        return input_schema(self.params, explained=() if self.toolset == CORE else _COMMON, without=_OPERATORS)
+        explained = self.params.model_fields.keys() if self.brief else () if self.toolset == CORE else _COMMON
+        return input_schema(self.params, explained=explained, without=_OPERATORS)
 
     @property
     def output(self) -> Schema:

@@ -17,6 +17,7 @@ from whystall.agent_server.doctor import examine, report
 from whystall.agent_server.fleet.merge import FleetResult
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.mcp.background import BackgroundDiagnosis
 from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
 from whystall.agent_server.interfaces.mcp.schemas import full_schema
 from whystall.agent_server.presentation import results as words
@@ -81,6 +82,7 @@ class Page(BaseModel):
 def results(app: App) -> dict[str, type[BaseModel]]:
     """Return the result model of each MCP tool."""
     found: dict[str, type[BaseModel]] = {tool.name: ToolResult[tool.data] for tool in app.tools()}  # type: ignore[name-defined]
+    found |= dict.fromkeys(("diagnose_start", "diagnose_result"), BackgroundDiagnosis)
     return (
         found | RESULTS | {"diagnose": Diagnosis, "fleet": FleetResult, "ticket_draft": Ticket, "artifact_read": Page}
     )

@@ -7,31 +7,32 @@ errors are implemented once instead of per function signature.
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
 import mcp_types as types
 from mcp.server import Server
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
-from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp import resources as mcp_resources
+from whystall.agent_server.interfaces.mcp.answers import call_result, failure
 from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
 from whystall.agent_server.interfaces.mcp.entry import Entry
+from whystall.agent_server.interfaces.mcp.tasks import TaskRunner
+from whystall.agent_server.interfaces.mcp.tasks_extension import TasksExtension, created, declares_tasks
 from whystall.agent_server.interfaces.mcp.tools import entries
+from whystall.agent_server.journal.client_tasks import ClientTask
 from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Lang
 from whystall.prompts import mcp as prompts
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
-_log = logging.getLogger("whystall.mcp")
 _Context = ServerRequestContext[Any, Any]
 _LISTED = 50  # latest tickets and cards in resources/list; others are found by completion or search
 
@@ -43,14 +44,15 @@ class McpServer:
         self.app = app
         self.lang: Lang = lang
         self.calls = Calls()
-        self.entries = entries(app, lang, chosen)
+        self.tasks = TaskRunner(app, self.calls)
+        self.entries = entries(app, lang, chosen, self.tasks)
         self.server: Server[Any] = Server(
             "whystall",
             version=version(),
             title="whystall",
             instructions=prompts.instructions(lang),
+            lifespan=self.tasks.lifespan,
             on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
             on_list_resources=self._list_resources,
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
@@ -58,6 +60,9 @@ class McpServer:
             on_get_prompt=self._get_prompt,
             on_completion=self._complete,
         )
+        # Not `on_call_tool`, which knows no tasks.
+        self.server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
+        TasksExtension(self.server, self.tasks)
 
     async def _list_tools(self, _ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self._tools)
@@ -69,21 +74,15 @@ class McpServer:
         """
         return [_declared(entry) for entry in self.entries.values()]
 
-    async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> HandlerResult:
         try:
-            entry = self._entry(params.name)
-            answer = partial(entry.answer, params.arguments or {})
-            result, text = await self.calls.run(answer, ctx.session)
+            entry, arguments = self._entry(params.name), params.arguments or {}
+            if not (entry.task and declares_tasks(ctx)):
+                return await call_result(self.calls, entry, arguments, ctx.session)
+            answer = await self.tasks.answer(entry, arguments)
+            return created(answer) if isinstance(answer, ClientTask) else answer
         except ToolError as error:
-            return _failure(str(error))
-        except Exception:
-            # The text of an unexpected exception may hold observed data: it is only logged, and the call fails.
-            _log.exception("tool %r failed unexpectedly", params.name)
-            return _failure(f"internal: {params.name!r} failed unexpectedly (see the server's log)")
-        return types.CallToolResult(
-            content=[types.TextContent(type="text", text=_within(entry.text_limit, wire.inert(text)))],
-            structured_content=wire.structured(result),
-        )
+            return failure(str(error))
 
     def _entry(self, name: str) -> Entry:
         try:
@@ -190,12 +189,3 @@ def _declared(entry: Entry) -> types.Tool:
             open_world_hint=False,
         ),
     )
-
-
-def _failure(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
-
-
-def _within(limit: int, text: str) -> str:
-    """Cut a text at its limit, visibly; texts are normally made within it."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -11,12 +11,14 @@ from pydantic import Field, create_model
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.stacks import compares, observes
+from whystall.agent_server.interfaces.mcp.background import background_entries
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, Answer, Entry
 from whystall.agent_server.interfaces.mcp.fleet import fleet_entries
 from whystall.agent_server.interfaces.mcp.jobs import find_job
 from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
 from whystall.agent_server.interfaces.mcp.resources import read_page, results
+from whystall.agent_server.interfaces.mcp.tasks import TaskRunner
 from whystall.agent_server.presentation import results as words
 from whystall.agent_server.presentation.texts import result_text
 from whystall.agent_server.settings.engines import Engine
@@ -65,11 +67,16 @@ class ReadParams(Params):
     limit: Annotated[int, Field(ge=1, le=_PAGE, description="characters")] = TEXT_LIMIT
 
 
-def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry]:
-    """Return the entries by name: all, or the tools and toolsets in `chosen`. Raises `ToolError` for an unknown one."""
+def entries(app: App, lang: Lang, chosen: Sequence[str] = (), tasks: TaskRunner | None = None) -> dict[str, Entry]:
+    """Return the entries by name: all, or the tools and toolsets in `chosen`; without `tasks` none that needs them.
+
+    Raises `ToolError` for an unknown name.
+    """
     made = [_diagnostic(app, tool, lang) for tool in app.tools()]
     knowledge = [*knowledge_entries(app, lang), find_job(lang), *fleet_entries(app, lang)]
-    made += [_diagnose(app, lang), *knowledge, _ticket_draft(app, lang), _artifact_read(app, lang)]
+    diagnose = _diagnose(app, lang)
+    made += [diagnose, *(background_entries(diagnose, tasks, lang) if tasks is not None else [])]
+    made += [*knowledge, _ticket_draft(app, lang), _artifact_read(app, lang)]
     known = {name for entry in made for name in (entry.name, entry.toolset)}
     for name in chosen:
         if name not in known:

@@ -40,6 +40,8 @@ TOOLS = {
     "python_stacks",
     "runqlat",
     "diagnose",
+    "diagnose_start",
+    "diagnose_result",
     "ticket_draft",
     "artifact_read",
     "find_job",
@@ -98,7 +100,8 @@ def _names(tool: Any) -> set[str]:
 async def test_a_server_offers_only_what_was_chosen() -> None:
     async with connected("auto", "core", "fileslower") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert names == KNOWLEDGE | {"diagnose", "find_job", "ticket_draft", "artifact_read", "fileslower"}
+        diagnosing = {"diagnose", "diagnose_start", "diagnose_result"}
+        assert names == KNOWLEDGE | diagnosing | {"find_job", "ticket_draft", "artifact_read", "fileslower"}
         assert "not_found" in text_of(await client.call_tool("biolatency", {}))
     async with connected("auto", "host") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
@@ -123,3 +124,28 @@ async def test_it_can_be_cancelled_at_each_step(
         assert not page.is_error
     records = [json.loads(line)["type"] for line in left.read_text().splitlines()]
     assert records == ["header", "case", *["look"] * (step - 1)], "it leaves what it had done"
+
+
+@pytest.mark.parametrize(("transport", "mode"), [("http", "auto"), ("stdio", "legacy")])
+async def test_it_may_last_longer_than_its_client_waits(
+    transport: str, mode: str, connect: Connect, victim: int
+) -> None:
+    patience = 6.0
+    async with connect(transport, mode) as client:
+        await client.list_tools()
+        await client.call_tool("kb_search", {"query": "slow steps"})  # makes the database
+        with pytest.raises(MCPError, match=r"(?i)timed out"):
+            await client.call_tool("diagnose", asked(victim, 18.0), read_timeout_seconds=patience)
+        started = await client.call_tool("diagnose_start", asked(victim, 18.0), read_timeout_seconds=patience)
+        assert started.structured_content is not None
+        wanted = {"id": started.structured_content["id"], "wait_s": 2}
+        told: list[dict[str, Any]] = []
+        while not told or told[-1]["state"] == "working":
+            result = await client.call_tool("diagnose_result", wanted, read_timeout_seconds=patience)
+            assert not result.is_error, result.content
+            assert result.structured_content is not None
+            told.append(result.structured_content)
+    assert len(told) > 3
+    assert any(one["step"].startswith("step 1: ") for one in told)
+    assert str(victim) in told[-1]["result"]["target"]
+    assert told[-1]["result"]["symptom"] == "slow steps"

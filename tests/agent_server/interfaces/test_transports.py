@@ -137,6 +137,25 @@ def test_a_given_token_is_not_shown_and_a_second_server_cannot_take_the_port(
     assert said == "error: cancelled: stopped by SIGINT; nothing is left attached\n"
 
 
+async def test_a_killed_server_leaves_no_running_diagnosis(env: dict[str, str]) -> None:
+    own = {**env, "WHYSTALL_TOKEN": TOKEN}
+    child = HttpChild(own, "--host", "127.0.0.1")
+    async with child.client("auto") as client:
+        started = await client.call_tool("diagnose_start", {"duration": 600, "engine": "procfs"})
+        asked = {"id": (started.structured_content or {})["id"], "wait_s": 1}
+        working = await client.call_tool("diagnose_result", asked)
+        assert (working.structured_content or {})["state"] == "working"
+        child.process.kill()
+        child.process.wait(20)
+    again = HttpChild(own, "--host", "127.0.0.1")
+    async with again.client("legacy") as client:
+        result = await client.call_tool("diagnose_result", asked)
+    again.process.terminate()
+    assert again.process.wait(20) == 143
+    assert result.is_error
+    assert "the server stopped while it ran (call diagnose_start again)" in result.content[0].text  # type: ignore[union-attr]
+
+
 def _stdio_child(env: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [WHYSTALL, "serve"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
