@@ -47,7 +47,15 @@ def _seen(answer: Answer, *, stored: bool, pid: int | None = None) -> Seen | Non
         thread, across = ThreadRow.model_validate(data.get("thread")), Across.model_validate(data.get("across"))
     except ValidationError:
         return None
-    # the window lies between call and reply
-    low, high = answer.began, answer.ended - across.window_ms / 1000
-    starts = (low, high) if not stored and low <= high else None
+    starts = None if stored else _starts(answer, across.window_ms / 1000)
     return Seen(answer.host, pid or thread.pid, thread, across, starts, later=pid is not None)
+
+
+def _starts(answer: Answer, window_s: float) -> tuple[float, float] | None:
+    """Return when the window of a host began, at the earliest and at the latest, on the centre's clock: it lies between
+    call and reply, and the host measured what else it did in that time. None if that is impossible."""
+    coverage = (answer.reply or {}).get("coverage")
+    around = [coverage.get(name) if isinstance(coverage, dict) else None for name in ("before_s", "after_s")]
+    before, after = (one if isinstance(one, float) and one >= 0 else 0.0 for one in around)
+    low, high = answer.began + before, answer.ended - after - window_s
+    return (low, high) if low <= high else None

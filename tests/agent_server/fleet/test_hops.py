@@ -167,6 +167,26 @@ def test_windows_that_cannot_be_aligned_are_told_and_taken_whole(given: dict[str
     assert "over its whole window" in fleet_text(result, "en")
 
 
+def test_hosts_that_measured_what_else_they_did_are_aligned_well() -> None:
+    """The calls took 9 s longer than the windows, of which 8.9 s are known to be before or after them."""
+
+    def asked_for(host: Host, before_s: Any, after_s: Any) -> Answer:
+        answer = host.answer()
+        assert answer.reply is not None
+        answer.reply["coverage"].update(before_s=before_s, after_s=after_s)
+        return answer
+
+    long = {"ended": 100.0 + WINDOW_S + 9}
+    first = waiting("node1", "node2", lambda at: float(0.5 <= at < 0.6), **long)
+    second = Host("node2", **long).serves("node1").does(lambda at: float(0.1 <= at < 0.3), *SAVES)
+    second.does(lambda at: float(not 0.1 <= at < 0.3), "running", "user", "compute (train.py:5)")
+    result = asked(asked_for(first, 1.0, 7.9), asked_for(second, 5.0, 3.9))  # it began 4 s later
+    assert hops(result)[1] == ("node2", "meanwhile", SAVES[2])
+    assert result.paths[0].hops[1].apart_ms == pytest.approx(100)
+    for odd in (1e9, -3.0, float("nan"), "x", None, True):
+        assert hops(asked(asked_for(first, 1.0, 7.9), asked_for(second, odd, 3.9)))[1][1] == "whole_window"
+
+
 def test_recordings_have_no_common_time() -> None:
     result = asked(waiting("node1", "node2"), Host("node2").serves("node1").does(0.9, *SAVES), stored=True)
     assert hops(result)[1] == ("node2", "whole_window", SAVES[2])
