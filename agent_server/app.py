@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -172,6 +173,7 @@ class App:
         judge the ranks of a job read the directories among their arguments, or observe the job; tools that judge stack
         samples read them from any file that holds some. `lang`: of the pages among the artifacts.
         """
+        called_ns = time.monotonic_ns()
         tool = self._registry.get(name)
         params = parse_params(tool.params, arguments)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
@@ -187,7 +189,7 @@ class App:
         else:
             with raised_when_starved():
                 recording = await self._observed(tool, params, engine, profile, progress)
-                return await in_thread(lambda: judged(tool, recording, params, lang))
+                return _timed(await in_thread(lambda: judged(tool, recording, params, lang)), recording, called_ns)
         return await in_thread(lambda: judged(tool, recording, params, lang))
 
     async def _observed(
@@ -333,6 +335,16 @@ class App:
             if "_kb" in self.__dict__:
                 self._kb.close()
                 del self.__dict__["_kb"]
+
+
+def _timed(result: ToolResult[Any], recording: Recording, called_ns: int) -> ToolResult[Any]:
+    """Return `result` with the times around the window of `recording`, which was made for this call."""
+    made = recording.manifest
+    if made.clock != "CLOCK_MONOTONIC":
+        return result
+    before_s, after_s = (made.start_ns - called_ns) / 1e9, (time.monotonic_ns() - made.start_ns - made.window_ns) / 1e9
+    times = {"before_s": round(before_s, 6), "after_s": round(after_s, 6)}
+    return result.model_copy(update={"coverage": result.coverage.model_copy(update=times)})
 
 
 def _saved(recording: Recording, out: Path, redact: bool) -> RecordSummary:

@@ -31,6 +31,7 @@ _QUERY_LIMIT = 500
 # Parameters that the model may not choose. Names and paths are never offered: only numbers and switches.
 _NOT_OFFERED = frozenset(
     {*TargetParams.model_fields, "profile", "tid", "rank", "step", "buffer_mb", "only_target", "hz", "calibrate"}
+    | {"connections"}
 )
 _PLAIN = ("number", "integer", "boolean")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

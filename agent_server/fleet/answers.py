@@ -31,12 +31,13 @@ DETAIL_LIMIT = 300
 
 @dataclass(frozen=True)
 class Target:
-    """A host to ask. `locate`: words by which its own `find_job` finds the process; None: the arguments name one, or
-    none is needed.
+    """A host to ask. `locate`: words by which its own `find_job` finds the process; `pid`: the process; None: the
+    arguments name one, or none is needed.
     """
 
     host: Host
     locate: str | None = None
+    pid: int | None = None
 
 
 @dataclass(frozen=True)

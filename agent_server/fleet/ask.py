@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,9 @@ from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import Inventory
 from whystall.agent_server.fleet.joint import JOINT
 from whystall.agent_server.fleet.joint_hang import TOP
+from whystall.agent_server.fleet.joint_path import ARGUMENTS as PATH_ARGUMENTS
+from whystall.agent_server.fleet.joint_path import TOOL as PATH_TOOL
+from whystall.agent_server.fleet.joint_path import followed
 from whystall.agent_server.fleet.joint_ranks import live
 from whystall.agent_server.fleet.kubernetes import Pod, pods_of
 from whystall.agent_server.fleet.merge import FleetResult, merge
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 _TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
 # Arguments that the MCP server adds to those of a tool.
 _ADDED = frozenset({"recording", "engine"})
+# Arguments of `critical_path` that say what to observe on a host.
+_OF_ONE_HOST = frozenset({"pid", "comm", "cgroup", "tid", "peers"})
 _BY_ID = ("slurm:", "k8s:")
 _LOCATE_S = 5.0  # `find_job` reads the processes and samples half a second
 
@@ -91,6 +97,8 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     bounds = limits(settings, within)
     if together:
         bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
+    if params.tool == PATH_TOOL:
+        return await _along_paths(targets, skipped, arguments | PATH_ARGUMENTS, bounds, progress)
     answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
     if params.job is not None and params.job.startswith(_BY_ID):
         answers = [one.of_known_job() for one in answers]
@@ -109,6 +117,25 @@ async def diagnose_on(host: str, words: str, params: DiagnoseParams, settings: F
     bounds = limits(settings, params.duration + _LOCATE_S)
     (answer,) = await fan_out([Target(inventory.host(name), words)], "diagnose", given, bounds)
     return answer
+
+
+async def _along_paths(
+    targets: list[Target], skipped: list[Answer], arguments: dict[str, Any], bounds: Limits, progress: Progress | None
+) -> FleetResult:
+    """Return the answer of `critical_path`, with waits followed from host to host. A process at the other end of a
+    connection that was not observed is observed afterwards, if there is time left."""
+    end, stored = time.monotonic() + bounds.deadline, "recording" in arguments
+    answers = await fan_out(targets, PATH_TOOL, arguments, replace(bounds, together=bounds.deadline), progress)
+    paths = await in_thread(lambda: followed(answers, stored=stored))
+    hosts = {target.host.name: target.host for target in targets}
+    further = [Target(hosts[host], pid=pid) for host, pid in paths.unobserved if host in hosts]
+    left = min(bounds.deadline, end - time.monotonic())
+    if further and not stored and left > 0:
+        given = {name: value for name, value in arguments.items() if name not in _OF_ONE_HOST}
+        later = await fan_out(further, PATH_TOOL, given, replace(bounds, deadline=left))
+        pids = [target.pid or 0 for target in further]
+        paths = await in_thread(lambda: followed(answers, list(zip(pids, later, strict=True))))
+    return await in_thread(lambda: merge(PATH_TOOL, [*answers, *skipped], arguments, paths))
 
 
 async def health(hosts: str | None, settings: FleetSettings, job: str | None = None) -> list[Answer]:

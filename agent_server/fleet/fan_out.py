@@ -80,7 +80,8 @@ async def fan_out(
     async def call(target: Target, exchange: http.Exchange, token: str, begin: _Begin) -> Answer:
         async with _connected(target, exchange, token, limits) as client:
             located = await _locate(client, target.locate) if target.locate is not None else None
-            given = dict(arguments) if located is None else {**arguments, "pid": located.pid}
+            pid = located.pid if located is not None else target.pid
+            given = dict(arguments) if pid is None else {**arguments, "pid": pid}
             await begin()
             began, reply, content = time.monotonic(), {}, b""
             if resource is None:

@@ -16,8 +16,10 @@ from pydantic import Field, SerializeAsAny, ValidationError
 
 from whystall.agent_server.fleet.answers import MISSING, Answer, Located
 from whystall.agent_server.fleet.comparable import Disputed, Joint
+from whystall.agent_server.fleet.hops import Followed, HostPath
 from whystall.agent_server.fleet.hostlist import fold
 from whystall.agent_server.fleet.joint import judged
+from whystall.agent_server.fleet.joint_path import path_of
 from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import SCHEMA_VERSION, Model, Status
@@ -88,7 +90,7 @@ class FleetResult(Model):
     """The merged answer. `asked`: hosts, or pods of a job in Kubernetes; `in_full`: hosts that answered and observed
     everything; `without`: of these, those without an abnormal finding; `absent`: hosts where nothing of the job runs.
     `suspect`: if the worst finding is on one host only. `joint`: the tables of the tool, of a tool that judges the
-    reports of all hosts as one job; `disputed`: ranks that several hosts reported.
+    reports of all hosts as one job; `disputed`: ranks that several hosts reported. `paths`: waits that cross hosts.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -102,6 +104,7 @@ class FleetResult(Model):
     suspect: Suspect | None = None
     joint: SerializeAsAny[Model] | None = None
     disputed: list[Disputed] = Field(default_factory=list)
+    paths: list[HostPath] = Field(default_factory=list)
     findings: list[FleetFinding] = Field(default_factory=list)
     missing: list[Missing] = Field(default_factory=list)
     hosts: list[FleetHost] = Field(default_factory=list)
@@ -128,8 +131,13 @@ class _Read:
         return max((one.severity for one in self.findings), key=lambda severity: severity.rank, default=None)
 
 
-def merge(tool: str, answers: Sequence[Answer], arguments: Mapping[str, Any] | None = None) -> FleetResult:
-    """Return `answers` of `tool`, which was called with `arguments`, as one result."""
+def merge(
+    tool: str,
+    answers: Sequence[Answer],
+    arguments: Mapping[str, Any] | None = None,
+    paths: Followed | None = None,
+) -> FleetResult:
+    """Return `answers` of `tool`, which was called with `arguments`, as one result. `paths`: waits that cross hosts."""
     joint = judged(tool, arguments or {}, answers)
     read = [_read(answer) for answer in (joint.answers if joint else answers)]
     if joint is not None:
@@ -156,9 +164,10 @@ def merge(tool: str, answers: Sequence[Answer], arguments: Mapping[str, Any] | N
         in_full=len(full),
         without=without,
         absent=absent,
-        suspect=_suspect(findings),
+        suspect=_suspect(findings) if paths is None or not paths.paths else _led_to(replied, paths),
         joint=joint.data if joint else None,
         disputed=joint.disputed if joint else [],
+        paths=paths.paths if paths is not None else [],
         findings=findings[:_FINDINGS],
         missing=list(_missing(one.answer for one in read)),
         hosts=rows[:LISTED],
@@ -265,6 +274,30 @@ def _suspect(findings: Sequence[FleetFinding]) -> Suspect | None:
     first = findings[0]
     rivals = [row for row in findings[1:] if row.finding.severity is first.finding.severity]
     return None if any(row.hosts != first.hosts for row in rivals) else first.suspect
+
+
+def _led_to(read: Sequence[_Read], paths: Followed) -> Suspect | None:
+    """Return where the most severe findings are, or lead to if they are waits for other hosts, if that is one host."""
+    worst = max((one.worst for one in read if one.worst is not None), key=lambda each: each.rank, default=None)
+    if worst is None or worst is Severity.INFO:
+        return None
+    found: list[tuple[bool, float, Suspect]] = []
+    for one in read:
+        for finding in (each for each in one.findings if each.severity is worst):
+            path = path_of(finding, one.answer.host, paths)
+            if path is not None and path.outcome != "found":
+                return None
+            suspect = _end_of(path) if path is not None else suspect_of(finding, one.answer)
+            found.append((path is not None, finding.window_pct, suspect))
+    hosts = {suspect.host for *_, suspect in found}
+    return max(found, key=lambda each: each[:2])[2] if len(hosts) == 1 else None
+
+
+def _end_of(path: HostPath) -> Suspect:
+    last = path.hops[-1]
+    if last.by_pid is not None:
+        return Suspect(host=last.host, pid=last.by_pid, comm=last.by_comm or None, line=last.line or None)
+    return Suspect(host=last.host, rank=last.rank, pid=last.pid, comm=last.comm or None, line=last.line or None)
 
 
 def _missing(answers: Iterable[Answer]) -> Iterable[Missing]:

@@ -30,6 +30,7 @@ THOROUGH = (
     "test_containers",
     "test_convert_disk_full",
     "test_fleet_hang",
+    "test_fleet_path",
     "test_fleet_slurm",
     "test_ftrace_in_process",
     "test_hang",

@@ -175,7 +175,8 @@ class CollectorCoverage(Model):
 
 
 class Coverage(Model):
-    """What was observed and what could not be. Times in seconds; `start` is RFC 3339."""
+    """What was observed and what could not be. Times in seconds; `start` is RFC 3339. `before_s`, `after_s`: from the
+    call to the beginning of the window, and from its end to the result, on one clock; None: of a recording."""
 
     recording: str
     host: str
@@ -186,6 +187,8 @@ class Coverage(Model):
     target: str
     collectors: list[CollectorCoverage]
     not_seen: list[BlindSpot] = Field(default_factory=list)
+    before_s: float | None = None
+    after_s: float | None = None
 
 
 class Artifact(Model):

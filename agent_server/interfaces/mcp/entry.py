@@ -22,6 +22,8 @@ _COMMON |= {"hz", "event", "rank", "step", "job"}
 # Not offered to clients: a cluster's answers are loaded as code; a model costs money and receives
 # observations; nor may a client have files written on the job's disk.
 _OPERATORS = frozenset({"scheduler", "jobs", "llm", "calibrate", "directory"})
+# Sent by the centre of a fleet only: accepted, and not listed.
+_CENTRE = frozenset({"connections"})
 CORE = "core"
 """The toolset of tools that observe nothing, or choose what to observe."""
 
@@ -52,7 +54,7 @@ class Entry:
     def arguments(self) -> Schema:
         """Return the input schema."""
         explained = self.params.model_fields.keys() if self.brief else () if self.toolset == CORE else _COMMON
-        return input_schema(self.params, explained=explained, without=_OPERATORS)
+        return input_schema(self.params, explained=explained, without=_OPERATORS | _CENTRE)
 
     @property
     def output(self) -> Schema:

@@ -82,6 +82,18 @@ class Objects:
             for s in self.sockets.values()
         )
 
+    def remote_connections(self) -> dict[int, dict[str, Any]]:
+        """Return the connections whose other end is on no process of this host, by inode: established, over TCP, not by
+        the loopback device, and of a known process."""
+        return {
+            inode: s
+            for inode, s in self.sockets.items()
+            if (s["protocol"], s["state"]) == ("tcp", "established")
+            and s["peer"] <= 0 < s["pid"]
+            and s["remote"]
+            and not _is_loopback(s["remote"])
+        }
+
     def shares(self, pid: int, writer: int) -> bool:
         """Return whether process `pid` may read what process `writer` writes to a pipe or counts in an eventfd."""
         return any(

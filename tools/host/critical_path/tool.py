@@ -24,6 +24,7 @@ from whystall.tools.host.common.timelines import (
     complete_descriptors,
     timelines,
 )
+from whystall.tools.host.critical_path.across import Across, across_of
 from whystall.tools.host.critical_path.awaited_cpus import (
     bounds_of,
     explain_chain_ends,
@@ -76,6 +77,9 @@ class Params(LiveParams):
             description="processes that it waits for, to record from the start: 812,813",
         ),
     ] = ""
+    connections: Annotated[
+        bool, Field(description="also what it did over time, and its connections: to follow waits across hosts")
+    ] = False
 
 
 class PathRow(Model):
@@ -152,7 +156,8 @@ class ThreadRow(Model):
 
 class Data(Model):
     """The account of one thread; the rows sum to the window. `chosen_by`: why this one; `runner_up`: the next best.
-    `unseen`: the processes outside of the target for which it waits for long, and that were not recorded meanwhile."""
+    `unseen`: the processes outside of the target for which it waits for long, and that were not recorded meanwhile.
+    `across`: on request, what is needed to follow its waits to other hosts."""
 
     thread: ThreadRow | None = None
     chosen_by: str = ""
@@ -162,6 +167,7 @@ class Data(Model):
     loop: LoopRow | None = None
     threads: int = 0
     unseen: list[int] = Field(default_factory=list)
+    across: Across | None = None
 
 
 def _needs(params: Params) -> list[Need]:
@@ -229,6 +235,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             loop=_loop_row(world, line, lag) if lag is not None else None,
             threads=len(lines),
             unseen=unseen_processes(world, line, rows, _followed(recording)),
+            across=across_of(world, line) if params.connections else None,
         ),
         seen=sum(len(one.waits) + len(one.samples) for one in lines.values()),
         totals={"rows": len(rows), "pauses": len(pauses)},
