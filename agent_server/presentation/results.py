@@ -31,9 +31,9 @@ _PROGRAMS = 12  # of a run, with most bytes
 _EVENTS = 100_000
 
 
-def diagnosis_text(diagnosis: Diagnosis, lang: Lang) -> str:
+def diagnosis_text(diagnosis: Diagnosis, lang: Lang, limit: int | None = texts.TEXT_LIMIT) -> str:
     """Return a diagnosis: verdict, evidence, what was ruled out, similar incidents."""
-    return texts.diagnosis_text(diagnosis, load_causes(), lang)
+    return texts.diagnosis_text(diagnosis, load_causes(), lang, limit)
 
 
 def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = None) -> str:
