@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,6 +33,7 @@ _LABEL = re.compile(rf"^(?!{_KERNEL}).*\((?:\d+ of )?(\d+)\)$", re.DOTALL)
 # Arguments that do not make a tool that has run tell more.
 _SAME = frozenset({"pid", "recording", "duration", "min_ms"})
 _LONGER = 2.5
+_FINDINGS = 20
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,14 @@ def next_lines(calls: Sequence[Call], lang: Lang) -> str:
 
 def _after_diagnosis(d: Diagnosis, given: dict[str, Any], pid: int | None) -> Iterator[Call]:
     """Yield what the evidence suggests, best first; if nothing was found, a longer diagnosis before that."""
-    if (
-        d.verdict in (Verdict.HEALTHY, Verdict.IDLE, Verdict.INCONCLUSIVE)
-        and pid is not None
-        and not given.get("traces")
-    ):
+    chain = [f for f in d.findings if f.id in d.chain]
+    unsure = d.verdict in (Verdict.HEALTHY, Verdict.IDLE, Verdict.INCONCLUSIVE)
+    if unsure and pid is not None and not given.get("traces"):
         longer = min(600.0, _LONGER * given.get("duration", 12.0))
         kept = {key: given[key] for key in ("symptom", "profile") if given.get(key)}
         if d.verdict is Verdict.INCONCLUSIVE:
-            yield from _suggested(_ordered([f for f in d.findings if f.id in d.chain] or d.findings), pid, 1)
+            yield from islice(_suggested([*chain, *_ordered(d.findings)], pid), 1)
         yield "diagnose", {"pid": pid, "duration": longer, **kept}
-    chain = [f for f in d.findings if f.id in d.chain]
     yield from _suggested([*chain, *_ordered(d.findings)], pid)
     for match in d.matches:
         if match.known:
@@ -121,14 +120,13 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(abnormal, key=lambda f: (-f.severity.rank, -f.window_pct))
 
 
-def _suggested(findings: Sequence[Finding], pid: int | None, most: int = 20) -> Iterator[Call]:
-    """Yield the calls of the first `most` findings: the best of each, then the second of each; then those of a
-    process in general."""
-    made = [list(_filled(f)) for f in findings[:most]]
+def _suggested(findings: Sequence[Finding], pid: int | None) -> Iterator[Call]:
+    """Yield the calls of the first findings: the best of each, then the second of each; then those of a process in
+    general."""
+    made = [list(_filled(f)) for f in findings[:_FINDINGS]]
     for rank in range(max(map(len, made), default=0)):
         yield from (calls[rank] for calls in made if rank < len(calls))
-    if most > 1:
-        yield from _with(_table()[""], {"$pid": pid})
+    yield from _with(_table()[""], {"$pid": pid})
 
 
 def _filled(finding: Finding) -> Iterator[Call]:

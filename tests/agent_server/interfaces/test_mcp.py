@@ -34,7 +34,7 @@ ERAS = ("auto", "legacy")
 RECORDED = Path(__file__).parents[2] / "recorded"
 BYTES_PER_TOKEN = 3
 """Of JSON and English texts. Tokenizers of models in use need one token for 3.2 to 4.5 bytes of them."""
-DEFAULT_BUDGET, TOOLSET_BUDGET = 6000, 4000
+DEFAULT_BUDGET, TOOLSET_BUDGET, RESULT_BUDGET = 6000, 4000, 1500
 UNITS = ("seconds", "ms", "us", "%", "bytes", "MiB", "minutes", "rows", "id", "samples", "characters", "incidents")
 UNITS += ("rank", "step", "points", "process")
 
@@ -258,6 +258,33 @@ async def test_failures_are_errors_with_code_and_remedy(
     assert all(part in text for part in parts), text
     assert "\n" not in text
     assert text.endswith(")")
+
+
+@pytest.mark.parametrize("lang", LANGS)
+async def test_texts_stay_short_and_point_to_the_rest_and_to_the_next_calls(lang: Any) -> None:
+    cut = set()
+    with App().closing() as app:
+        async with Client(McpServer(app, lang).server) as client:
+            offered = {tool.name for tool in (await client.list_tools()).tools}
+            for case in ("checkpoint", "thrash"):
+                for tool in ("diagnose", "host_snapshot", "fileslower", "offcputime", "critical_path"):
+                    result = await client.call_tool(tool, {"recording": str(RECORDED / case)})
+                    text = text_of(result)
+                    assert not result.is_error, text
+                    assert tokens(text) < RESULT_BUDGET, (case, tool)
+                    heading = {"en": "\nNext:\n", "zh": "\n下一步：\n"}[lang]
+                    calls = text.partition(heading)[2].splitlines()
+                    assert 1 <= len(calls) <= 3, (case, tool)
+                    for name, arguments in (line.removeprefix("- ").split(" ", 1) for line in calls):
+                        assert name in offered
+                        assert not (await client.call_tool(name, json.loads(arguments))).is_error
+                    if stored := re.search(r"whystall://artifacts/\w+-(\w+)\.txt", text):
+                        page = await client.call_tool("artifact_read", {"uri": stored[0], "limit": 20_000})
+                        first = text.splitlines()[0]
+                        assert text_of(page).startswith(first)
+                        assert len(text_of(page)) > len(text) / 2
+                        cut.add(stored[1])
+    assert "diagnosis" in cut
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from making import finding, victim
+from making import checkpoint, finding, victim
 
 from whystall.agent_server.interfaces.mcp import next_calls
 from whystall.agent_server.interfaces.mcp.next_calls import NextCalls, next_lines
@@ -45,9 +45,8 @@ def wait(code: str, pid: int = 812, share: float = 60, **words: str) -> Any:
 
 
 def diagnosis(verdict: Verdict, *findings: Any) -> Diagnosis:
-    return Diagnosis(
-        id="d1", created="", target="pid 812", verdict=verdict, victim=victim(pid=812, tid=812), findings=list(findings), chain=[]
-    )
+    who = victim().model_copy(update={"pid": 812, "tid": 812})
+    return checkpoint(verdict=verdict, victim=who, findings=list(findings), chain=[], matches=[], steps=[])
 
 
 def test_the_table_names_kinds_that_exist_and_calls_that_are_valid() -> None:
@@ -79,7 +78,7 @@ def test_a_wait_that_no_process_ends_leads_to_none(label: str) -> None:
 
 
 def test_only_offered_tools_are_proposed_and_none_twice() -> None:
-    found = result(wait("lock", holder="x (9)"), wait("file", share=20), wait("lock", share=10), tool="lock_wait")
+    found = result(wait("lock", root_by="x (9)"), wait("file", share=20), wait("lock", share=10), tool="lock_wait")
     calls = following("lock_wait", "fileslower", "host_snapshot").after("lock_wait", {"pid": 812}, found, None)
     assert calls == [("fileslower", {"pid": 812, "min_ms": 1}), ("host_snapshot", {"duration": 5})]
 
