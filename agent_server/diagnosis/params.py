@@ -19,7 +19,7 @@ class DiagnoseParams(TargetParams):
 
     traces: Annotated[
         str | None,
-        Field(min_length=1, max_length=4096, description="absolute path of the traces of a job's ranks, a directory"),
+        Field(min_length=1, max_length=4096, description="path of the traces of a job's ranks, a directory"),
     ] = None
     scheduler: Annotated[str | None, RankParams.model_fields["scheduler"]] = None
     jobs: Annotated[int | None, RankParams.model_fields["jobs"]] = None
@@ -29,7 +29,7 @@ class DiagnoseParams(TargetParams):
     ticket: Annotated[bool, Field(description="draft a ticket unless healthy or idle")] = False
     profile: Annotated[
         str | None,
-        Field(min_length=1, max_length=4096, description="absolute path of an accelerator profile of the same time"),
+        Field(min_length=1, max_length=4096, description="path of an accelerator profile of the same time"),
     ] = None
     llm: Annotated[bool, Field(description="let the language model of WHYSTALL_LLM_* drive; the rules finish")] = False
     calibrate: Annotated[

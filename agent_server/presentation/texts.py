@@ -7,6 +7,7 @@ values are always complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.presentation.account_lines import account_text, other_causes, path_rows
@@ -195,10 +196,17 @@ def ticket_markdown(
     )
 
 
-def hits_text(matches: Sequence[Match], lang: Lang) -> str:
-    """Return past incidents found by a search and why, or that none is known."""
+def hits_text(matches: Sequence[Match], lang: Lang, budget: int | None = None) -> str:
+    """Return past incidents found by a search and why, or that none is known; beyond `budget` characters their first
+    lines only."""
     answered = any(not match.weak for match in matches)
-    return render("hits.txt", lang, matches=match_texts(matches, "txt", lang), answered=answered)
+    shown = match_texts(matches, "txt", lang)
+    left = (_ALL if budget is None else budget) - sum(len(match.head) + 5 for match in shown)
+    for at, match in enumerate(shown):
+        left -= sum(len(line) + 4 for line in match.more)
+        if left < 0:
+            shown[at] = replace(match, more=[])
+    return render("hits.txt", lang, matches=shown, answered=answered)
 
 
 class _View:

@@ -36,7 +36,7 @@ def _takes_truth(annotation: Any) -> bool:
 class TargetParams(Params):
     """The processes to observe: at most one of `pid`, `comm`, `cgroup`; without any the whole host."""
 
-    pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id, all its threads: 812")] = None
+    pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id (like 812), all its threads")] = None
     comm: Annotated[
         str | None,
         Field(min_length=1, max_length=15, description="exact command name, up to 15 characters: python3"),

@@ -10,7 +10,7 @@ from whystall.tools.contract.params import Params
 
 Directory = Annotated[
     str | None,
-    Field(min_length=1, max_length=4096, description="absolute path of the ranks' traces, a directory"),
+    Field(min_length=1, max_length=4096, description="path of the ranks' traces, a directory"),
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 Schema = dict[str, Any]
+_PATH = "path of "
 
 
 def input_schema(model: type[BaseModel], without: Collection[str] = ()) -> Schema:
@@ -36,6 +37,8 @@ def input_schema(model: type[BaseModel], without: Collection[str] = ()) -> Schem
         for keyword in ("minimum", "maximum", "default"):
             if isinstance(field.get(keyword), float):
                 field[keyword] = _plain(field[keyword])
+        if field.get("description", "").startswith(_PATH):  # a client has another working directory
+            field["description"] = f"absolute {field['description']}"
         if bounds := _bounds(field):
             field["description"] = f"{field.get('description', name)}; {bounds}"
         properties[name] = field

@@ -113,7 +113,7 @@ def _worded(name: str, write: Callable[[int | None], str], lang: Lang) -> str:
     if text == whole:
         return text
     stored = write_artifact(ArtifactContent(f"{name}.txt", name, "text/plain", wire.inert(whole)))
-    return text + labels(lang)["labels"]["whole_text"].format(stored.uri)
+    return f"{text.rstrip()}\n{labels(lang)['labels']['whole_text'].format(stored.uri)}"
 
 
 def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:

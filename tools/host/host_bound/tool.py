@@ -34,7 +34,7 @@ class Params(LiveParams):
         default=None,
         min_length=1,
         max_length=4096,
-        description="absolute path of an accelerator profile",
+        description="path of an accelerator profile",
     )
     syscalls: bool = Field(default=False, description="also trace system calls: what threads block in")
     # Holistic Trace Analysis and msprof-analyze both call a launch delay above 100 us long.

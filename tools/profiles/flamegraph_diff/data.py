@@ -55,8 +55,8 @@ _Rank = Annotated[int | None, Field(ge=0, le=1_000_000)]
 class Params(Base):
     """Parameters of flamegraph_diff."""
 
-    before: Annotated[_Source, Field(description="absolute path of the normal or earlier profile")] = None
-    after: Annotated[_Source, Field(description="absolute path of the abnormal or later profile")] = None
+    before: Annotated[_Source, Field(description="path of the normal or earlier profile")] = None
+    after: Annotated[_Source, Field(description="path of the abnormal or later profile")] = None
     before_rank: Annotated[_Rank, Field(description="rank, where `before` holds several")] = None
     after_rank: Annotated[_Rank, Field(description="rank, where `after` holds several")] = None
     step: Annotated[int | None, Field(ge=0, le=2**31 - 1, description="only the profiler step of this number")] = None
