@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 from urllib.parse import quote
 
@@ -32,6 +33,8 @@ _KERNEL = "kworker|ksoftirqd|kswapd|jbd2|migration|rcu|swapper|irq/|nvme"
 _LABEL = re.compile(rf"^(?!{_KERNEL}).*\((?:\d+ of )?(\d+)\)$", re.DOTALL)
 # Arguments that do not make a tool that has run tell more.
 _SAME = frozenset({"pid", "recording", "duration", "min_ms"})
+# Arguments that name traces of ranks, whose processes may be of another time or host.
+_STORED = frozenset({"traces", "before", "after"})
 _LONGER = 2.5
 _FINDINGS = 20
 
@@ -48,7 +51,8 @@ class NextCalls:
         pid, ran = given.get("pid"), {tool}
         proposed: Iterable[Call] = ()
         if isinstance(result, Diagnosis):
-            pid = (result.victim.pid if result.victim is not None else 0) or pid
+            victim = result.victim
+            pid = (victim.pid if victim is not None and _is_here(victim.host) else 0) or pid
             ran = {name for step in result.steps for name in step.tools}
             proposed = _after_diagnosis(result, given, pid)
         elif isinstance(result, Resolution):
@@ -58,10 +62,12 @@ class NextCalls:
         elif isinstance(result, Page):
             proposed = [(tool, {"uri": result.uri, "offset": result.next_offset})] if result.next_offset else ()
         elif isinstance(result, ToolResult):
-            pid = pid or next((f.subject.pid for f in _ordered(result.findings) if f.subject.pid), None)
+            pid = pid or next((p for f in _ordered(result.findings) if (p := _pid(f))), None)
             proposed = _after_tool(result, pid)
         found: list[Call] = []
         for name, arguments in proposed:
+            if "pid" in arguments and given.keys() & _STORED:
+                continue
             again = name in ran and arguments.get("pid") in (pid, None)
             call = (name, arguments) if source is None else self._of_recording(name, arguments, pid, source)
             if call is None or name not in self.offered or (again and not call[1].keys() - _SAME) or call in found:
@@ -135,7 +141,17 @@ def _filled(finding: Finding) -> Iterator[Call]:
     names = (f"{finding.kind}:{code}", finding.kind, family)
     calls = next((_table()[name] for name in names if name in _table()), [])
     other = next((found for name in _OTHERS if (found := _LABEL.search(finding.attributes.get(name, "")))), None)
-    yield from _with(calls, {"$pid": finding.subject.pid, "$other": int(other[1]) if other else None})
+    pid = _pid(finding)
+    yield from _with(calls, {"$pid": pid, "$other": int(other[1]) if other and pid else None})
+
+
+def _pid(finding: Finding) -> int | None:
+    """Return the process of a finding, if it is on this host."""
+    return finding.subject.pid if _is_here(finding.subject.host) else None
+
+
+def _is_here(host: str | None) -> bool:
+    return host is None or host == gethostname()
 
 
 def _with(calls: Sequence[dict[str, Any]], values: dict[str, int | None]) -> Iterator[Call]:

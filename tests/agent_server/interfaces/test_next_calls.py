@@ -93,6 +93,13 @@ def test_a_recording_is_judged_again_and_no_other_process_observed(tmp_path: Pat
     assert following(serves=False).after("offcputime", {}, found, tmp_path) == []
 
 
+def test_no_process_of_another_host_is_proposed() -> None:
+    far = wait("collective").model_copy(update={"subject": wait("file").subject.model_copy(update={"host": "node7"})})
+    assert all("pid" not in arguments for _, arguments in following().after("hang", {}, result(far), None))
+    traced = following().after("slow_node_check", {"traces": "/t"}, result(wait("collective")), None)
+    assert all("pid" not in arguments for _, arguments in traced)
+
+
 def test_an_uncertain_diagnosis_is_repeated_for_longer() -> None:
     asked = {"pid": 812, "duration": 12.0, "symptom": "slow"}
     for verdict in (Verdict.HEALTHY, Verdict.IDLE):
