@@ -89,10 +89,10 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = ()) -> dict[str, Entry
 def _serves(app: App, tool: str, recording: Path) -> bool:
     """Return whether `tool` can judge the directory `recording`: it has all that the tool needs."""
     try:
-        has = json.loads((recording / "manifest.json").read_bytes())["collectors"].keys()
+        has = set(json.loads((recording / "manifest.json").read_bytes())["collectors"])
         found = app.tool(tool)
         return {need.collector for need in found.needs(found.params()) if not need.optional} <= has
-    except (OSError, ValueError, KeyError, AttributeError, ToolError):
+    except (OSError, ValueError, KeyError, TypeError, ToolError):
         return False
 
 
