@@ -20,9 +20,9 @@ class Prompt:
 
 _PID = {"en": "process id of the job", "zh": "作业的进程号"}
 _PROMPTS: dict[str, dict[str, tuple[str, str]]] = {
-    "diagnose_stall": {
-        "en": ("Diagnose a stall", "Find out why a training or inference job stalls"),
-        "zh": ("诊断停顿", "找出训练或推理作业停顿的原因"),
+    "start_here": {
+        "en": ("Start here", "The order of work to find out why a training or inference job stalls"),
+        "zh": ("从这里开始", "按什么顺序找出训练或推理作业停顿的原因"),
     },
     "compare_before_after": {
         "en": ("Compare before and after", "Check whether a fix worked, finding by finding"),
@@ -34,7 +34,7 @@ _PROMPTS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 _ARGUMENTS: dict[str, dict[str, dict[str, str]]] = {
-    "diagnose_stall": {
+    "start_here": {
         "pid": _PID,
         "comm": {"en": "command name of the job", "zh": "作业的命令名"},
         "symptom": {"en": "what was noticed", "zh": "观察到的现象"},

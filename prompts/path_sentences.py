@@ -70,11 +70,8 @@ class PathFormatter:
     def sentence(self, finding: Any, who: Safe, most: int | None = None) -> Safe:
         """Return `finding` as a sentence without a full stop, with at most `most` numbers (None: all)."""
         words, metrics = finding.attributes, finding.metrics
-        numbers = [
-            self._metric(n, metrics[n], finding.spec.metrics[n]) for n in _NUMBERS[finding.kind] if metrics.get(n)
-        ]
         text = self.lead(finding, who, self._share(finding))
-        text = Safe(self._words["marks"]["comma"].join([text, *numbers[:most]]))
+        text = Safe(self._words["marks"]["comma"].join([text, *self.numbers(finding)[:most]]))
         if finding.kind == "path.loop_lag":
             return Safe(f"{text}{self._longest(words)}")
         if finding.kind == "path.pause":
@@ -82,6 +79,11 @@ class PathFormatter:
         meanwhile = self._meanwhile(words, (metrics.get("root_pct", 0.0), metrics.get("root_by_pct", 0.0)))
         grows, looks = self._grows(metrics.get("growth_ratio")), self._looks(words, metrics)
         return Safe(f"{text}{grows}{looks}{meanwhile}{self._remarks(words)}")
+
+    def numbers(self, finding: Any) -> list[Safe]:
+        """Return the numbers of `finding` besides its share: how often, how long."""
+        known, units = finding.metrics, finding.spec.metrics
+        return [self._metric(n, known[n], units[n]) for n in _NUMBERS[finding.kind] if known.get(n)]
 
     def lead(self, finding: Any, who: Safe, share: Safe = _NOTHING) -> Safe:
         """Return the first part of the sentence: who does what, and where."""

@@ -30,6 +30,13 @@ _FRAMES = 3
 _CELL = 120
 
 
+def shared(rows: Sequence[Row]) -> Row:
+    """Return the columns that have the same value in all of several `rows`."""
+    if len(rows) < 2:
+        return {}
+    return {n: value for n, value in rows[0].items() if _shown(value) and all(row[n] == value for row in rows)}
+
+
 def table(rows: Sequence[Row], budget: int) -> tuple[list[Safe], int]:
     """Return `rows` (with the same fields) as lines with a header within `budget` characters, and the number of rows.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,9 @@ class HostWithTraces(App):
         return await super().ranks(f"{self.root}{traces}")
 
 
-def application(host: App, token: str = TOKEN) -> ASGIApp:
-    """The application that `whystall serve --transport http` serves on `host`."""
-    mcp = http_app(McpServer(host), "127.0.0.1", token)
+def application(host: App, token: str = TOKEN, tools: Sequence[str] = ()) -> ASGIApp:
+    """The application that `whystall serve --transport http --tools TOOLS` serves on `host`."""
+    mcp = http_app(McpServer(host, chosen=tools), "127.0.0.1", token)
     return web_app([health_route(None, lambda: False)], mcp)
 
 

@@ -18,7 +18,8 @@ class DiagnoseParams(TargetParams):
     """What to diagnose: a process, a cgroup or the host; or, with `traces`, the ranks of a job."""
 
     traces: Annotated[
-        str | None, Field(min_length=1, max_length=4096, description="directory with the traces of a job's ranks")
+        str | None,
+        Field(min_length=1, max_length=4096, description="path of the traces of a job's ranks, a directory"),
     ] = None
     scheduler: Annotated[str | None, RankParams.model_fields["scheduler"]] = None
     jobs: Annotated[int | None, RankParams.model_fields["jobs"]] = None
@@ -27,7 +28,8 @@ class DiagnoseParams(TargetParams):
     symptom: Annotated[str, Field(max_length=2000, description="what was noticed, in any words")] = ""
     ticket: Annotated[bool, Field(description="draft a ticket unless healthy or idle")] = False
     profile: Annotated[
-        str | None, Field(min_length=1, max_length=4096, description="accelerator profile of the same time: its path")
+        str | None,
+        Field(min_length=1, max_length=4096, description="path of an accelerator profile of the same time"),
     ] = None
     llm: Annotated[bool, Field(description="let the language model of WHYSTALL_LLM_* drive; the rules finish")] = False
     calibrate: Annotated[

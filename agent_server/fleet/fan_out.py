@@ -226,7 +226,12 @@ async def _locate(client: Client, words: str) -> Located:
 async def _result(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the structured result of a tool. Not `Client.call_tool`, which lists all tools first to validate it."""
     request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
-    result = await client.session.send_request(request, types.CallToolResult)
+    try:
+        result = await client.session.send_request(request, types.CallToolResult)
+    except MCPError as error:
+        if error.error.code != types.INVALID_PARAMS:
+            raise
+        raise _Ended("refused", error.error.message) from None  # it has no such tool
     if result.is_error:
         texts = [part.text for part in result.content if isinstance(part, types.TextContent)]
         raise _Ended("refused", texts[0] if texts else "an error without a text")

@@ -1,4 +1,4 @@
-"""The merged answer as text for people and models, at most `TEXT_LIMIT` characters."""
+"""The merged answer as text for people and models."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _HEADLINE = 20
 _PATHS = 2500  # characters of the paths
 
 
-def fleet_text(result: FleetResult, lang: Lang) -> str:
-    """Return `result`: counts first, then where to look, findings, hosts without an answer, and single hosts."""
+def fleet_text(result: FleetResult, lang: Lang, limit: int = TEXT_LIMIT) -> str:
+    """Return `result` within `limit` characters: counts, where to look, findings, hosts without an answer, single
+    hosts.
+    """
     lines = [_finding(row, lang) for row in result.findings]
     shown = [row for row in result.hosts if row.severity is not None or row.diagnosis or row.in_part][:_HOSTS]
     context = {
@@ -37,7 +39,7 @@ def fleet_text(result: FleetResult, lang: Lang) -> str:
         "rows": shown,
         "long": _LONG,
     }
-    budget = TEXT_LIMIT - len(render("fleet.txt", lang, **context, findings=[], left=0)) - 100 - 2 * len(lines)
+    budget = limit - len(render("fleet.txt", lang, **context, findings=[], left=0)) - 100 - 2 * len(lines)
     kept, left = fit(lines, budget)
     return render("fleet.txt", lang, **context, findings=kept, left=left)
 

@@ -23,18 +23,21 @@ _MOST = 64  # entries of a list among the arguments
 class SimilarParams(Params):
     """The case to find similar incidents for: a diagnosis, or its evidence."""
 
-    diagnosis: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a diagnosis; or else:")] = (
+    diagnosis: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a diagnosis, or else:")] = (
         None
     )
     kinds: Annotated[
-        str | None, Field(min_length=1, max_length=4000, description="kinds of abnormal findings, by comma")
+        str | None,
+        Field(min_length=1, max_length=4000, description="kinds of findings, by comma: file.slow_sync"),
     ] = None
     features: Annotated[
         str | None, Field(min_length=1, max_length=4000, description="typed facts, by comma: op:fsync, fs:nfs")
     ] = None
     symptom: Annotated[str | None, Field(min_length=1, max_length=2000, description="what was noticed at first")] = None
-    ran: Annotated[str | None, Field(min_length=1, max_length=1000, description="tools that looked, by comma")] = None
-    limit: Annotated[int, Field(ge=1, le=20)] = 5
+    ran: Annotated[
+        str | None, Field(min_length=1, max_length=1000, description="tools that have run: offcputime,hang")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=20, description="incidents")] = 5
 
 
 class Hit(BaseModel):

@@ -45,7 +45,8 @@ def account_text(d: Diagnosis, suffix: str, lang: Lang, budget: int | None = Non
     if not d.account or victim is None:
         return Account()
     form, say = FORMATS[suffix], voice(suffix, lang)
-    rows = [_row(row, suffix, lang) for row in d.account]
+    by_id = {f.id: f for f in d.findings} if suffix == "txt" else {}
+    rows = [_cited(_row(row, suffix, lang), by_id.get(row.finding), lang) for row in d.account]
     kept, left = fit(rows, budget) if budget is not None else (rows, 0)
     pauses = [f for f in d.findings if f.kind == "path.pause" and f.subject.tid == victim.tid and not _is_step(f)]
     pauses.sort(key=lambda f: -f.window_pct)
@@ -64,6 +65,29 @@ def _is_step(pause: Finding) -> bool:
     return pause.window_pct >= _STEP_PCT and 0.0 < period_s < _STEP_S
 
 
+def _cited(row: Safe, finding: Finding | None, lang: Lang) -> Safe:
+    """Return a row with the numbers and the id of its finding, which is not repeated elsewhere."""
+    if finding is None:
+        return row
+    numbers = voice("txt", lang).path.numbers(finding)
+    return Safe(f"{words(lang)['marks']['comma'].join([row, *numbers])} [{finding.id}]")
+
+
+def path_rows(data: critical_path.Data, findings: Sequence[Finding]) -> list[Finding | None]:
+    """Return the finding of each shown row of the tool `critical_path`, None for a row without one."""
+    tid = data.thread.tid if data.thread is not None else None
+    own = [f for f in findings if f.kind in _PATH[:2] and f.subject.tid == tid]
+    found: list[Finding | None] = []
+    for row in _shown_rows(data):
+        same = (f for f in own if f.window_pct == min(row.window_pct, 100.0) and f not in found)
+        found.append(next((f for f in same if f.attributes.get("wait", REST) in (row.what, REST)), None))
+    return found
+
+
+def _shown_rows(data: critical_path.Data) -> list[critical_path.PathRow]:
+    return [row for row in data.rows if row.what != REST][:_ROWS]
+
+
 def _row(row: AccountRow, suffix: str, lang: Lang) -> Safe:
     texts = {name: value for name, value in row.model_dump().items() if isinstance(value, str)}
     known = {**texts, "open": "yes" if row.open else ""}
@@ -79,8 +103,9 @@ def _share(pct: float, suffix: str, lang: Lang, text: Safe) -> Safe:
     return Safe(f"{share:>{_WIDTH}}  {text}" if suffix == "txt" else f"{share}{words(lang)['marks']['colon']}{text}")
 
 
-def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
-    """Return the first lines of the tool `critical_path`: the thread, why it was chosen, and rows that sum to 100 %."""
+def critical_path_lines(data: critical_path.Data, lang: Lang, findings: Sequence[Finding] = ()) -> list[Safe]:
+    """Return the first lines of the tool `critical_path`: the thread, why it was chosen, and rows that sum to 100 %,
+    with the ids of their `findings`."""
     thread = data.thread
     if thread is None:
         return []
@@ -91,8 +116,8 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
         other = data.runner_up
         named = texts["path"]["runner_up"].format(f"{form.name(other.comm)} ({other.tid})") if other else ""
         lines.append(Safe(f"  {texts['chosen_by'][data.chosen_by]}{marks['semicolon'] if named else ''}{named}"))
-    rows = [row for row in data.rows if row.what != REST][:_ROWS]
-    for row in rows:
+    rows = _shown_rows(data)
+    for row, finding in zip(rows, path_rows(data, findings), strict=True):
         known = {
             **{"mode": row.mode, "detail": row.detail, "code": row.inner, "function": row.line, "object": row.object},
             **{"by": row.by, "chain": row.chain, "wait": row.what, "open": "yes" if row.open_s else ""},
@@ -103,7 +128,7 @@ def critical_path_lines(data: critical_path.Data, lang: Lang) -> list[Safe]:
         looks = {"between_ms": row.between_ms or 0.0, "max_ms": row.max_ms or 0.0}
         root = (row.root_pct or 0.0, row.root_by_pct or 0.0)
         text = say.path.row(row.what, known, root, row.growth, looks)
-        lines.append(_share(row.window_pct, "txt", lang, text))
+        lines.append(_cited(_share(row.window_pct, "txt", lang, text), finding, lang))
     left = 100.0 - sum(row.window_pct for row in rows)
     return [*lines, *([_share(left, "txt", lang, say.path.row(REST, {}))] if left >= _NOTHING_PCT else [])]
 

@@ -38,6 +38,8 @@ _STEPS_LONG = 60
 
 def headline(result: ToolResult[Any], lang: Lang) -> list[Safe]:
     """Return the first lines of the text of `result`; empty for tools without a verdict."""
+    if result.tool == "critical_path":
+        return critical_path_lines(result.data, lang, result.findings)
     return headline_of(result.tool, result.data, lang)
 
 

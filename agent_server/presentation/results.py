@@ -31,9 +31,9 @@ _PROGRAMS = 12  # of a run, with most bytes
 _EVENTS = 100_000
 
 
-def diagnosis_text(diagnosis: Diagnosis, lang: Lang) -> str:
+def diagnosis_text(diagnosis: Diagnosis, lang: Lang, limit: int | None = texts.TEXT_LIMIT) -> str:
     """Return a diagnosis: verdict, evidence, what was ruled out, similar incidents."""
-    return texts.diagnosis_text(diagnosis, load_causes(), lang)
+    return texts.diagnosis_text(diagnosis, load_causes(), lang, limit)
 
 
 def ticket_text(ticket: Ticket, lang: Lang, events: Sequence[Event] | None = None) -> str:
@@ -57,7 +57,7 @@ def hits_text(hits: Hits, lang: Lang, budget: int | None = None) -> str:
     """Return past incidents and why they match, then in full those that answer, within `budget` characters (None: all);
     or that none is known.
     """
-    found = texts.hits_text([hit.match for hit in hits.hits], lang)
+    found = texts.hits_text([hit.match for hit in hits.hits], lang, budget)
     cards = [Safe(incident_text(hit.incident, lang)) for hit in hits.hits if not hit.match.weak]
     if budget is None:
         return "\n".join([found, *cards])

@@ -7,9 +7,10 @@ values are always complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from whystall.agent_server.presentation.account_lines import account_text, other_causes
+from whystall.agent_server.presentation.account_lines import account_text, other_causes, path_rows
 from whystall.agent_server.presentation.headlines import headline
 from whystall.agent_server.presentation.match_lines import match_texts
 from whystall.agent_server.presentation.profile_lines import COLUMNS
@@ -35,7 +36,7 @@ from whystall.prompts.escape import Safe, short
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, render, voice, words
 from whystall.prompts.sentences import Voice
-from whystall.prompts.tables import record, table
+from whystall.prompts.tables import record, shared, table
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage, ToolResult
 from whystall.tools.node.containers import place
@@ -44,8 +45,16 @@ if TYPE_CHECKING:
     from whystall.agent_server.journal.alerts import Alert
 
 TEXT_LIMIT = 6000
+_ALL = 1_000_000
 _EVIDENCE, _ACCOUNT = 2000, 1600
-_TITLES = 6
+_TITLES = 3
+_SIMILAR = 3
+_FIXES = 3
+# Characters of what was ruled out, in one line.
+_LINE = 500
+# Parts of a diagnosis, and how much of them is kept if it is too long; what matters least comes first.
+_UNCOUNTED = ("not_examined", "matches")
+_LESS = (("not_examined", 0), ("blind", 3), ("matches", 2), ("ruled_out", 0), ("fixes", 2), ("evidence", 3))
 _STORY = 20_000
 _OTHERS = 40
 _ARTIFACTS = 5
@@ -55,10 +64,12 @@ _HEADING = 130
 _BUSY_PCT = 50.0
 
 
-def result_text(result: ToolResult[Any], lang: Lang) -> str:
-    """Return a tool's result: status, verdict, a sentence per finding (abnormal and severe ones first), tables, and
-    blind spots. Findings take precedence over rows if not all fits.
+def result_text(result: ToolResult[Any], lang: Lang, limit: int | None = TEXT_LIMIT) -> str:
+    """Return a tool's result in at most `limit` characters (None: all): status, verdict, a sentence per abnormal
+    finding (severe ones first), a line of what is normal, tables, and blind spots. Findings take precedence over rows
+    if not all fits.
     """
+    limit = _ALL if limit is None else limit
     view = _View("txt", lang, result.coverage.target)
     blind = view.blind([result.coverage])
     artifacts = result.artifacts[:_ARTIFACTS]
@@ -75,18 +86,22 @@ def result_text(result: ToolResult[Any], lang: Lang) -> str:
             read=not result.coverage.host and any(c.name == "samples" for c in result.coverage.collectors),
             findings=findings,
             left=left,
+            normal=normal,
             tables=tables,
             blind=blind,
             artifacts=artifacts,
             remedies=remedies,
         )
 
-    lines = [view.finding(f) for f in _worst_first(result.findings)]
+    rows_of = path_rows(result.data, result.findings) if result.tool == "critical_path" else []
+    others = [f for f in _worst_first(result.findings) if f not in rows_of]
+    normal = view.normal([f for f in others if f.polarity is Polarity.NORMAL], limit // 4)
+    lines = [view.finding(f) for f in others if f.polarity is Polarity.ABNORMAL]
     # A list item is a dash, a blank and a line end longer than its sentence; 100 for the note of what was left out.
-    budget = TEXT_LIMIT - len(text([], 0)) - 100 - 2 * len(lines)
+    budget = limit - len(text([], 0)) - 100 - 2 * len(lines)
     rows = _tables(result, lang, budget // 2)
     kept, left = fit(lines, budget - sum(len(line) + 1 for line in rows))
-    return text(kept, left, _tables(result, lang, TEXT_LIMIT - len(text(kept, left)) - 1))
+    return text(kept, left, _tables(result, lang, limit - len(text(kept, left)) - 1))
 
 
 def _tables(result: ToolResult[Any], lang: Lang, budget: int) -> list[Safe]:
@@ -101,9 +116,11 @@ def _tables(result: ToolResult[Any], lang: Lang, budget: int) -> list[Safe]:
             if columns == ():
                 continue
             kept = [{c: row[c] for c in columns} for row in value] if columns else value
-            rows, count = table(kept, budget - _HEADING)
+            same = shared(kept)
+            note = f"; {record(same)}" if same else ""
+            rows, count = table([{c: v for c, v in row.items() if c not in same} for row in kept], budget - _HEADING)
             total = max(result.totals.get(name, 0), len(value))
-            note = f"; {notes[name]}" if name in notes else ""
+            note += f"; {notes[name]}" if name in notes else ""
             shown = [Safe(f"{name} ({count}/{total}{note}):"), *rows] if count else [Safe(f"{name} (0/{total})")]
         else:
             continue
@@ -114,23 +131,28 @@ def _tables(result: ToolResult[Any], lang: Lang, budget: int) -> list[Safe]:
     return lines
 
 
-def diagnosis_text(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> str:
+def diagnosis_text(
+    diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang, limit: int | None = TEXT_LIMIT
+) -> str:
     """Return a diagnosis: verdict, victim, where and how long, evidence, causes ruled out, blind spots, similar
-    incidents, fixes, and how to verify. If it is too long, fewer causes ruled out.
+    incidents, fixes, and how to verify; within `limit` characters, less of what matters less (None: all).
     """
     view = _View("txt", lang, diagnosis.target)
-    context = view.diagnosis(diagnosis, causes, _EVIDENCE)
+    context = view.diagnosis(diagnosis, causes, None if limit is None else min(_EVIDENCE, limit // 3))
     end = "\n" + render("diagnosis_end.txt", lang, **context)
-    over = len(text := render("diagnosis.txt", lang, **context)) + len(end) - TEXT_LIMIT
-    if over > 0:
-        ruled: list[Safe] = context["ruled_out"]
-        kept, left = fit(ruled, sum(len(line) + 1 for line in ruled) - over - 100)
-        text = render("diagnosis.txt", lang, **{**context, "ruled_out": kept, "ruled_out_left": left})
-    if len(text) + len(end) <= TEXT_LIMIT:
+    text = render("diagnosis.txt", lang, **context)
+    if limit is None:
         return text + end
+    for name, most in _LESS:
+        if len(text) + len(end) <= limit:
+            return text + end
+        parts: list[Any] = context[name]
+        left = view.fill(words(lang)["labels"]["left_out"], len(parts) - most)
+        context[name] = [*parts[:most], *([left] if name not in _UNCOUNTED and len(parts) > most else [])]
+        text = render("diagnosis.txt", lang, **context)
     lines = [Safe(line) for line in text.splitlines()]
-    kept, left = fit(lines, TEXT_LIMIT - len(end) - 100)
-    return "\n".join([*kept, view.fill(words(lang)["labels"]["left_out"], left)]) + "\n" + end
+    kept, left_out = fit(lines, limit - len(end) - 100)
+    return "\n".join([*kept, view.fill(words(lang)["labels"]["left_out"], left_out)]) + "\n" + end
 
 
 def brief(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> dict[str, Any]:
@@ -174,10 +196,17 @@ def ticket_markdown(
     )
 
 
-def hits_text(matches: Sequence[Match], lang: Lang) -> str:
-    """Return past incidents found by a search and why, or that none is known."""
+def hits_text(matches: Sequence[Match], lang: Lang, budget: int | None = None) -> str:
+    """Return past incidents found by a search and why, or that none is known; beyond `budget` characters their first
+    lines only."""
     answered = any(not match.weak for match in matches)
-    return render("hits.txt", lang, matches=match_texts(matches, "txt", lang), answered=answered)
+    shown = match_texts(matches, "txt", lang)
+    left = (_ALL if budget is None else budget) - sum(len(match.head) + 5 for match in shown)
+    for at, match in enumerate(shown):
+        left -= sum(len(line) + 4 for line in match.more)
+        if left < 0:
+            shown[at] = replace(match, more=[])
+    return render("hits.txt", lang, matches=shown, answered=answered)
 
 
 class _View:
@@ -226,7 +255,10 @@ class _View:
         by_id = {f.id: f for f in d.findings}
         cause = causes.get(d.cause or "")
         chain = [by_id[i] for i in d.chain if i in by_id]
-        proof = [self.finding(finding) for finding in chain]
+        few = self._suffix == "txt" and budget is not None
+        account = account_text(d, self._suffix, self._lang, _ACCOUNT if budget is not None else None)
+        in_rows = {row.finding for row in d.account[: len(account.rows)]} if self._suffix == "txt" else set()
+        proof = [self.finding(finding) for finding in chain if finding.id not in in_rows]
         evidence, left = fit(proof, budget) if budget is not None else (proof, 0)
         state = _by_state(d.assessments)
         shown = set(d.chain[: len(evidence)])
@@ -234,11 +266,11 @@ class _View:
             "d": d,
             "cause": cause,
             "headline": self.title(d, cause) if cause else Safe(""),
-            "fixes": _remedies(cause, d) if cause else [],
+            "fixes": _remedies(cause, d)[: _FIXES if few else None] if cause else [],
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
             "busy": self._busy(d),
-            "account": account_text(d, self._suffix, self._lang, _ACCOUNT if budget is not None else None),
+            "account": account,
             "where": self._where(d.culprit) if d.culprit else "",
             "how_long": self._how_long(d.culprit) if d.culprit else "",
             "actors": [self._actor(actor) for actor in d.culprit.actors] if d.culprit else [],
@@ -246,8 +278,9 @@ class _View:
             "evidence": evidence,
             "evidence_left": left,
             "chain": [Safe(_tag(finding) + self._say.lead(self._without_place(finding))) for finding in chain],
-            "ruled_out": self._ruled_out(state(CauseState.RULED_OUT), causes, by_id, shown),
-            "ruled_out_left": 0,
+            "ruled_out": self._ruled_out(
+                state(CauseState.RULED_OUT), causes, by_id, shown, _ALL if budget is None else _LINE
+            ),
             "rivals": other_causes(d, causes, self._suffix, self._lang),
             "not_examined": self._some([self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)], budget),
             "blind": self.blind(d.coverage),
@@ -260,9 +293,26 @@ class _View:
                 budget // 2 if budget else _STORY,
                 {(id, a.cause) for a in d.assessments for id in a.against},
             ),
-            "matches": match_texts(d.matches, self._suffix, self._lang, d.victim),
+            "matches": match_texts(d.matches[: _SIMILAR if few else None], self._suffix, self._lang, d.victim),
             "answered": not d.matches or any(not match.weak for match in d.matches),
         }
+
+    def normal(self, findings: Sequence[Finding], budget: int) -> list[Safe]:
+        """Return normal findings in few words: the first of each kind, and how many more there are of it."""
+        kinds: dict[str, list[Finding]] = {}
+        for one in findings:
+            kinds.setdefault(one.kind, []).append(one)
+        parts = []
+        for of_kind in kinds.values():
+            more = f" (+{len(of_kind) - 1})" if len(of_kind) > 1 else ""
+            parts.append(Safe(f"{_tag(of_kind[0])}{self._say.finding(self._without_place(of_kind[0]), 1)}{more}"))
+        return self._line(parts, budget)
+
+    def _line(self, parts: list[Safe], budget: int) -> list[Safe]:
+        """Return `parts` as one line within about `budget` characters; empty without any."""
+        kept, left = fit(parts, budget)
+        shown = [*kept, *([self.fill(self._labels["left_out"], left)] if left else [])]
+        return [Safe(self._marks["semicolon"].join(shown))] if shown else []
 
     def _some(self, titles: list[Safe], budget: int | None) -> list[Safe]:
         left = len(titles) - _TITLES
@@ -281,13 +331,24 @@ class _View:
         return Safe(found.title.get(self._lang)) if found else self._format.name(cause)
 
     def _ruled_out(
-        self, found: Sequence[Assessment], causes: Mapping[str, Cause], by_id: Mapping[str, Finding], shown: set[str]
+        self,
+        found: Sequence[Assessment],
+        causes: Mapping[str, Cause],
+        by_id: Mapping[str, Finding],
+        shown: set[str],
+        budget: int,
     ) -> list[Safe]:
-        """Return a line for each finding that rules causes out, with these. `shown`: findings already shown in full;
-        only their first number is repeated."""
+        """Return a line for each finding that rules causes out, with these; on terminals one line of about `budget`
+        characters. `shown`: findings already shown in full; only their first number is repeated."""
         groups: dict[str, list[Assessment]] = {}
         for a in found:
             groups.setdefault(next((i for i in a.against if i in by_id), ", ".join(a.by)), []).append(a)
+        if self._suffix == "txt":
+            parts = [
+                f"{self._marks['semicolon'].join(self._title(a.cause, causes) for a in group)} [{number}]"
+                for number, group in groups.items()
+            ]
+            return self._line([Safe(part) for part in parts], budget)
         lines = []
         for number, group in groups.items():
             titles = Safe(self._marks["semicolon"].join(self._title(a.cause, causes) for a in group))
@@ -353,7 +414,7 @@ class _View:
         calls = culprit.operations or culprit.syscall
         if calls:
             parts.append(self.fill(self._labels["in_calls"], self._format.name(calls)))
-        if culprit.kernel_path:
+        if culprit.kernel_path and self._suffix != "txt":  # the evidence has it
             path = self._format.name(short(culprit.kernel_path, self._format.name_limit))
             parts.append(self.fill(self._labels["through"], path))
         text = Safe(self._marks["comma"].join(parts))

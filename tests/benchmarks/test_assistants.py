@@ -108,21 +108,22 @@ Verdict: {}
 
 Who: python, pid 812, thread 813: loses 93 % of its time
 Where the time of python (812) went:
-93 %  waits for data from a connection (10.77.0.2:38487), at Callbacks.fetch (callbacks.py:20)
+93 %  waits for data from a connection (10.77.0.2:38487), at Callbacks.fetch (callbacks.py:20), 7 times [F3]
 
 Evidence:
-1. [F3] critical: python (812) waits 93 % of the time for data from a connection (10.77.0.2:38487), 7 times
-2. [F4] major: python (812) waits 5 % of the time for an operation on a file ("fsync ext4", /data/a), at f (b.py:3)
-3. [F5] critical: python (812) waits for a lock: 93 % of the time, woken by python (9)
+1. [F4] major: python (812) waits 5 % of the time for an operation on a file ("fsync ext4", /data/a), at f (b.py:3)
+2. [F5] critical: python (812) waits for a lock: 93 % of the time, woken by python (9)
 
 Also supported by evidence:
 - CPU contention: 10 % of the window, at other (other.py:3); try first: Move it
 
-Ruled out:
-- Deadlock, or a lock that nobody releases: by lock_wait; it handles interrupts
+Ruled out: Deadlock, or a lock that nobody releases; it handles interrupts [F9]
 
 Similar past incidents:
-   decisive there, not checked here: `whystall run cpu_profile --pid 812`
+   decisive there, not checked here: `whystall run lock_wait --pid 812`
+
+Next:
+- cpu_profile {{"pid": 812}}
 """
 CALLS = {
     verdict: Called(

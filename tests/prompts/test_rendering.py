@@ -386,7 +386,7 @@ def test_an_unknown_language_or_format_is_an_error(name: str, lang: str) -> None
 
 
 @pytest.mark.parametrize("lang", LANGS)
-@pytest.mark.parametrize("name", ["diagnose_stall", "compare_before_after", "write_ticket"])
+@pytest.mark.parametrize("name", ["start_here", "compare_before_after", "write_ticket"])
 def test_prompts_take_arguments_as_data(name: str, lang: str) -> None:
     known = {p.name: p for p in mcp.prompts(lang)}[name]
     benign = mcp.prompt(name, dict.fromkeys(known.arguments, PLAIN), lang)

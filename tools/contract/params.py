@@ -36,8 +36,11 @@ def _takes_truth(annotation: Any) -> bool:
 class TargetParams(Params):
     """The processes to observe: at most one of `pid`, `comm`, `cgroup`; without any the whole host."""
 
-    pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id; all its threads")] = None
-    comm: Annotated[str | None, Field(min_length=1, max_length=15, description="command name, exact")] = None
+    pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id (like 812), all its threads")] = None
+    comm: Annotated[
+        str | None,
+        Field(min_length=1, max_length=15, description="exact command name, up to 15 characters: python3"),
+    ] = None
     cgroup: Annotated[
         str | None, Field(min_length=1, max_length=4096, description="cgroup path, container id or pod:NAME")
     ] = None
@@ -68,7 +71,7 @@ class JobParams(LiveParams):
 
     job: Annotated[
         str | None,
-        Field(min_length=1, max_length=200, description="name or number of a job"),
+        Field(min_length=1, max_length=200, description="name or number of a job: llama-sft"),
     ] = None
 
     @model_validator(mode="after")
@@ -79,7 +82,7 @@ class JobParams(LiveParams):
 
 
 ParamsT = TypeVar("ParamsT", bound="Params")
-MinMs = Annotated[float, Field(ge=0.01, le=600_000, description="slower than, ms")]
+MinMs = Annotated[float, Field(ge=0, le=600_000, description="list from this length, ms; 0: all")]
 
 
 def parse_params(model: type[ParamsT], values: dict[str, Any]) -> ParamsT:

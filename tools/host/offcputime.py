@@ -10,7 +10,7 @@ from pydantic import Field
 
 from whystall.tools.collect.options import SwitchOptions
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Subject
-from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.params import LiveParams, MinMs
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.contract.text import path_pattern, path_series
@@ -36,7 +36,7 @@ _FINDINGS = 40
 class Params(LiveParams):
     """Parameters of offcputime."""
 
-    min_ms: float = Field(default=1.0, ge=0.01, le=600_000, description="list segments longer than, ms")
+    min_ms: MinMs = 1.0
     waker: bool = Field(default=False, description="also record who woke the thread")
 
 
@@ -239,7 +239,8 @@ def _finding(
         if line := _line_most_waited(group):
             attributes["code"] = line
         if waker is not None:
-            attributes["waker"] = f"{waker.waker_comm} ({waker.waker_tid})"
+            of = f" of {waker.waker_pid}" if waker.waker_pid != waker.waker_tid else ""
+            attributes["waker"] = f"{waker.waker_comm} ({waker.waker_tid}{of})"
     if kind == "offcpu.lock_wait" and lock:
         attributes["lock"] = lock
     counts = [r.count for r in group if r.count is not None]

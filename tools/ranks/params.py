@@ -9,7 +9,8 @@ from pydantic import Field
 from whystall.tools.contract.params import Params
 
 Directory = Annotated[
-    str | None, Field(min_length=1, max_length=4096, description="directory with the traces of the ranks")
+    str | None,
+    Field(min_length=1, max_length=4096, description="path of the ranks' traces, a directory"),
 ]
 
 

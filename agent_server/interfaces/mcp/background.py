@@ -58,7 +58,7 @@ def background_entries(diagnose: Entry, tasks: TaskRunner, lang: Lang) -> list[E
             return still, texts["working"].format(f"{seconds:.0f}", task.step or texts["waiting"], task.id)
         return _ended(task)
 
-    parts: dict[str, Any] = {"result": BackgroundDiagnosis, "read_only": False, "task": False}
+    parts: dict[str, Any] = {"read_only": False, "task": False}
     text = "As `diagnose`, for clients that end calls after a minute: gives the id for `diagnose_result` at once."
     starts = Entry("diagnose_start", "Start a diagnosis", text, diagnose.params, call=start, brief=True, **parts)
     text = "The diagnosis with this id, or its progress."

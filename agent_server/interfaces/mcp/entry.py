@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 from whystall.agent_server.interfaces.mcp.calls import Progress
-from whystall.agent_server.interfaces.mcp.schemas import Schema, input_schema, output_schema
+from whystall.agent_server.interfaces.mcp.schemas import Schema, input_schema
+from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
 
-TEXT_LIMIT = 6000
+TEXT_LIMITS: Mapping[Lang, int] = {"en": 3900, "zh": 2200}
+"""Characters of a text: with the next calls below 1,500 tokens, at 3 bytes of UTF-8 each."""
+TEXT_LIMIT = 4500
 Answer = tuple[BaseModel, str]
 Arguments = dict[str, Any]
-# Arguments common to all tools: explained by `diagnose` and by the server's instructions only.
-_COMMON = frozenset({"pid", "comm", "cgroup", "children", "duration", "top", "recording", "engine", "profile"})
-_COMMON |= {"hz", "event", "rank", "step", "job"}
 # Not offered to clients: a cluster's answers are loaded as code; a model costs money and receives
 # observations; nor may a client have files written on the job's disk.
 _OPERATORS = frozenset({"scheduler", "jobs", "llm", "calibrate", "directory"})
 # Sent by the centre of a fleet only: accepted, and not listed.
 _CENTRE = frozenset({"connections"})
-CORE = "core"
-"""The toolset of tools that observe nothing, or choose what to observe."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """One MCP tool. `call` gets the given arguments, validated as `params`.
 
-    `toolset`: the package of `tools/` with the diagnostic tool (``host``, ...), else `CORE`. `repeatable`: idempotent.
-    `text_limit`: characters of its text. `task`: a long call becomes a task for clients that can fetch it. `brief`:
-    the arguments are those of another tool, which explains them.
+    `repeatable`: idempotent. `text_limit`: characters of its text. `task`: a long call becomes a task for clients that
+    can fetch it. `brief`: the arguments are those of another tool, which explains them.
     """
 
     name: str
     title: str
     description: str
     params: type[Params]
-    result: type[BaseModel]
     call: Callable[[dict[str, Any], Progress], Awaitable[Answer]]
     read_only: bool = True
     repeatable: bool = False
-    toolset: str = CORE
     text_limit: int = TEXT_LIMIT
     task: bool = True
     brief: bool = False
@@ -53,13 +48,8 @@ class Entry:
     @property
     def arguments(self) -> Schema:
         """Return the input schema."""
-        explained = self.params.model_fields.keys() if self.brief else () if self.toolset == CORE else _COMMON
+        explained = self.params.model_fields.keys() if self.brief else ()
         return input_schema(self.params, explained=explained, without=_OPERATORS | _CENTRE)
-
-    @property
-    def output(self) -> Schema:
-        """Return the output schema."""
-        return output_schema(self.result)
 
     async def answer(self, arguments: dict[str, Any], progress: Progress) -> Answer:
         """Validate `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.calls import Progress
-from whystall.agent_server.interfaces.mcp.entry import Answer, Entry
+from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMITS, Answer, Entry
 from whystall.agent_server.settings.sources import read_section
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ToolError
@@ -19,15 +19,14 @@ def fleet_entries(app: App, lang: Lang) -> list[Entry]:
         return []
     with extra("fleet"):
         from whystall.agent_server.fleet.ask import FleetParams
-        from whystall.agent_server.fleet.merge import FleetResult
         from whystall.agent_server.fleet.text import fleet_text
 
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         result = await app.fleet(FleetParams.model_validate(given), progress)
-        return result, fleet_text(result, lang)
+        return result, fleet_text(result, lang, TEXT_LIMITS[lang])
 
     text = "Runs a tool on many hosts and merges the answers; says which hosts gave none."
-    return [Entry("fleet", "Ask many hosts", text, FleetParams, FleetResult, call, read_only=False)]
+    return [Entry("fleet", "Ask many hosts", text, FleetParams, call, read_only=False)]
 
 
 def configured() -> bool:

@@ -10,7 +10,7 @@ from whystall.agent_server.integrations.chat.answers import found_message
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import Answer, Entry
 from whystall.agent_server.job_lookup.find import find
-from whystall.agent_server.job_lookup.models import Resolution, Wanted
+from whystall.agent_server.job_lookup.models import Wanted
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.params import Params
 
@@ -18,7 +18,9 @@ from whystall.tools.contract.params import Params
 class FindJobParams(Params):
     """Find a job."""
 
-    text: Annotated[str, Field(min_length=1, max_length=2000, description="name, pid, job id, pod, container, rank")]
+    text: Annotated[
+        str, Field(min_length=1, max_length=2000, description="name, pid, job, pod, container, rank: llama rank 3")
+    ]
 
 
 def find_job(lang: Lang) -> Entry:
@@ -29,4 +31,4 @@ def find_job(lang: Lang) -> Entry:
         return found, found_message(found, lang).text
 
     text = "Finds which process is meant by words; of several jobs it lists all and chooses none."
-    return Entry("find_job", "Find a job", text, FindJobParams, Resolution, call)
+    return Entry("find_job", "Find a job", text, FindJobParams, call)

@@ -9,34 +9,37 @@ from pydantic import BaseModel, ConfigDict, Field
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.incident_lookup import Hits, SimilarParams, search, similar
 from whystall.agent_server.interfaces.mcp.calls import Progress
-from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMITS, Answer, Entry
 from whystall.agent_server.job_lookup.models import Resolution
 from whystall.agent_server.presentation import results as words
 from whystall.agent_server.presentation.cards import card_text
 from whystall.knowledge_base.models import Incident, Lang, Record
 from whystall.tools.contract.params import Params
 
-_Id = Annotated[str, Field(min_length=1, max_length=200)]
+_Id = Annotated[str, Field(min_length=1, max_length=200, description="id of a past incident")]
 _BY = "assistant"
 
 
 class KbSearchParams(Params):
     """Search past incidents."""
 
-    query: Annotated[str, Field(min_length=1, max_length=1000, description="symptom, error text, names")]
-    limit: Annotated[int, Field(ge=1, le=20)] = 5
+    query: Annotated[
+        str, Field(min_length=1, max_length=1000, description="symptom, error text, names: slow fsync nfs")
+    ]
+    limit: Annotated[int, Field(ge=1, le=20, description="incidents")] = 5
 
 
 class KbRecordParams(Params):
     """Draft a card; limits are those of the knowledge base."""
 
-    title: Annotated[str, Field(min_length=1, max_length=300)]
+    title: Annotated[str, Field(min_length=1, max_length=300, description="what happened, in one line")]
     symptom: Annotated[str, Field(min_length=1, max_length=4000, description="as first observed")]
     fix: Annotated[str, Field(min_length=1, max_length=4000, description="what helped")]
     root_cause: Annotated[str, Field(max_length=4000, description="why it happened")] = ""
-    cause: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a cause")] = None
+    cause: Annotated[str | None, Field(min_length=1, max_length=200, description="id of a cause: dns_timeout")] = None
     diagnosis: Annotated[
-        str | None, Field(min_length=1, max_length=200, description="id; its evidence is copied to the card")
+        str | None,
+        Field(min_length=1, max_length=200, description="id of a diagnosis; its evidence is copied"),
     ] = None
 
 
@@ -44,9 +47,11 @@ class KbFeedbackParams(Params):
     """Rate a match."""
 
     incident: _Id
-    diagnosis: Annotated[str, Field(min_length=1, max_length=200, description="id; it names the incident as similar")]
-    verdict: Literal["helped", "wrong"]
-    comment: Annotated[str, Field(max_length=1000)] = ""
+    diagnosis: Annotated[
+        str, Field(min_length=1, max_length=200, description="id of a diagnosis that names the incident")
+    ]
+    verdict: Annotated[Literal["helped", "wrong"], Field(description="helped or wrong")]
+    comment: Annotated[str, Field(max_length=1000, description="why")] = ""
 
 
 class Rated(BaseModel):
@@ -78,19 +83,19 @@ def knowledge_entries(app: App, lang: Lang) -> list[Entry]:
 def _search(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
         hits = search(app.kb(), given["query"], given.get("limit", 5))
-        return hits, words.hits_text(hits, lang, TEXT_LIMIT)
+        return hits, words.hits_text(hits, lang, TEXT_LIMITS[lang])
 
     text = "Finds past incidents by words, English or Chinese; reports when none is similar."
-    return Entry("kb_search", "Search past incidents", text, KbSearchParams, RESULTS["kb_search"], call)
+    return Entry("kb_search", "Search past incidents", text, KbSearchParams, call)
 
 
 def _similar(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
         hits = similar(app.kb(), SimilarParams.model_validate(given))
-        return hits, words.hits_text(hits, lang, TEXT_LIMIT)
+        return hits, words.hits_text(hits, lang, TEXT_LIMITS[lang])
 
     text = "Finds past incidents with the same findings: which are known, why, and what to check next."
-    return Entry("kb_similar", "Similar past incidents", text, SimilarParams, RESULTS["kb_similar"], call)
+    return Entry("kb_similar", "Similar past incidents", text, SimilarParams, call)
 
 
 def _record(app: App, lang: Lang) -> Entry:
@@ -100,8 +105,7 @@ def _record(app: App, lang: Lang) -> Entry:
         return card, card_text(card, *cards.track_record(card.id), lang)
 
     text = "Drafts a card of an incident. Nothing quotes it as known before a person has reviewed it."
-    result = RESULTS["kb_record"]
-    return Entry("kb_record", "Record an incident", text, KbRecordParams, result, call, False, True)
+    return Entry("kb_record", "Record an incident", text, KbRecordParams, call, False, True)
 
 
 def _feedback(app: App, lang: Lang) -> Entry:
@@ -114,5 +118,4 @@ def _feedback(app: App, lang: Lang) -> Entry:
         return rated, words.rated_text(rated, lang)
 
     text = "Says whether a similar incident helped or was wrong, for a person or from what was verified."
-    result = RESULTS["kb_feedback"]
-    return Entry("kb_feedback", "Rate a match", text, KbFeedbackParams, result, call, False, True)
+    return Entry("kb_feedback", "Rate a match", text, KbFeedbackParams, call, False, True)

@@ -26,6 +26,7 @@ from whystall.agent_server.interfaces.mcp.entry import Entry
 from whystall.agent_server.interfaces.mcp.tasks import TaskRunner
 from whystall.agent_server.interfaces.mcp.tasks_extension import TasksExtension, created, declares_tasks
 from whystall.agent_server.interfaces.mcp.tools import entries
+from whystall.agent_server.interfaces.mcp.toolsets import listed, unknown
 from whystall.agent_server.journal.client_tasks import ClientTask
 from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Lang
@@ -38,7 +39,11 @@ _LISTED = 50  # latest tickets and cards in resources/list; others are found by 
 
 
 class McpServer:
-    """An MCP server over `app`; texts in `lang`; `chosen` tools and toolsets (none: all). `calls`: those in flight."""
+    """An MCP server over `app`; texts in `lang`. `calls`: those in flight.
+
+    `chosen`: the tools and toolsets that it offers. Without any it lists the toolset `CORE`, and answers calls of all
+    tools: programs call them by name, as the centre of a fleet does.
+    """
 
     def __init__(self, app: App, lang: Lang = "en", chosen: Sequence[str] = ()) -> None:
         self.app = app
@@ -46,6 +51,7 @@ class McpServer:
         self.calls = Calls()
         self.tasks = TaskRunner(app, self.calls)
         self.entries = entries(app, lang, chosen, self.tasks)
+        self.listed = listed(self.entries, chosen)
         self.server: Server[Any] = Server(
             "whystall",
             version=version(),
@@ -69,14 +75,12 @@ class McpServer:
 
     @cached_property
     def _tools(self) -> list[types.Tool]:
-        """The declarations of all tools. The SDK lists them for every call of a new client; making them takes longer
-        than most calls.
-        """
-        return [_declared(entry) for entry in self.entries.values()]
+        """The declarations of the listed tools: made once, which takes longer than most calls."""
+        return [_declared(self.entries[name]) for name in self.listed]
 
     async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> HandlerResult:
+        entry, arguments = self._entry(params.name), params.arguments or {}
         try:
-            entry, arguments = self._entry(params.name), params.arguments or {}
             if not (entry.task and declares_tasks(ctx)):
                 return await call_result(self.calls, entry, arguments, ctx.session)
             answer = await self.tasks.answer(entry, arguments)
@@ -85,11 +89,9 @@ class McpServer:
             return failure(str(error))
 
     def _entry(self, name: str) -> Entry:
-        try:
-            return self.entries[name]
-        except KeyError:
-            valid = ", ".join(self.entries)
-            raise ToolError(ErrorCode.NOT_FOUND, f"no tool is called {name!r}", f"valid: {valid}") from None
+        if name not in self.entries:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(unknown(name, self.listed)))
+        return self.entries[name]
 
     async def _list_resources(
         self, _ctx: _Context, _params: types.PaginatedRequestParams | None
@@ -180,9 +182,7 @@ def _declared(entry: Entry) -> types.Tool:
         title=entry.title,
         description=entry.description,
         input_schema=entry.arguments,
-        output_schema=entry.output,
         annotations=types.ToolAnnotations(
-            title=entry.title,
             read_only_hint=entry.read_only,
             destructive_hint=False,
             idempotent_hint=entry.read_only or entry.repeatable,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,30 +14,35 @@ from pydantic import Field, create_model
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.stacks import compares, observes
+from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp.background import background_entries
 from whystall.agent_server.interfaces.mcp.calls import Progress
-from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, Answer, Entry
+from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, TEXT_LIMITS, Answer, Entry
 from whystall.agent_server.interfaces.mcp.fleet import fleet_entries
 from whystall.agent_server.interfaces.mcp.jobs import find_job
 from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
-from whystall.agent_server.interfaces.mcp.resources import read_page, results
+from whystall.agent_server.interfaces.mcp.next_calls import NextCalls, next_lines
+from whystall.agent_server.interfaces.mcp.resources import read_page
 from whystall.agent_server.interfaces.mcp.tasks import TaskRunner
+from whystall.agent_server.interfaces.mcp.toolsets import ALL, listed
 from whystall.agent_server.presentation import results as words
 from whystall.agent_server.presentation.texts import result_text
 from whystall.agent_server.settings.engines import Engine
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
+from whystall.prompts.render import words as labels
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params
-from whystall.tools.contract.registry import Reads, Tool
+from whystall.tools.contract.registry import ArtifactContent, Reads, Tool
+from whystall.tools.recording.judging import write_artifact
 
 _Recording = Annotated[
     str | None,
     Field(
         min_length=1,
         max_length=4096,
-        description="absolute path of a recording or trace file to judge instead of observing",
+        description="absolute path of a recording or trace, judged instead of observing",
     ),
 ]
 _Engine = Annotated[Engine, Field(description="how to observe")]
@@ -64,25 +72,54 @@ class ReadParams(Params):
         ),
     ]
     offset: Annotated[int, Field(ge=0, description="characters to skip")] = 0
-    limit: Annotated[int, Field(ge=1, le=_PAGE, description="characters")] = TEXT_LIMIT
+    limit: Annotated[int, Field(ge=1, le=_PAGE, description="characters to return")] = TEXT_LIMIT
 
 
 def entries(app: App, lang: Lang, chosen: Sequence[str] = (), tasks: TaskRunner | None = None) -> dict[str, Entry]:
-    """Return the entries by name: all, or the tools and toolsets in `chosen`; without `tasks` none that needs them.
+    """Return the entries that answer calls, by name: all, or the tools and toolsets in `chosen`; without `tasks` none
+    that needs them.
 
-    Raises `ToolError` for an unknown name.
+    Raises `ToolError` (bad_argument) for an unknown one.
     """
-    made = [_diagnostic(app, tool, lang) for tool in app.tools()]
-    knowledge = [*knowledge_entries(app, lang), find_job(lang), *fleet_entries(app, lang)]
+    following = NextCalls(serves=partial(_serves, app))
     diagnose = _diagnose(app, lang)
-    made += [diagnose, *(background_entries(diagnose, tasks, lang) if tasks is not None else [])]
-    made += [*knowledge, _ticket_draft(app, lang), _artifact_read(app, lang)]
-    known = {name for entry in made for name in (entry.name, entry.toolset)}
-    for name in chosen:
-        if name not in known:
-            message = f"no tool or set of tools is called {name!r}"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(sorted(known))}")
-    return {e.name: e for e in made if not chosen or e.name in chosen or e.toolset in chosen}
+    made = [diagnose, find_job(lang), *(_diagnostic(app, tool, lang) for tool in app.tools())]
+    if tasks is not None:
+        made += background_entries(_followed(diagnose, following, lang), tasks, lang)
+    made += [*knowledge_entries(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang)]
+    known = {entry.name: _followed(entry, following, lang) for entry in [*made, *fleet_entries(app, lang)]}
+    following.offered.update(listed(known, chosen))
+    return {name: known[name] for name in listed(known, chosen or (ALL,))}
+
+
+def _serves(app: App, tool: str, recording: Path) -> bool:
+    """Return whether `tool` can judge the directory `recording`: it has all that the tool needs."""
+    try:
+        has = set(json.loads((recording / "manifest.json").read_bytes())["collectors"])
+        found = app.tool(tool)
+        return {need.collector for need in found.needs(found.params()) if not need.optional} <= has
+    except (OSError, ValueError, KeyError, TypeError, ToolError):
+        return False
+
+
+def _followed(entry: Entry, following: NextCalls, lang: Lang) -> Entry:
+    """Return `entry` with the next calls at the end of its texts."""
+
+    async def call(given: dict[str, Any], progress: Progress) -> Answer:
+        source = Path(given["recording"]) if given.get("recording") else None
+        result, text = await entry.call(dict(given), progress)
+        return result, f"{text.rstrip()}\n{next_lines(following.after(entry.name, given, result, source), lang)}"
+
+    return replace(entry, call=call)
+
+
+def _worded(name: str, write: Callable[[int | None], str], lang: Lang) -> str:
+    """Return what `write` makes within the limit. If that leaves something out, all is stored, and pointed to."""
+    text, whole = write(TEXT_LIMITS[lang]), write(None)
+    if text == whole:
+        return text
+    stored = write_artifact(ArtifactContent(f"{name}.txt", name, "text/plain", wire.inert(whole)))
+    return f"{text.rstrip()}\n{labels(lang)['labels']['whole_text'].format(stored.uri)}"
 
 
 def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
@@ -96,10 +133,9 @@ def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         source, engine = _source(given, tool.reads), given.pop("engine", "auto")
         result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
-        return result, result_text(result, lang)
+        return result, _worded(tool.name, partial(result_text, result, lang), lang)
 
-    package = tool.judge.__module__.split(".")[2]  # whystall.tools.PACKAGE.module
-    return Entry(tool.name, tool.title, tool.description, params, results(app)[tool.name], call, toolset=package)
+    return Entry(tool.name, tool.title, tool.description, params, call)
 
 
 def _diagnose(app: App, lang: Lang) -> Entry:
@@ -108,11 +144,10 @@ def _diagnose(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         source = _source(given)
         diagnosis = await app.diagnose(DiagnoseParams.model_validate(given), source=source, progress=progress)
-        return diagnosis, words.diagnosis_text(diagnosis, lang)
+        return diagnosis, _worded("diagnosis", partial(words.diagnosis_text, diagnosis, lang), lang)
 
     text = "Says what stalls a job: runs the tools it needs, names victim, cause, culprit, similar incidents."
-    result = results(app)["diagnose"]
-    return Entry("diagnose", "Diagnose a stall", text, params, result, call, read_only=False)
+    return Entry("diagnose", "Diagnose a stall", text, params, call, read_only=False)
 
 
 def _ticket_draft(app: App, lang: Lang) -> Entry:
@@ -121,11 +156,10 @@ def _ticket_draft(app: App, lang: Lang) -> Entry:
         ticket_service = TicketService(kb, load())
         with kb.transaction():
             ticket = ticket_service.settle(kb.tickets.draft(given["diagnosis"]).id)
-        return ticket, words.ticket_text(ticket, lang)
+        return ticket, _worded("ticket", lambda limit: words.ticket_text(ticket, lang)[:limit], lang)
 
     text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."
-    result = results(app)["ticket_draft"]
-    return Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, result, call, read_only=False)
+    return Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, call, read_only=False)
 
 
 def _artifact_read(app: App, lang: Lang) -> Entry:
@@ -134,9 +168,8 @@ def _artifact_read(app: App, lang: Lang) -> Entry:
         return page, page.text
 
     text = "Reads an artifact, incident, ticket, transcript, schema or doctor's report by its uri, a page at a time."
-    result = results(app)["artifact_read"]
     # Escaping may lengthen the text; a page must be complete for clients that read the text alone.
-    return Entry("artifact_read", "Read an artifact", text, ReadParams, result, call, text_limit=2 * _PAGE)
+    return Entry("artifact_read", "Read an artifact", text, ReadParams, call, text_limit=2 * _PAGE)
 
 
 def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:

@@ -15,8 +15,8 @@ DIAGNOSE = "diagnose"
 LONGER_S = 2 * whystall_rules.DURATION_S
 """Length of a second diagnosis; the first observes as long as the other diagnosers do."""
 _STRENGTH = ("idle", "healthy", "inconclusive", "likely", "confirmed")
-# `whystall run NAME`, or a name with an underscore: other names are also plain words ("interrupts").
-_NAME = re.compile(r"(?<=whystall run )[a-z_]+|\b[a-z]+_[a-z_]+\b")
+# A next call `- NAME {...}`, `whystall run NAME`, or a name with an underscore: others are also plain words.
+_NAME = re.compile(r"(?<=^- )[a-z_]+(?= \{)|(?<=whystall run )[a-z_]+|\b[a-z]+_[a-z_]+\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ from whystall.tools.host.common.path_codes import MODES
 _VERDICT = re.compile(r"^Verdict: (\w+)(?: - (.+))?$", re.MULTILINE)
 _ALSO = "Also supported by evidence:"
 _REFUTED = "Ruled out:"
-_AFTER = ("What could not be observed:", "Similar past incidents:", "What to do")
+_NEXT = "Next:"
+_AFTER = ("What could not be observed:", "Similar past incidents:", "What to do", _NEXT)
 _CITED = re.compile(r"^\d+\. \[F\d+\] (.+)$", re.MULTILINE)
 _PCT = re.compile(r"([\d.]+) % of the time")
-_RULED_BY = re.compile(r": by ([a-z_, ]+)")
+# A row of the account: its share, and the finding at its end.
+_ROW = re.compile(r"^ *([\d.]+) %  (.+) \[F\d+\]$", re.MULTILINE)
 # Facts as the texts write them: ``save (train.py:41)``, ``python (4711)`` or ``pid 4711``, ``/data/a.bin``.
 _FACTS = {
     "code": re.compile(r"[\w.<>]+ \([^()\s:]*\.[A-Za-z]\w*:\d+\)"),
@@ -66,10 +68,8 @@ class CarefulReader(Careful):
         return Answer.model_validate(value)
 
     def named(self, tools: Sequence[Tool], call: Called) -> list[str]:
-        """Return the tools that a diagnosis names, other than those that ruled something out."""
-        by = " ".join(line for line in self._section(call.text, _REFUTED))
-        ran = {name.strip() for names in _RULED_BY.findall(by) for name in names.split(",")}
-        return named_tools(tools, call.text, ran)
+        """Return the tools that a diagnosis proposes to call next, then those that it names."""
+        return named_tools(tools, call.text.partition(f"\n{_NEXT}\n")[2] + call.text, set())
 
     @staticmethod
     def _section(text: str, heading: str) -> list[str]:
@@ -81,14 +81,13 @@ class CarefulReader(Careful):
 
 def _evidence(text: str) -> list[dict[str, Any]]:
     """Return what the cited findings measure, those of the largest share of the time first: waits and running only."""
+    lines = [(share[1], line) for line in _CITED.findall(text) if (share := _PCT.search(line))]
     found = []
-    for line in _CITED.findall(text):
-        if (share := _PCT.search(line)) is None:
-            continue
+    for share, line in [*_ROW.findall(text), *lines]:
         for code, detail in activities(line):
             words = {"mode" if code in MODES else "wait": code, "detail": detail, "role": role(line)}
             found += [
-                {"measure": measure, "value": float(share[1]), "unit": "% of the window", "text": line}
+                {"measure": measure, "value": float(share), "unit": "% of the window", "text": line}
                 for measure in whystall_words.measures("path.wait", words)
             ]
     return sorted(found, key=lambda one: -one["value"])

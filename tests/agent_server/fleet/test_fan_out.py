@@ -94,6 +94,16 @@ async def test_a_wrong_token_is_refused_and_shown_nowhere(
     assert "another-token" not in caplog.text + result.model_dump_json()
 
 
+async def test_a_host_that_lists_a_core_answers_for_all_and_one_that_offers_less_says_so() -> None:
+    hosts = {"node1": application(host("node1")), "node2": application(host("node2"), tools=["core", "io"])}
+    with serving(hosts) as urls:
+        result = await ask(FleetParams(tool="interrupts", arguments=ARGUMENTS), settings(urls))
+    assert result.answered == 1
+    (missing,) = result.missing
+    assert (missing.status, missing.hosts) == ("refused", "node2")
+    assert missing.details[0].startswith("not_found: this server does not offer 'interrupts', which is in the toolset")
+
+
 async def test_an_error_of_the_tool_is_the_hosts_answer() -> None:
     class Busy(RecordedHost):
         async def run_tool(self, name: str, arguments: dict[str, Any], **_: Any) -> Any:

@@ -82,7 +82,7 @@ def test_options_that_are_refused(
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_mcp_tool(fleet: Path, mode: str) -> None:
     with App().closing() as app:
-        async with Client(McpServer(app).server, mode=mode) as client:
+        async with Client(McpServer(app, chosen=["fleet"]).server, mode=mode) as client:
             (tool,) = [one for one in (await client.list_tools()).tools if one.name == "fleet"]
             assert set(tool.input_schema["properties"]) == {"tool", "arguments", "hosts", "job"}
             arguments: Any

@@ -71,7 +71,7 @@ def test_tools_lists_what_run_runs(whystall: Run) -> None:
         (("tickets", "resolve", "1"), ("--because",)),
         (("serve", "--transport", "http", "--host", "0.0.0.0"), ("no token", "WHYSTALL_TOKEN")),
         (("serve", "--transport", "http", "--token", "short"), ("16",)),
-        (("serve", "--tools", "core,nope"), ("'nope'", "core", "fileslower", "host")),
+        (("serve", "--tools", "core,nope"), ("'nope'", "core", "ranks", "fileslower")),
     ],
 )
 def test_bad_arguments_are_one_line_with_a_remedy_and_status_2(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,9 +17,12 @@ import pytest
 from collective_windows import Job
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.server import McpServer
+from whystall.agent_server.interfaces.mcp.toolsets import TOOLSETS
+from whystall.prompts.files import LANGS
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.ranks.traces.hosts import calls_of
 from whystall.tools.recording.packed import unpack
@@ -27,32 +31,12 @@ from whystall.tools.recording.store import Recording
 pytestmark = pytest.mark.anyio
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 ERAS = ("auto", "legacy")
-TOOLS = {
-    "biolatency",
-    "fileslower",
-    "hang",
-    "host_snapshot",
-    "interrupts",
-    "lock_wait",
-    "net_latency",
-    "offcputime",
-    "page_cache",
-    "python_stacks",
-    "runqlat",
-    "diagnose",
-    "diagnose_start",
-    "diagnose_result",
-    "ticket_draft",
-    "artifact_read",
-    "find_job",
-    "kb_search",
-    "kb_similar",
-    "kb_record",
-    "kb_feedback",
-}
-KNOWLEDGE = {name for name in TOOLS if name.startswith("kb_")}
 RECORDED = Path(__file__).parents[2] / "recorded"
-LIST_BUDGET = 29_900  # characters of a whole tools/list; a new tool takes about 700
+BYTES_PER_TOKEN = 3
+"""Of JSON and English texts. Tokenizers of models in use need one token for 3.2 to 4.5 bytes of them."""
+DEFAULT_BUDGET, TOOLSET_BUDGET, RESULT_BUDGET = 6000, 4000, 1500
+UNITS = ("seconds", "ms", "us", "%", "bytes", "MiB", "minutes", "rows", "id", "samples", "characters", "incidents")
+UNITS += ("rank", "step", "points", "process")
 
 
 @pytest.fixture(autouse=True)
@@ -73,45 +57,106 @@ def text_of(result: Any) -> str:
     return "\n".join(block.text for block in result.content)
 
 
+def tokens(text: str) -> int:
+    """An upper estimate of the tokens of a text; a Chinese character counts as one."""
+    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+def wire_tokens(listed: Any) -> int:
+    """Of a list of tools as it is sent."""
+    return tokens(listed.model_dump_json(by_alias=True, exclude_none=True))
+
+
 @pytest.mark.parametrize("mode", ERAS)
-async def test_every_tool_is_listed_whole_within_the_budget(mode: str) -> None:
+async def test_the_default_list_is_the_core_within_its_budget(mode: str) -> None:
     async with connected(mode) as client:
         listed = await client.list_tools()
-    assert {tool.name for tool in listed.tools} >= TOOLS
-    wire = listed.model_dump_json(by_alias=True, exclude_none=True)
-    assert len(wire) <= LIST_BUDGET
-    for tool in listed.tools:
+        names = [tool.name for tool in listed.tools]
+        assert wire_tokens(listed) < DEFAULT_BUDGET
+        assert names == [name for name in TOOLSETS["core"] if name in names]
+        assert names[0] == "diagnose"
+        assert {"find_job", "host_snapshot", "critical_path", "offcputime", "kb_search", "artifact_read"} <= {*names}
+        for toolset in set(TOOLSETS) - {"core"}:  # what is not offered can be found
+            assert toolset in (client.instructions or "")
+
+
+@pytest.mark.parametrize("toolset", [name for name in TOOLSETS if name not in ("core", "fleet")])
+async def test_every_further_toolset_keeps_to_its_budget(toolset: str) -> None:
+    async with connected("auto", toolset) as client:
+        listed = await client.list_tools()
+    assert [tool.name for tool in listed.tools] == [*TOOLSETS[toolset]]
+    assert wire_tokens(listed) < TOOLSET_BUDGET
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_every_tool_is_listed_whole(mode: str) -> None:
+    with App().closing() as app:
+        known = {tool.name for tool in app.tools()}
+    async with connected(mode, "all") as client:
+        tools = (await client.list_tools()).tools
+    assert {tool.name for tool in tools} >= known  # each tool is in a toolset
+    assert len({tool.name for tool in tools}) == len(tools)
+    for tool in tools:
         hints = tool.annotations
         assert hints is not None
-        assert hints.title == tool.title
+        assert tool.title
         assert None not in (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint, hints.open_world_hint)
         assert tool.description
-        assert tool.output_schema
         assert tool.input_schema["additionalProperties"] is False
         assert not {"llm", "scheduler"} & _names(tool)
-        for argument in tool.input_schema["properties"].values():
-            assert argument["type"] in ("integer", "number", "string", "boolean")
+
+
+async def test_every_argument_is_described_with_unit_and_bounds() -> None:
+    async with connected("auto", "all") as client:
+        tools = (await client.list_tools()).tools
+    for tool in tools:
+        for name, argument in tool.input_schema["properties"].items():
+            where, text = f"{tool.name}.{name}", argument.get("description", "")
+            assert argument["type"] in ("integer", "number", "string", "boolean"), where
+            assert len(text) > 2, where
+            if argument["type"] in ("integer", "number"):
+                assert "minimum" in argument, where
+                low, high = argument["minimum"], argument.get("maximum")
+                assert text.endswith(f"; {low} to {high}" if high is not None else f"; at least {low}"), where
+                assert any(unit in text for unit in UNITS), where
+            assert all(value in text or name == "engine" for value in argument.get("enum", ())), where
 
 
 def _names(tool: Any) -> set[str]:
     return set(tool.input_schema["properties"])
 
 
-async def test_a_server_offers_only_what_was_chosen() -> None:
-    async with connected("auto", "core", "fileslower") as client:
-        names = {tool.name for tool in (await client.list_tools()).tools}
-        diagnosing = {"diagnose", "diagnose_start", "diagnose_result"}
-        assert names == KNOWLEDGE | diagnosing | {"find_job", "ticket_draft", "artifact_read", "fileslower"}
-        assert "not_found" in text_of(await client.call_tool("biolatency", {}))
-    async with connected("auto", "host") as client:
-        names = {tool.name for tool in (await client.list_tools()).tools}
-        assert {"host_snapshot", "fileslower"} <= names
-        assert not {"diagnose", "artifact_read"} & names
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_server_offers_only_what_was_chosen(mode: str) -> None:
+    async with connected(mode, "ticketing", "biolatency") as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert names == ["biolatency", *TOOLSETS["ticketing"]]
+        with pytest.raises(MCPError, match=r"'fileslower', which is in the toolset core.*valid: biolatency") as refused:
+            await client.call_tool("fileslower", {})
+    assert refused.value.error.code == INVALID_PARAMS
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_an_unknown_tool_is_an_error_of_the_protocol_that_names_the_toolsets(mode: str) -> None:
+    async with connected(mode) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("no_such_tool", {})
+    text = refused.value.error.message
+    assert refused.value.error.code == INVALID_PARAMS
+    assert text.startswith("not_found: no tool is called 'no_such_tool' (valid: diagnose, ")
+    assert all(name in text for name in TOOLSETS if name != "core")
+    assert "whystall serve --tools all" in text
+
+
+async def test_tools_that_are_not_listed_answer_programs() -> None:
+    """The centre of a fleet calls any tool by its name."""
+    async with connected("auto") as client:
+        assert "biolatency" not in {tool.name for tool in (await client.list_tools()).tools}
+        assert not (await client.call_tool("biolatency", {"recording": str(RECORDED / "checkpoint")})).is_error
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.thorough)])
 async def test_every_diagnostic_tool_keeps_to_its_schemas(mode: str, recording: Path) -> None:
-    """The client validates each structured answer against the outline that was declared; here also the whole shape."""
     import jsonschema
 
     async with connected(mode) as client:
@@ -181,7 +226,7 @@ async def test_a_number_given_as_text_is_a_number() -> None:
             ("bad_argument: unknown argument 'min_millis'", "valid: ", "min_ms", "recording"),
         ),
         ("diagnose", {"from": "/x"}, ("bad_argument: unknown argument 'from'", "recording")),
-        ("fileslower", {"min_ms": 0}, ("bad_argument: min_ms",)),
+        ("fileslower", {"min_ms": -1}, ("bad_argument: min_ms",)),
         ("fileslower", {"duration": "soon"}, ("bad_argument: duration",)),
         ("fileslower", {"pid": True}, ("bad_argument: pid",)),
         ("fileslower", {"pid": 1, "comm": "x"}, ("bad_argument: give only one",)),
@@ -201,7 +246,6 @@ async def test_a_number_given_as_text_is_a_number() -> None:
         ("artifact_read", {"uri": "whystall://artifacts/../knowledge.db"}, ("not_found: ",)),
         ("artifact_read", {"uri": "file:///etc/passwd"}, ("not_found: ", "whystall://tickets/{id}")),
         ("ticket_draft", {"diagnosis": "nope"}, ("not_found: ",)),
-        ("no_such_tool", {}, ("not_found: ", "diagnose")),
     ],
 )
 async def test_failures_are_errors_with_code_and_remedy(
@@ -214,6 +258,31 @@ async def test_failures_are_errors_with_code_and_remedy(
     assert all(part in text for part in parts), text
     assert "\n" not in text
     assert text.endswith(")")
+
+
+@pytest.mark.parametrize("lang", LANGS)
+async def test_texts_stay_short_and_point_to_the_rest_and_to_the_next_calls(lang: Any) -> None:
+    cut = set()
+    with App().closing() as app:
+        async with Client(McpServer(app, lang).server) as client:
+            offered = {tool.name for tool in (await client.list_tools()).tools}
+            for tool in ("diagnose", "host_snapshot", "fileslower", "offcputime", "critical_path"):
+                result = await client.call_tool(tool, {"recording": str(RECORDED / "checkpoint")})
+                text = text_of(result)
+                assert not result.is_error, text
+                assert tokens(text) < RESULT_BUDGET, tool
+                calls = text.partition({"en": "\nNext:\n", "zh": "\n下一步：\n"}[lang])[2].splitlines()
+                assert 1 <= len(calls) <= 3, tool
+                for name, arguments in (line.removeprefix("- ").split(" ", 1) for line in calls):
+                    assert name in offered
+                    if tool == "offcputime":
+                        assert not (await client.call_tool(name, json.loads(arguments))).is_error
+                if stored := re.search(r"whystall://artifacts/\w+-(\w+)\.txt", text):
+                    page = await client.call_tool("artifact_read", {"uri": stored[0], "limit": 20_000})
+                    assert text_of(page).startswith(text.splitlines()[0])
+                    assert len(text_of(page)) > len(text) / 2
+                    cut.add(stored[1])
+    assert "diagnosis" in cut
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -363,6 +432,20 @@ async def test_prompts_can_be_listed_and_rendered(mode: str) -> None:
             assert got.messages[0].content.text.strip()  # type: ignore[union-attr]
         with pytest.raises(MCPError, match="not_found"):
             await client.get_prompt("nope")
+
+
+async def test_the_order_of_work_is_taught_in_two_hundred_words() -> None:
+    """A Chinese word has about 1.7 characters."""
+    for lang in LANGS:
+        with App().closing() as app:
+            async with Client(McpServer(app, lang).server) as client:
+                start = (await client.get_prompt("start_here")).messages[0].content.text  # type: ignore[union-attr]
+                for text in (client.instructions or "", start):
+                    chinese = len(re.findall(r"[\u4e00-\u9fff]", text))
+                    assert len(text.split()) + chinese / 1.7 <= (200 if lang == "en" else 300)
+                    tools = re.findall(r"`([a-z]+_[a-z_]+)`", text)
+                    assert {*tools} <= {*TOOLSETS["core"]}, "an assistant is sent to what it is offered only"
+                    assert re.findall(r"`(find_job|diagnose)`", text)[:2] == ["find_job", "diagnose"]
 
 
 async def test_hostile_names_in_a_recording_are_inert(recording: Path, tmp_path: Path, whystall: Run) -> None:

@@ -225,7 +225,7 @@ async def test_ids_are_completed(mode: str) -> None:
             ("secrets", "", "id"),
         ):
             assert (await completed(kind, typed, argument)).values == []
-        of_prompt = await client.complete(PromptReference(name="diagnose_stall"), {"name": "symptom", "value": "s"})
+        of_prompt = await client.complete(PromptReference(name="start_here"), {"name": "symptom", "value": "s"})
         assert of_prompt.completion.values == []
         listed = (await client.list_resources()).resources
         assert f"whystall://tickets/{ticket['id']}" in [str(r.uri) for r in listed]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp import http as mcp_http
-from whystall.agent_server.interfaces.mcp.schemas import full_schema, input_schema, output_schema
+from whystall.agent_server.interfaces.mcp.schemas import full_schema, input_schema
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params
@@ -62,46 +62,40 @@ class Call(Params):
     """Arguments."""
 
     pid: Annotated[int | None, Field(ge=1, description="process id")] = None
+    share: Annotated[float, Field(ge=0.5, le=100.0, description="share, %")] = 10.0
     mode: Literal["a", "b"] = "a"
     query: Annotated[str, Field(max_length=10)]
 
 
-def test_output_schemas_are_small_and_the_full_ones_whole() -> None:
+def test_schemas_of_results_are_whole() -> None:
     import jsonschema
 
-    outline, full = output_schema(Outer), full_schema(Outer)
-    assert outline == {
-        "type": "object",
-        "properties": {"kind": {"enum": ["a", "b"]}, "at": {"type": ["integer", "null"]}},
-        "required": ["name", "kind", "at", "data"],
-    }
+    full = full_schema(Outer)
     good = wire.structured(Outer(name="x", kind="a", at=None, data=Inner(), rows=[Inner(at=1)], metrics={"a": 1.5}))
-    for schema in (outline, full):
-        jsonschema.Draft202012Validator.check_schema(schema)
-        jsonschema.validate(good, schema)
-        for wrong in ({**good, "kind": "c"}, {**good, "at": "x"}, {"name": "x"}):
-            with pytest.raises(jsonschema.ValidationError):
-                jsonschema.validate(wrong, schema)
-    for wrong in ({**good, "name": 1}, {**good, "inner": {"at": "x"}}, {**good, "metrics": {"a": "b"}}):
+    jsonschema.Draft202012Validator.check_schema(full)
+    jsonschema.validate(good, full)
+    for wrong in ({**good, "name": 1}, {**good, "inner": {"at": "x"}}, {**good, "metrics": {"a": "b"}}, {"name": "x"}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, full)
 
 
 def test_input_schemas_are_flat_and_bounded() -> None:
+    """Bounds are also in the descriptions, for clients that drop the keywords."""
     assert input_schema(Call) == {
         "type": "object",
         "properties": {
-            "pid": {"type": "integer", "minimum": 1, "description": "process id"},
+            "pid": {"type": "integer", "minimum": 1, "description": "process id; at least 1"},
+            "share": {
+                **{"type": "number", "minimum": 0.5, "maximum": 100, "default": 10},
+                "description": "share, %; 0.5 to 100",
+            },
             "mode": {"type": "string", "enum": ["a", "b"], "default": "a"},
             "query": {"type": "string"},
         },
         "required": ["query"],
         "additionalProperties": False,
     }
-    told = input_schema(Call, explained=("pid", "mode"))["properties"]
-    assert told == {"pid": {"type": "integer"}, "mode": {"type": "string"}, "query": {"type": "string"}}
-    bare = input_schema(Call, explained=("mode",))["properties"]["pid"]
-    assert bare == {"type": "integer", "description": "process id"}
+    assert "mode" not in input_schema(Call, without=("mode",))["properties"]
 
 
 @pytest.mark.parametrize(

@@ -219,10 +219,10 @@ async def test_the_tools_of_ranks_are_a_set_and_hide_what_clients_may_not_say() 
     with App().closing() as app:
         async with Client(McpServer(app, chosen=("ranks",)).server, mode="auto") as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert tools.keys() == {"collective_live", "slow_node_check", "compare_runs"}
+    assert tools.keys() == {"collective_live", "hang", "slow_node_check", "compare_runs"}
     for tool in tools.values():
         assert not {"scheduler", "jobs"} & tool.input_schema["properties"].keys()
-        assert ("engine" in tool.input_schema["properties"]) == (tool.name == "collective_live")
+        assert ("engine" in tool.input_schema["properties"]) == (tool.name in ("collective_live", "hang"))
 
 
 # --- the sources ------------------------------------------------------------------------------------------------------

@@ -110,16 +110,13 @@ def test_what_was_ruled_out_leaves_room_for_what_to_do(lang: Lang) -> None:
     assert re.search(r"\d+ more left out|另有 \d+ 条未列出", text)
 
 
-def test_a_finding_is_shown_in_full_once_and_then_shortened() -> None:
+def test_a_finding_is_shown_in_full_once_and_then_named() -> None:
     plain = checkpoint()
     against = Assessment(cause="fsync_storm", state=CauseState.RULED_OUT, against=[plain.chain[0]], by=["fileslower"])
     text = diagnosis_text(plain.model_copy(update={"assessments": [against]}), CAUSES, "en")
     told = next(line for line in text.splitlines() if line.startswith("1. [fileslower-1]"))
     assert "1.23 s each" in told
-    named = next(line for line in text.splitlines() if line.startswith("- Too many small syncs"))
-    assert "1.23 s each" in named
-    assert "% blocked" in told
-    assert "% blocked" not in named
+    assert "\nRuled out: Too many small syncs [fileslower-1]\n" in text
 
 
 def test_free_text_cannot_break_markdown() -> None:

@@ -65,7 +65,7 @@ _NOTED_PCT = 2.0
 class Params(LiveParams):
     """Parameters of critical_path."""
 
-    tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread to account for")] = None
+    tid: Annotated[int | None, Field(ge=1, le=4194304, description="thread id to account for")] = None
     stands_still: Annotated[
         bool,
         Field(description="of a hang: also threads that stay in one wait"),

@@ -29,8 +29,13 @@ _UNKNOWN_PCT = 1.0
 class Params(LiveParams):
     """Parameters of host_bound."""
 
-    tid: int | None = Field(default=None, ge=1, le=4194304, description="the only dispatch thread to judge")
-    profile: str | None = Field(default=None, min_length=1, max_length=4096, description="accelerator profile, path")
+    tid: int | None = Field(default=None, ge=1, le=4194304, description="thread id, the only one to judge")
+    profile: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="path of an accelerator profile",
+    )
     syscalls: bool = Field(default=False, description="also trace system calls: what threads block in")
     # Holistic Trace Analysis and msprof-analyze both call a launch delay above 100 us long.
     gap_us: float = Field(default=100.0, ge=1, le=1e9, description="list device gaps longer than, us")

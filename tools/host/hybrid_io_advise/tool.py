@@ -32,9 +32,11 @@ class Params(LiveParams):
     """Parameters of hybrid_io_advise. With `request_bytes` nothing is observed: the tool judges one pass over data in
     such requests under memory pressure, of which `reread_pct` is read again."""
 
-    request_bytes: Annotated[int | None, Field(ge=512, le=1 << 30, description="judge requests of this size")] = None
-    operation: Annotated[Literal["read", "write"] | None, Field(description="of request_bytes")] = None
-    reread_pct: Annotated[float | None, Field(ge=0, le=100, description="of it, read again")] = None
+    request_bytes: Annotated[int | None, Field(ge=512, le=1 << 30, description="size of requests to judge, bytes")] = (
+        None
+    )
+    operation: Annotated[Literal["read", "write"] | None, Field(description="of request_bytes: read or write")] = None
+    reread_pct: Annotated[float | None, Field(ge=0, le=100, description="of its bytes, share read again, %")] = None
     calibrate: Annotated[
         bool, Field(description="try buffered and direct I/O: writes a temporary file, 256 MiB in all")
     ] = False

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
 
 from pydantic import Field
 
 from whystall.tools.collect.options import SAMPLE_NS, SampleOptions, SwitchOptions
-from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.params import LiveParams, MinMs
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.deadlocks import deadlock_findings
@@ -28,7 +27,7 @@ _WAITERS = 5
 class Params(LiveParams):
     """Parameters of lock_wait."""
 
-    min_ms: Annotated[float, Field(ge=0.01, le=600_000, description="waits longer than, ms")] = 0.1
+    min_ms: MinMs = 0.1
 
 
 class WaiterRow(Model):

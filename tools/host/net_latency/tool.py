@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from whystall.tools.collect.options import SwitchOptions
-from whystall.tools.contract.params import LiveParams
+from whystall.tools.contract.params import LiveParams, MinMs
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.snapshots import target_pids
@@ -22,7 +22,7 @@ from whystall.tools.recording.store import Recording
 class Params(LiveParams):
     """Parameters of net_latency."""
 
-    min_ms: float = Field(default=1.0, ge=0.01, le=600_000, description="list waits longer than, ms")
+    min_ms: MinMs = 1.0
 
 
 class Row(Model):

@@ -34,9 +34,9 @@ NO_STACK_LABEL = "[no stack]"
 class Params(BaseParams):
     """Parameters of flame_graph."""
 
-    rank: Annotated[int | None, Field(ge=0, le=999_999, description="which rank's profile, of several")] = None
-    step: Annotated[int | None, Field(ge=0, le=999_999_999, description="only this profiler step")] = None
-    event: Annotated[str, Field(max_length=256, description="what was counted: device, host, off-cpu, ...")] = ""
+    rank: Annotated[int | None, Field(ge=0, le=999_999, description="rank, of a directory of traces")] = None
+    step: Annotated[int | None, Field(ge=0, le=999_999_999, description="only the profiler step of this number")] = None
+    event: Annotated[str, Field(max_length=256, description="of several events, this: device, host, off-cpu")] = ""
     idle: Annotated[bool, Field(description="the device's gaps as frames too")] = False
     top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
 

@@ -55,14 +55,12 @@ _Rank = Annotated[int | None, Field(ge=0, le=1_000_000)]
 class Params(Base):
     """Parameters of flamegraph_diff."""
 
-    before: Annotated[_Source, Field(description="the normal or earlier profile: a file or directory")] = None
-    after: Annotated[_Source, Field(description="the abnormal or later profile")] = None
+    before: Annotated[_Source, Field(description="path of the normal or earlier profile")] = None
+    after: Annotated[_Source, Field(description="path of the abnormal or later profile")] = None
     before_rank: Annotated[_Rank, Field(description="rank, where `before` holds several")] = None
     after_rank: Annotated[_Rank, Field(description="rank, where `after` holds several")] = None
-    step: Annotated[int | None, Field(ge=0, le=2**31 - 1, description="only this step of an accelerator's profile")] = (
-        None
-    )
-    event: Annotated[str, Field(max_length=200, description="which event, where the profiles counted several")] = ""
+    step: Annotated[int | None, Field(ge=0, le=2**31 - 1, description="only the profiler step of this number")] = None
+    event: Annotated[str, Field(max_length=200, description="of several events, this: cpu-clock")] = ""
     min_pct: Annotated[float, Field(ge=0.01, le=50, description="a smaller change of a share is none, points")] = 1.0
     top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
 

@@ -45,8 +45,8 @@ class Params(LiveParams):
     duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 20.0
     hz: Annotated[int, Field(ge=1, le=999, description="samples per second and CPU")] = 99
     event: Annotated[str, Field(max_length=256, description="event of the file, where it has several")] = ""
-    rank: Annotated[int | None, Field(ge=0, le=1_000_000, description="of a directory of traces: this rank")] = None
-    step: Annotated[int | None, Field(ge=0, description="only this step of the profiler")] = None
+    rank: Annotated[int | None, Field(ge=0, le=1_000_000, description="rank, of a directory of traces")] = None
+    step: Annotated[int | None, Field(ge=0, description="only the profiler step of this number")] = None
 
 
 class PeriodRow(Model):

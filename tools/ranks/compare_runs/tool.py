@@ -24,8 +24,8 @@ _TABLES = ("ranks", "operators", "collectives", "slow_steps", "aligned")
 class Params(RankParams):
     """Parameters of compare_runs."""
 
-    before: Annotated[Directory, Field(description="directory of the earlier run's traces")] = None
-    after: Annotated[Directory, Field(description="directory of the later run's traces")] = None
+    before: Annotated[Directory, Field(description="path of the earlier run's traces, a directory")] = None
+    after: Annotated[Directory, Field(description="path of the later run's traces")] = None
     # runs of one job differ by a few percent on a healthy machine; below that there is no cause to find
     min_pct: float = Field(default=5.0, ge=0.1, le=100, description="a smaller change of the step is none, %")
 

@@ -43,12 +43,12 @@ class Params(RankParams):
 
     traces: Directory = None
     live: Annotated[bool, Field(description="observe the running job")] = False
-    pid: Annotated[int | None, Field(ge=1, le=4194304, description="live: a process of the job")] = None
-    job: Annotated[str | None, Field(min_length=1, max_length=200, description="live: its name or number")] = None
+    pid: Annotated[int | None, Field(ge=1, le=4194304, description="live: process id of one of the job, 812")] = None
+    job: Annotated[str | None, Field(min_length=1, max_length=200, description="live: the job's name or number")] = None
     duration: Annotated[float, Field(ge=1, le=600, description="live: seconds to observe")] = _WINDOW_S
     stages: str = Field(default="", max_length=1000, description="pipeline stages: 0-3,4-7")
     warn_pct: float = Field(default=10.0, ge=1, le=100, description="accuse from this share of a step, %")
-    critical_pct: float = Field(default=20.0, ge=1, le=100, description="critical from, %")
+    critical_pct: float = Field(default=20.0, ge=1, le=100, description="critical from this share of a step, %")
 
     @model_validator(mode="after")
     def _in_order(self) -> Params:

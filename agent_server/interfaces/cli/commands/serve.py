@@ -54,7 +54,11 @@ def serve(
     ] = None,
     tools: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--tools", metavar="LIST", help="offer only these tools or sets (core, host, ranks), by comma"),
+        typer.Option(
+            "--tools",
+            metavar="LIST",
+            help="offer these toolsets (core, ranks, profiles, io, system, ticketing, fleet; all) or tools, by comma",
+        ),
     ] = None,
     lang: LangOption = "en",
 ) -> None:
