@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.schemas import Schema, input_schema, output_schema
+from whystall.agent_server.settings.sections.access import Scope
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
 
@@ -30,7 +31,7 @@ class Entry:
     """One MCP tool. `call` gets the given arguments, validated as `params`.
 
     `toolset`: the package of `tools/` with the diagnostic tool (``host``, ...), else `CORE`. `repeatable`: idempotent.
-    `text_limit`: characters of its text.
+    `text_limit`: characters of its text. `scope`: that a caller over HTTP needs; None: that of the argument ``uri``.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Entry:
     repeatable: bool = False
     toolset: str = CORE
     text_limit: int = TEXT_LIMIT
+    scope: Scope | None = "observe"
 
     @property
     def arguments(self) -> Schema:

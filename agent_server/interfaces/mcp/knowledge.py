@@ -101,7 +101,7 @@ def _record(app: App, lang: Lang) -> Entry:
 
     text = "Drafts a card of an incident. Nothing quotes it as known before a person has reviewed it."
     result = RESULTS["kb_record"]
-    return Entry("kb_record", "Record an incident", text, KbRecordParams, result, call, False, True)
+    return Entry("kb_record", "Record an incident", text, KbRecordParams, result, call, False, True, scope="tickets")
 
 
 def _feedback(app: App, lang: Lang) -> Entry:
@@ -115,4 +115,4 @@ def _feedback(app: App, lang: Lang) -> Entry:
 
     text = "Says whether a similar incident helped or was wrong, for a person or from what was verified."
     result = RESULTS["kb_feedback"]
-    return Entry("kb_feedback", "Rate a match", text, KbFeedbackParams, result, call, False, True)
+    return Entry("kb_feedback", "Rate a match", text, KbFeedbackParams, result, call, False, True, scope="tickets")

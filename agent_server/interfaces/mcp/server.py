@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote
 
 import mcp_types as types
 from mcp.server import Server
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
@@ -24,7 +24,9 @@ from whystall.agent_server.interfaces.mcp import resources as mcp_resources
 from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
 from whystall.agent_server.interfaces.mcp.entry import Entry
+from whystall.agent_server.interfaces.mcp.scopes import granted, needed, of_resource, permits
 from whystall.agent_server.interfaces.mcp.tools import entries
+from whystall.agent_server.settings.sections.access import Scope
 from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Lang
 from whystall.prompts import mcp as prompts
@@ -58,9 +60,22 @@ class McpServer:
             on_get_prompt=self._get_prompt,
             on_completion=self._complete,
         )
+        self.server.middleware.append(self._permitted)
 
-    async def _list_tools(self, _ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self._tools)
+    def needed(self, method: str, params: Mapping[str, Any]) -> Scope | None:
+        """Return the scope that the sender of a request needs (see `scopes.needed`)."""
+        return needed(method, params, self.entries)
+
+    async def _permitted(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+        """Refuse a request beyond the sender's scopes. `http` has answered 403 before, if it read the same in it."""
+        scope = self.needed(ctx.method, ctx.params or {})
+        if not permits(granted(ctx.request), scope):
+            raise MCPError(code=types.INVALID_REQUEST, message=f"insufficient_scope: this needs a token for {scope}")
+        return await call_next(ctx)
+
+    async def _list_tools(self, ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        scopes = granted(ctx.request)
+        return types.ListToolsResult(tools=[t for t in self._tools if permits(scopes, self.entries[t.name].scope)])
 
     @cached_property
     def _tools(self) -> list[types.Tool]:
@@ -93,7 +108,7 @@ class McpServer:
             raise ToolError(ErrorCode.NOT_FOUND, f"no tool is called {name!r}", f"valid: {valid}") from None
 
     async def _list_resources(
-        self, _ctx: _Context, _params: types.PaginatedRequestParams | None
+        self, ctx: _Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         try:
             tickets = self.app.kb().tickets.lines(limit=_LISTED)
@@ -102,7 +117,8 @@ class McpServer:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
         found = [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
         found += [_resource("incidents", c.id, c.title.get(self.lang), "application/json") for c in cards]
-        return types.ListResourcesResult(resources=found)
+        scopes = granted(ctx.request)
+        return types.ListResourcesResult(resources=[r for r in found if permits(scopes, of_resource(r.uri))])
 
     async def _list_templates(
         self, _ctx: _Context, _params: types.PaginatedRequestParams | None

@@ -1,0 +1,61 @@
+"""What a bearer token permits: the scope that each request needs, and the scopes of its sender."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+
+from whystall.agent_server.interfaces.mcp.entry import Entry
+from whystall.agent_server.interfaces.mcp.resources import SCHEME
+from whystall.agent_server.settings.sections.access import SCOPES, Scope
+
+# For any valid token: nothing observed is in them, and lists contain only what the token may read or call.
+_OPEN = frozenset(
+    {"initialize", "ping", "server/discover", "logging/setLevel", "tools/list", "prompts/list", "prompts/get"}
+)
+_OPEN |= {"resources/list", "resources/templates/list", "skills/list", "skills/get"}
+
+
+def needed(method: str, params: Mapping[str, Any], entries: Mapping[str, Entry]) -> Scope | None:
+    """Return the scope that a request needs; None if any valid token suffices.
+
+    `params` are those of the request, not validated. Unknown methods need ``observe``; unknown tools none, so that the
+    answer says that they are unknown.
+    """
+    if method in _OPEN or method.startswith("notifications/"):
+        return None
+    if method == "tools/call":
+        entry = entries.get(str(params.get("name")))
+        return None if entry is None else entry.scope or of_resource(_mapping(params.get("arguments")).get("uri"))
+    if method == "resources/read":
+        return of_resource(params.get("uri"))
+    if method == "completion/complete":
+        return of_resource(_mapping(params.get("ref")).get("uri"))
+    return "observe"
+
+
+def of_resource(uri: Any) -> Scope | None:
+    """Return the scope that reading `uri` needs."""
+    lower = str(uri).lower()  # however a client spells it
+    if lower.startswith(f"{SCHEME}tickets/"):
+        return "tickets"
+    return None if lower.startswith("skill://") else "observe"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def granted(request: Any) -> frozenset[str]:
+    """Return the scopes of the sender of an HTTP `request`; None stands for standard input, which has all."""
+    if request is None:
+        return frozenset(SCOPES)
+    user = request.scope.get("user")
+    return frozenset(user.scopes) if isinstance(user, AuthenticatedUser) else frozenset()
+
+
+def permits(scopes: frozenset[str], scope: Scope | None) -> bool:
+    """Return whether `scopes` include `scope`; ``admin`` includes all."""
+    return scope is None or scope in scopes or "admin" in scopes
