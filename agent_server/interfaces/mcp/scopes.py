@@ -7,6 +7,7 @@ from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 
+from whystall.agent_server.interfaces.mcp import skills
 from whystall.agent_server.interfaces.mcp.entry import Entry
 from whystall.agent_server.interfaces.mcp.resources import SCHEME
 from whystall.agent_server.settings.sections.access import SCOPES, Scope
@@ -41,7 +42,7 @@ def of_resource(uri: Any) -> Scope | None:
     lower = str(uri).lower()  # however a client spells it
     if lower.startswith(f"{SCHEME}tickets/"):
         return "tickets"
-    return None if lower.startswith("skill://") else "observe"
+    return None if lower.startswith(skills.SCHEME) else "observe"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp import resources as mcp_resources
+from whystall.agent_server.interfaces.mcp import skills
 from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
 from whystall.agent_server.interfaces.mcp.entry import Entry
@@ -61,6 +62,7 @@ class McpServer:
             on_completion=self._complete,
         )
         self.server.middleware.append(self._permitted)
+        skills.offer(self.server)
 
     def needed(self, method: str, params: Mapping[str, Any]) -> Scope | None:
         """Return the scope that the sender of a request needs (see `scopes.needed`)."""
@@ -115,7 +117,8 @@ class McpServer:
             cards = self.app.kb().cards.list(limit=_LISTED)
         except ToolError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
-        found = [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
+        found = [skill.resource for skill in skills.skills().values()]
+        found += [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
         found += [_resource("incidents", c.id, c.title.get(self.lang), "application/json") for c in cards]
         scopes = granted(ctx.request)
         return types.ListResourcesResult(resources=[r for r in found if permits(scopes, of_resource(r.uri))])
