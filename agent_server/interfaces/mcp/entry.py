@@ -47,6 +47,11 @@ class Entry:
     scope: Scope | None = "observe"
 
     @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """Return the scope without which no call is permitted."""
+        return () if self.scope is None else (self.scope,)
+
+    @property
     def arguments(self) -> Schema:
         """Return the input schema."""
         return input_schema(self.params, explained=() if self.toolset == CORE else _COMMON, without=_OPERATORS)

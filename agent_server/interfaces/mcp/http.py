@@ -48,7 +48,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _UNREADY_S = 30
 # Clients compare an issuer's address as text (RFC 8414): no slash may be added.
 _URL = TypeAdapter(AnyHttpUrl, config=ConfigDict(url_preserve_empty_path=True))
-_Needed = Callable[[str, Mapping[str, Any]], "Scope | None"]
+_Needed = Callable[[str, Mapping[str, Any]], "tuple[Scope, ...]"]
 
 
 def choose_token(
@@ -143,7 +143,7 @@ def _unready(_connection: HTTPConnection, _error: Exception) -> Response:
 
 
 class RequireScope:
-    """Answers 401 to a request without a valid token, and 403 if the token lacks the scope that the request `needs`.
+    """Answers 401 to a request without a valid token, and 403 if the token lacks a scope that the request `needs`.
 
     The headers of RFC 6750 lead clients to `metadata`, the address of the document of RFC 9728, if there is an issuer.
     """
@@ -169,9 +169,10 @@ class RequireScope:
 
     async def _checked(self, connection: Connection, receive: Receive, send: Send) -> None:
         first = await receive()  # with the whole body
-        scope = self._scope(first.get("body", b""))
-        if not permits(frozenset(connection["user"].scopes), scope):
-            answer = self._refusal(403, "insufficient_scope", f"this needs a token for {scope}", str(scope))
+        required = self._required(first.get("body", b""))
+        if not permits(frozenset(connection["user"].scopes), required):
+            scope = " ".join(required)
+            answer = self._refusal(403, "insufficient_scope", f"this needs a token for {scope}", scope)
             await answer(connection, receive, send)
             return
         pending: list[Message] = [first]
@@ -181,14 +182,14 @@ class RequireScope:
 
         await self._app(connection, replay, send)
 
-    def _scope(self, body: bytes) -> Scope | None:
-        """Return the scope that the request in `body` needs; None for what is no request: it is refused further on."""
+    def _required(self, body: bytes) -> tuple[Scope, ...]:
+        """Return the scopes that the request in `body` needs; none for what is no request: it is refused further on."""
         try:
             message = json.loads(body)
         except (ValueError, RecursionError):
-            return None
+            return ()
         method, params = (message.get("method"), message.get("params")) if isinstance(message, dict) else (None, None)
-        return self._needs(method, params if isinstance(params, dict) else {}) if isinstance(method, str) else None
+        return self._needs(method, params if isinstance(params, dict) else {}) if isinstance(method, str) else ()
 
     def _refusal(self, status: int, error: str, text: str, scope: str) -> Response:
         given = {"error": error, "error_description": text if error else "", "scope": scope}

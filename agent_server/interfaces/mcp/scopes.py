@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -19,30 +19,35 @@ _OPEN = frozenset(
 _OPEN |= {"resources/list", "resources/templates/list", "skills/list", "skills/get"}
 
 
-def needed(method: str, params: Mapping[str, Any], entries: Mapping[str, Entry]) -> Scope | None:
-    """Return the scope that a request needs; None if any valid token suffices.
+def needed(method: str, params: Mapping[str, Any], entries: Mapping[str, Entry]) -> tuple[Scope, ...]:
+    """Return the scopes that a request needs, all of them; none if any valid token suffices.
 
-    `params` are those of the request, not validated. Unknown methods need ``observe``; unknown tools none, so that the
-    answer says that they are unknown.
+    `params` are those of the request, not validated. Unknown methods need ``observe``; unknown tools nothing, so that
+    the answer says that they are unknown.
     """
     if method in _OPEN or method.startswith("notifications/"):
-        return None
+        return ()
     if method == "tools/call":
-        entry = entries.get(str(params.get("name")))
-        return None if entry is None else entry.scope or of_resource(_mapping(params.get("arguments")).get("uri"))
+        entry, arguments = entries.get(str(params.get("name"))), _mapping(params.get("arguments"))
+        if entry is None:
+            return ()
+        if entry.scope is None:
+            return of_resource(arguments.get("uri"))
+        drafts = entry.scope != "tickets" and arguments.get("ticket", False) not in (None, False)
+        return (entry.scope, "tickets") if drafts else (entry.scope,)
     if method == "resources/read":
         return of_resource(params.get("uri"))
     if method == "completion/complete":
         return of_resource(_mapping(params.get("ref")).get("uri"))
-    return "observe"
+    return ("observe",)
 
 
-def of_resource(uri: Any) -> Scope | None:
-    """Return the scope that reading `uri` needs."""
+def of_resource(uri: Any) -> tuple[Scope, ...]:
+    """Return the scopes that reading `uri` needs."""
     lower = str(uri).lower()  # however a client spells it
     if lower.startswith(f"{SCHEME}tickets/"):
-        return "tickets"
-    return None if lower.startswith(skills.SCHEME) else "observe"
+        return ("tickets",)
+    return () if lower.startswith(skills.SCHEME) else ("observe",)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -57,6 +62,6 @@ def granted(request: Any) -> frozenset[str]:
     return frozenset(user.scopes) if isinstance(user, AuthenticatedUser) else frozenset()
 
 
-def permits(scopes: frozenset[str], scope: Scope | None) -> bool:
-    """Return whether `scopes` include `scope`; ``admin`` includes all."""
-    return scope is None or scope in scopes or "admin" in scopes
+def permits(scopes: frozenset[str], required: Iterable[Scope]) -> bool:
+    """Return whether `scopes` include all that are `required`; ``admin`` includes all."""
+    return "admin" in scopes or scopes.issuperset(required)

@@ -64,20 +64,21 @@ class McpServer:
         self.server.middleware.append(self._permitted)
         skills.offer(self.server)
 
-    def needed(self, method: str, params: Mapping[str, Any]) -> Scope | None:
-        """Return the scope that the sender of a request needs (see `scopes.needed`)."""
+    def needed(self, method: str, params: Mapping[str, Any]) -> tuple[Scope, ...]:
+        """Return the scopes that the sender of a request needs (see `scopes.needed`)."""
         return needed(method, params, self.entries)
 
     async def _permitted(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
         """Refuse a request beyond the sender's scopes. `http` has answered 403 before, if it read the same in it."""
-        scope = self.needed(ctx.method, ctx.params or {})
-        if not permits(granted(ctx.request), scope):
-            raise MCPError(code=types.INVALID_REQUEST, message=f"insufficient_scope: this needs a token for {scope}")
+        required = self.needed(ctx.method, ctx.params or {})
+        if not permits(granted(ctx.request), required):
+            message = f"insufficient_scope: this needs a token for {' '.join(required)}"
+            raise MCPError(code=types.INVALID_REQUEST, message=message)
         return await call_next(ctx)
 
     async def _list_tools(self, ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         scopes = granted(ctx.request)
-        return types.ListToolsResult(tools=[t for t in self._tools if permits(scopes, self.entries[t.name].scope)])
+        return types.ListToolsResult(tools=[t for t in self._tools if permits(scopes, self.entries[t.name].scopes)])
 
     @cached_property
     def _tools(self) -> list[types.Tool]:

@@ -121,8 +121,13 @@ class SignedTokens:
     async def _fetched(self, token: str, client: jwt.PyJWKClient) -> jwt.PyJWK:
         """Return the issuer's key that `token` names. The client caches keys, and fetches rarely for unknown ones."""
         # Without this, any text with two dots would make us fetch.
-        checked = {"verify_signature": False, "verify_exp": True, "verify_iss": True, "verify_aud": True}
-        self._jwt.decode(token, options=checked, issuer=self._issuer, audience=self._audiences, leeway=_LEEWAY_S)
+        self._jwt.decode(
+            token,
+            options={"verify_signature": False, "verify_exp": True, "verify_iss": True, "verify_aud": True},
+            issuer=self._issuer,
+            audience=self._audiences,
+            leeway=_LEEWAY_S,
+        )
         try:
             async with self._fetching:
                 return await anyio.to_thread.run_sync(client.get_signing_key_from_jwt, token)

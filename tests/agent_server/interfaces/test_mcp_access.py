@@ -40,6 +40,7 @@ from whystall.tools.contract.errors import ToolError
 
 pytestmark = pytest.mark.anyio
 ERAS = ("auto", "legacy")
+RECORDED = Path(__file__).parents[2] / "recorded"
 LONE = "the-token-of-the-command-line-01"
 TOKENS = {"watch": ["observe"], "desk": ["tickets"], "root": ["admin"]}
 URL = "https://gpu7.example.com:8377/mcp"
@@ -209,6 +210,8 @@ BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     ("desk", "tools/call", {"name": "artifact_read", "arguments": {"uri": "whystall://doctor/host"}}, "observe"),
     ("desk", "resources/read", {"uri": "whystall://windows/hang,1,1"}, "observe"),
     ("desk", "made/up", {}, "observe"),
+    ("watch", "tools/call", {"name": "diagnose", "arguments": {"ticket": True}}, "observe tickets"),
+    ("desk", "tools/call", {"name": "diagnose", "arguments": {"ticket": "yes"}}, "observe tickets"),
 ]
 
 
@@ -227,21 +230,32 @@ def test_a_request_beyond_the_scope_is_403_and_names_the_scope(
 def test_the_server_refuses_it_too_if_the_gate_read_another_request(
     name: str, method: str, params: dict[str, Any], scope: str, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RequireScope, "_scope", lambda *_: None)
+    monkeypatch.setattr(RequireScope, "_required", lambda *_: ())
     answer = post(server, token_of(name), method, params).json()
     assert answer["error"]["message"] == f"insufficient_scope: this needs a token for {scope}"
 
 
-async def test_resources_of_tickets_are_listed_for_whoever_may_read_them(server: str) -> None:
-    with App().closing() as app:
-        kept = {tool for tool in McpServer(app).entries.values() if tool.scope == "tickets"}
-        assert {entry.name for entry in kept} == WRITING
-        assert not [e.name for e in McpServer(app).entries.values() if e.scope == "observe" and _writes_tickets(e)]
+async def test_tickets_are_shown_to_whoever_may_read_them(server: str) -> None:
+    async with client(server, LONE, "auto") as connected:
+        drafted = {"recording": str(RECORDED / "checkpoint"), "ticket": True}
+        ticket = (await connected.call_tool("diagnose", drafted)).structured_content["ticket"]  # type: ignore[index]
+    uri = f"whystall://tickets/{ticket}"
     async with client(server, token_of("desk"), "auto") as connected:
-        assert all(str(r.uri).startswith("whystall://tickets/") for r in (await connected.list_resources()).resources)
+        listed = {str(each.uri) for each in (await connected.list_resources()).resources}
+        assert uri in listed
+        assert all(each.startswith(("whystall://tickets/", "skill://")) for each in listed)
+        assert "checkpoint" in (await connected.read_resource(uri)).contents[0].text  # type: ignore[union-attr]
     async with client(server, token_of("watch"), "auto") as connected:
-        kinds = {str(r.uri).split("/")[2] for r in (await connected.list_resources()).resources}
-        assert "tickets" not in kinds
+        listed = {str(each.uri) for each in (await connected.list_resources()).resources}
+        assert any(each.startswith("whystall://incidents/") for each in listed)
+        assert not any(each.startswith("whystall://tickets/") for each in listed)
+
+
+def test_whatever_writes_tickets_or_cards_needs_their_scope() -> None:
+    with App().closing() as app:
+        entries = McpServer(app).entries.values()
+        assert {entry.name for entry in entries if entry.scope == "tickets"} == WRITING
+        assert not [entry.name for entry in entries if entry.scope == "observe" and _writes_tickets(entry)]
 
 
 def _writes_tickets(entry: Any) -> bool:
@@ -254,12 +268,12 @@ def test_the_fleet_needs_admin_and_completion_of_ticket_ids_tickets() -> None:
     with pytest.MonkeyPatch.context() as patch, App().closing() as app:
         patch.setenv("WHYSTALL_FLEET__HOSTS", "node1")
         entries = {entry.name: entry for entry in fleet_entries(app, "en")}
-    assert needed("tools/call", {"name": "fleet"}, entries) == "admin"
+    assert needed("tools/call", {"name": "fleet"}, entries) == ("admin",)
     of_tickets = {"ref": {"type": "ref/resource", "uri": "whystall://tickets/{id}"}}
-    assert needed("completion/complete", of_tickets, entries) == "tickets"
-    assert needed("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}}, entries) == "observe"
-    assert needed("tools/call", {"name": "unknown"}, entries) is None
-    assert needed("tools/call", {"name": ["fleet"], "arguments": 3}, entries) is None
+    assert needed("completion/complete", of_tickets, entries) == ("tickets",)
+    assert needed("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}}, entries) == ("observe",)
+    assert needed("tools/call", {"name": "unknown"}, entries) == ()
+    assert needed("tools/call", {"name": ["fleet"], "arguments": 3}, entries) == ()
 
 
 WRONG: dict[str, Callable[[], str]] = {
