@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     SettingsT = TypeVar("SettingsT", bound=SettingsBase)
 
-SECTIONS = frozenset({"server", "triage", "tickets", "alerts", "oncall", "users", "sinks", "chat", "fleet", "llm"})
+SECTIONS = frozenset(
+    {"server", "access", "triage", "tickets", "alerts", "oncall", "users", "sinks", "chat", "fleet", "reports", "llm"}
+)
 _SHOWN = 3
 _REMEDY = "correct it; `whystall config check` lists all faults"
 _SET_UP_MODEL = (

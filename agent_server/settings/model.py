@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from whystall.agent_server.settings.names import Name
+from whystall.agent_server.settings.sections.access import AccessSettings
 from whystall.agent_server.settings.sections.alerts import AlertsSettings
 from whystall.agent_server.settings.sections.chat import ChannelSettings
 from whystall.agent_server.settings.sections.fleet import FleetSettings
@@ -55,6 +56,7 @@ class Settings(SettingsBase):
     """
 
     server: ServerSettings = ServerSettings()
+    access: AccessSettings = AccessSettings()
     triage: TriageSettings = TriageSettings()
     tickets: TicketsSettings = TicketsSettings()
     alerts: AlertsSettings = AlertsSettings()

@@ -25,7 +25,9 @@ from whystall.agent_server.interfaces.cli.command_tree import build
 ROOT = Path(__file__).parents[2]
 _WALK = ROOT / "docs/adding.md"
 """Its commands run what its reader has added."""
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted(
+    page for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "skills/*/*.md") for page in ROOT.glob(pattern)
+)
 CHECKED = [page for page in PAGES if page != _WALK]
 _OPERATORS = {"&&", "||", ";", "|", "&", "(", ")"}
 _REDIRECTIONS = re.compile(r"\d*(>>?|<)(.*)")

@@ -84,7 +84,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in CHECKED if page.name != "CHANGELOG.md"], ids=_name)
 def test_paths_of_the_repository_exist(page: Path) -> None:
-    top = "agent_server|benchmarks|bpf|deploy|docs|examples|knowledge_base|prompts|tests|tools"
+    top = "agent_server|benchmarks|bpf|deploy|docs|examples|knowledge_base|prompts|skills|tests|tools"
     named = re.findall(rf"`((?:{top})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.schemas import Schema, input_schema
+from whystall.agent_server.settings.sections.access import Scope
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
@@ -31,7 +32,8 @@ class Entry:
     """One MCP tool. `call` gets the given arguments, validated as `params`.
 
     `repeatable`: idempotent. `text_limit`: characters of its text. `task`: a long call becomes a task for clients that
-    can fetch it. `brief`: the arguments are those of another tool, which explains them.
+    can fetch it. `brief`: the arguments are those of another tool, which explains them. `scope`:
+    that a caller over HTTP needs; None: that of the argument ``uri``.
     """
 
     name: str
@@ -44,6 +46,12 @@ class Entry:
     text_limit: int = TEXT_LIMIT
     task: bool = True
     brief: bool = False
+    scope: Scope | None = "observe"
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """Return the scope without which no call is permitted."""
+        return () if self.scope is None else (self.scope,)
 
     @property
     def arguments(self) -> Schema:

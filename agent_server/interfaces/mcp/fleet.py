@@ -26,7 +26,7 @@ def fleet_entries(app: App, lang: Lang) -> list[Entry]:
         return result, fleet_text(result, lang, TEXT_LIMITS[lang])
 
     text = "Runs a tool on many hosts and merges the answers; says which hosts gave none."
-    return [Entry("fleet", "Ask many hosts", text, FleetParams, call, read_only=False)]
+    return [Entry("fleet", "Ask many hosts", text, FleetParams, call, read_only=False, scope="admin")]
 
 
 def configured() -> bool:

@@ -105,7 +105,7 @@ def _record(app: App, lang: Lang) -> Entry:
         return card, card_text(card, *cards.track_record(card.id), lang)
 
     text = "Drafts a card of an incident. Nothing quotes it as known before a person has reviewed it."
-    return Entry("kb_record", "Record an incident", text, KbRecordParams, call, False, True)
+    return Entry("kb_record", "Record an incident", text, KbRecordParams, call, False, True, scope="tickets")
 
 
 def _feedback(app: App, lang: Lang) -> Entry:
@@ -118,4 +118,4 @@ def _feedback(app: App, lang: Lang) -> Entry:
         return rated, words.rated_text(rated, lang)
 
     text = "Says whether a similar incident helped or was wrong, for a person or from what was verified."
-    return Entry("kb_feedback", "Rate a match", text, KbFeedbackParams, call, False, True)
+    return Entry("kb_feedback", "Rate a match", text, KbFeedbackParams, call, False, True, scope="tickets")

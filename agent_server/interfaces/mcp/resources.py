@@ -20,6 +20,7 @@ from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.mcp.background import BackgroundDiagnosis
 from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
 from whystall.agent_server.interfaces.mcp.schemas import full_schema
+from whystall.agent_server.interfaces.mcp.skills import MEDIA_TYPE, skills
 from whystall.agent_server.presentation import results as words
 from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.ticket_models import Ticket
@@ -90,6 +91,8 @@ def results(app: App) -> dict[str, type[BaseModel]]:
 
 def read(app: App, uri: str, lang: Lang) -> Stored:
     """Return the text of `uri`. Raises `ToolError` (not_found)."""
+    if skill := skills().get(uri):
+        return Stored(MEDIA_TYPE, skill.content.decode())
     kind, _, name = uri.removeprefix(SCHEME).partition("/")
     if uri.startswith(SCHEME) and name:
         if kind in ("artifacts", "transcripts"):

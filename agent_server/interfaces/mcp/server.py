@@ -7,27 +7,30 @@ errors are implemented once instead of per function signature.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
 import mcp_types as types
 from mcp.server import Server
-from mcp.server.context import HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp import resources as mcp_resources
+from whystall.agent_server.interfaces.mcp import skills
 from whystall.agent_server.interfaces.mcp.answers import call_result, failure
 from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
 from whystall.agent_server.interfaces.mcp.entry import Entry
+from whystall.agent_server.interfaces.mcp.scopes import granted, needed, of_resource, permits
 from whystall.agent_server.interfaces.mcp.tasks import TaskRunner
 from whystall.agent_server.interfaces.mcp.tasks_extension import TasksExtension, created, declares_tasks
 from whystall.agent_server.interfaces.mcp.tools import entries
 from whystall.agent_server.interfaces.mcp.toolsets import listed, unknown
 from whystall.agent_server.journal.client_tasks import ClientTask
+from whystall.agent_server.settings.sections.access import Scope
 from whystall.agent_server.version import version
 from whystall.knowledge_base.models import Lang
 from whystall.prompts import mcp as prompts
@@ -69,9 +72,24 @@ class McpServer:
         # Not `on_call_tool`, which knows no tasks.
         self.server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
         TasksExtension(self.server, self.tasks)
+        self.server.middleware.append(self._permitted)
+        skills.offer(self.server)
 
-    async def _list_tools(self, _ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self._tools)
+    def needed(self, method: str, params: Mapping[str, Any]) -> tuple[Scope, ...]:
+        """Return the scopes that the sender of a request needs (see `scopes.needed`)."""
+        return needed(method, params, self.entries)
+
+    async def _permitted(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+        """Refuse a request beyond the sender's scopes. `http` has answered 403 before, if it read the same in it."""
+        required = self.needed(ctx.method, ctx.params or {})
+        if not permits(granted(ctx.request), required):
+            message = f"insufficient_scope: this needs a token for {' '.join(required)}"
+            raise MCPError(code=types.INVALID_REQUEST, message=message)
+        return await call_next(ctx)
+
+    async def _list_tools(self, ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        scopes = granted(ctx.request)
+        return types.ListToolsResult(tools=[t for t in self._tools if permits(scopes, self.entries[t.name].scopes)])
 
     @cached_property
     def _tools(self) -> list[types.Tool]:
@@ -94,16 +112,18 @@ class McpServer:
         return self.entries[name]
 
     async def _list_resources(
-        self, _ctx: _Context, _params: types.PaginatedRequestParams | None
+        self, ctx: _Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         try:
             tickets = self.app.kb().tickets.lines(limit=_LISTED)
             cards = self.app.kb().cards.list(limit=_LISTED)
         except ToolError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
-        found = [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
+        found = [skill.resource for skill in skills.skills().values()]
+        found += [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
         found += [_resource("incidents", c.id, c.title.get(self.lang), "application/json") for c in cards]
-        return types.ListResourcesResult(resources=found)
+        scopes = granted(ctx.request)
+        return types.ListResourcesResult(resources=[r for r in found if permits(scopes, of_resource(r.uri))])
 
     async def _list_templates(
         self, _ctx: _Context, _params: types.PaginatedRequestParams | None

@@ -159,7 +159,7 @@ def _ticket_draft(app: App, lang: Lang) -> Entry:
         return ticket, _worded("ticket", lambda limit: words.ticket_text(ticket, lang)[:limit], lang)
 
     text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."
-    return Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, call, read_only=False)
+    return Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, call, read_only=False, scope="tickets")
 
 
 def _artifact_read(app: App, lang: Lang) -> Entry:
@@ -169,7 +169,7 @@ def _artifact_read(app: App, lang: Lang) -> Entry:
 
     text = "Reads an artifact, incident, ticket, transcript, schema or doctor's report by its uri, a page at a time."
     # Escaping may lengthen the text; a page must be complete for clients that read the text alone.
-    return Entry("artifact_read", "Read an artifact", text, ReadParams, call, text_limit=2 * _PAGE)
+    return Entry("artifact_read", "Read an artifact", text, ReadParams, call, text_limit=2 * _PAGE, scope=None)
 
 
 def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -34,6 +38,27 @@ def listen(host: str, port: int) -> socket.socket:
         raise ToolError(ErrorCode.IO_ERROR, message, "choose another --port (0: any)") from None
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """Files in PEM: the certificate with its chain, and its private key without a password."""
+
+    chain: Path
+    key: Path
+
+    def check(self) -> None:
+        """Raise `ToolError` (bad_argument) if they cannot be used, or every user can read the key."""
+        try:
+            if self.key.stat().st_mode & stat.S_IROTH:
+                message = f"every user can read {self.key}"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"chmod 600 {self.key}")
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.chain, self.key, password="")  # "": do not ask at the terminal
+        except OSError as error:  # ssl.SSLError is one
+            message = f"cannot use {self.chain} and {self.key} for TLS: {error.strerror or type(error).__name__}"
+            remedy = "give a certificate and its key in PEM, without a password"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, remedy) from None
+
+
 class _Rarely(logging.Filter):
     """Passes each warning of uvicorn once a minute: any client can cause them and fill a disk."""
 
@@ -56,7 +81,7 @@ _RARELY = _Rarely()
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling, which would replace our exit status."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tls: Certificate | None = None) -> None:
         logging.getLogger("uvicorn.error").addFilter(_RARELY)
         super().__init__(
             uvicorn.Config(
@@ -68,6 +93,8 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=1,
+                ssl_certfile=tls.chain if tls is not None else None,
+                ssl_keyfile=tls.key if tls is not None else None,
             )
         )
 
@@ -85,8 +112,8 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
 
 
-def url(listener: socket.socket, path: str = "") -> str:
+def url(listener: socket.socket, path: str = "", scheme: str = "http") -> str:
     """Return the address for clients."""
     address: Any = listener.getsockname()
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"http://{host}:{address[1]}{path}"
+    return f"{scheme}://{host}:{address[1]}{path}"

@@ -11,7 +11,7 @@ import anyio
 from whystall.agent_server.interfaces.web.alerts import alert_routes
 from whystall.agent_server.interfaces.web.app import health_route, web_app
 from whystall.agent_server.interfaces.web.chat import chat_routes
-from whystall.agent_server.interfaces.web.http_server import HttpServer, url
+from whystall.agent_server.interfaces.web.http_server import Certificate, HttpServer, url
 from whystall.agent_server.interfaces.web.pictures import picture_routes
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.reports import report_routes
@@ -26,18 +26,28 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Serves `mcp` (of `mcp_server`), if given, and `service` (None: the settings turn nothing on)."""
+    """Serves `mcp` (of `mcp_server`), if given, and `service` (None: the settings turn nothing on).
 
-    def __init__(self, service: Service | None, mcp_server: McpServer | None, mcp: Starlette | None) -> None:
+    `tls`: serve HTTPS; `scheme`: of the addresses.
+    """
+
+    def __init__(
+        self,
+        service: Service | None,
+        mcp_server: McpServer | None,
+        mcp: Starlette | None,
+        tls: Certificate | None = None,
+    ) -> None:
         self._service = service
         self._mcp_server = mcp_server
         self.works = service is not None and service.settings.server.worker
-        self._http = HttpServer(web_app(list(routes_of(service)), mcp))
+        self._http = HttpServer(web_app(list(routes_of(service)), mcp), tls)
+        self.scheme = "http" if tls is None else "https"
         self._work: anyio.CancelScope | None = None
 
     def addresses(self, listener: socket.socket) -> list[str]:
         """Return a line for each address besides MCP's."""
-        lines = [f"{what} at {url(listener, path)}" for what, path in _places(self._service)]
+        lines = [f"{what} at {url(listener, path, self.scheme)}" for what, path in _places(self._service)]
         return [*lines, *(["works on what comes in"] if self.works else [])]
 
     async def serve_on(self, listener: socket.socket) -> None:

@@ -17,6 +17,7 @@ from whystall.agent_server.interfaces.signals import signals
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.agent_server.worker.configured import configured
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.extras import extra
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from whystall.agent_server.app import App
     from whystall.agent_server.interfaces.mcp.server import McpServer
+    from whystall.agent_server.interfaces.web.http_server import Certificate
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.worker.service import Service
     from whystall.knowledge_base.models import Lang
@@ -52,6 +54,14 @@ def serve(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--allow-host", metavar="NAME", help="http: further host name clients may use; repeatable"),
     ] = None,
+    tls_cert: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--tls-cert", metavar="FILE", help="http: certificate with its chain, PEM; serves HTTPS"),
+    ] = None,
+    tls_key: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--tls-key", metavar="FILE", help="http: private key of --tls-cert, PEM"),
+    ] = None,
     tools: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -69,7 +79,7 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(levelname)s: %(message)s")
     chosen = [underscores(name.strip()) for name in (tools or "").split(",") if name.strip()]
     if transport == "http":
-        _http(lang, chosen, host, port, token, token_file, allow_host or [])
+        _http(lang, chosen, host, port, token, token_file, allow_host or [], (tls_cert, tls_key))
     else:
         _stdio(_mcp_server(lang, chosen))
 
@@ -100,11 +110,13 @@ def _http(
     token: str | None,
     token_file: Path | None,
     names: list[str],
+    certificate: tuple[Path | None, Path | None],
 ) -> None:
     from whystall.agent_server.app import App
     from whystall.agent_server.interfaces.web import http_server
     from whystall.agent_server.interfaces.web.serve import Server
 
+    tls = _certificate(*certificate)
     settings, app = load(), App()
     mcp_server = mcp = None
     shown = ""
@@ -112,20 +124,35 @@ def _http(
         from whystall.agent_server.interfaces.mcp import http as mcp_http
 
         mcp_server = _mcp_server(lang, chosen, app)
-        secret, made = mcp_http.choose_token(host, token, token_file)
-        mcp = mcp_http.http_app(mcp_server, host, secret, names)
-        shown = secret if made else ""
-    server = Server(_service(app, settings), mcp_server, mcp)
+        secret, made = mcp_http.choose_token(host, token, token_file, others=settings.access.on)
+        mcp = mcp_http.http_app(mcp_server, host, secret, names, settings.access)
+        shown = secret if made and secret else ""
+    server = Server(_service(app, settings), mcp_server, mcp, tls)
     with http_server.listen(host, port) as listener:
         if mcp is not None:
-            console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH)}")
+            console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH, server.scheme)}")
         if shown:
             console.note(f"token: {shown}")
         for line in server.addresses(listener):
             console.note(f"whystall: {line}")
-        if not is_loopback(host):
-            console.note("warning: plain HTTP shows the token to the network; put a TLS proxy in front")
+        if tls is None and not is_loopback(host):
+            console.note(
+                "warning: plain HTTP shows tokens to the network; give --tls-cert, or put a TLS proxy in front"
+            )
         signals.run(server.serve_on(listener), server.leave)
+
+
+def _certificate(chain: Path | None, key: Path | None) -> Certificate | None:
+    """Return the certificate, checked; None if none is given."""
+    from whystall.agent_server.interfaces.web.http_server import Certificate
+
+    if chain is None and key is None:
+        return None
+    if chain is None or key is None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "a certificate needs its key", "give both --tls-cert and --tls-key")
+    certificate = Certificate(chain, key)
+    certificate.check()
+    return certificate
 
 
 def _service(app: App, settings: Settings) -> Service | None:
