@@ -19,7 +19,7 @@ def informativeness(stem: str) -> float:
 
 @cache
 def _levels() -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for line in catalog("background.txt").read_text("utf-8").splitlines():
         if not line.startswith("#"):
             level, *stems = line.split()

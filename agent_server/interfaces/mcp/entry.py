@@ -32,8 +32,7 @@ class Entry:
     """One MCP tool. `call` gets the given arguments, validated as `params`.
 
     `repeatable`: idempotent. `text_limit`: characters of its text. `task`: a long call becomes a task for clients that
-    can fetch it. `brief`: the arguments are those of another tool, which explains them. `scope`:
-    that a caller over HTTP needs; None: that of the argument ``uri``.
+    can fetch it. `scope`: that a caller over HTTP needs; None: that of the argument ``uri``.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Entry:
     repeatable: bool = False
     text_limit: int = TEXT_LIMIT
     task: bool = True
-    brief: bool = False
     scope: Scope | None = "observe"
 
     @property
@@ -56,8 +54,7 @@ class Entry:
     @property
     def arguments(self) -> Schema:
         """Return the input schema."""
-        explained = self.params.model_fields.keys() if self.brief else ()
-        return input_schema(self.params, explained=explained, without=_OPERATORS | _CENTRE)
+        return input_schema(self.params, without=_OPERATORS | _CENTRE)
 
     async def answer(self, arguments: dict[str, Any], progress: Progress) -> Answer:
         """Validate `arguments` and call. Raises `ToolError`, for unknown arguments with the list of valid ones."""
