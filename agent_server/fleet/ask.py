@@ -21,6 +21,7 @@ from whystall.agent_server.fleet.joint_ranks import live
 from whystall.agent_server.fleet.kubernetes import Pod, pods_of
 from whystall.agent_server.fleet.merge import FleetResult, merge
 from whystall.agent_server.fleet.slurm import hosts_of
+from whystall.agent_server.fleet.torchrun import TorchrunJob, job_of
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
 # Arguments that the MCP server adds to those of a tool.
 _ADDED = frozenset({"recording", "engine"})
-_BY_ID = ("slurm:", "k8s:")
+_BY_ID = ("slurm:", "k8s:", "torchrun:")
 _LOCATE_S = 5.0  # `find_job` reads the processes and samples half a second
 
 
@@ -47,7 +48,7 @@ class FleetParams(Params):
         Field(
             min_length=1,
             max_length=2000,
-            description="slurm:ID_OR_NAME, k8s:NAMESPACE/NAME, or words for find_job there",
+            description="slurm:ID_OR_NAME, k8s:NAMESPACE/NAME, torchrun:[HOST/]PID, or words for find_job there",
         ),
     ] = None
 
@@ -77,7 +78,7 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     if together and params.job is None:
         # without a job, each host would observe the one that runs there
         message = f"{params.tool} on many hosts needs a job"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name it: slurm:, k8s:, or words")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name it: slurm:, k8s:, torchrun:, or words")
     if together and params.tool != "hang" and not takes_pid:
         message = f"{params.tool} on many hosts observes the process of the job that each host finds"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out the argument that names a target")
@@ -85,13 +86,15 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
         message = f"job: {params.tool} with these arguments observes no process that could be found by words"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out job, or the argument that names a target")
     resource = _resource(params.tool, params.arguments)
-    targets, skipped = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
+    targets, skipped, started = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
     within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
     bounds = limits(settings, within)
     if together:
         bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
     answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
+    if started is not None:
+        skipped += started.missing([*answers, *skipped])
     if params.job is not None and params.job.startswith(_BY_ID):
         answers = [one.of_known_job() for one in answers]
     return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
@@ -106,8 +109,9 @@ async def health(hosts: str | None, settings: FleetSettings, job: str | None = N
     inventory = Inventory(settings)
     if job is None:
         return await healthy(inventory.select(hosts), limits(settings, 0.0))
-    targets, skipped = await _resolve(job, hosts, inventory, takes_pid=True)
-    return [*await locating(targets, limits(settings, _LOCATE_S)), *skipped]
+    targets, skipped, started = await _resolve(job, hosts, inventory, takes_pid=True)
+    answers = [*await locating(targets, limits(settings, _LOCATE_S)), *skipped]
+    return [*answers, *(started.missing(answers) if started is not None else [])]
 
 
 def limits(settings: FleetSettings, observes_s: float) -> Limits:
@@ -157,20 +161,27 @@ def _checked(model: type[Params], arguments: dict[str, Any]) -> float:
 
 async def _resolve(
     given: str | None, hosts: str | None, inventory: Inventory, takes_pid: bool
-) -> tuple[list[Target], list[Answer]]:
-    """Return whom to ask about the job `given`, on `hosts`, and answers for those that cannot be asked."""
+) -> tuple[list[Target], list[Answer], TorchrunJob | None]:
+    """Return whom to ask about the job `given`, on `hosts`; answers for those that cannot be asked; and the job of
+    torchrun, which tells what nodes are missing, if all of it is asked.
+    """
     kind, _, name = (given or "").partition(":")
-    only = inventory.select(hosts) if hosts is not None or kind not in ("slurm", "k8s") else None
-    if given is None or kind not in ("slurm", "k8s"):
-        return [Target(host, given) for host in only or []], []
+    by_id = given is not None and given.startswith(_BY_ID)
+    only = inventory.select(hosts) if hosts is not None or not by_id else None
+    if not by_id:
+        return [Target(host, given) for host in only or []], [], None
     names = {host.name for host in only} if only is not None else None
     if kind == "slurm":
-        return _known(await in_thread(lambda: hosts_of(name)), names, inventory, takes_pid)
+        return *_known(await in_thread(lambda: hosts_of(name)), names, inventory, takes_pid), None
+    if kind == "torchrun":
+        started = await job_of(name, inventory, limits(inventory.settings, _LOCATE_S))
+        targets, unknown = _known([(host, started.words) for host in started.hosts], names, inventory, takes_pid)
+        return targets, unknown, started if names is None else None
     namespace, _, job = name.rpartition("/")
     pods = await pods_of(namespace or "default", job)
     idle = [Answer(pod.node or pod.name, "not_asked", _why_not(pod)) for pod in pods if not pod.running]
     targets, skipped = _known([(pod.node, pod.uid) for pod in pods if pod.running], names, inventory, takes_pid)
-    return targets, [*skipped, *idle]
+    return targets, [*skipped, *idle], None
 
 
 def _known(

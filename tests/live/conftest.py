@@ -31,6 +31,7 @@ THOROUGH = (
     "test_convert_disk_full",
     "test_fleet_hang",
     "test_fleet_slurm",
+    "test_fleet_torchrun",
     "test_ftrace_in_process",
     "test_hang",
     "test_hybrid_faults",
