@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pydantic import Field, field_validator
 
 from whystall.agent_server.diagnosis.params import DiagnoseParams
+from whystall.agent_server.fleet import collected
 from whystall.agent_server.fleet.answers import Answer, Target
 from whystall.agent_server.fleet.fan_out import Limits, Progress, Resource, fan_out, healthy, locating
 from whystall.agent_server.fleet.hostlist import LIMIT
@@ -25,6 +26,7 @@ from whystall.agent_server.fleet.torchrun import TorchrunJob, job_of
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
+from whystall.tools.contract.text import clean
 from whystall.tools.toolbox import registry
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
 # Arguments that the MCP server adds to those of a tool.
 _ADDED = frozenset({"recording", "engine"})
+# Arguments that determine what hosts observe, beside those that name it.
+_OBSERVED = ("duration", "live", "job")
 _BY_ID = ("slurm:", "k8s:", "torchrun:")
 _LOCATE_S = 5.0  # `find_job` reads the processes and samples half a second
 
@@ -65,11 +69,13 @@ class FleetParams(Params):
         return parsed
 
 
-async def ask(params: FleetParams, settings: FleetSettings, progress: Progress | None = None) -> FleetResult:
-    """Return the merged answer of the fleet.
+async def ask(
+    params: FleetParams, settings: FleetSettings, progress: Progress | None = None, collect: str | None = None
+) -> FleetResult:
+    """Return the merged answer of the fleet, and store those of the hosts at `collect`, a new directory or fsspec URL.
 
-    Raises `ToolError` before any host is asked: bad_argument (tool, its arguments, hosts that may not be asked),
-    not_found (the job), and those of Slurm and Kubernetes. What a host does never raises.
+    Raises `ToolError` before any host is asked: bad_argument (tool, its arguments, hosts that may not be asked, the
+    place), not_found (the job), and those of Slurm and Kubernetes. What a host does never raises; storing may.
     """
     model = _model(params.tool)
     observes_s = _checked(model, params.arguments)
@@ -87,6 +93,8 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out job, or the argument that names a target")
     resource = _resource(params.tool, params.arguments)
     targets, skipped, started = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
+    if collect is not None:
+        await in_thread(lambda: collected.check(collect))
     within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
     bounds = limits(settings, within)
@@ -97,7 +105,32 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
         skipped += started.missing([*answers, *skipped])
     if params.job is not None and params.job.startswith(_BY_ID):
         answers = [one.of_known_job() for one in answers]
-    return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
+    answers += skipped
+    if collect is not None:
+        await in_thread(lambda: collected.store(collect, params.tool, params.arguments, answers))
+    return await in_thread(lambda: merge(params.tool, answers, params.arguments))
+
+
+def judge(params: FleetParams, place: str) -> FleetResult:
+    """Return the merged answer to `params` from what `ask` stored at `place`; arguments that are not given are those
+    that hosts were asked with. Blocks.
+
+    Raises `ToolError`: bad_argument for another tool, or an argument that determined what was observed; bad_recording.
+    """
+    model = _model(params.tool)
+    if params.hosts is not None or params.job is not None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "stored answers are of the hosts that were asked", "name none")
+    stored, answers = collected.load(place)
+    if stored.tool != params.tool:
+        message = f"the stored answers are of {clean(stored.tool)}, not of {params.tool}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name that tool")
+    for name in (*_OBSERVED, *_TARGETS, *_ADDED):
+        if name in params.arguments and params.arguments[name] != stored.arguments.get(name):
+            message = f"{name} was chosen when the hosts were asked"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out, or ask again")
+    arguments = stored.arguments | params.arguments
+    _checked(model, arguments)
+    return merge(params.tool, answers, arguments)
 
 
 async def health(hosts: str | None, settings: FleetSettings, job: str | None = None) -> list[Answer]:

@@ -46,6 +46,14 @@ JobOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--job", metavar="WORDS", help="each host looks for this job, as `whystall jobs` does"),
 ]
+CollectOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--collect", metavar="PLACE", help="store what hosts answered in this new directory, or fsspec URL"),
+]
+SourceOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--from", metavar="PLACE", help="judge what --collect stored there instead of asking hosts"),
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -74,6 +82,8 @@ def run(
         Optional[str],  # noqa: UP045
         typer.Option("--arguments", metavar="JSON", help='arguments of the tool: {"duration": 5}'),
     ] = None,
+    collect: CollectOption = None,
+    source: SourceOption = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
@@ -81,6 +91,8 @@ def run(
 
     Only hosts that the settings know are asked; dead and slow ones are listed, and delay nothing.
     """
+    if collect and source:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "--collect and --from exclude each other", "give one of them")
     wanted = {
         "tool": underscores(tool),
         "arguments": {**_object(arguments), **dict(map(_pair, given or []))},
@@ -89,7 +101,7 @@ def run(
     }
     parse_params(FleetParams, wanted)
     with console.progress() as progress:
-        result = signals.run(App().fleet(FleetParams.model_validate(wanted), progress))
+        result = signals.run(App().fleet(FleetParams.model_validate(wanted), progress, collect=collect, source=source))
     if as_json:
         console.say_json(result)
     else:
