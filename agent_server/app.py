@@ -297,14 +297,23 @@ class App:
                 params, source=source, progress=progress, driver=driver, lang=lang, then=then
             )
 
-    async def fleet(self, params: FleetParams, progress: Progress | None = None) -> FleetResult:
-        """Run a tool on many hosts and merge the answers; see `fleet.ask.ask`."""
+    async def fleet(
+        self,
+        params: FleetParams,
+        progress: Progress | None = None,
+        *,
+        collect: str | None = None,
+        source: str | None = None,
+    ) -> FleetResult:
+        """Run a tool on many hosts, or judge the answers stored at `source`, and merge them; see `fleet.ask`."""
         from whystall.agent_server.settings.load import load
 
         with extra("fleet"):
-            from whystall.agent_server.fleet.ask import ask
+            from whystall.agent_server.fleet.ask import ask, judge
 
-        return await ask(params, load().fleet, progress)
+        if source is not None:
+            return await in_thread(lambda: judge(params, source))
+        return await ask(params, load().fleet, progress, collect)
 
     async def verify(
         self,

@@ -12,8 +12,10 @@ from urllib.parse import quote
 from pydantic import Field, field_validator
 
 from whystall.agent_server.diagnosis.params import DiagnoseParams
+from whystall.agent_server.fleet import collected
 from whystall.agent_server.fleet.answers import Answer, Target
 from whystall.agent_server.fleet.fan_out import Limits, Progress, Resource, fan_out, healthy, locating
+from whystall.agent_server.fleet.hops import Followed
 from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import Inventory
 from whystall.agent_server.fleet.joint import JOINT
@@ -25,9 +27,11 @@ from whystall.agent_server.fleet.joint_ranks import live
 from whystall.agent_server.fleet.kubernetes import Pod, pods_of
 from whystall.agent_server.fleet.merge import FleetResult, merge
 from whystall.agent_server.fleet.slurm import hosts_of
+from whystall.agent_server.fleet.torchrun import TorchrunJob, job_of
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import Params, parse_params
+from whystall.tools.contract.text import clean
 from whystall.tools.toolbox import registry
 
 if TYPE_CHECKING:
@@ -38,7 +42,9 @@ _TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
 _ADDED = frozenset({"recording", "engine"})
 # Arguments of `critical_path` that say what to observe on a host.
 _OF_ONE_HOST = frozenset({"pid", "comm", "cgroup", "tid", "peers"})
-_BY_ID = ("slurm:", "k8s:")
+# Arguments that determine what hosts observe, beside those that name it.
+_OBSERVED = ("duration", "live", "job")
+_BY_ID = ("slurm:", "k8s:", "torchrun:")
 _LOCATE_S = 5.0  # `find_job` reads the processes and samples half a second
 
 
@@ -53,7 +59,7 @@ class FleetParams(Params):
         Field(
             min_length=1,
             max_length=2000,
-            description="slurm:ID_OR_NAME, k8s:NAMESPACE/NAME, or words for find_job there",
+            description="slurm:ID_OR_NAME, k8s:NAMESPACE/NAME, torchrun:[HOST/]PID, or words for find_job there",
         ),
     ] = None
 
@@ -70,11 +76,13 @@ class FleetParams(Params):
         return parsed
 
 
-async def ask(params: FleetParams, settings: FleetSettings, progress: Progress | None = None) -> FleetResult:
-    """Return the merged answer of the fleet.
+async def ask(
+    params: FleetParams, settings: FleetSettings, progress: Progress | None = None, collect: str | None = None
+) -> FleetResult:
+    """Return the merged answer of the fleet, and store those of the hosts at `collect`, a new directory or fsspec URL.
 
-    Raises `ToolError` before any host is asked: bad_argument (tool, its arguments, hosts that may not be asked),
-    not_found (the job), and those of Slurm and Kubernetes. What a host does never raises.
+    Raises `ToolError` before any host is asked: bad_argument (tool, its arguments, hosts that may not be asked, the
+    place), not_found (the job), and those of Slurm and Kubernetes. What a host does never raises; storing may.
     """
     model = _model(params.tool)
     observes_s = _checked(model, params.arguments)
@@ -83,7 +91,7 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
     if together and params.job is None:
         # without a job, each host would observe the one that runs there
         message = f"{params.tool} on many hosts needs a job"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name it: slurm:, k8s:, or words")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name it: slurm:, k8s:, torchrun:, or words")
     if together and params.tool != "hang" and not takes_pid:
         message = f"{params.tool} on many hosts observes the process of the job that each host finds"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out the argument that names a target")
@@ -91,18 +99,50 @@ async def ask(params: FleetParams, settings: FleetSettings, progress: Progress |
         message = f"job: {params.tool} with these arguments observes no process that could be found by words"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave out job, or the argument that names a target")
     resource = _resource(params.tool, params.arguments)
-    targets, skipped = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
+    targets, skipped, started = await _resolve(params.job, params.hosts, Inventory(settings), takes_pid)
+    if collect is not None:
+        await in_thread(lambda: collected.check(collect))
     within = observes_s + (_LOCATE_S if any(target.locate for target in targets) else 0.0)
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
     bounds = limits(settings, within)
     if together:
         bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
+    paths = None
     if params.tool == PATH_TOOL:
-        return await _along_paths(targets, skipped, arguments | PATH_ARGUMENTS, bounds, progress)
-    answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
+        answers, paths = await _along_paths(targets, arguments | PATH_ARGUMENTS, bounds, progress)
+    else:
+        answers = await fan_out(targets, params.tool, arguments, bounds, progress, resource)
+    if started is not None:
+        skipped += started.missing([*answers, *skipped])
     if params.job is not None and params.job.startswith(_BY_ID):
         answers = [one.of_known_job() for one in answers]
-    return await in_thread(lambda: merge(params.tool, [*answers, *skipped], params.arguments))
+    answers += skipped
+    if collect is not None:
+        await in_thread(lambda: collected.store(collect, params.tool, params.arguments, answers))
+    return await in_thread(lambda: merge(params.tool, answers, params.arguments, paths))
+
+
+def judge(params: FleetParams, place: str) -> FleetResult:
+    """Return the merged answer to `params` from what `ask` stored at `place`; arguments that are not given are those
+    that hosts were asked with. Blocks.
+
+    Raises `ToolError`: bad_argument for another tool, or an argument that determined what was observed; bad_recording.
+    """
+    model = _model(params.tool)
+    if params.hosts is not None or params.job is not None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "stored answers are of the hosts that were asked", "name none")
+    stored, answers = collected.load(place)
+    if stored.tool != params.tool:
+        message = f"the stored answers are of {clean(stored.tool)}, not of {params.tool}"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name that tool")
+    for name in (*_OBSERVED, *_TARGETS, *_ADDED):
+        if name in params.arguments and params.arguments[name] != stored.arguments.get(name):
+            message = f"{name} was chosen when the hosts were asked"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out, or ask again")
+    arguments = stored.arguments | params.arguments
+    _checked(model, arguments)
+    paths = followed(answers, stored=True) if params.tool == PATH_TOOL else None
+    return merge(params.tool, answers, arguments, paths)
 
 
 async def diagnose_on(host: str, words: str, params: DiagnoseParams, settings: FleetSettings) -> Answer | None:
@@ -120,9 +160,9 @@ async def diagnose_on(host: str, words: str, params: DiagnoseParams, settings: F
 
 
 async def _along_paths(
-    targets: list[Target], skipped: list[Answer], arguments: dict[str, Any], bounds: Limits, progress: Progress | None
-) -> FleetResult:
-    """Return the answer of `critical_path`, with waits followed from host to host. A process at the other end of a
+    targets: list[Target], arguments: dict[str, Any], bounds: Limits, progress: Progress | None
+) -> tuple[list[Answer], Followed]:
+    """Return the answers of `critical_path`, and waits followed from host to host. A process at the other end of a
     connection that was not observed is observed afterwards, if there is time left."""
     end, stored = time.monotonic() + bounds.deadline, "recording" in arguments
     answers = await fan_out(targets, PATH_TOOL, arguments, replace(bounds, together=bounds.deadline), progress)
@@ -135,7 +175,7 @@ async def _along_paths(
         later = await fan_out(further, PATH_TOOL, given, replace(bounds, deadline=left))
         pids = [target.pid or 0 for target in further]
         paths = await in_thread(lambda: followed(answers, list(zip(pids, later, strict=True))))
-    return await in_thread(lambda: merge(PATH_TOOL, [*answers, *skipped], arguments, paths))
+    return answers, paths
 
 
 async def health(hosts: str | None, settings: FleetSettings, job: str | None = None) -> list[Answer]:
@@ -147,8 +187,9 @@ async def health(hosts: str | None, settings: FleetSettings, job: str | None = N
     inventory = Inventory(settings)
     if job is None:
         return await healthy(inventory.select(hosts), limits(settings, 0.0))
-    targets, skipped = await _resolve(job, hosts, inventory, takes_pid=True)
-    return [*await locating(targets, limits(settings, _LOCATE_S)), *skipped]
+    targets, skipped, started = await _resolve(job, hosts, inventory, takes_pid=True)
+    answers = [*await locating(targets, limits(settings, _LOCATE_S)), *skipped]
+    return [*answers, *(started.missing(answers) if started is not None else [])]
 
 
 def limits(settings: FleetSettings, observes_s: float) -> Limits:
@@ -198,20 +239,27 @@ def _checked(model: type[Params], arguments: dict[str, Any]) -> float:
 
 async def _resolve(
     given: str | None, hosts: str | None, inventory: Inventory, takes_pid: bool
-) -> tuple[list[Target], list[Answer]]:
-    """Return whom to ask about the job `given`, on `hosts`, and answers for those that cannot be asked."""
+) -> tuple[list[Target], list[Answer], TorchrunJob | None]:
+    """Return whom to ask about the job `given`, on `hosts`; answers for those that cannot be asked; and the job of
+    torchrun, which tells what nodes are missing, if all of it is asked.
+    """
     kind, _, name = (given or "").partition(":")
-    only = inventory.select(hosts) if hosts is not None or kind not in ("slurm", "k8s") else None
-    if given is None or kind not in ("slurm", "k8s"):
-        return [Target(host, given) for host in only or []], []
+    by_id = given is not None and given.startswith(_BY_ID)
+    only = inventory.select(hosts) if hosts is not None or not by_id else None
+    if not by_id:
+        return [Target(host, given) for host in only or []], [], None
     names = {host.name for host in only} if only is not None else None
     if kind == "slurm":
-        return _known(await in_thread(lambda: hosts_of(name)), names, inventory, takes_pid)
+        return *_known(await in_thread(lambda: hosts_of(name)), names, inventory, takes_pid), None
+    if kind == "torchrun":
+        started = await job_of(name, inventory, limits(inventory.settings, _LOCATE_S))
+        targets, unknown = _known([(host, started.words) for host in started.hosts], names, inventory, takes_pid)
+        return targets, unknown, started if names is None else None
     namespace, _, job = name.rpartition("/")
     pods = await pods_of(namespace or "default", job)
     idle = [Answer(pod.node or pod.name, "not_asked", _why_not(pod)) for pod in pods if not pod.running]
     targets, skipped = _known([(pod.node, pod.uid) for pod in pods if pod.running], names, inventory, takes_pid)
-    return targets, [*skipped, *idle]
+    return targets, [*skipped, *idle], None
 
 
 def _known(

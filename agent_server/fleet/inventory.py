@@ -65,23 +65,24 @@ class Inventory:
 
     def knows(self, name: str) -> bool:
         """Return whether the host `name` may be asked."""
-        return name in self._known or any(fnmatchcase(name, glob) for glob in self._globs) or self._in_network(name)
+        return name in self.known or any(fnmatchcase(name, glob) for glob in self._globs) or self._in_network(name)
 
     def host(self, name: str) -> Host:
         """Return how the host `name` is reached."""
         settings, own = self.settings, self.settings.overrides.get(name)
         return Host(
             name,
-            (own and own.url) or settings.url.replace("{host}", name),
+            (own and own.url) or settings.url.replace("{host}", f"[{name}]" if ":" in name else name),
             (own and own.token) or settings.token,
             (own and own.ca_file) or settings.ca_file,
             settings.identity and _address(name) is None and name != "localhost",
         )
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def known(self) -> dict[str, None]:
+        """The hosts that the settings name, not by a pattern or network. Raises as `names`."""
         lists = [one for one in self.settings.allow if "*" not in one and "/" not in one]
-        return frozenset([*self.names, *(name for one in lists for name in expand(one))])
+        return dict.fromkeys([*self.names, *(name for one in lists for name in expand(one))])
 
     @cached_property
     def _globs(self) -> list[str]:

@@ -16,12 +16,14 @@ _INTERPRETER = re.compile(r"^(?:python[0-9.]*|pypy[0-9.]*|bash|sh|dash|zsh|ksh|p
 _PYTHON = re.compile(r"^(?:python|pypy)[0-9.]*$")
 # Options of interpreters with a separate argument.
 _TAKES_NEXT = frozenset({"-X", "-W", "-Q", "--check-hash-based-pycs", "-o", "-O"})
-LAUNCHERS = frozenset(
+AGENTS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+"""The names of torchrun."""
+LAUNCHERS = AGENTS | frozenset(
     (
         *("bash", "sh", "dash", "zsh", "ksh", "fish", "su", "sudo", "env", "nohup", "timeout", "setsid", "nice"),
         *("time",),
         *("taskset", "numactl", "stdbuf", "strace", "tini", "dumb-init", "catatonit", "pause", "sleep", "tee"),
-        *("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun"),
+        *("accelerate", "deepspeed", "horovodrun"),
         *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orted", "prted", "prte", "prterun", "srun"),
         *("slurmstepd", "slurm_script", "msrun", "colossalai", "composer", "runuser", "unshare", "nsenter", "gdb"),
     )

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from whystall.agent_server.job_lookup.cmdline import AGENTS
 from whystall.agent_server.job_lookup.grouping import job_of, keys_of, names_of
 from whystall.agent_server.job_lookup.models import LISTED, Inventory, Job, Process, Resolution, Wanted
 from whystall.agent_server.job_lookup.search_terms import SearchTerms, search_terms
@@ -22,7 +23,7 @@ _FULL_NAME, _PART_OF_NAME, _IN_ARGUMENTS = 3, 2, 1
 # difflib's default is 0.6; with 0.8 one letter in five may differ.
 _SIMILARITY = 0.8
 _LONGEST = 100  # letters of a name that is compared fuzzily
-_IDS = ("pid", "slurm_job", "container", "pod_uid")
+_IDS = ("pid", "slurm_job", "container", "pod_uid", "store")
 _SHORTEST = 3  # minimum letters of a part of a name
 
 
@@ -178,7 +179,14 @@ _HAS: dict[str, Callable[[Process, str], bool]] = {
     "slurm_job": lambda p, value: value in (p.slurm_job, p.identity.slurm_array),
     "pod": lambda p, value: p.identity.pod_name == value,
     "run": lambda p, value: p.identity.run_id == value,
+    "store": lambda p, value: p.identity.master == value or _meets_at(p, value),
 }
+
+
+def _meets_at(process: Process, store: str) -> bool:
+    """Return whether a torchrun, whose ranks may not have started, was told to meet the others at ``ADDRESS:PORT``."""
+    said = process.words if process.program in AGENTS else ()
+    return store in said or set(store.rpartition(":")[::2]) <= set(said)
 
 
 def _by_number(number: int, search: _Search, tried: Sequence[str], rank: int | None) -> Resolution:

@@ -75,6 +75,9 @@ _SLURM = re.compile(
     + _COUNT,
     re.I | re.A,
 )
+STORE = r"[A-Za-z0-9_.:\[\]-]{1,253}:[0-9]{1,5}"
+"""``ADDRESS:PORT`` of a store of torchrun; an IPv6 address may have brackets."""
+_STORE = re.compile(rf"(?<![\w.])torchrun\s+(?P<store>{STORE})(?![\w.:-])", re.I | re.A)
 _UID = re.compile(r"(?<![0-9a-f-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.I | re.A)
 _CONTAINER = re.compile(r"(?<![\w-])(?:[a-z-]+://)?(?P<id>[0-9a-f]{12,64})(?![\w-])", re.I | re.A)
 _NAMED_HOST = re.compile(
@@ -197,6 +200,9 @@ def _exact(labels: Mapping[str, str]) -> list[tuple[str, str]]:
 def _ids_in_text(text: str, rank: int | None, alert: bool) -> tuple[str, list[tuple[str, str]], int | None]:
     """Return `text` without ids, the ids, and the rank."""
     found: list[tuple[str, str]] = []
+    if not alert:  # first: an address may hold numbers that look like other ids
+        found += [("store", match["store"]) for match in _STORE.finditer(text)]
+        text = _STORE.sub(" ", text)
     for kind, pattern, group in (("pid", _PID, "pid"), ("slurm_job", _SLURM, "job")):
         meant = [match for match in pattern.finditer(text) if not alert or _UNAMBIGUOUS.match(match[0])]
         found += [(kind, match[group].lstrip("0") or "0") for match in meant]

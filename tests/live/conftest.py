@@ -32,6 +32,7 @@ THOROUGH = (
     "test_fleet_hang",
     "test_fleet_path",
     "test_fleet_slurm",
+    "test_fleet_torchrun",
     "test_ftrace_in_process",
     "test_hang",
     "test_hybrid_faults",

@@ -21,6 +21,7 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 _LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _GROUP = ("GROUP_RANK", "OMPI_COMM_WORLD_NODE_RANK", "SLURM_NODEID")
 _SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "RANK_SIZE")
+_GROUPS = ("GROUP_WORLD_SIZE",)
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 # ``4(x2)``: four tasks on each of two nodes; other forms are of nodes with different numbers
 _SLURM_LOCAL_SIZE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
@@ -45,6 +46,7 @@ NAMES: frozenset[str] = frozenset(
             _LOCAL,
             _GROUP,
             _SIZE,
+            _GROUPS,
             _LOCAL_SIZE,
             _SLURM_LOCAL_SIZE,
             _SLURM_JOB,
@@ -67,7 +69,8 @@ _NO_RUN = ("none", "")
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What the environment of a process states about its job; None: not stated. Nothing else of it is kept.
-    `local_rank`, `local_size`: its number among the ranks of its host, and how many those are."""
+    `local_rank`, `local_size`: its number among the ranks of its host, and how many those are; `groups`: nodes, of
+    torchrun."""
 
     slurm_job: str | None = None
     slurm_step: str | None = None
@@ -85,6 +88,7 @@ class Identity:
     namespace: str | None = None
     pod_uid: str | None = None
     hostname: str | None = None  # of the container
+    groups: int | None = None
 
 
 def identity(raw: bytes) -> Identity:
@@ -113,6 +117,7 @@ def identity(raw: bytes) -> Identity:
         namespace=_first(found, _NAMESPACE),
         pod_uid=_first(found, _UID),
         hostname=_first(found, _HOST),
+        groups=_number(_first(found, _GROUPS)),
     )
 
 

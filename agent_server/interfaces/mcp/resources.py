@@ -21,6 +21,7 @@ from whystall.agent_server.interfaces.mcp.background import BackgroundDiagnosis
 from whystall.agent_server.interfaces.mcp.knowledge import RESULTS
 from whystall.agent_server.interfaces.mcp.schemas import full_schema
 from whystall.agent_server.interfaces.mcp.skills import MEDIA_TYPE, skills
+from whystall.agent_server.job_lookup.torchrun import endpoints
 from whystall.agent_server.presentation import results as words
 from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.ticket_models import Ticket
@@ -33,6 +34,7 @@ SCHEME = "whystall://"
 DOCTOR = f"{SCHEME}doctor/host"
 RANKS = f"{SCHEME}ranks/"
 WINDOWS = f"{SCHEME}windows/"
+ENDPOINTS = f"{SCHEME}endpoints/"
 TEMPLATES = {
     "artifacts": ("Artifact", "A table, folded stacks or another file that a result points to"),
     "incidents": ("Incident", "A past incident: symptom, root cause, fix, source (JSON)"),
@@ -50,6 +52,10 @@ TEMPLATES = {
         "Window",
         "What a tool that compares ranks observes of a running job, to judge it with other hosts; the id is "
         "TOOL,PID,SECONDS",
+    ),
+    "endpoints": (
+        "Endpoints",
+        "With which hosts a job of torchrun communicates, as one of them shows; the id is the pid of a rank or agent",
     ),
     "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
 }
@@ -115,6 +121,9 @@ async def fetch(app: App, uri: str, lang: Lang) -> Stored:
         return await _ranks(app, unquote(uri.removeprefix(RANKS)))
     if uri.startswith(WINDOWS) and (named := _WINDOW.fullmatch(unquote(uri.removeprefix(WINDOWS)))):
         return await _packed(await app.window(named[1], int(named[2]), float(named[3])))
+    if uri.startswith(ENDPOINTS) and re.fullmatch("[0-9]{1,7}", number := uri.removeprefix(ENDPOINTS)):
+        shown = await in_thread(lambda: endpoints(int(number)))
+        return Stored("application/json", "", shown.model_dump_json().encode())
     return read(app, uri, lang)
 
 

@@ -177,7 +177,7 @@ async def test_pods_become_hosts_to_ask(api: Api, access: Access, tmp_path: Path
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, access.server, {"token": TOKEN})))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     known = Inventory(settings({}, hosts="node1"))
-    targets, skipped = await _resolve("k8s:ml/train", None, known, takes_pid=True)
+    targets, skipped, _ = await _resolve("k8s:ml/train", None, known, takes_pid=True)
     assert [(target.host.name, target.locate) for target in targets] == [("node1", f"{UID}1")]
     assert search_terms(Wanted(text=f"{UID}1"), ("node1",)).exact == (("pod_uid", f"{UID}1"),)
     assert {(answer.host, answer.detail) for answer in skipped} == {

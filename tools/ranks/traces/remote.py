@@ -81,7 +81,7 @@ def remote_traces(url: str) -> list[RemoteTrace]:
     bad_trace when there is nothing; io_error.
     """
     try:
-        system, root = _system(url)
+        system, root = file_system(url)
         listed = system.find(root, maxdepth=_DEPTH, detail=True)
     except (OSError, ValueError) as error:
         raise ToolError(
@@ -116,7 +116,10 @@ def read_remote(trace: RemoteTrace) -> list[Summary | Unread]:
         return [one for local in found for one in read(local)]
 
 
-def _system(url: str) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of `url`, and the path there. Raises `ToolError` (bad_argument) without the package
+    that it needs, ValueError for an unknown kind of URL.
+    """
     with extra("ranks"):
         from fsspec.core import url_to_fs
     try:
@@ -158,7 +161,7 @@ def _directory(path: str, exports: set[str]) -> str | None:
 
 def _copy(trace: RemoteTrace, place: Path) -> None:
     """Copy the files of `trace` to `place`. Raises OSError, `ToolError` (disk_full) when there is no space for them."""
-    system, root = _system(trace.url)
+    system, root = file_system(trace.url)
     space = shutil.disk_usage(place.parent).free - _KEPT_FREE
     if trace.size > space:
         message = f"{trace.size >> 20} MiB to be brought, {max(space, 0) >> 20} MiB free in {tempfile.gettempdir()}"

@@ -38,9 +38,21 @@ K8sOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--k8s", metavar="NAMESPACE/JOB", help="the nodes of the pods of this job"),
 ]
+TorchrunOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--torchrun", metavar="[HOST/]PID", help="the hosts of this process's job: a rank, or its torchrun"),
+]
 JobOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--job", metavar="WORDS", help="each host looks for this job, as `whystall jobs` does"),
+]
+CollectOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--collect", metavar="PLACE", help="store what hosts answered in this new directory, or fsspec URL"),
+]
+SourceOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--from", metavar="PLACE", help="judge what --collect stored there instead of asking hosts"),
 ]
 
 
@@ -60,6 +72,7 @@ def run(
     hosts_file: HostsFileOption = None,
     slurm: SlurmOption = None,
     k8s: K8sOption = None,
+    torchrun: TorchrunOption = None,
     job: JobOption = None,
     given: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -69,6 +82,8 @@ def run(
         Optional[str],  # noqa: UP045
         typer.Option("--arguments", metavar="JSON", help='arguments of the tool: {"duration": 5}'),
     ] = None,
+    collect: CollectOption = None,
+    source: SourceOption = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
@@ -76,15 +91,17 @@ def run(
 
     Only hosts that the settings know are asked; dead and slow ones are listed, and delay nothing.
     """
+    if collect and source:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "--collect and --from exclude each other", "give one of them")
     wanted = {
         "tool": underscores(tool),
         "arguments": {**_object(arguments), **dict(map(_pair, given or []))},
         "hosts": _hosts(hosts, hosts_file),
-        "job": _job(slurm, k8s, job),
+        "job": _job(job, slurm=slurm, k8s=k8s, torchrun=torchrun),
     }
     parse_params(FleetParams, wanted)
     with console.progress() as progress:
-        result = signals.run(App().fleet(FleetParams.model_validate(wanted), progress))
+        result = signals.run(App().fleet(FleetParams.model_validate(wanted), progress, collect=collect, source=source))
     if as_json:
         console.say_json(result)
     else:
@@ -96,12 +113,15 @@ def hosts_(
     hosts_file: HostsFileOption = None,
     slurm: SlurmOption = None,
     k8s: K8sOption = None,
+    torchrun: TorchrunOption = None,
     job: JobOption = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
     """List the hosts of the fleet, and whether the server of each answers; or those of a job, and its ranks there."""
-    answers = signals.run(health(_hosts(hosts, hosts_file), load().fleet, _job(slurm, k8s, job)))
+    answers = signals.run(
+        health(_hosts(hosts, hosts_file), load().fleet, _job(job, slurm=slurm, k8s=k8s, torchrun=torchrun))
+    )
     if as_json:
         console.say_json([_line(answer) for answer in answers])
     else:
@@ -116,11 +136,11 @@ def _line(answer: Answer) -> dict[str, Any]:
     return line
 
 
-def _job(slurm: str | None, k8s: str | None, words: str | None) -> str | None:
+def _job(words: str | None, **by_id: str | None) -> str | None:
     """Return the job of the options, as `FleetParams` takes it."""
-    jobs = [f"slurm:{slurm}" if slurm else None, f"k8s:{k8s}" if k8s else None, words]
-    if len(named := [one for one in jobs if one]) > 1:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "several jobs", "give one of --slurm, --k8s, --job")
+    named = [*(f"{kind}:{name}" for kind, name in by_id.items() if name), *([words] if words else [])]
+    if len(named) > 1:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "several jobs", "give one of --slurm, --k8s, --torchrun, --job")
     return named[0] if named else None
 
 
