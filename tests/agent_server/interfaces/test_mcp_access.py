@@ -29,6 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 
 from whystall.agent_server.app import App
+from whystall.agent_server.interfaces.cli.commands.serve import _certificate as certificate_of
 from whystall.agent_server.interfaces.mcp.http import METADATA, RequireScope, choose_token, http_app
 from whystall.agent_server.interfaces.mcp.scopes import needed
 from whystall.agent_server.interfaces.mcp.server import McpServer
@@ -504,6 +505,14 @@ def test_tls(certificate: Certificate) -> None:
             post(url, token_of("watch"))
         with pytest.raises(httpx2.HTTPError):
             post(url.replace("https:", "http:"), token_of("watch"))
+
+
+def test_a_certificate_is_given_with_its_key_or_not_at_all(certificate: Certificate) -> None:
+    assert certificate_of(None, None) is None
+    assert certificate_of(certificate.chain, certificate.key) == certificate
+    for chain, key in ((certificate.chain, None), (None, certificate.key)):
+        with pytest.raises(ToolError, match="a certificate needs its key"):
+            certificate_of(chain, key)
 
 
 def test_a_certificate_that_cannot_be_used_is_refused(certificate: Certificate, tmp_path: Path) -> None:
