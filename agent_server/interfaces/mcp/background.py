@@ -23,7 +23,7 @@ _LONGEST_S, _WAIT_S = 50.0, 45.0  # many clients end a call after 60 s
 class DiagnoseResultParams(Params):
     """Which diagnosis."""
 
-    id: Annotated[str, Field(min_length=1, max_length=200)]
+    id: Annotated[str, Field(min_length=1, max_length=200, description="from diagnose_start")]
     wait_s: Annotated[float, Field(ge=0, le=_LONGEST_S, description="seconds to wait for it")] = _WAIT_S
     cancel: Annotated[bool, Field(description="end it")] = False
 

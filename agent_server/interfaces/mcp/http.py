@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, BearerAuthBackend
 from mcp.server.auth.routes import build_resource_metadata_url, create_protected_resource_routes
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
@@ -128,7 +129,11 @@ def http_app(
     tokens = BearerAuthBackend(Tokens(token, access))
     return Starlette(
         routes=[Route(PATH, endpoint=inner), *routes],
-        middleware=[Middleware(AuthenticationMiddleware, backend=tokens, on_error=_unready)],
+        # the second lets tasks know their client
+        middleware=[
+            Middleware(AuthenticationMiddleware, backend=tokens, on_error=_unready),
+            Middleware(AuthContextMiddleware),
+        ],
         lifespan=lambda _app: manager.run(),
     )
 

@@ -82,12 +82,11 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = (), tasks: TaskRunner 
     Raises `ToolError` (bad_argument) for an unknown one.
     """
     following = NextCalls(serves=partial(_serves, app))
-    diagnose = _diagnose(app, lang)
-    made = [diagnose, find_job(lang), *(_diagnostic(app, tool, lang) for tool in app.tools())]
-    if tasks is not None:
-        made += background_entries(_followed(diagnose, following, lang), tasks, lang)
+    made = [_diagnose(app, lang), find_job(lang), *(_diagnostic(app, tool, lang) for tool in app.tools())]
     made += [*knowledge_entries(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang)]
     known = {entry.name: _followed(entry, following, lang) for entry in [*made, *fleet_entries(app, lang)]}
+    if tasks is not None:
+        known |= {entry.name: entry for entry in background_entries(known["diagnose"], tasks, lang)}
     following.offered.update(listed(known, chosen))
     return {name: known[name] for name in listed(known, chosen or (ALL,))}
 

@@ -22,10 +22,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
-from whystall.agent_server.interfaces.mcp.http import BearerToken, http_app
+from whystall.agent_server.interfaces.mcp.http import http_app
 from whystall.agent_server.interfaces.mcp.presence import Presence
 from whystall.agent_server.interfaces.mcp.server import McpServer
 from whystall.agent_server.interfaces.mcp.tasks_extension import TASKS
+from whystall.agent_server.interfaces.mcp.tokens import Tokens
 from whystall.agent_server.interfaces.web.app import web_app
 from whystall.agent_server.journal.client_tasks import RUNNING, TTL_S
 from whystall.knowledge_base.models import Diagnosis
@@ -461,9 +462,9 @@ async def test_a_client_sees_only_its_own_tasks(
     """Over HTTP, where tokens tell clients apart."""
 
     async def verify(_self: object, token: str) -> AccessToken | None:
-        return AccessToken(token=token, client_id=token.partition("-")[0], scopes=[])
+        return AccessToken(token=token, client_id=token.partition("-")[0], scopes=["observe"])
 
-    monkeypatch.setattr(BearerToken, "verify_token", verify)
+    monkeypatch.setattr(Tokens, "verify_token", verify)
     app = GatedApp(diagnosis)
     app.pause_s = 0.5
     app.gate.set()
