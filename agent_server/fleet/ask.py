@@ -53,7 +53,9 @@ class FleetParams(Params):
 
     tool: Annotated[str, Field(min_length=1, max_length=100, description="tool to run on each host")]
     arguments: Annotated[dict[str, Any], Field(description="its arguments")] = Field(default_factory=dict)
-    hosts: Annotated[str | None, Field(min_length=1, max_length=1 << 20, description="node[001-128],login1")] = None
+    hosts: Annotated[
+        str | None, Field(min_length=1, max_length=1 << 20, description="hosts to ask: node[001-128],login1")
+    ] = None
     job: Annotated[
         str | None,
         Field(

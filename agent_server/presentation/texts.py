@@ -50,6 +50,9 @@ _EVIDENCE, _ACCOUNT = 2000, 1600
 _TITLES = 3
 _SIMILAR = 3
 _FIXES = 3
+# What has the time, which is neither normal nor abnormal; a table lists all of it.
+_NEUTRAL = ("profile.", "thread.time")
+_FIRST = 3
 # Characters of what was ruled out, in one line.
 _LINE = 500
 # Parts of a diagnosis, and how much of them is kept if it is too long; what matters least comes first.
@@ -95,8 +98,11 @@ def result_text(result: ToolResult[Any], lang: Lang, limit: int | None = TEXT_LI
 
     rows_of = path_rows(result.data, result.findings) if result.tool == "critical_path" else []
     others = [f for f in _worst_first(result.findings) if f not in rows_of]
-    normal = view.normal([f for f in others if f.polarity is Polarity.NORMAL], limit // 4)
-    lines = [view.finding(f) for f in others if f.polarity is Polarity.ABNORMAL]
+    calm = [f for f in others if f.polarity is Polarity.NORMAL]
+    normal = view.normal([f for f in calm if not f.kind.startswith(_NEUTRAL)], limit // 4)
+    stated = [f for f in others if f.polarity is Polarity.ABNORMAL]
+    stated += [f for f in calm if f.kind.startswith(_NEUTRAL)][:_FIRST]
+    lines = [view.finding(f) for f in stated]
     # A list item is a dash, a blank and a line end longer than its sentence; 100 for the note of what was left out.
     budget = limit - len(text([], 0)) - 100 - 2 * len(lines)
     rows = _tables(result, lang, budget // 2)

@@ -21,7 +21,7 @@ from whystall.tools.toolbox import registry
         ({"duration": 601}, "duration: Input should be less than or equal to 600"),
         ({"duration": float("nan")}, "duration: "),
         ({"duration": "soon"}, "duration: "),
-        ({"min_ms": 0}, "min_ms: "),
+        ({"min_ms": -1}, "min_ms: "),
         ({"top": 0}, "top: "),
         ({"top": 201}, "top: "),
         ({"pid": 0}, "pid: "),
