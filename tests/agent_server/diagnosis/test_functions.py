@@ -127,7 +127,7 @@ def test_past_incidents_are_looked_up_by_words() -> None:
 
 
 def test_the_model_is_shown_what_the_knowledge_base_knows(memory: KnownIncidents) -> None:
-    asked = ("kb_search", {"query": "训练停下来，直到检查点落盘 torch.save fsync"})
+    asked = ("kb_search", {"query": "NCCL 看门狗在保存检查点时杀掉作业"})
     answers = [say(asked), say(asked), say(("kb_search", {"query": "who is on call this weekend"})), concluding()]
     found = driven(RecordedObserver(stall()), answers, memory=memory)
     cards = next(part["incidents"] for part in data(found.answers[0]) if "incidents" in part)

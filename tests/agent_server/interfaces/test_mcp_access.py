@@ -73,7 +73,7 @@ def access(**more: Any) -> AccessSettings:
 def serving(settings: AccessSettings, tls: Certificate | None = None, lone: str | None = LONE) -> Iterator[str]:
     """The address of a server, which is in a thread of this process."""
     with App().closing() as app, http_server.listen("127.0.0.1", 0) as listener:
-        made: Starlette = http_app(McpServer(app), "127.0.0.1", lone, access=settings)
+        made: Starlette = http_app(McpServer(app, chosen=("all",)), "127.0.0.1", lone, access=settings)
         server = http_server.HttpServer(made, tls)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve_on(listener)))
         thread.start()
