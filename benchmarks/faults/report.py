@@ -142,7 +142,8 @@ def _kernel(result: Result) -> str:
 
 
 def _kernels(results: Sequence[Result]) -> str:
-    counts = Counter(kernel for *_, kernel in {(r.scenario, r.repeat, r.commit, _kernel(r)) for r in results if not r.void})
+    cases = {(r.scenario, r.repeat, r.commit, _kernel(r)) for r in results if not r.void}
+    counts = Counter(kernel for *_, kernel in cases)
     return f"Kernels: {'; '.join(f'{name}: {count} cases' for name, count in counts.most_common())}.\n"
 
 
