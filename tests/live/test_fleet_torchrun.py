@@ -26,7 +26,6 @@ from whystall.agent_server.job_lookup.models import Inventory, Wanted
 from whystall.agent_server.job_lookup.resolve import resolve
 from whystall.agent_server.job_lookup.torchrun import Endpoints, endpoints
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 300
 TRAIN = """
