@@ -243,7 +243,7 @@ async def _resolve(
     given: str | None, hosts: str | None, inventory: Inventory, takes_pid: bool
 ) -> tuple[list[Target], list[Answer], TorchrunJob | None]:
     """Return whom to ask about the job `given`, on `hosts`; answers for those that cannot be asked; and the job of
-    torchrun, which tells what nodes are missing, if all of it is asked.
+    torchrun, to list its missing nodes, if all of its hosts are asked.
     """
     kind, _, name = (given or "").partition(":")
     by_id = given is not None and given.startswith(_BY_ID)

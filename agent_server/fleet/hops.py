@@ -306,8 +306,9 @@ def _most(
 ) -> tuple[_Group, float] | None:
     """Return what `other` did most in the `waits` of `waiter` (share of each slice), and its share of them, if the
     window of `waiter` began `shift` seconds after its own; None if its window does not contain most of them."""
-    mine, its = waiter.across.window_ms / SLICES, other.across.window_ms / SLICES
-    placed = [(wait, int((1000 * shift + (n + 0.5) * mine) // its)) for n, wait in enumerate(waits) if wait > 0]
+    waiter_ms, other_ms = waiter.across.window_ms / SLICES, other.across.window_ms / SLICES  # of a slice
+    starts_ms = [1000 * shift + (n + 0.5) * waiter_ms for n in range(len(waits))]
+    placed = [(wait, int(at // other_ms)) for wait, at in zip(waits, starts_ms, strict=True) if wait > 0]
     within = [(wait, at) for wait, at in placed if 0 <= at < SLICES]
     if sum(wait for wait, _ in within) < _COVERED * sum(waits) or not within:
         return None

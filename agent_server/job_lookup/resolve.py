@@ -184,7 +184,7 @@ _HAS: dict[str, Callable[[Process, str], bool]] = {
 
 
 def _meets_at(process: Process, store: str) -> bool:
-    """Return whether a torchrun, whose ranks may not have started, was told to meet the others at ``ADDRESS:PORT``."""
+    """Return whether `process` is a torchrun whose arguments name the rendezvous ``ADDRESS:PORT`` `store`."""
     said = process.words if process.program in AGENTS else ()
     return store in said or set(store.rpartition(":")[::2]) <= set(said)
 

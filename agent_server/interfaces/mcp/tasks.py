@@ -223,6 +223,6 @@ def _ended(running: _Running) -> dict[str, Any]:
 
 
 def _client() -> str:
-    """Return who sends the current request, as its token tells; the same for all without one."""
+    """Return the client that sent the current request, by its token; one for all requests without a token."""
     token = get_access_token()
     return "" if token is None else json.dumps(principal_components(token))
