@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.presentation.account_lines import account_text, other_causes, path_rows
 from whystall.agent_server.presentation.headlines import headline
-from whystall.agent_server.presentation.match_lines import match_texts
+from whystall.agent_server.presentation.match_lines import MatchText, match_texts
 from whystall.agent_server.presentation.profile_lines import COLUMNS
 from whystall.agent_server.presentation.reasoning_lines import explanation
 from whystall.agent_server.presentation.ticket_texts import ticket_context
@@ -27,7 +27,6 @@ from whystall.knowledge_base.models import (
     Diagnosis,
     Lang,
     Match,
-    Remedy,
     Verdict,
     Victim,
 )
@@ -48,15 +47,14 @@ TEXT_LIMIT = 6000
 _ALL = 1_000_000
 _EVIDENCE, _ACCOUNT = 2000, 1600
 _TITLES = 3
-_SIMILAR = 3
-_FIXES = 3
 # What has the time, which is neither normal nor abnormal; a table lists all of it.
 _NEUTRAL = ("profile.", "thread.time")
 _FIRST = 3
 # Characters of what was ruled out, in one line.
 _LINE = 500
-# Parts of a diagnosis, and how much of them is kept if it is too long; what matters least comes first.
-_UNCOUNTED = ("not_examined", "matches")
+# Parts of a diagnosis, and how much of them a text with a limit has.
+_SHOWN = {"not_examined": _TITLES, "matches": 3, "fixes": 3}
+# How much of them is kept if it is still too long; what matters least comes first.
 _LESS = (("not_examined", 0), ("blind", 3), ("matches", 2), ("ruled_out", 0), ("fixes", 2), ("evidence", 3))
 _STORY = 20_000
 _OTHERS = 40
@@ -149,16 +147,30 @@ def diagnosis_text(
     text = render("diagnosis.txt", lang, **context)
     if limit is None:
         return text + end
+    whole = {name: context[name] for name in dict(_LESS)}
+    whole["ruled_out"] = [Safe("")] * sum(a.state is CauseState.RULED_OUT for a in diagnosis.assessments)
+    whole["evidence"] = [*whole["evidence"], *[Safe("")] * context["evidence_left"]]
+    for name, most in _SHOWN.items():
+        context[name] = _cut(whole[name], most, lang)
+    text = render("diagnosis.txt", lang, **context)
     for name, most in _LESS:
         if len(text) + len(end) <= limit:
             return text + end
-        parts: list[Any] = context[name]
-        left = view.fill(words(lang)["labels"]["left_out"], len(parts) - most)
-        context[name] = [*parts[:most], *([left] if name not in _UNCOUNTED and len(parts) > most else [])]
+        context[name] = _cut(whole[name], most, lang)
+        if name == "evidence":
+            context["evidence_left"] = 0  # counted by the cut
         text = render("diagnosis.txt", lang, **context)
     lines = [Safe(line) for line in text.splitlines()]
     kept, left_out = fit(lines, limit - len(end) - 100)
     return "\n".join([*kept, view.fill(words(lang)["labels"]["left_out"], left_out)]) + "\n" + end
+
+
+def _cut(parts: Sequence[Any], most: int, lang: Lang) -> list[Any]:
+    """Return at most `most` of `parts` (lines, or texts of matches), and a last one that counts the others."""
+    if len(parts) <= most:
+        return list(parts)
+    left = fill(FORMATS["txt"].running, words(lang)["labels"]["left_out"], Safe(str(len(parts) - most)))
+    return [*parts[:most], MatchText(left, []) if isinstance(parts[0], MatchText) else left]
 
 
 def brief(diagnosis: Diagnosis, causes: Mapping[str, Cause], lang: Lang) -> dict[str, Any]:
@@ -261,18 +273,18 @@ class _View:
         by_id = {f.id: f for f in d.findings}
         cause = causes.get(d.cause or "")
         chain = [by_id[i] for i in d.chain if i in by_id]
-        few = self._suffix == "txt" and budget is not None
         account = account_text(d, self._suffix, self._lang, _ACCOUNT if budget is not None else None)
         in_rows = {row.finding for row in d.account[: len(account.rows)]} if self._suffix == "txt" else set()
         proof = [self.finding(finding) for finding in chain if finding.id not in in_rows]
         evidence, left = fit(proof, budget) if budget is not None else (proof, 0)
         state = _by_state(d.assessments)
         shown = set(d.chain[: len(evidence)])
+        not_examined = [self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)]
         return {
             "d": d,
             "cause": cause,
             "headline": self.title(d, cause) if cause else Safe(""),
-            "fixes": _remedies(cause, d)[: _FIXES if few else None] if cause else [],
+            "fixes": _remedies(cause, d, self._lang) if cause else [],
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
             "busy": self._busy(d),
@@ -288,7 +300,7 @@ class _View:
                 state(CauseState.RULED_OUT), causes, by_id, shown, _ALL if budget is None else _LINE
             ),
             "rivals": other_causes(d, causes, self._suffix, self._lang),
-            "not_examined": self._some([self._title(a.cause, causes) for a in state(CauseState.NOT_EXAMINED)], budget),
+            "not_examined": not_examined if self._suffix == "txt" else self._some(not_examined, budget),
             "blind": self.blind(d.coverage),
             "reasoned": explanation(
                 d.reasoning,
@@ -299,7 +311,7 @@ class _View:
                 budget // 2 if budget else _STORY,
                 {(id, a.cause) for a in d.assessments for id in a.against},
             ),
-            "matches": match_texts(d.matches[: _SIMILAR if few else None], self._suffix, self._lang, d.victim),
+            "matches": match_texts(d.matches, self._suffix, self._lang, d.victim),
             "answered": not d.matches or any(not match.weak for match in d.matches),
         }
 
@@ -468,11 +480,12 @@ def _tag(finding: Finding) -> str:
     return f"[{finding.id}] " if finding.id else ""
 
 
-def _remedies(cause: Cause, d: Diagnosis) -> list[Remedy]:
-    """Return the remedies, those chosen by the model first, then best first."""
+def _remedies(cause: Cause, d: Diagnosis, lang: Lang) -> list[Safe]:
+    """Return the texts of the remedies, those chosen by the model first, then best first."""
     first = d.reasoning.remedies if d.reasoning else []
     ranked = ranked_remedies(cause, [finding for finding in d.findings if finding.id in d.chain])
-    return sorted(ranked, key=lambda r: first.index(r.id) if r.id in first else len(first))
+    ordered = sorted(ranked, key=lambda r: first.index(r.id) if r.id in first else len(first))
+    return [Safe(remedy.text.get(lang)) for remedy in ordered]
 
 
 def _gain(finding: Finding) -> bool:

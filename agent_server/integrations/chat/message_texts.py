@@ -61,7 +61,7 @@ def verdict_message(
     if rows := view["account"].rows[:_ROWS]:
         lines.append(Safe("\n".join([known["path"]["account_short"], *(f"- {row}" for row in rows)])))
     if view["fixes"]:
-        lines.append(say(lang, "verdict.try", Safe(view["fixes"][0].text.get(lang))))
+        lines.append(say(lang, "verdict.try", view["fixes"][0]))
     if not diagnosis.verdict.no_fault and (like := _similar(diagnosis.matches, lang)):
         lines.append(say(lang, "verdict.similar", like))
     if diagnosis.verdict in (Verdict.INCONCLUSIVE, Verdict.LIKELY, Verdict.IDLE) and diagnosis.missing:

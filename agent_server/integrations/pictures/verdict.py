@@ -124,7 +124,7 @@ def _facts(d: Diagnosis, lang: Lang, view: dict[str, object]) -> list[Fact]:
         facts += [(labels["where"], short_view["where"], 3), (labels["how_long"], view["how_long"], 2)]
     fixes = view["fixes"]
     if isinstance(fixes, list) and fixes:
-        facts.append((picture["try"], fixes[0].text.get(lang), 4))
+        facts.append((picture["try"], fixes[0], 4))
     elif view["busy"]:
         facts.append((picture["further"], view["busy"], 3))
     if d.verdict in (Verdict.LIKELY, Verdict.INCONCLUSIVE, Verdict.IDLE) and d.missing:

@@ -148,3 +148,17 @@ def test_how_long_it_took_does_not_contradict_itself(known: dict[str, float], sa
     plain = checkpoint()
     told = plain.model_copy(update={"culprit": Culprit(**known)})
     assert f"How long: {said}\n" in diagnosis_text(told, CAUSES, "en")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("cause", sorted(CAUSES))
+def test_a_text_of_any_cause_keeps_to_any_limit(cause: str, lang: Lang) -> None:
+    """Whatever is cut on the way to a limit, the text can be written, and says that something is left out."""
+    spots = [BlindSpot(code="no_stacks", detail=f"{'x' * 60} {number}") for number in range(9)]
+    found = reasoned(claims=[CLAIM] * 5).model_copy(update={"cause": cause})
+    found = found.model_copy(update={"coverage": [found.coverage[0].model_copy(update={"not_seen": spots})]})
+    whole = diagnosis_text(found, CAUSES, lang, None)
+    for limit in range(1500, len(whole), 250):
+        text = diagnosis_text(found, CAUSES, lang, limit)
+        assert len(text) <= limit
+        assert re.search(r"\d+ more left out|另有 \d+ 条未列出", text)
