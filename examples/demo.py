@@ -309,12 +309,20 @@ def _nanoseconds(moment: str) -> int:
 
 
 def between_times(log: Sequence[Event], began: int, ended: int) -> list[Event]:
-    """Return the steps and checkpoints that start within a span of CLOCK_MONOTONIC nanoseconds.
+    """Return the steps that start within a span of CLOCK_MONOTONIC nanoseconds, and the checkpoints that overlap it.
+
+    One that is under way when the window begins is observed too.
 
     Raises DemoError with fewer than two checkpoints.
     """
-    starts = {"step": "t_mono_ns", "checkpoint": "start_mono_ns"}
-    within = [line for line in log if line["event"] in starts and began < line[starts[line["event"]]] < ended]
+    within = []
+    for line in log:
+        step, checkpoint = line["event"] == "step", line["event"] == "checkpoint"
+        if step or checkpoint:
+            start = line["t_mono_ns"] if step else line["start_mono_ns"]
+            end = start if step else start + line["total_s"] * 1e9
+            if began < end and start < ended:
+                within.append(line)
     if sum(line["event"] == "checkpoint" for line in within) < 2:
         raise DemoError("fewer than two checkpoints in the window; try a longer --duration")
     return within
