@@ -41,10 +41,12 @@ _FINDINGS = 20
 
 @dataclass(frozen=True)
 class NextCalls:
-    """Chooses next calls. `offered`: the tools that clients know; `serves`: whether a tool can judge a recording."""
+    """Chooses next calls. `offered`: the tools that clients know; `serves`: whether a tool can judge a recording;
+    `runs`: whether a process still runs."""
 
     serves: Callable[[str, Path], bool]
     offered: set[str] = field(default_factory=set)
+    runs: Callable[[int], bool] = lambda pid: Path(f"/proc/{pid}").exists()
 
     def after(self, tool: str, given: dict[str, Any], result: Any, source: Path | None) -> list[Call]:
         """Return at most `MOST` calls after ``tool(given)``, which judged the recording `source` or observed (None)."""
@@ -67,6 +69,9 @@ class NextCalls:
         found: list[Call] = []
         for name, arguments in proposed:
             if "pid" in arguments and given.keys() & _STORED:
+                continue
+            other = arguments.get("pid", pid)
+            if source is None and other != pid and not self.runs(other):
                 continue
             again = name in ran and arguments.get("pid") in (pid, None)
             call = (name, arguments) if source is None else self._of_recording(name, arguments, pid, source)

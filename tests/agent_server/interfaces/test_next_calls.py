@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,8 @@ COVERAGE = Coverage(
 )
 
 
-def following(*offered: str, serves: bool = True) -> NextCalls:
-    return NextCalls(lambda _tool, _recording: serves, set(offered) or EVERY)
+def following(*offered: str, serves: bool = True, ended: int = 0) -> NextCalls:
+    return NextCalls(lambda _tool, _recording: serves, set(offered) or EVERY, lambda pid: pid != ended)
 
 
 def result(*findings: Any, tool: str = "offcputime") -> ToolResult[Any]:
@@ -69,6 +71,15 @@ def test_a_wait_leads_to_the_process_at_its_end(label: str) -> None:
     assert calls[0] == ("critical_path", {"pid": 830})
     assert calls[1] == ("net_latency", {"pid": 812})
     assert len(calls) == next_calls.MOST
+
+
+def test_a_process_that_has_ended_is_not_proposed() -> None:
+    found = result(wait("socket", root_by="server (830)"))
+    assert following(ended=830).after("offcputime", {"pid": 812}, found, None)[0] == ("net_latency", {"pid": 812})
+    with subprocess.Popen(["true"]) as short:
+        short.wait()
+    assert not NextCalls(lambda *_: True).runs(short.pid)
+    assert NextCalls(lambda *_: True).runs(os.getpid())
 
 
 @pytest.mark.parametrize("label", ["", "kworker/u8:0 (10759)", "no number"])
