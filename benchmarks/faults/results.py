@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ class Result(BaseModel):
 
 
 def read(path: Path) -> list[Result]:
-    """Return the results in a file."""
+    """Return the results in a file of a run, or in the JSON of a report (``.json``)."""
+    if path.suffix == ".json":
+        return [Result.model_validate(one) for one in json.loads(path.read_text())["results"]]
     return [Result.model_validate_json(line) for line in _lines(path)]
 
 

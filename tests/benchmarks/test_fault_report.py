@@ -13,7 +13,7 @@ from benchmarks.faults import diagnosers, report
 from benchmarks.faults.adapters import whystall_words
 from benchmarks.faults.answer import Answer
 from benchmarks.faults.judgement import judgement
-from benchmarks.faults.results import Result
+from benchmarks.faults.results import Result, read
 from benchmarks.faults.scenario import HERE, load
 from benchmarks.faults.score import removes_cause, shows_mechanism
 from benchmarks.faults.summary import confusion, is_right, share, share_of, summary
@@ -146,6 +146,7 @@ def test_repeats_of_a_scenario_are_one_trial_of_the_interval() -> None:
 
 def test_the_page_shows_diagnosers_side_by_side_and_what_was_not_right(tmp_path: Path) -> None:
     report.write(RESULTS, tmp_path / "page.md", tmp_path / "page.json")
+    assert read(tmp_path / "page.json") == RESULTS
     text = (tmp_path / "page.md").read_text()
     assert "2 scenarios, 7 cases, 1 void" in text
     assert "| cases of faults (scenarios) | 4 (1) | 1 (1) |" in text
