@@ -70,8 +70,8 @@ class NextCalls:
         for name, arguments in proposed:
             if "pid" in arguments and given.keys() & _STORED:
                 continue
-            other = arguments.get("pid", pid)
-            if source is None and other != pid and not self.runs(other):
+            other = arguments.get("pid")
+            if source is None and isinstance(other, int) and other != pid and not self.runs(other):
                 continue
             again = name in ran and arguments.get("pid") in (pid, None)
             call = (name, arguments) if source is None else self._of_recording(name, arguments, pid, source)
