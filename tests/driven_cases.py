@@ -103,13 +103,14 @@ def driven(
     memory: PastIncidents | None = None,
     lang: Lang = "en",
     symptom: str = "slow",
+    protocol: str = "openai",
     prepare: Callable[[Case], object] = lambda case: None,
 ) -> Outcome:
     """A new case driven by a model that answers so."""
     case = new_case(observer, symptom)
     prepare(case)
     with model_server.serve(answers) as server:
-        settings = LlmSettings(base_url=server.base_url, model=model_server.MODEL, retries=0)
+        settings = LlmSettings(base_url=server.base_url, model=model_server.MODEL, retries=0, protocol=protocol)
 
         async def run() -> None:
             async with ChatClient(settings) as model:
