@@ -12,10 +12,10 @@ PAGE_BYTES = 6_000
 
 
 def page(artifact: Artifact, offset: int) -> dict[str, Any]:
-    """Return at most `PAGE_BYTES` of the text of `artifact` from byte `offset` as data.
+    """Return at most `PAGE_BYTES` of the text of `artifact` from byte `offset` as data: its lines.
 
-    It ends with a whole line if it holds one; `next_offset` is missing on the last page. Raises `ToolError`: not_found
-    if the file was removed, io_error if it cannot be read.
+    The last one is whole, unless the page is one line; `next_offset` is missing on the last page. Raises `ToolError`:
+    not_found if the file was removed, io_error if it cannot be read.
     """
     path = artifact_path(artifact.uri)
     try:
@@ -35,5 +35,5 @@ def page(artifact: Artifact, offset: int) -> dict[str, Any]:
         "bytes": artifact.bytes,
         "offset": offset,
         **({"next_offset": offset + len(read)} if more else {}),
-        "text": read.decode("utf-8", "replace"),
+        "lines": read.decode("utf-8", "replace").removesuffix("\n").split("\n"),
     }

@@ -10,7 +10,7 @@ from typing import Any
 from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.past_incidents import Card
 from whystall.agent_server.diagnosis.rules import is_relevant, next_tools
-from whystall.knowledge_base.causes import matches
+from whystall.knowledge_base.causes import load_causes, matches
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang, OtherProcess, Victim
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Polarity
@@ -67,6 +67,16 @@ def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") ->
         "verdict_so_far": {"verdict": found.verdict.value, "cause": found.cause, "missing": found.missing},
         "suggested": next_tools(case.causes, assessments, named, list(case.tried), case.signs()),
     }
+
+
+def assessed(
+    causes: Sequence[str], case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en"
+) -> list[dict[str, Any]]:
+    """Return what supports and refutes each of `causes` of the catalogue, and the tools that could still decide it."""
+    every = load_causes()
+    found = {a.cause: a for a in (*case.assess(every), *case.assess())}
+    left = [tool for tool in able if tool.name not in case.tried]
+    return [_cause(found[cause], every[cause], left, lang) for cause in dict.fromkeys(causes)]
 
 
 def _found_for(assessment: Assessment, cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:

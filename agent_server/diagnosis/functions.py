@@ -34,6 +34,7 @@ ARGUMENTS_LIMIT = 20_000
 TOOLS_LIMIT = 8
 """Tools of one window on another process."""
 _QUERY_LIMIT = 500
+_CAUSES = {"type": "array", "items": {"type": "string"}, "maxItems": 8, "description": "ids of causes"}
 # Parameters that the model may not choose. Names and paths are never offered: only numbers and switches.
 _NOT_OFFERED = frozenset(
     {*TargetParams.model_fields, "profile", "tid", "rank", "step", "buffer_mb", "only_target", "hz", "calibrate"}
@@ -64,9 +65,10 @@ class IncidentSearch:
 
 @dataclass(frozen=True)
 class ClaimsCheck:
-    """A question which claims the findings support."""
+    """A question which claims the findings support, and what supports and refutes the `causes`, given by id."""
 
     claims: Sequence[Claim]
+    causes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class Functions:
         self._lang = lang
         self._old = old
         self._properties = {name: self._offered(tool) for name, tool in self._tools.items()}
-        self._others = self._other_functions(extended)
+        self._extended = extended
+        self._others = self._other_functions()
 
     @property
     def names(self) -> list[str]:
@@ -141,13 +144,15 @@ class Functions:
         functions += [self._declared(name, parameters) for name, parameters in self._others.items()]
         concluding = model_conclusion.parameters(self._causes)
         claims = _object({"claims": concluding["properties"]["claims"]}, ["claims"])
+        if self._extended:
+            claims = _object({"claims": concluding["properties"]["claims"], "causes": _CAUSES})
         return [*functions, self._declared(CHECK, claims), self._declared(CONCLUDE, concluding)]
 
-    def _other_functions(self, extended: bool) -> dict[str, dict[str, Any]]:
+    def _other_functions(self) -> dict[str, dict[str, Any]]:
         """Return the schemas of the parameters of further functions, by name."""
         text = {"type": "string"}
         found: dict[str, dict[str, Any]] = {}
-        if not extended:
+        if not self._extended:
             return found
         if self._duration is not None and self._tools:
             tools = {"type": "array", "items": {**text, "enum": [*self._tools]}, "minItems": 1, "maxItems": TOOLS_LIMIT}
@@ -192,9 +197,17 @@ class Functions:
         if call.name == SEARCH:
             return IncidentSearch(_query(given))
         if call.name == CHECK:
+            if not self._extended:
+                for name in given.keys() - {"claims"}:
+                    raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", "valid: claims")
+                return ClaimsCheck(_concluded(given).claims)
+            causes = given.pop("causes", None)
+            asked = _fitting({"causes": causes}, {"properties": {"causes": _CAUSES}})
             for name in given.keys() - {"claims"}:
-                raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", "valid: claims")
-            return ClaimsCheck(_concluded(given).claims)
+                raise ToolError(
+                    ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", "valid: claims, causes"
+                )
+            return ClaimsCheck(_concluded(given).claims, tuple(asked.get("causes", ())))
         if call.name in self._others:
             return self._other_request(call.name, given)
         return self._request(self._tools[call.name], given)
@@ -262,7 +275,7 @@ def request_key(asked: ToolRequest | IncidentSearch | ClaimsCheck | PageRequest 
     if isinstance(asked, EarlierDiagnoses):
         return json.dumps([EARLIER])
     if isinstance(asked, ClaimsCheck):
-        return json.dumps([CHECK, [claim.model_dump() for claim in asked.claims]])
+        return json.dumps([CHECK, [claim.model_dump() for claim in asked.claims], asked.causes])
     if isinstance(asked, IncidentSearch):
         return json.dumps([SEARCH, asked.query])
     return json.dumps([asked.tool, asked.options], sort_keys=True)
@@ -332,7 +345,9 @@ def _fitting(given: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, A
         field, value = properties[name], given[name]
         if not isinstance(value, _TYPES[field["type"]]) or isinstance(value, bool) or value != value:
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: give a value of type {field['type']}", valid)
-        entries, allowed = (value, field.get("items", field)) if isinstance(value, list) else ([value], field)
+        entries, allowed = (value, field["items"]) if isinstance(value, list) else ([value], field)
+        if any(not isinstance(entry, _TYPES[allowed["type"]]) for entry in entries):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: give values of type {allowed['type']}", valid)
         if "enum" in allowed and (not entries or any(entry not in allowed["enum"] for entry in entries)):
             raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name}: no such value", f"valid: {', '.join(allowed['enum'])}")
         if isinstance(value, (int, float)):

@@ -9,6 +9,7 @@ from typing import Any
 from whystall.agent_server.diagnosis.artifact_pages import page
 from whystall.agent_server.diagnosis.briefing import (
     AGAIN_CHARS,
+    assessed,
     error_data,
     other_process_data,
     result_data,
@@ -32,6 +33,7 @@ from whystall.agent_server.diagnosis.grounded_conclusion import checked
 from whystall.agent_server.diagnosis.grounding.links import named_processes
 from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 from whystall.agent_server.llm.wire import ToolCall
+from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.fence import Fence
 from whystall.prompts.model import reply_text
@@ -113,10 +115,7 @@ class CallAnswers:
                     turn, request, "searched", lambda: {"incidents": memory.search(query) if memory else []}
                 )
             if isinstance(request, ClaimsCheck):
-                claims = request.claims
-                return self._once(
-                    turn, request, "checked", lambda: {"claims": checked(claims, self._case, self._lang)}, new=True
-                )
+                return self._once(turn, request, "checked", self._checked(request), new=True)
             if isinstance(request, EarlierDiagnoses):
                 earlier = self._memory.earlier if self._memory else lambda case: []
                 return self._once(turn, request, "searched", lambda: {"diagnoses": earlier(self._case)})
@@ -127,7 +126,8 @@ class CallAnswers:
     def _tool(self, turn: Turn, place: int, request: ToolRequest) -> str:
         if any(other.tool == request.tool for other in turn.requests.values()):
             return reply_text(self._lang, "twice", request.tool)
-        self._check_time(request.duration)
+        if request.duration is not None and request.duration > self._case.duration:
+            self._check_time(request.duration)
         times = self._times_asked.get(request_key(request), 0)
         live = self._case.observer.live
         if live and times >= _MAX_SAMPLES:
@@ -167,12 +167,12 @@ class CallAnswers:
             raise ToolError(ErrorCode.NOT_FOUND, f"{finding.id} is about another host", "observe one of this host")
         return finding, pids[request.role]
 
-    def _check_time(self, duration: float | None) -> None:
-        """Raise `ToolError` (bad_argument) for a longer window than usual that the budget does not allow."""
+    def _check_time(self, duration: float) -> None:
+        """Raise `ToolError` (bad_argument) for a window that is longer than the rest of the budget."""
         left = self._budget.seconds_left
-        if duration is not None and duration > max(left, self._case.duration):
-            message = f"a window of {duration:g} s is longer than the {left:.0f} s that are left of the budget"
-            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "choose a shorter one")
+        if duration > left:
+            message = f"a window of {duration:g} s is longer than the {int(left)} s that are left of the budget"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "choose a shorter one, or conclude")
 
     def _once(
         self,
@@ -192,6 +192,16 @@ class CallAnswers:
         self._times_asked[key] = 1
         turn.useful = True
         return self._fence.put(data())
+
+    def _checked(self, request: ClaimsCheck) -> Callable[[], dict[str, Any]]:
+        """Return a function that checks the claims and causes. Raises `ToolError` (not_found) for an unknown cause."""
+        case, every = self._case, load_causes()
+        for cause in request.causes:
+            if cause not in every:
+                message = f"there is no cause {clean(cause, 80)!r}"
+                raise ToolError(ErrorCode.NOT_FOUND, message, "give ids of the catalogue, as in the state")
+        causes = {"causes": assessed(request.causes, case, self._able, self._lang)} if request.causes else {}
+        return lambda: {"claims": checked(request.claims, case, self._lang), **causes}
 
     def _page(self, turn: Turn, request: PageRequest) -> str:
         artifact = next((a for a in self._case.artifacts if a.uri == request.uri), None)
@@ -236,8 +246,6 @@ class CallAnswers:
         try:
             finding, pid = self._named(request)  # the window before may have measured anew what named it
             self._check_time(duration)
-            if self._budget.seconds_left <= 0:
-                raise ToolError(ErrorCode.BAD_ARGUMENT, "no time is left for another window", "conclude")
             self._budget.add_window(duration)
             results = await self._case.observe_process(finding, request.role, pid, request.tools, duration)
         except ToolError as error:
