@@ -47,7 +47,7 @@ class MessagesDialect:
             {"name": plain_name(f.name), "description": f.description, "input_schema": f.parameters} for f in functions
         ]
         turns = _turns([message for message in messages if message.role != "system"])
-        instructions = [{"type": "text", "text": system}] if system else []
+        instructions: list[dict[str, Any]] = [{"type": "text", "text": system}] if system else []
         if "cache_control" not in self._left_out:
             for blocks in (instructions, turns[-1]["content"] if turns else []):
                 if blocks:
