@@ -346,8 +346,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._pause(whole.delay)
             self._events(list(self._streamed(request, whole)), cut)
         else:
-            answer = self._completion(request, whole)
-            self._raw(Raw(body=json.dumps(answer, ensure_ascii=False), delay=whole.delay), cut)
+            body = json.dumps(self._completion(request, whole), ensure_ascii=False)
+            self._raw(Raw(body=body, delay=whole.delay), cut)
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless the server stops meanwhile."""

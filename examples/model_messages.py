@@ -32,7 +32,8 @@ def fault_of(body: Json, headers: Mapping[str, str]) -> str | None:
     if (body.get("thinking") or {}).get("type") == "adaptive" and (body.get("tool_choice") or {}).get("type") == "any":
         return "Thinking may not be enabled when tool_choice forces tool use."
     marks = 0
-    role, waiting = "assistant", set()
+    role = "assistant"
+    waiting: set[Any] = set()
     for at, message in enumerate(body.get("messages") or []):
         if message.get("role") == role:
             return f"messages.{at}: roles must alternate"
@@ -59,7 +60,8 @@ def fault_of(body: Json, headers: Mapping[str, str]) -> str | None:
 
 def as_chat(body: Json) -> Json:
     """Return a request in the form of chat completions."""
-    messages = [{"role": "system", "content": "".join(b["text"] for b in _blocks({"content": body.get("system")}))}]
+    system = "".join(block["text"] for block in _blocks({"content": body.get("system")}))
+    messages: list[Json] = [{"role": "system", "content": system}]
     for message in body.get("messages") or []:
         blocks = _blocks(message)
         text = "".join(block["text"] for block in blocks if block.get("type") == "text")
