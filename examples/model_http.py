@@ -1,4 +1,4 @@
-"""An HTTP server with the protocol of chat completions, its answers, and faults that it can simulate.
+"""An HTTP server with the protocols of chat completions and of Anthropic's Messages API, and faults to simulate.
 
 Requests are checked strictly: every call of an assistant's message has its answer, arguments in the history are JSON,
 names of functions are plain.
@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
+import model_messages
+
 MODEL = "example"
 MAX_REQUEST_BYTES = 64 << 20
 PIECE = 24
@@ -27,7 +29,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """A client's request. `body`: the JSON, empty for GET; `raw`: the bytes received."""
+    """A client's request. `body`: the JSON, empty for GET; of the Messages API in the form of chat completions. `raw`:
+    the bytes received.
+    """
 
     method: str
     path: str
@@ -263,6 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
     # Small pieces go out at once, as a model's tokens do.
     disable_nagle_algorithm: ClassVar[bool] = True
     server: _Http
+    fault: str | None = None  # of a request of the Messages API
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing; `Server.requests` has the requests."""
@@ -270,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         request = self._take(b"")
         refused = self._refusal(request)
-        if refused is None and request.path.rstrip("/") == "/v1/models":
+        if refused is None and request.path.partition("?")[0].rstrip("/") == "/v1/models":
             model = {"id": self.server.owner.model, "object": "model", "created": 0, "owned_by": "whystall"}
             refused = Raw(body=json.dumps({"object": "list", "data": [model]}))
         self._raw(refused or error(404, f"no such path: {request.path}", "not_found_error"))
@@ -293,24 +298,34 @@ class _Handler(BaseHTTPRequestHandler):
         body: Any = {}
         with contextlib.suppress(ValueError):
             body = json.loads(raw) if raw else {}
-        request = Request(self.command, self.path, dict(self.headers), body if isinstance(body, dict) else {}, raw)
+        body = body if isinstance(body, dict) else {}
+        self.fault = None
+        if self.path == model_messages.PATH and body:
+            self.fault = model_messages.fault_of(body, dict(self.headers))
+            body = {"model": body.get("model"), "messages": []} if self.fault else model_messages.as_chat(body)
+        request = Request(self.command, self.path, dict(self.headers), body, raw)
         self.server.owner.requests.append(request)
         return request
 
     def _refusal(self, request: Request) -> Raw | None:
         key = self.server.owner.key
-        if key is not None and request.headers.get("Authorization") != f"Bearer {key}":
+        sent = {name.lower(): value for name, value in request.headers.items()}
+        given = (
+            sent.get("x-api-key") if "anthropic-version" in sent else sent.get("authorization", "")[len("Bearer ") :]
+        )
+        if key is not None and given != key:
             return error(401, "Incorrect API key provided", "authentication_error", WWW_Authenticate="Bearer")
         return None
 
     def _wrong(self, request: Request) -> Raw | None:
-        if request.path.rstrip("/") != "/v1/chat/completions":
+        messages = request.path == model_messages.PATH
+        if not messages and request.path.rstrip("/") != "/v1/chat/completions":
             return error(404, f"no such path: {request.path}", "not_found_error")
         if not request.body:
             return error(400, "the body is no JSON object")
         if request.body.get("model") != self.server.owner.model:
             return error(404, f"The model `{request.body.get('model')}` does not exist.", "not_found_error")
-        fault = fault_of(request.body)
+        fault = self.fault if messages else fault_of(request.body)
         return error(400, fault) if fault else None
 
     def _answer(self, request: Request, answer: Answer) -> None:
@@ -329,9 +344,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._raw(whole, cut)
         elif request.stream:
             self._pause(whole.delay)
-            self._events(list(self._chunks(request, whole)), cut)
+            self._events(list(self._streamed(request, whole)), cut)
         else:
-            self._raw(Raw(body=json.dumps(self._completion(whole), ensure_ascii=False), delay=whole.delay), cut)
+            body = json.dumps(self._completion(request, whole), ensure_ascii=False)
+            self._raw(Raw(body=body, delay=whole.delay), cut)
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless the server stops meanwhile."""
@@ -368,15 +384,29 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
         return sent + len(data)
 
-    def _events(self, chunks: Sequence[Json], cut: int | None) -> None:
+    def _streamed(self, request: Request, turn: Turn) -> Iterator[str]:
+        """Yield the events of an answer as text."""
+        if request.path == model_messages.PATH:
+            for event in model_messages.events(turn, self._plain_calls(turn), self._head("message")):
+                yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}"
+            return
+        for chunk in self._chunks(request, turn):
+            yield f"data: {json.dumps(chunk, ensure_ascii=False)}"
+        yield "data: [DONE]"
+
+    def _plain_calls(self, turn: Turn) -> list[tuple[str, str, str]]:
+        calls = self._calls(turn)
+        return [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
+
+    def _events(self, chunks: Sequence[str], cut: int | None) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         sent = 0
-        for text in (*(json.dumps(chunk, ensure_ascii=False) for chunk in chunks), "[DONE]"):
-            event = f"data: {text}\n\n".encode()
+        for text in chunks:
+            event = f"{text}\n\n".encode()
             sent = self._send(b"%x\r\n%b\r\n" % (len(event), event), sent, cut)
         self.wfile.write(b"0\r\n\r\n")
 
@@ -394,7 +424,9 @@ class _Handler(BaseHTTPRequestHandler):
         number = next(self.server.owner.numbers)
         return {"id": f"chatcmpl-{number}", "object": kind, "created": 0, "model": self.server.owner.model}
 
-    def _completion(self, turn: Turn) -> Json:
+    def _completion(self, request: Request, turn: Turn) -> Json:
+        if request.path == model_messages.PATH:
+            return model_messages.message(turn, self._plain_calls(turn), self._head("message"))
         message: Json = {"role": "assistant", "content": turn.content or None, **turn.extra}
         if turn.calls:
             message["tool_calls"] = self._calls(turn)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A small chat-completions server on loopback that answers by fixed rules or a script, without a language model.
+"""A small model server on loopback that answers by fixed rules or a script, without a language model.
 
-It speaks the protocol of vLLM, Ollama, llama.cpp, DashScope, DeepSeek and others, ``POST /v1/chat/completions``
-(with and without streaming) and ``GET /v1/models``, so that ``whystall diagnose --llm`` can be tried and tested
-without a model.
+It speaks the protocol of vLLM, Ollama, llama.cpp, DashScope, DeepSeek and others, ``POST /v1/chat/completions``, and
+Anthropic's Messages API, ``POST /v1/messages`` (for ``WHYSTALL_LLM_PROTOCOL=anthropic``), both with and without
+streaming, and ``GET /v1/models``, so that ``whystall diagnose --llm`` can be tried and tested without a model.
 
 Try it, in two terminals::
 

@@ -37,6 +37,12 @@ def get_diagnosis(file: Database, db: SqliteDatabase, id: str) -> Diagnosis:
     return file.record(Diagnosis, row[0])
 
 
+def diagnoses_of(file: Database, db: SqliteDatabase, comm: str, limit: int) -> list[Diagnosis]:
+    """Return the latest `limit` diagnoses whose victim is called `comm`, the newest first."""
+    query = "SELECT body FROM diagnoses WHERE json_extract(body, '$.victim.comm') = ? ORDER BY created DESC LIMIT ?"
+    return [file.record(Diagnosis, body) for (body,) in db.execute(query, [comm, limit]).fetchall()]
+
+
 def counted_in(db: SqliteDatabase, id: str) -> int | None:
     """Return the ticket that the stored diagnosis `id` counts in."""
     row = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [id]).fetchone()

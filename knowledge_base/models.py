@@ -433,11 +433,25 @@ class Concluded(Model):
         return {**kept, "unverified": {"hypothesis": text}} if text and "unverified" not in kept else kept
 
 
+class OtherProcess(Model):
+    """A process that the model observed besides the target: the finding with the id `finding` names it as `role`.
+
+    `findings` are of windows of their own and have ids of their own (P1, P2, ...); no verdict rests on them.
+    """
+
+    finding: str
+    role: str
+    pid: int
+    tools: list[str]
+    findings: list[Finding] = Field(default_factory=list)
+
+
 class Reasoning(Concluded):
-    """Result of a model-driven case. `transcript`: uri."""
+    """Result of a model-driven case. `others`: further processes that it observed. `transcript`: uri."""
 
     model: str
     usage: Usage = Field(default_factory=Usage)
+    others: list[OtherProcess] = Field(default_factory=list)
     transcript: str | None = None
 
 

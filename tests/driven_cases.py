@@ -20,6 +20,7 @@ from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 from whystall.agent_server.llm.client import ChatClient
 from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.knowledge_base.models import Diagnosis, Lang, Reasoning
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.store import Recording
@@ -32,16 +33,26 @@ class Asked:
     tools: list[str]
     duration: float
     options: dict[str, dict[str, Any]]
+    pid: int | None = None
 
 
 class Watching:
     """An observer that notes what it is asked, and finds in every window what `recording` holds.
 
     `live`: as if it watched a running job. `window` is awaited while a window is open; `open` counts those that are.
+    `other`: what is found of every other process; without it they have ended.
     """
 
-    def __init__(self, recording: Recording, *, live: bool = True, window: Callable[[int], Any] | None = None) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        live: bool = True,
+        window: Callable[[int], Any] | None = None,
+        other: Recording | None = None,
+    ) -> None:
         self._inner = RecordedObserver(recording)
+        self._other = RecordedObserver(other) if other is not None else None
         self._window = window
         self.live = live
         self.profiled = False
@@ -62,6 +73,19 @@ class Watching:
             return await self._inner.observe(tools, seconds, options)
         finally:
             self.open -= 1
+
+    async def observe_process(
+        self, pid: int, named_in: str, tools: Sequence[Tool[Any, Any]], seconds: float
+    ) -> list[ToolResult[Any]]:
+        assert self.recording is not None
+        assert named_in == self.recording.manifest.id
+        self.asked.append(Asked([tool.name for tool in tools], seconds, {}, pid))
+        if self._other is None:
+            raise ToolError(ErrorCode.NO_SUCH_PROCESS, f"process {pid} has ended", "observe another")
+        return await self._other.observe(tools, seconds, {})
+
+    async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
+        return []
 
 
 @dataclass
@@ -103,13 +127,14 @@ def driven(
     memory: PastIncidents | None = None,
     lang: Lang = "en",
     symptom: str = "slow",
+    protocol: str = "openai",
     prepare: Callable[[Case], object] = lambda case: None,
 ) -> Outcome:
     """A new case driven by a model that answers so."""
     case = new_case(observer, symptom)
     prepare(case)
     with model_server.serve(answers) as server:
-        settings = LlmSettings(base_url=server.base_url, model=model_server.MODEL, retries=0)
+        settings = LlmSettings(base_url=server.base_url, model=model_server.MODEL, retries=0, protocol=protocol)
 
         async def run() -> None:
             async with ChatClient(settings) as model:

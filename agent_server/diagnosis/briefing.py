@@ -10,12 +10,12 @@ from typing import Any
 from whystall.agent_server.diagnosis.case import Case
 from whystall.agent_server.diagnosis.past_incidents import Card
 from whystall.agent_server.diagnosis.rules import is_relevant, next_tools
-from whystall.knowledge_base.causes import matches
-from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang, Victim
+from whystall.knowledge_base.causes import load_causes, matches
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Lang, OtherProcess, Victim
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.registry import Tool
-from whystall.tools.contract.result import BlindSpot, ToolResult
+from whystall.tools.contract.result import Artifact, BlindSpot, ToolResult
 
 BRIEFING_CHARS = 12_000
 RESULT_CHARS = 6_000
@@ -42,6 +42,7 @@ def briefing_data(
         "window_s": case.steps[-1].window_s if case.steps else 0.0,
         **_findings(case.findings, BRIEFING_CHARS),
         "not_seen": _spots(spot for r in case.results.values() for spot in r.coverage.not_seen),
+        "artifacts": [_artifact(a) for a in case.artifacts],
         **state_data(case, able, lang),
         "similar": _fitting(similar, _CARDS_CHARS),
     }
@@ -68,6 +69,16 @@ def state_data(case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en") ->
     }
 
 
+def assessed(
+    causes: Sequence[str], case: Case, able: Sequence[Tool[Any, Any]], lang: Lang = "en"
+) -> list[dict[str, Any]]:
+    """Return what supports and refutes each of `causes` of the catalogue, and the tools that could still decide it."""
+    every = load_causes()
+    found = {a.cause: a for a in (*case.assess(every), *case.assess())}
+    left = [tool for tool in able if tool.name not in case.tried]
+    return [_cause(found[cause], every[cause], left, lang) for cause in dict.fromkeys(causes)]
+
+
 def _found_for(assessment: Assessment, cause: Cause, findings: Sequence[Finding], victim: Victim | None) -> float:
     """Return how many findings support a cause; infinite for a supported cause."""
     if assessment.state is CauseState.SUPPORTED:
@@ -84,6 +95,17 @@ def result_data(result: ToolResult[Any], budget: int = RESULT_CHARS) -> dict[str
         "window_s": round(result.coverage.window_s, 3),
         **_findings(result.findings, budget),
         "not_seen": _spots(result.coverage.not_seen),
+        **({"artifacts": [_artifact(a) for a in result.artifacts]} if result.artifacts else {}),
+    }
+
+
+def other_process_data(other: OtherProcess, results: Sequence[ToolResult[Any]]) -> dict[str, Any]:
+    """Return the results of a window on another process, with their findings apart from those of the case."""
+    return {
+        "process": other.pid,
+        "named_by": other.finding,
+        "role": other.role,
+        "results": [result_data(result, RESULT_CHARS // max(len(results), 1)) for result in results],
     }
 
 
@@ -115,6 +137,10 @@ def _findings(findings: Iterable[Finding], budget: int) -> dict[str, Any]:
         if name in finding.metrics and not (unit in _IN_NAME and name.endswith(f"_{unit}"))
     }
     return {"units": units, "findings": kept, **({"left_out": len(data) - len(kept)} if len(kept) < len(data) else {})}
+
+
+def _artifact(artifact: Artifact) -> dict[str, Any]:
+    return {"uri": artifact.uri, "title": artifact.title, "bytes": artifact.bytes}
 
 
 def _cause(assessment: Assessment, cause: Cause, left: Sequence[Tool[Any, Any]], lang: Lang) -> dict[str, Any]:

@@ -58,6 +58,10 @@ class Budget:
         """Answers left, at least 0."""
         return max(0, self.limits.steps - self._steps)
 
+    def left(self) -> dict[str, int]:
+        """Return the answers, and the seconds of waiting and windows, that are left, as data for the model."""
+        return {"answers_left": self.steps_left, "seconds_left": int(self.seconds_left)}
+
     @property
     def exhausted(self) -> str | None:
         """The code of the limit that forbids another request; None if there is none."""

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import count
 from typing import Any, Literal
 
 from whystall.agent_server.diagnosis.account import account
@@ -20,13 +21,23 @@ from whystall.agent_server.diagnosis.verdict import ONE_SOURCE, Conclusion, conc
 from whystall.agent_server.diagnosis.victim import FEEDS, choose_feeder, choose_victim, victim_on_path
 from whystall.knowledge_base.causes import about, considered_for, measured
 from whystall.knowledge_base.complaints import is_complaint
-from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Reasoning, Step, Verdict, Victim
+from whystall.knowledge_base.models import (
+    Assessment,
+    Cause,
+    CauseState,
+    Diagnosis,
+    OtherProcess,
+    Reasoning,
+    Step,
+    Verdict,
+    Victim,
+)
 from whystall.knowledge_base.times import rfc3339
 from whystall.knowledge_base.tokens import concepts
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
-from whystall.tools.contract.result import BlindSpot, Status, ToolResult
+from whystall.tools.contract.result import Artifact, BlindSpot, Status, ToolResult
 from whystall.tools.timeline.recorded import FILE
 
 DIRECT_IO_TOOL = "hybrid_io_advise"
@@ -78,6 +89,8 @@ class Case:
         self.target_ended = False
         self.hangs = "hang" in concepts(symptom)
         self.slow = not self.hangs and is_complaint(symptom)
+        self.others: list[OtherProcess] = []
+        self._artifacts_of_others: list[Artifact] = []
         self._options: dict[str, Mapping[str, Any]] = {}
         self._all_findings: dict[str, Finding] = {}
         self._count = numbered
@@ -104,6 +117,33 @@ class Case:
             raise
         self._options = wanted
         return self._add_step(requested, duration, why, results)
+
+    async def observe_process(
+        self, finding: Finding, role: str, pid: int, names: Sequence[str], duration: float
+    ) -> list[ToolResult[Any]]:
+        """Run the tools `names` on the process `pid`, which `finding` names as `role`, and return their results.
+
+        They are kept in `others`, apart from the results that are judged: their findings have ids of their own, and no
+        verdict, victim or claim rests on them. Raises what the observer raises.
+        """
+        named_in = next(r.coverage.recording for r in self.results.values() if finding in r.findings)
+        self.progress.start_step(len(self.steps) + 1, list(names), "model_asked", duration)
+        try:
+            results = await self.observer.observe_process(pid, named_in, [self.tools[n] for n in names], duration)
+        except ToolError as error:
+            self.transcript.observation_failed(names, {}, error, pid)
+            raise
+        ids = count(1 + sum(len(other.findings) for other in self.others))
+        results = [
+            r.model_copy(update={"findings": [f.model_copy(update={"id": f"P{next(ids)}"}) for f in r.findings]})
+            for r in results
+        ]
+        self.transcript.observed(names, duration, "model_asked", {}, results, pid)
+        found = [f for result in results for f in result.findings]
+        tools = [result.tool for result in results]
+        self.others.append(OtherProcess(finding=finding.id, role=role, pid=pid, tools=tools, findings=found))
+        self._artifacts_of_others += [artifact for result in results for artifact in result.artifacts]
+        return results
 
     def path_options(self) -> Options:
         """Return the options of the critical path for the next window: whether threads that stand still matter, and the
@@ -159,6 +199,11 @@ class Case:
         return numbered
 
     # --- what is known --------------------------------------------------------------------------------------------
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """The artifacts of each tool's latest result, then those of other processes."""
+        return [*(a for r in self.results.values() for a in r.artifacts), *self._artifacts_of_others]
 
     @property
     def findings(self) -> list[Finding]:

@@ -232,7 +232,7 @@ class DiagnosisRunner:
             about = {
                 "able": [tool.name for tool in await observer.able(list(tools.values()))],
                 "model": run.driver.model.name,
-                "settings": {"limits": limits.model_dump(), "lang": run.lang, "remembers": True},
+                "settings": {"limits": limits.model_dump(), "lang": run.lang, "remembers": True, "extended": True},
                 "nonce": nonce,
             }
             run.transcript.case(record.model_copy(update=about))

@@ -9,32 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
 from whystall.agent_server.diagnosis import rules
-from whystall.agent_server.diagnosis.briefing import (
-    AGAIN_CHARS,
-    RESULT_CHARS,
-    briefing_data,
-    error_data,
-    result_data,
-    state_data,
-)
+from whystall.agent_server.diagnosis.briefing import AGAIN_CHARS, RESULT_CHARS, briefing_data, error_data, result_data
 from whystall.agent_server.diagnosis.budget import Budget, Limits
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.functions import (
-    CONCLUDE,
-    ClaimsCheck,
-    Functions,
-    IncidentSearch,
-    ToolRequest,
-    request_key,
-)
-from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, checked, feedback, ground, settle
+from whystall.agent_server.diagnosis.functions import CONCLUDE, Functions
+from whystall.agent_server.diagnosis.grounded_conclusion import Grounded, feedback, ground, settle
 from whystall.agent_server.diagnosis.grounding.model_conclusion import ModelConclusion
+from whystall.agent_server.diagnosis.model_calls import CallAnswers
 from whystall.agent_server.diagnosis.past_incidents import PastIncidents
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply, ToolCall
 from whystall.knowledge_base.models import Lang, Reasoning
@@ -46,7 +32,7 @@ from whystall.tools.contract.text import clean
 
 _MAX_CALLS = 8  # per message: as many as there are tools
 _MAX_CONTENT = 20_000  # characters of an answer that are kept in the conversation
-_MAX_SAMPLES = 3  # windows of a live job with the same call: a fourth shows nothing new
+_WINDOW_SHARE = 1 / 4  # of the seconds of the budget: the longest window
 _MAX_USELESS = 3  # messages in a row with only wrong or repeated calls
 _HOLE = re.compile(r"\{ *(F\d+)")
 
@@ -70,19 +56,23 @@ async def drive(
     lang: Lang = "en",
     nonce: str | None = None,
     old: OldConclusions | None = None,
+    extended: bool = True,
 ) -> None:
     """Investigate `case` with `model`, or with the rules if it is None; `case.diagnosis()` is then final.
 
     No less is observed than by the rules alone: they finish before a conclusion is judged. `memory`: past incidents
     that the model may search. `nonce` of the fences: repeats an earlier conversation; `old` reads conclusions of an
-    older version. Raises `ToolError` if nothing could be observed, and what the model raises besides `LlmError`.
+    older version; `extended` as in `Functions`. Raises `ToolError` if nothing could be observed, and what the model
+    raises besides `LlmError`.
     """
     if model is None:
         await rules.finish(case)
         return
     await rules.first_observation(case)
     able = await case.observer.able(list(case.tools.values()))
-    conversation = _Conversation(case, model, able, Budget(limits or Limits()), memory, lang, Fence(nonce), old)
+    conversation = _Conversation(
+        case, model, able, Budget(limits or Limits()), memory, lang, Fence(nonce), old, extended
+    )
     stopped: str | None = None
     try:
         await conversation.run()
@@ -97,6 +87,7 @@ async def drive(
         model=clean(model.name, 200),
         stopped=stopped,
         usage=conversation.budget.usage(),
+        others=[o.model_copy(update={"finding": case.current(o.finding) or o.finding}) for o in case.others],
         transcript=case.transcript.uri,
     )
     grounded = conversation.grounded()
@@ -131,19 +122,6 @@ def _settled(case: Case, grounded: Grounded, reasoning: Reasoning) -> Reasoning:
     return reasoning.model_copy(update=kept)
 
 
-@dataclass
-class _Turn:
-    """The calls of one message. `answers` and `requests` by position of the call.
-
-    `useful`: some call had a new result; `repeated`: some call asked again for what is known.
-    """
-
-    answers: dict[int, str] = field(default_factory=dict)
-    requests: dict[int, ToolRequest] = field(default_factory=dict)
-    useful: bool = False
-    repeated: bool = False
-
-
 class _Conversation:
     """The conversation of one model about one case."""
 
@@ -157,6 +135,7 @@ class _Conversation:
         lang: Lang,
         fence: Fence,
         old: OldConclusions | None,
+        extended: bool,
     ) -> None:
         self.case = case
         self.budget = budget
@@ -170,12 +149,14 @@ class _Conversation:
             list(case.causes),
             duration=case.duration if case.observer.live else None,
             searchable=memory is not None,
+            longest=budget.limits.seconds * _WINDOW_SHARE if extended and case.observer.live else None,
+            extended=extended,
             lang=lang,
             old=old,
         )
         self._offered = self._functions.offered()
+        self._calls = CallAnswers(case, self._functions, able, budget, memory, lang, self._fence)
         self._messages: list[Message] = []
-        self._times_asked: dict[str, int] = {}
         self._conclusion: ModelConclusion | None = None
         self._corrected = False  # the model was shown once what was struck
         self._nudged = False  # the model was asked once to call a function
@@ -202,7 +183,7 @@ class _Conversation:
                 if await self._conclude(calls[0]):
                     return
             else:
-                await self._run_tools(calls, dropped=len(reply.calls) > _MAX_CALLS)
+                await self._answer_calls(calls, dropped=len(reply.calls) > _MAX_CALLS)
 
     def grounded(self) -> Grounded | None:
         """Return the model's latest conclusion checked against the case as it is now; None without a conclusion."""
@@ -259,7 +240,7 @@ class _Conversation:
         self._nudged = True
         content = reply.content[:_MAX_CONTENT] or "-"  # strict servers refuse an empty message
         self._messages.append(Message(role="assistant", content=content, reasoning=reply.reasoning))
-        self._messages.append(Message(role="user", content=reply_text(self._lang, fault)))
+        self._messages.append(Message(role="user", content=reply_text(self._lang, fault), must_call=True))
 
     def _answer(self, call: ToolCall, *parts: str) -> None:
         self._messages.append(Message(role="tool", content="\n".join(parts), call_id=call.id))
@@ -288,7 +269,7 @@ class _Conversation:
         if ran and self.case.observer.live:  # all findings were measured anew: the model sees them before it is judged
             results = self._results(list(self.case.results))
             text = reply_text(self._lang, "looked_on")
-            self._answer(call, text, self._fence.put({**results, "state": self._state()}))
+            self._answer(call, text, self._fence.put({**results, "state": self._calls.state()}))
             return False
         grounded = self.grounded()
         if grounded is None or not grounded.struck:
@@ -297,7 +278,7 @@ class _Conversation:
         if self._corrected:
             return True
         self._corrected = True
-        state = {**self._results(ran), "state": self._state()}
+        state = {**self._results(ran), "state": self._calls.state()}
         self._answer(call, feedback(grounded, self._lang, self._fence), self._fence.put(state))
         self._useless = 0
         return False
@@ -321,101 +302,13 @@ class _Conversation:
         budget = (RESULT_CHARS + AGAIN_CHARS) // len(names)
         return {"results": [result_data(self.case.results[name], budget) for name in names]}
 
-    # --- running tools --------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------------
 
-    async def _run_tools(self, calls: Sequence[ToolCall], *, dropped: bool) -> None:
-        """Answer the calls of one message; their tools share one window. `dropped`: there were too many calls."""
-        turn = _Turn()
-        for place, call in enumerate(calls):
-            turn.answers[place] = self._read(turn, place, call)
-        if turn.requests:
-            await self._observe(turn)
-        last = len(calls) - 1
-        if turn.useful:
-            turn.answers[last] += "\n" + self._state_after(turn)
+    async def _answer_calls(self, calls: Sequence[ToolCall], *, dropped: bool) -> None:
+        """Answer the calls of one message. `dropped`: there were too many."""
+        turn = await self._calls.answer(calls)
         if dropped:
-            turn.answers[last] += "\n" + reply_text(self._lang, "too_many", _MAX_CALLS)
+            turn.answers[len(calls) - 1] += "\n" + reply_text(self._lang, "too_many", _MAX_CALLS)
         for place, call in enumerate(calls):
             self._answer(call, turn.answers[place])
         self._count_useless(turn.useful, turn.repeated)
-
-    def _read(self, turn: _Turn, place: int, call: ToolCall) -> str:
-        """Return the answer to `call`; empty if it requests a tool, which is added to `turn.requests`."""
-        try:
-            request = self._functions.read(call)
-            if isinstance(request, IncidentSearch):
-                return self._search(turn, request)
-            if isinstance(request, ClaimsCheck):
-                return self._check(turn, request)
-        except ToolError as error:
-            return self._fence.put(error_data(error))
-        if request is None:
-            return reply_text(self._lang, "alone")
-        if any(other.tool == request.tool for other in turn.requests.values()):
-            return reply_text(self._lang, "twice", request.tool)
-        times = self._times_asked.get(request_key(request), 0)
-        if self.case.observer.live and times >= _MAX_SAMPLES:
-            turn.repeated = True
-            return reply_text(self._lang, "enough", request.tool, times)
-        known = request.tool in self.case.results and dict(self.case.options(request.tool)) == request.options
-        if not self.case.observer.live and (times or known):
-            turn.repeated = True
-            return reply_text(self._lang, "again", request.tool)
-        turn.requests[place] = request
-        return ""
-
-    def _search(self, turn: _Turn, request: IncidentSearch) -> str:
-        key = request_key(request)
-        if key in self._times_asked:
-            turn.repeated = True
-            return reply_text(self._lang, "searched")
-        self._times_asked[key] = 1
-        turn.useful = True
-        return self._fence.put({"incidents": self._memory.search(request.query) if self._memory else []})
-
-    def _check(self, turn: _Turn, request: ClaimsCheck) -> str:
-        """Return which claims the findings so far support, and what contradicts the others."""
-        key = f"{len(self.case.steps)} {request_key(request)}"
-        if key in self._times_asked:
-            turn.repeated = True
-            return reply_text(self._lang, "checked")
-        self._times_asked[key] = 1
-        turn.useful = True
-        return self._fence.put({"claims": checked(request.claims, self.case, self._lang)})
-
-    async def _observe(self, turn: _Turn) -> None:
-        """Run the requested tools in one window, and add their answers: results, or why there are none."""
-        case = self.case
-        requests = turn.requests
-        given = [request.duration for request in requests.values() if request.duration is not None]
-        duration = max(given, default=case.duration)
-        options = {request.tool: request.options for request in requests.values()}
-        if case.observer.live:
-            self.budget.add_window(duration)
-        try:
-            results = await case.observe(list(options), duration, "model_asked", options)
-        except ToolError as error:
-            turn.answers.update(dict.fromkeys(requests, self._fence.put(error_data(error))))
-            return
-        by_tool = {result.tool: result for result in results}
-        for place, request in requests.items():
-            result = by_tool.get(request.tool)
-            if result is None:
-                turn.answers[place] = reply_text(self._lang, "unserved", request.tool)
-                continue
-            turn.useful = True
-            turn.answers[place] = self._fence.put(result_data(result))
-            key = request_key(request)
-            self._times_asked[key] = self._times_asked.get(key, 0) + 1
-
-    def _state_after(self, turn: _Turn) -> str:
-        """Return the state of the case, with the results of the tools that ran again, whose findings have new ids."""
-        requested = {request.tool for request in turn.requests.values()}
-        again: list[dict[str, Any]] = []
-        if turn.requests and self.case.observer.live:
-            others = [r for name, r in self.case.results.items() if name not in requested]
-            again = [result_data(r, AGAIN_CHARS // len(others)) for r in others]
-        return self._fence.put({"state": self._state(), **({"again": again} if again else {})})
-
-    def _state(self) -> dict[str, Any]:
-        return {**state_data(self.case, self._able, self._lang), "answers_left": self.budget.steps_left}

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from whystall.agent_server.inputs.calibration import Calibration
 from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.job_lookup.inventory import start_ticks
 from whystall.tools.collect.engines import ENGINES
+from whystall.tools.collect.proc_parse import ticks_ns
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.params import LiveParams, Params, parse_params
+from whystall.tools.contract.params import LiveParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.assignment import can_serve
 from whystall.tools.recording.collector import Engine, Need
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
-from whystall.tools.recording.target import Target, renewed
+from whystall.tools.recording.target import Target, renewed, resolve
 from whystall.tools.recording.window import Progress, observe
 
 Join = Callable[[Recording], Awaitable[Recording]]
@@ -44,6 +48,14 @@ class Observer(Protocol):
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
         """Return the results of `tools`, in order, without tools that cannot be served."""
 
+    async def observe_process(
+        self, pid: int, named_in: str, tools: Sequence[Tool[Any, Any]], seconds: float
+    ) -> list[ToolResult[Any]]:
+        """Return the results of `tools` on the process `pid`, which the recording with the id `named_in` names.
+
+        Raises `ToolError`: no_such_process if that process has ended, bad_argument if it is observed anyway.
+        """
+
     async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
         """Try direct I/O where the files of the last window are, and return the result of `tool` on that window.
 
@@ -64,6 +76,7 @@ class LiveObserver:
         self._join = join
         self.profiled = join is not None
         self.recording: Recording | None = None
+        self._ended_ns: dict[str, int] = {}  # CLOCK_MONOTONIC, by id of the recording
 
     async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
         """Return those of `tools` that observe a host and whose collectors some engine serves here."""
@@ -82,9 +95,32 @@ class LiveObserver:
                 raise
             able = unprivileged
             self.recording = await self._window(able, seconds)
+        manifest = self.recording.manifest
+        self._ended_ns[manifest.id] = manifest.start_ns + manifest.window_ns
         if self._join is not None and self.recording.has("ftrace"):
             self.recording = await self._join(self.recording)
         return await _judged(able, self.recording)
+
+    async def observe_process(
+        self, pid: int, named_in: str, tools: Sequence[Tool[Any, Any]], seconds: float
+    ) -> list[ToolResult[Any]]:
+        """Observe the process `pid` in a window of its own. See `Observer`."""
+        ticks, target = await in_thread(lambda: self._other_process(pid, named_in))
+        results = await LiveObserver(target, self._engine, self._progress).observe(tools, seconds, {})
+        if start_ticks(pid) != ticks:  # ended meanwhile: another one may have been observed in its place
+            raise _ended(pid)
+        return results
+
+    def _other_process(self, pid: int, named_in: str) -> tuple[int, Target]:
+        """Return the start of the process `pid`, in ticks, and the process as a target."""
+        target = resolve(TargetParams(pid=pid))
+        ticks, named_ns = start_ticks(pid), self._ended_ns.get(named_in)
+        if ticks is None or named_ns is None or _age_ns(ticks) < time.clock_gettime_ns(time.CLOCK_MONOTONIC) - named_ns:
+            raise _ended(pid)  # a process that started later has only the same pid
+        if pid == os.getpid() or pid in renewed(self._target).pids:
+            message = f"process {pid} is whystall" if pid == os.getpid() else f"process {pid} is the observed target"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "call the functions that observe the target")
+        return ticks, target
 
     async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
         """Run the trials, and judge the last window with them."""
@@ -128,9 +164,25 @@ class RecordedObserver:
         """Judge the recording with those of `tools` whose required collectors it holds."""
         return await _judged(_recorded(_requests(tools, _ANY_S, options), self._recording), self._recording)
 
+    async def observe_process(
+        self, pid: int, named_in: str, tools: Sequence[Tool[Any, Any]], seconds: float
+    ) -> list[ToolResult[Any]]:
+        """Raise `ToolError` (no_such_process): the processes of a recording may be of another host."""
+        raise ToolError(ErrorCode.NO_SUCH_PROCESS, "a recording observes no process", "judge its own findings")
+
     async def calibrate(self, tool: Tool[Any, Any], options: Options) -> list[ToolResult[Any]]:
         """Return nothing: the recording may be from another host's disk."""
         return []
+
+
+def _age_ns(ticks: int) -> int:
+    """Return how long ago the instant `ticks` after the boot was, ns."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks_ns(ticks)
+
+
+def _ended(pid: int) -> ToolError:
+    message = f"process {pid}, which the finding names, has ended"
+    return ToolError(ErrorCode.NO_SUCH_PROCESS, message, "observe one that still runs")
 
 
 def _requests(

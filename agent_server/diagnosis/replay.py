@@ -17,7 +17,6 @@ from whystall.agent_server.diagnosis.observer import Options
 from whystall.agent_server.diagnosis.old_conclusions import reader
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_blind_spot, with_host
 from whystall.agent_server.diagnosis.transcript import (
-    SCHEMA,
     AnswerFailed,
     CaseOpened,
     End,
@@ -130,12 +129,21 @@ class _RecordedWindows:
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
         """Return the results of the next window, or raise its error. Raises `ReplayDiffers` for another request."""
+        return self._next([tool.name for tool in tools], options, None)
+
+    async def observe_process(
+        self, pid: int, named_in: str, tools: Sequence[Tool[Any, Any]], seconds: float
+    ) -> list[ToolResult[Any]]:
+        """As `observe`, for a window on the process `pid`."""
+        return self._next([tool.name for tool in tools], {}, pid)
+
+    def _next(self, tools: Sequence[str], options: Options, process: int | None) -> list[ToolResult[Any]]:
         self._count += 1
-        where, asked = f"look {self._count}", _request_text([tool.name for tool in tools], options)
+        where, asked = f"look {self._count}", _request_text(tools, options, process)
         if not self._left:
             raise ReplayDiffers(where, "none", asked)
         window = self._left.pop(0)
-        if (then := _request_text(window.tools, window.options)) != asked:
+        if (then := _request_text(window.tools, window.options, window.process)) != asked:
             raise ReplayDiffers(where, then, asked)
         if isinstance(window, ObservationFailed):
             raise ToolError(window.code, window.message, window.remedy)
@@ -149,7 +157,9 @@ class _RecordedWindows:
         """Raise `ReplayDiffers` if the transcript holds further windows."""
         if self._left:
             window = self._left[0]
-            raise ReplayDiffers(f"look {self._count + 1}", _request_text(window.tools, window.options), "none")
+            raise ReplayDiffers(
+                f"look {self._count + 1}", _request_text(window.tools, window.options, window.process), "none"
+            )
 
 
 class _RecordedAnswers:
@@ -227,7 +237,16 @@ async def _case(content: TranscriptContent, opened: CaseOpened, tools: Mapping[s
         answers = _RecordedAnswers(content, opened.model)
         memory = _NoIncidents() if settings.remembers else None
         old = reader(answers.refused) if _is_old(content) else None
-        await drive(case, answers, settings.limits, memory=memory, lang=settings.lang, nonce=opened.nonce, old=old)
+        await drive(
+            case,
+            answers,
+            settings.limits,
+            memory=memory,
+            lang=settings.lang,
+            nonce=opened.nonce,
+            old=old,
+            extended=settings.extended,
+        )
         answers.finished()
     if opened.calibrate:
         await case.calibrate()
@@ -236,11 +255,12 @@ async def _case(content: TranscriptContent, opened: CaseOpened, tools: Mapping[s
 
 
 class _Settings(BaseModel):
-    """The settings of a model's driver, as `diagnose` records them."""
+    """The settings of a model's driver, as `diagnose` records them; `extended` since version 3."""
 
     limits: Limits
     lang: Lang
     remembers: bool
+    extended: bool = False
 
 
 def _settings(opened: CaseOpened) -> _Settings:
@@ -260,6 +280,9 @@ class _NoIncidents:
     def search(self, text: str) -> list[dict[str, Any]]:
         return []
 
+    def earlier(self, case: Case) -> list[dict[str, Any]]:
+        return []
+
 
 def _result(raw: dict[str, Any], tools: Mapping[str, Tool[Any, Any]], where: str) -> ToolResult[Any]:
     tool = tools.get(str(raw.get("tool")))
@@ -274,7 +297,7 @@ def _result(raw: dict[str, Any], tools: Mapping[str, Tool[Any, Any]], where: str
 
 
 def _is_old(content: TranscriptContent) -> bool:
-    return content.header.schema_version != SCHEMA
+    return content.header.schema_version == "1"
 
 
 def _compare(then: End, now: End, old: bool) -> None:
@@ -289,10 +312,11 @@ def _other_versions(content: TranscriptContent, tools: Mapping[str, Tool[Any, An
     return [name for name, value in here.items() if getattr(content.header, name) != value]
 
 
-def _request_text(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the tools of a window and their arguments as text."""
+def _request_text(names: Sequence[str], options: Mapping[str, Mapping[str, Any]], process: int | None) -> str:
+    """Return the tools of a window, their arguments, and the process if it was not the target, as text."""
     given = {name: dict(options[name]) for name in sorted(options) if options[name]}
-    return ", ".join(names) + (f" with {json.dumps(given, sort_keys=True)}" if given else "")
+    text = ", ".join(names) + (f" with {json.dumps(given, sort_keys=True)}" if given else "")
+    return text if process is None else f"{text} on process {process}"
 
 
 def _as_text(value: Any) -> str:

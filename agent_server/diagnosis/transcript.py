@@ -22,8 +22,9 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
-SCHEMA = "2"
-"""Version 1: conclusions of models were sentences with citations (`old_conclusions`)."""
+SCHEMA = "3"
+"""Version 1: conclusions of models were sentences with citations (`old_conclusions`). Version 2: a model observed the
+target only."""
 MAX_BYTES = 16 << 20
 """The largest transcript: a result has about 50 KB, a conversation 200 KB, and there are tens of windows."""
 
@@ -112,7 +113,9 @@ class AnswerFailed(Record):
 
 
 class Observed(Record):
-    """One window. `tools`: all that ran; `results`: complete, with findings numbered as in the case."""
+    """One window. `tools`: all that ran; `results`: complete, with findings numbered as in the case. `process`: the one
+    that was observed instead of the target.
+    """
 
     type: Literal["look"] = "look"
     tools: list[str]
@@ -120,10 +123,11 @@ class Observed(Record):
     why: str
     options: dict[str, dict[str, Any]]
     results: list[dict[str, Any]]
+    process: int | None = None
 
 
 class ObservationFailed(Record):
-    """A window that failed with a `ToolError`."""
+    """A window that failed with a `ToolError`. `process` as in `Observed`."""
 
     type: Literal["look_failed"] = "look_failed"
     tools: list[str]
@@ -131,6 +135,7 @@ class ObservationFailed(Record):
     code: ErrorCode
     message: str
     remedy: str
+    process: int | None = None
 
 
 class StruckClaim(Record):
@@ -231,13 +236,23 @@ class Transcript:
         why: str,
         options: Mapping[str, Mapping[str, Any]],
         results: Iterable[ToolResult[Any]],
+        process: int | None = None,
     ) -> None:
-        """Record a window. `tools`: all that ran, also those again; the findings of `results` are numbered."""
+        """Record a window. `tools`: all that ran, also those again; the findings of `results` are numbered. `process`:
+        the one that was observed instead of the target."""
         found = [_plain(result) for result in results]
-        self._put(Observed(tools=list(tools), duration=duration, why=why, options=_copied(options), results=found))
+        self._put(
+            Observed(
+                tools=list(tools), duration=duration, why=why, options=_copied(options), results=found, process=process
+            )
+        )
 
     def observation_failed(
-        self, tools: Iterable[str], options: Mapping[str, Mapping[str, Any]], error: ToolError
+        self,
+        tools: Iterable[str],
+        options: Mapping[str, Mapping[str, Any]],
+        error: ToolError,
+        process: int | None = None,
     ) -> None:
         self._put(
             ObservationFailed(
@@ -246,6 +261,7 @@ class Transcript:
                 code=error.code,
                 message=error.message,
                 remedy=error.remedy,
+                process=process,
             )
         )
 

@@ -35,7 +35,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _LINE: TypeAdapter[Any] = TypeAdapter(Line)
 _SLACK = 1 << 10  # for the last line, which records where it was cut
-_VERSIONS = ("1", SCHEMA)
+_VERSIONS = ("1", "2", SCHEMA)
 _VERSION = re.compile(rb'"schema_version": ?"(\d{1,9})"')
 
 

@@ -1,1 +1,1 @@
-"""The client of a language model behind an OpenAI-compatible chat server."""
+"""The client of a language model behind a server of chat completions or of the Messages API."""

@@ -1,4 +1,9 @@
-"""A client for OpenAI-compatible chat servers: vLLM, DashScope, DeepSeek, Ollama, llama.cpp and others."""
+"""A client for servers of OpenAI's chat completions (vLLM, DashScope, DeepSeek, Ollama, llama.cpp and others) or of
+Anthropic's Messages API.
+
+One client for both: bounds, deadlines, retries, redaction and proxies are the same, and a protocol adds two small
+modules. The vendors' packages bring HTTP clients of their own, whose answers have no bounds.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,11 @@ from urllib.parse import urlsplit
 import anyio
 import httpx
 
-from whystall.agent_server.llm.answer import Assembly, ids
+from whystall.agent_server.llm.anthropic_request import MessagesDialect
 from whystall.agent_server.llm.faults import Fault, error_words, fault_of_status, fault_of_transport
 from whystall.agent_server.llm.jsontext import NotJson, parse_json
-from whystall.agent_server.llm.request import Dialect
+from whystall.agent_server.llm.openai_request import ChatDialect
+from whystall.agent_server.llm.protocol import Answer, Dialect, ids
 from whystall.agent_server.llm.stream import DONE, Events
 from whystall.agent_server.llm.wire import Function, LlmError, Message, Reply
 from whystall.agent_server.outbound.body import Body
@@ -57,11 +63,9 @@ class ChatClient:
         self._settings = settings
         self._failed = failed
         self._key = settings.key()
-        self._dialect = Dialect(settings)
+        self._dialect: Dialect = (MessagesDialect if settings.protocol == "anthropic" else ChatDialect)(settings)
         self._ids = ids()
-        headers = {"User-Agent": "whystall", "Accept-Encoding": "identity"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        headers = {"User-Agent": "whystall", "Accept-Encoding": "identity", **self._dialect.headers(self._key)}
         host = urlsplit(settings.base_url).hostname or ""
         literal = f"[{host}]" if ":" in host else host
         try:
@@ -114,7 +118,7 @@ class ChatClient:
     async def models(self, timeout: float) -> list[str] | None:
         """Return at most 1000 names of the server's models; None if it lists none. Raises `LlmError`."""
         with self._errors(timeout, []):
-            listed = await self._exchange("GET", "models", None)
+            listed = await self._exchange("GET", self._dialect.models_path, None)
         entries = listed.get("data") if isinstance(listed, dict) else None
         if not isinstance(entries, list):
             return None
@@ -158,16 +162,15 @@ class ChatClient:
 
     async def _ask(self, messages: Sequence[Message], functions: Sequence[Function]) -> Reply:
         content = _encoded(self._dialect.body(messages, functions))
-        assembly = Assembly()
-        whole = await self._exchange("POST", "chat/completions", content, assembly)
+        answer = self._dialect.answer()
+        whole = await self._exchange("POST", self._dialect.path, content, answer)
         if whole is not None:
-            assembly.add(whole)
-        reply = assembly.reply(self._ids)
-        self._dialect.reasoning_name = assembly.reasoning_name or self._dialect.reasoning_name
+            answer.add(whole)
+        reply = answer.reply(self._ids)
         return _with_estimate(reply, len(content)) if reply.estimated else reply
 
-    async def _exchange(self, method: str, path: str, content: bytes | None, assembly: Assembly | None = None) -> Any:
-        """Send one request; return the JSON of its answer, or None after a stream into `assembly`. Raises `Fault`."""
+    async def _exchange(self, method: str, path: str, content: bytes | None, answer: Answer | None = None) -> Any:
+        """Send one request; return the JSON of its answer, or None after a stream into `answer`. Raises `Fault`."""
         url = f"{self._settings.base_url}/{path}"
         headers = {"Content-Type": "application/json"} if content is not None else {}
         started = False
@@ -176,8 +179,8 @@ class ChatClient:
                 started = True
                 if response.status_code != 200:
                     raise fault_of_status(response.status_code, response.headers, await _start_of(response), url)
-                if assembly is not None and "event-stream" in response.headers.get("content-type", ""):
-                    await _read_stream(response, assembly)
+                if answer is not None and "event-stream" in response.headers.get("content-type", ""):
+                    await _read_stream(response, answer)
                     return None
                 return _json_of(response, await _read_whole(response))
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
@@ -230,32 +233,32 @@ def _json_of(response: httpx.Response, read: bytes) -> Any:
     raise Fault("bad_answer", f"the answer is not JSON (is that the address of a model?): {words}")
 
 
-async def _read_stream(response: httpx.Response, assembly: Assembly) -> None:
-    """Add the events of a stream to `assembly` until the model has finished."""
+async def _read_stream(response: httpx.Response, answer: Answer) -> None:
+    """Add the events of a stream to `answer` until the model has finished."""
     body, events = _body_of(response, STREAM_LIMIT), Events()
     deadline = math.inf
     async with _pieces(response) as pieces:
         while True:
             with anyio.CancelScope(deadline=deadline) as linger:
-                piece = await _next(pieces, assembly)
+                piece = await _next(pieces, answer)
             if linger.cancelled_caught or piece is None:
                 break
-            if any(_taken(lines, assembly) for lines in events.feed(body.feed(piece))):
+            if any(_taken(lines, answer) for lines in events.feed(body.feed(piece))):
                 return
-            if assembly.finished and deadline == math.inf:
+            if answer.finished and deadline == math.inf:
                 deadline = anyio.current_time() + _LINGER_S
     for lines in events.close():
-        _taken(lines, assembly)
-    if not assembly.finished:
+        _taken(lines, answer)
+    if not answer.finished:
         raise Fault("cut_off", "the stream ended before the answer", again=True)
 
 
-async def _next(pieces: AsyncIterator[bytes], assembly: Assembly) -> bytes | None:
+async def _next(pieces: AsyncIterator[bytes], answer: Answer) -> bytes | None:
     """Return the next piece; None at the end, or on an error after the model has finished."""
     try:
         return await anext(pieces, None)
     except httpx.HTTPError:
-        if assembly.finished:
+        if answer.finished:
             return None
         raise
 
@@ -272,8 +275,8 @@ def _read_authorities(file: str, changed_ns: int, directory: str) -> ssl.SSLCont
     return httpx.create_ssl_context()
 
 
-def _taken(lines: list[str], assembly: Assembly) -> bool:
-    """Add an event to `assembly`; return whether it was the last one."""
+def _taken(lines: list[str], answer: Answer) -> bool:
+    """Add an event to `answer`; return whether it was the last one."""
     joined = "\n".join(lines)
     try:
         chunks = [parse_json(joined)]
@@ -282,16 +285,16 @@ def _taken(lines: list[str], assembly: Assembly) -> bool:
         for line in lines if joined.strip() != DONE else [DONE]:  # some servers leave out the empty line between events
             if line.strip() == DONE:
                 for chunk in chunks:
-                    assembly.add(chunk)
-                assembly.end()
+                    answer.add(chunk)
+                answer.end()
                 return True
             try:
                 chunks.append(parse_json(line))
             except NotJson:
                 raise Fault("bad_answer", "an event of the stream is not JSON") from None
     for chunk in chunks:
-        assembly.add(chunk)
-    return False
+        answer.add(chunk)
+    return answer.ended
 
 
 def _with_estimate(reply: Reply, asked: int) -> Reply:

@@ -22,7 +22,7 @@ class ToolCall(_Model):
 
 class Message(_Model):
     """One message of a conversation. `calls`: of an assistant; `call_id`: which of them a ``tool`` message answers;
-    `reasoning`: of the reply that an assistant's message repeats.
+    `reasoning`: of the reply that an assistant's message repeats; `must_call`: the reply has to be a call.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -30,6 +30,7 @@ class Message(_Model):
     calls: list[ToolCall] = Field(default_factory=list)
     call_id: str | None = None
     reasoning: str | None = None
+    must_call: bool = False
 
 
 class Function(_Model):

@@ -7,14 +7,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from whystall.knowledge_base.finding_values import value_of
-from whystall.knowledge_base.models import Cause, Check, Claim, Lang, Reasoning, Unverified
+from whystall.knowledge_base.models import Cause, Check, Claim, Lang, OtherProcess, Reasoning, Unverified
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.placeholders import escaped, filled
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import FORMATS, fill, fit, voice, words
-from whystall.tools.contract.findings import Finding
+from whystall.tools.contract.findings import Finding, Polarity
 
 _NAME = 120  # characters of a value in running text
+_OTHERS = 3  # findings of another process
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def explanation(
         notes.append(Safe(texts["struck"].format(marks["semicolon"].join(reasons))))
     if reasoning.stopped is not None:
         notes.append(Safe(texts["stopped"].format(voice(suffix, lang).code("stopped", reasoning.stopped))))
+    notes += [_other(other, suffix, lang) for other in reasoning.others]
     usage = reasoning.usage
     if usage.requests:
         spent = [texts["requests"].format(model=model, count=quantity(usage.requests, "count"))]
@@ -72,6 +74,17 @@ def explanation(
     heading = Safe(texts["heading"].format(model)) if story else Safe("")
     apart = Safe(texts["unverified"].format(model)) if own else Safe("")
     return Explanation(heading, story, left, apart, own, notes)
+
+
+def _other(other: OtherProcess, suffix: str, lang: Lang) -> Safe:
+    """Return what was found of another process, its most severe findings first."""
+    texts, say, marks = words(lang)["reasoned"], voice(suffix, lang), words(lang)["marks"]
+    worst = sorted((f for f in other.findings if f.polarity is Polarity.ABNORMAL), key=lambda f: -f.severity.rank)
+    found = marks["semicolon"].join(say.lead(f) for f in worst[:_OTHERS]) or texts["other_nothing"]
+    role = {**words(lang)["relations"]["roles"], **texts["other_roles"]}[other.role]
+    tools = marks["comma"].join(FORMATS[suffix].name(tool) for tool in other.tools)
+    named = {"pid": other.pid, "finding": other.finding, "role": role, "tools": tools, "found": found}
+    return Safe(texts["other"].format(**named))
 
 
 def _relation(

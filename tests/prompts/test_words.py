@@ -127,7 +127,7 @@ def test_every_code_that_the_investigation_writes_has_words(lang: str) -> None:
     assert missing <= said["missing"].keys() | said["blind"].keys()
     assert codes(r'_victim\([^)]*"(\w+)"\)', directory + "victim.py") <= said["chosen_by"].keys()
     looks = codes(
-        r'(?:case\.observe|_observe_longer)\([^"]*"(\w+)"', directory + "rules.py", directory + "model_driver.py"
+        r'(?:case\.observe|_observe_longer)\([^"]*"(\w+)"', directory + "rules.py", directory + "model_calls.py"
     )
     assert {"first_look", "separates_causes", "model_asked"} <= looks <= said["why"].keys()
 

@@ -19,6 +19,7 @@ _NAMED = {
     **{"by": "waker", "root_by": "waker", "waker": "waker", "holder": "holder", "peer": "peer"},
     "neighbour": "neighbour",
 }
+_PID_DIGITS = 10
 _LOCKS = ("lock", "interpreter_lock", "file_lock")
 _HANDED = ("queue", "queue_full", "barrier", "join", "child", "start_process", "pipe", "pipe_full", "collective")
 _REMOTE = ("socket", "socket_full", "connect", "dns", "events")
@@ -178,6 +179,24 @@ def roles(wait: Finding, other: Finding) -> frozenset[str]:
         known = device_of(wait)
         found |= {"device"} if known is not None and known == other.subject.device else set()
     return frozenset(found)
+
+
+def named_processes(finding: Finding) -> dict[str, int]:
+    """Return the processes that `finding` names, by what they are: ``subject``, or a role of a thread in `ROLES`.
+
+    Of several with one role, the one at the end of its chain of waits. Pids are those of the recording's host.
+    """
+    found: dict[str, int] = {}
+    if finding.subject.pid is not None:
+        found["subject"] = finding.subject.pid
+    named = sorted(_named(finding), key=lambda one: not one[0].startswith("root_"))
+    for attribute, tid, pid in named:
+        for role in _as(finding, attribute):
+            found.setdefault(role, pid or tid)
+    for text in finding.attributes.get("processes", "").split(", "):
+        if text.isdecimal() and len(text) <= _PID_DIGITS:
+            found.setdefault("neighbour", int(text))
+    return found
 
 
 def waits(wait: Finding, other: Finding) -> frozenset[str]:

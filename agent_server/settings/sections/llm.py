@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -15,11 +15,11 @@ from whystall.agent_server.settings.sources import LLM_PREFIX as PREFIX
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _KEY_LIMIT = 4096
-_ENDPOINT = "/chat/completions"
+_ENDPOINTS = ("/chat/completions", "/messages")
 
 
 class LlmSettings(Section):
-    """An OpenAI-compatible server, and the limits of a diagnosis that a model drives."""
+    """The server of a model, and the limits of a diagnosis that the model drives."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -32,8 +32,16 @@ class LlmSettings(Section):
         ),
     ]
     model: Annotated[str, Field(min_length=1, max_length=200, description="the model's name, as the server knows it")]
+    protocol: Annotated[
+        Literal["openai", "anthropic"],
+        Field(description="openai: chat completions; anthropic: the Messages API, with prompt caching"),
+    ] = "openai"
     api_key: Annotated[
-        Secret | None, Field(description="sent as a bearer token; other processes may read a process's environment")
+        Secret | None,
+        Field(
+            description="sent as a bearer token, or as x-api-key (anthropic); other processes may read a process's"
+            " environment"
+        ),
     ] = None
     api_key_file: Annotated[
         Path | None, Field(description="a file with the key in it, readable by its owner only (mode 0600)")
@@ -63,7 +71,18 @@ class LlmSettings(Section):
     ] = None
     reply_tokens: Annotated[
         int | None,
-        Field(ge=16, le=1_000_000, description="tokens of one answer with its thoughts; unset: the server's"),
+        Field(
+            ge=16,
+            le=1_000_000,
+            description="tokens of one answer with its thoughts; unset: the server's, and 16,000 for anthropic",
+        ),
+    ] = None
+    effort: Annotated[
+        Literal["low", "medium", "high", "xhigh", "max"] | None,
+        Field(
+            description="how much the model may think: reasoning_effort, or output_config.effort with adaptive thinking"
+            " (anthropic); unset: the server's. It is left out if the server refuses it"
+        ),
     ] = None
     max_steps: Annotated[int, Field(ge=1, le=100, description="answers of the model per diagnosis")] = 12
     max_seconds: Annotated[
@@ -156,5 +175,7 @@ def _normal_url(text: str) -> str:
         raise ValueError(f"it holds a user or password: use {PREFIX}API_KEY_FILE")
     if url.query or url.fragment:
         raise ValueError("it has parameters after its path")
-    path = url.path.rstrip("/").removesuffix(_ENDPOINT).rstrip("/")  # the endpoint itself is what people copy
+    path = url.path.rstrip("/")
+    for endpoint in _ENDPOINTS:  # the endpoint itself is what people copy
+        path = path.removesuffix(endpoint).rstrip("/")
     return SplitResult(url.scheme, url.netloc, path or "/v1", "", "").geturl()

@@ -93,6 +93,9 @@ class Cards:
     def search(self, text: str) -> list[Card]:
         return [self._card]
 
+    def earlier(self, case: Case) -> list[Card]:
+        return [self._card]
+
 
 _NOT_LOOKED = ("conclude", "kb_search", "check_claims", "interrupts", "runqlat")
 

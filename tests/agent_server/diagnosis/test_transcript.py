@@ -260,7 +260,7 @@ _END = json.dumps(format.ending(diagnosed("x")).model_dump(mode="json")).encode(
         (b"no JSON\n", "its first line is no header"),
         (b"\x1f\x8b\x08\x00\x00", "its first line is no header"),
         (_OPENED + _END, "its first line is no header"),
-        (_header(schema_version="3") + _OPENED + _END, "version 3 of the format"),
+        (_header(schema_version="4") + _OPENED + _END, "version 4 of the format"),
         (_header(schema_version=1) + _OPENED + _END, "its first line is no header"),
         (_header(more="x") + _OPENED + _END, "line 1 cannot be used"),
         (_header() + _END, "it has no case"),

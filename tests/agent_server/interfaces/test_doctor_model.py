@@ -69,7 +69,10 @@ def test_a_model_that_answers_is_found_and_asked_for_nothing(check: Ask, tmp_pat
         assert found.state is State.OK
         assert f"example at 127.0.0.1:{server.port} answers" in found.found
         assert [request.method for request in server.requests] == ["GET"]
-        assert "unauthorised" in check(BASE_URL=url, MODEL="example").found
+        assert check(BASE_URL=url, MODEL="example", API_KEY_FILE=str(key), PROTOCOL="anthropic").state is State.OK
+        refused = check(BASE_URL=url, MODEL="example")
+        assert "unauthorised" in refused.found
+        assert "WHYSTALL_LLM_PROTOCOL" in refused.fix
         assert "'other', but example" in check(BASE_URL=url, MODEL="other", API_KEY=KEY).found
     assert "connection refused" in check(BASE_URL=url, MODEL="example").found
 

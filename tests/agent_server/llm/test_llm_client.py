@@ -75,6 +75,16 @@ async def test_settings_are_sent(client: Make) -> None:
     assert "Authorization" not in server.chats[0].headers
 
 
+async def test_effort_and_a_call_that_is_needed_are_asked_for_until_they_are_refused(client: Make) -> None:
+    needed = [ASK[0].model_copy(update={"must_call": True})]
+    refusals = [error(400, "tool_choice 'required' is not supported"), error(400, "unknown field reasoning_effort")]
+    with model_server.serve([*refusals, Turn("yes")]) as server:
+        await _asked(client(server.base_url, effort="high", retries=0), needed)
+    bodies = [request.body for request in server.chats]
+    assert [body.get("tool_choice") for body in bodies] == ["required", None, None]
+    assert [body.get("reasoning_effort") for body in bodies] == ["high", "high", None]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_a_model_got_wrong_goes_back_as_strict_servers_take_it(stream: bool, client: Make) -> None:
     """The server refuses a history with calls unanswered, arguments that are no JSON, names that are not plain."""

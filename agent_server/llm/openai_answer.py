@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,17 +9,18 @@ from typing import Any
 
 from whystall.agent_server.llm.faults import Fault, fault_in_answer
 from whystall.agent_server.llm.jsontext import NotJson, join_surrogates, parse_json
+from whystall.agent_server.llm.protocol import (
+    ARGUMENTS_LIMIT,
+    CALLS_LIMIT,
+    CONTENT_LIMIT,
+    FINISH_LIMIT,
+    NAME_LIMIT,
+    REASONING_LIMIT,
+    TOKENS_LIMIT,
+)
 from whystall.agent_server.llm.wire import Reply, ToolCall
 from whystall.tools.contract.text import clean
 
-# Characters. A conversation holds the text and the calls of every reply, and is sent again with each request.
-CONTENT_LIMIT = 256 << 10
-REASONING_LIMIT = 1 << 20
-ARGUMENTS_LIMIT = 64 << 10
-CALLS_LIMIT = 64
-_NAME_LIMIT = 256
-_FINISH_LIMIT = 64
-_TOKENS_LIMIT = 1_000_000_000
 # Finish reasons of a failure: DeepSeek's, and those of gateways whose server failed.
 _FAILED = frozenset({"insufficient_system_resource", "error", "internal_error"})
 # Names of the field of reasoning: DeepSeek, DashScope, llama.cpp and older vLLM; Ollama and newer vLLM.
@@ -55,12 +55,13 @@ class _Call:
             return False
 
 
-class Assembly:
-    """Assembles a reply. `reasoning_name`: the field with the reasoning; `finished`: only token counts may follow."""
+class ChatAnswer:
+    """Assembles a reply. `reasoning_name`: the field with the reasoning. The rest as in `protocol.Answer`."""
 
     def __init__(self) -> None:
         self.reasoning_name: str | None = None
         self.finished = False
+        self.ended = False
         self._content: list[str] = []
         self._refusal: list[str] = []
         self._reasoning: list[str] = []
@@ -71,7 +72,7 @@ class Assembly:
         self._answered = False
 
     def add(self, chunk: Any) -> None:
-        """Add a chunk of a stream, or a whole completion. Raises `Fault`: bad_answer, too_large, or the error it holds.
+        """Add a chunk of a stream, or a whole completion.
 
         A chunk: ``{"choices": [{"index": 0, "delta": {"content": "The "}, "finish_reason": null}]}``
         """
@@ -87,24 +88,19 @@ class Assembly:
                 self._choice(choice)
 
     def end(self) -> None:
-        """Note that the server has sent everything."""
-        self.finished = True
+        self.finished = self.ended = True
 
     def reply(self, new_ids: Iterator[str]) -> Reply:
-        """Return the reply; tokens are 0 and `estimated` if the server did not count them.
-
-        `new_ids` for calls without an id. Raises `Fault`: bad_answer if there was no choice, server_error.
-        """
         if not self._answered:
             raise Fault("bad_answer", "the answer is JSON, but no chat completion: it holds no choice")
         finish = self._finish or ("tool_calls" if self._calls else "stop")
         if finish in _FAILED:
-            raise Fault("server_error", f"the server gave up on its answer: {clean(finish, _FINISH_LIMIT)}", again=True)
+            raise Fault("server_error", f"the server gave up on its answer: {clean(finish, FINISH_LIMIT)}", again=True)
         tokens = self._tokens or (0, 0)
         return Reply(
             content=join_surrogates("".join(self._content)),
             calls=self._finished_calls(new_ids),
-            finish=clean(finish, _FINISH_LIMIT),
+            finish=clean(finish, FINISH_LIMIT),
             refusal=join_surrogates("".join(self._refusal)),
             reasoning=join_surrogates("".join(self._reasoning)) if self.reasoning_name is not None else None,
             tokens_in=tokens[0],
@@ -168,8 +164,8 @@ class Assembly:
             call.id = call.id or call_id
             if name != call.name:
                 call.name += name
-        if len(call.name) > _NAME_LIMIT:
-            raise Fault("too_large", f"the name of a function is longer than {_NAME_LIMIT} characters")
+        if len(call.name) > NAME_LIMIT:
+            raise Fault("too_large", f"the name of a function is longer than {NAME_LIMIT} characters")
         call.add(function.get("arguments"))
 
     def _open_call(self, index: int | None, call_id: str, name: str) -> _Call | None:
@@ -196,7 +192,7 @@ class Assembly:
         calls = []
         for call in self._calls:
             call_id = join_surrogates(call.id)
-            if not call_id or len(call_id) > _NAME_LIMIT or not call_id.isprintable() or call_id in taken:
+            if not call_id or len(call_id) > NAME_LIMIT or not call_id.isprintable() or call_id in taken:
                 call_id = next(name for name in new_ids if name not in taken)
             taken.add(call_id)
             arguments = join_surrogates("".join(call.arguments)).strip() or "{}"
@@ -208,13 +204,8 @@ class Assembly:
         if not isinstance(usage, dict):
             return
         read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if type(read) is int and type(written) is int and 0 < read <= _TOKENS_LIMIT and 0 <= written <= _TOKENS_LIMIT:
+        if type(read) is int and type(written) is int and 0 < read <= TOKENS_LIMIT and 0 <= written <= TOKENS_LIMIT:
             self._tokens = (read, written)
-
-
-def ids() -> Iterator[str]:
-    """Yield ids for calls without one: nine letters and digits, as the templates of Mistral require."""
-    return (f"call{number:05d}" for number in itertools.count(1))
 
 
 def _calls_of(message: dict[str, Any]) -> list[dict[str, Any]]:
