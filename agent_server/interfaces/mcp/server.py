@@ -15,12 +15,14 @@ from urllib.parse import quote
 import mcp_types as types
 from mcp.server import Server
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp import resources as mcp_resources
 from whystall.agent_server.interfaces.mcp import skills
 from whystall.agent_server.interfaces.mcp.answers import call_result, failure
+from whystall.agent_server.interfaces.mcp.asking import can_be_asked, prepared
 from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
 from whystall.agent_server.interfaces.mcp.entry import Entry
@@ -73,6 +75,8 @@ class McpServer:
         self.server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
         TasksExtension(self.server, self.tasks)
         self.server.middleware.append(self._permitted)
+        # What a client returns of a question was encrypted for it here, for the same call and token, and at most 10 minutes ago.
+        self.server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="whystall"))
         skills.offer(self.server)
 
     def needed(self, method: str, params: Mapping[str, Any]) -> tuple[Scope, ...]:
@@ -99,6 +103,12 @@ class McpServer:
     async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> HandlerResult:
         entry, arguments = self._entry(params.name), params.arguments or {}
         try:
+            if entry.prepare is not None and can_be_asked(ctx):
+                prepare, given = entry.prepare, entry.checked(arguments)
+                outcome = await self.calls.run(lambda _: prepared(ctx, params, given, prepare), ctx.session)
+                if isinstance(outcome, types.InputRequiredResult):
+                    return outcome
+                arguments = outcome
             if not (entry.task and declares_tasks(ctx)):
                 return await call_result(self.calls, entry, arguments, ctx.session)
             answer = await self.tasks.answer(entry, arguments)
