@@ -60,7 +60,7 @@ async def prepared(
     params: types.CallToolRequestParams,
     arguments: Arguments,
     prepare: Prepare,
-    patience_s: float = PATIENCE_S,
+    patience_s: float,
 ) -> Arguments | types.InputRequiredResult:
     """Return the arguments to call with, after the user was asked; or the result that asks the client.
 
@@ -76,7 +76,7 @@ async def prepared(
         if not isinstance(outcome, Questions):
             return outcome
         titled = ctx.protocol_version >= _TITLED_SINCE
-        forms = {key: (text, schema if titled else _untitled(schema)) for key, (text, schema) in outcome.forms.items()}
+        forms = {key: (text, schema if titled else untitled(schema)) for key, (text, schema) in outcome.forms.items()}
         results = {key: await _sent(ctx, _request(*form), patience_s) for key, form in forms.items()}
         answers = Answers(results, outcome.state)
     return arguments
@@ -97,7 +97,7 @@ def _request(message: str, schema: Mapping[str, Any]) -> types.ElicitRequest:
     )
 
 
-def _untitled(schema: Mapping[str, Any]) -> dict[str, Any]:
+def untitled(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return `schema` with choices as earlier versions define them, ``enum`` and ``enumNames``."""
     fields: dict[str, Any] = {}
     for name, field in schema["properties"].items():

@@ -142,7 +142,7 @@ def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
 
 
 def _job_of(tool: Tool[Any, Any], given: Arguments) -> str | None:
-    """Return the words for the job that a call observes, empty if it names none; None if it observes no job by words."""
+    """Return the words for the job that a call observes, empty without any; None if words do not name it."""
     if given.get("recording") is not None:
         return None
     fields = {name: value for name, value in given.items() if name in tool.params.model_fields}
