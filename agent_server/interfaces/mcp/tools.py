@@ -15,9 +15,10 @@ from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.stacks import compares, observes
 from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.mcp.asking import Arguments
 from whystall.agent_server.interfaces.mcp.background import background_entries
 from whystall.agent_server.interfaces.mcp.calls import Progress
-from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, TEXT_LIMITS, Answer, Arguments, Entry
+from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, TEXT_LIMITS, Answer, Entry
 from whystall.agent_server.interfaces.mcp.fleet import fleet_entries
 from whystall.agent_server.interfaces.mcp.jobs import find_job
 from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
