@@ -20,8 +20,6 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 KEY = "process"
 """The key of the question, and the name of its only field."""
-MOST = 20
-"""Most processes that are listed."""
 _NAME = 60  # characters of a name in a label
 _LABEL = 200
 
@@ -75,8 +73,10 @@ def _living(chosen: Mapping[str, Any]) -> int:
 
 
 def _options(found: Resolution, lang: Lang) -> dict[str, dict[str, Any]]:
-    """Return the process of each job by the value that stands for it, without those that have ended."""
-    started = [(job, inventory.start_ticks(job.pid)) for job in found.jobs[:MOST]]
+    """Return the process of each listed job, at most `LISTED`, by the value that stands for it, without those that have
+    ended.
+    """
+    started = [(job, inventory.start_ticks(job.pid)) for job in found.jobs]
     return {
         str(job.pid): {"pid": job.pid, "ticks": ticks, "label": _label(job, lang)}
         for job, ticks in started

@@ -19,7 +19,8 @@ from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.asking import Answers, Questions, untitled
 from whystall.agent_server.interfaces.mcp.entry import Entry
 from whystall.agent_server.interfaces.mcp.server import McpServer
-from whystall.agent_server.interfaces.mcp.which_process import KEY, MOST
+from whystall.agent_server.interfaces.mcp.which_process import KEY
+from whystall.agent_server.job_lookup.models import LISTED
 
 pytestmark = pytest.mark.anyio
 ERAS = ("auto", "legacy")
@@ -104,7 +105,6 @@ async def test_the_chosen_process_is_found(mode: str, jobs: list[subprocess.Pope
     assert (found["status"], found["pid"]) == ("found", jobs[1].pid)
     assert len(user.asked) == 1
     assert set(user.choices) == {str(one.pid) for one in jobs}
-    assert len(user.choices) <= MOST
     for value, label in user.choices.items():
         assert label.isprintable()
         assert NAME in label
@@ -188,6 +188,21 @@ async def test_a_state_of_another_call_is_refused(jobs: list[subprocess.Popen[by
                     "find_job", {"text": words}, input_responses={KEY: choose(jobs[0].pid)}, request_state=state
                 )
             assert refused.value.error.code == types.INVALID_PARAMS
+
+
+async def test_not_more_than_can_be_overlooked_are_offered(tmp_path: Path) -> None:
+    made = [started(tmp_path / f"{n}", f"{NAME}-{n}.py") for n in range(LISTED + 2)]
+    user = User(DECLINE)
+    try:
+        async with connected("auto", user) as client:
+            await find(client)
+    finally:
+        for one in made:
+            one.kill()
+            one.wait()
+    assert len(user.choices) == LISTED
+    assert f"{LISTED + 2} jobs" in user.asked[0].message
+    assert "2 more match" in user.asked[0].message
 
 
 def entry(name: str) -> Entry:
