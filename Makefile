@@ -5,6 +5,7 @@
 # make test    unit tests, every tool once on this kernel, and the live tests that can run side by side (as root)
 # make test-all  make test, then the thorough unit tests, one stock kernel in a VM, and the live tests that run one by one
 # make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the table in docs/kernels.md
+# make conformance  the official conformance runner of MCP against the server; writes docs/conformance.md
 # make docs    the command reference (docs/commands.md), written from the program
 # make bench-faults [ONLY=p01,s] [REPEATS=n] [DIAGNOSERS=rules,...]  real faults with known causes, diagnosed while they last
 #              (root; see docs/benchmark.md)
@@ -18,7 +19,7 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .PHONY: demo demo-llm demo-alert demo-cache test test-all test-thorough test-old-kernel test-kernels
-.PHONY: setup build lint types docs bench bench-faults clean
+.PHONY: setup build lint types docs conformance bench bench-faults clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,7 +68,7 @@ test-all: test .setup/torch
 	$(call run_tests,tests/live -m 'not beside')
 
 # They yield to the guest, whose time passes while it waits for a processor.
-test-thorough: build .setup/test-packages
+test-thorough: build .setup/test-packages .setup/conformance/installed
 	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,nice -n 15)
 
 # The guest is emulated, and slow: of the privileges only the least are tried in it; `make test-kernels` tries them all.
@@ -94,6 +95,9 @@ types: setup
 
 docs: setup
 	$(BIN)/python docs/generate_commands.py
+
+conformance: setup .setup/conformance/installed
+	PYTHONPATH=tests $(BIN)/python -m conformance.report
 
 bench: build
 	$(BIN)/python -m benchmarks.run
@@ -140,6 +144,13 @@ clean:
 # A diagnoser to compare with. Apart from the program's packages, since whystall would use it where it is installed.
 .setup/py-spy/bin/py-spy: | .setup/venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --target .setup/py-spy 'py-spy>=0.4,<1'
+
+# The runner needs a newer Node than many distributions have: both come from npm, at the versions named there.
+.setup/conformance/installed: tests/conformance/package.json | .setup/test-packages
+	@mkdir -p $(@D)
+	@cp $< $(@D)/package.json
+	npm install --prefix $(@D) --no-audit --no-fund --no-package-lock --loglevel error
+	@touch $@
 
 .setup/bpf: $(BPF_SOURCES) .setup/venv
 	@if command -v clang >/dev/null; \

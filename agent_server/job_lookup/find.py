@@ -11,6 +11,7 @@ from whystall.agent_server.job_lookup.cmdline import LAUNCHERS
 from whystall.agent_server.job_lookup.grouping import jobs
 from whystall.agent_server.job_lookup.models import Inventory, Job, Resolution, Wanted
 from whystall.agent_server.job_lookup.resolve import resolve
+from whystall.agent_server.job_lookup.search_terms import search_terms
 from whystall.agent_server.job_lookup.stalled import State, most_stalled, sampled
 
 LOOK_S = 0.5
@@ -45,6 +46,21 @@ async def choose_rank(found: Resolution, look_s: float = LOOK_S) -> Resolution:
     rank = next((one.rank for one in job.ranks if one.pid == pid), None)
     how = [code for code in found.how if not code.startswith(("lowest_rank:", "first_of:"))]
     return found.model_copy(update={"pid": pid, "rank": rank, "start_ticks": ticks, "how": [*how, "suffers"]})
+
+
+async def process_of(pid: int, text: str, look_s: float = LOOK_S) -> int:
+    """Return the process that `text` means of the job of the process `pid`: the rank that it names, else the most
+    stalled one, if one clearly is and `pid` is not the only one; else `pid`.
+    """
+    rank = search_terms(Wanted(text=text), ()).rank
+    wanted = Wanted(pid=pid, rank=rank)
+    found = await anyio.to_thread.run_sync(lambda: resolve(wanted, inventory.read(also=[pid])))
+    if found.job is None or found.pid is None:
+        return pid
+    if rank is None and (several := [one.pid for one in found.job.ranks] or found.job.workers)[1:]:
+        stalled = await anyio.to_thread.run_sync(lambda: _most_stalled(several[:_MOST], look_s))
+        return pid if stalled is None else stalled
+    return found.pid
 
 
 def _most_stalled(pids: list[int], look_s: float) -> int | None:

@@ -9,8 +9,9 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.mcp.asking import Arguments
 from whystall.agent_server.interfaces.mcp.calls import Calls, ServerStops, Session
-from whystall.agent_server.interfaces.mcp.entry import Arguments, Entry
+from whystall.agent_server.interfaces.mcp.entry import Entry
 from whystall.tools.contract.errors import ToolError
 
 _log = logging.getLogger("whystall.mcp")

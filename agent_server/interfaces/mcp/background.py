@@ -59,8 +59,9 @@ def background_entries(diagnose: Entry, tasks: TaskRunner, lang: Lang) -> list[E
         return _ended(task)
 
     parts: dict[str, Any] = {"read_only": False, "task": False}
+    asking = parts | {"prepare": diagnose.prepare}
     text = "As `diagnose`, for clients that end calls after a minute: gives the id for `diagnose_result` at once."
-    starts = Entry("diagnose_start", "Start a diagnosis", text, diagnose.params, call=start, **parts)
+    starts = Entry("diagnose_start", "Start a diagnosis", text, diagnose.params, start, **asking)
     text = "The diagnosis with this id, or its progress."
     params = DiagnoseResultParams
     return [starts, Entry("diagnose_result", "Get a diagnosis", text, params, call=result, repeatable=True, **parts)]

@@ -9,6 +9,7 @@ from pydantic import Field
 from whystall.agent_server.integrations.chat.answers import found_message
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import Answer, Entry
+from whystall.agent_server.interfaces.mcp.which_process import ask_which
 from whystall.agent_server.job_lookup.find import find
 from whystall.agent_server.job_lookup.models import Wanted
 from whystall.knowledge_base.models import Lang
@@ -31,4 +32,5 @@ def find_job(lang: Lang) -> Entry:
         return found, found_message(found, lang).text
 
     text = "Finds which process is meant by words; of several jobs it lists all and chooses none."
-    return Entry("find_job", "Find a job", text, FindJobParams, call)
+    prepare = ask_which(lambda given: given["text"], lambda _given, pid: {"text": f"pid {pid}"}, lang)
+    return Entry("find_job", "Find a job", text, FindJobParams, call, prepare=prepare)

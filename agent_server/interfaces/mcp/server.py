@@ -15,12 +15,14 @@ from urllib.parse import quote
 import mcp_types as types
 from mcp.server import Server
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp import resources as mcp_resources
 from whystall.agent_server.interfaces.mcp import skills
 from whystall.agent_server.interfaces.mcp.answers import call_result, failure
+from whystall.agent_server.interfaces.mcp.asking import PATIENCE_S, Arguments, Prepare, can_be_asked, prepared
 from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
 from whystall.agent_server.interfaces.mcp.entry import Entry
@@ -42,7 +44,7 @@ _LISTED = 50  # latest tickets and cards in resources/list; others are found by 
 
 
 class McpServer:
-    """An MCP server over `app`; texts in `lang`. `calls`: those in flight.
+    """An MCP server over `app`; texts in `lang`. `calls`: those in flight. `patience_s`: see `asking.PATIENCE_S`.
 
     `chosen`: the tools and toolsets that it offers. Without any it lists the toolset `CORE`, and answers calls of all
     tools: programs call them by name, as the centre of a fleet does.
@@ -52,6 +54,7 @@ class McpServer:
         self.app = app
         self.lang: Lang = lang
         self.calls = Calls()
+        self.patience_s = PATIENCE_S
         self.tasks = TaskRunner(app, self.calls)
         self.entries = entries(app, lang, chosen, self.tasks)
         self.listed = listed(self.entries, chosen)
@@ -73,6 +76,9 @@ class McpServer:
         self.server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
         TasksExtension(self.server, self.tasks)
         self.server.middleware.append(self._permitted)
+        # Encrypts the state of a question; it must come back with the same call and token, within 10 minutes.
+        state = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="whystall")
+        self.server.middleware.append(state)
         skills.offer(self.server)
 
     def needed(self, method: str, params: Mapping[str, Any]) -> tuple[Scope, ...]:
@@ -99,12 +105,26 @@ class McpServer:
     async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> HandlerResult:
         entry, arguments = self._entry(params.name), params.arguments or {}
         try:
+            if entry.prepare is not None and can_be_asked(ctx):
+                outcome = await self._asked(ctx, params, entry.prepare, entry.checked(arguments))
+                if isinstance(outcome, types.InputRequiredResult):
+                    return outcome
+                arguments = outcome
             if not (entry.task and declares_tasks(ctx)):
                 return await call_result(self.calls, entry, arguments, ctx.session)
             answer = await self.tasks.answer(entry, arguments)
             return created(answer) if isinstance(answer, ClientTask) else answer
         except ToolError as error:
             return failure(str(error))
+
+    async def _asked(
+        self, ctx: _Context, params: types.CallToolRequestParams, prepare: Prepare, arguments: Arguments
+    ) -> Arguments | types.InputRequiredResult:
+        """As `prepared`; ends when the server stops, as a call does."""
+        return await self.calls.run(
+            lambda _: prepared(ctx, params, arguments, prepare, self.patience_s),
+            ctx.session,
+        )
 
     def _entry(self, name: str) -> Entry:
         if name not in self.entries:

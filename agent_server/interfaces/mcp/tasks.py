@@ -22,8 +22,9 @@ from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.answers import call_result, failure
+from whystall.agent_server.interfaces.mcp.asking import Arguments
 from whystall.agent_server.interfaces.mcp.calls import Calls, ServerStops
-from whystall.agent_server.interfaces.mcp.entry import Arguments, Entry
+from whystall.agent_server.interfaces.mcp.entry import Entry
 from whystall.agent_server.interfaces.mcp.presence import Presence, alive
 from whystall.agent_server.journal.client_tasks import TTL_S, ClientTask
 from whystall.tools.contract.errors import ErrorCode, ToolError

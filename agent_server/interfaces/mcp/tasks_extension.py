@@ -15,6 +15,7 @@ from mcp.server import Server
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
@@ -63,18 +64,18 @@ class TasksExtension:
         server.add_request_handler("server/discover", types.RequestParams, self._discover)
 
     async def _get(self, ctx: _Context, params: TaskParams) -> dict[str, Any]:
-        _require(ctx)
+        _check(ctx, params)
         return _detailed(_found(self._tasks.get, params.task_id))
 
     async def _update(self, ctx: _Context, params: UpdateParams) -> dict[str, Any]:
         """Acknowledge; no task asks for input, and responses that were not asked for are to be ignored."""
-        _require(ctx)
+        _check(ctx, params)
         _found(self._tasks.get, params.task_id)
         return {}
 
     async def _cancel(self, ctx: _Context, params: TaskParams) -> dict[str, Any]:
         """Acknowledge, also for a task that has ended: the client could not know."""
-        _require(ctx)
+        _check(ctx, params)
         _found(self._tasks.cancel, params.task_id)
         return {}
 
@@ -84,7 +85,7 @@ class TasksExtension:
         """Send notifications of the named tasks until all have ended. There are no others."""
         asked = (params.notifications.model_extra or {}).get("taskIds")
         if asked is not None:
-            _require(ctx)
+            require_tasks(ctx)
             if not isinstance(asked, list) or len(asked) > _LISTENED or not all(isinstance(id, str) for id in asked):
                 raise MCPError(types.INVALID_PARAMS, f"taskIds is a list of at most {_LISTENED} ids")
         if self._listeners >= _LISTENERS:
@@ -139,12 +140,23 @@ def created(task: ClientTask) -> dict[str, Any]:
     return {"resultType": "task", **_described(task)}
 
 
-def _require(ctx: _Context) -> None:
+def require_tasks(ctx: _Context) -> None:
+    """Refuse a request of an earlier protocol version, or of a client that does not declare the extension."""
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
     if not declares_tasks(ctx):
         missing: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", missing)
+
+
+def _check(ctx: _Context, params: TaskParams) -> None:
+    """Refuse a request as `require_tasks` does, or whose header ``Mcp-Name``, by which proxies route, names another
+    task. Clients must send the header; its absence is accepted, since those of the SDK send none for tasks.
+    """
+    require_tasks(ctx)
+    named = None if ctx.request is None else ctx.request.headers.get(MCP_NAME_HEADER)
+    if named is not None and decode_header_value(named.strip()) != params.task_id:
+        raise MCPError(types.HEADER_MISMATCH, "the header Mcp-Name names another task than taskId")
 
 
 def _found(act: Callable[[str], Any], id: str) -> Any:

@@ -15,6 +15,7 @@ from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.stacks import compares, observes
 from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.mcp.asking import Arguments
 from whystall.agent_server.interfaces.mcp.background import background_entries
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, TEXT_LIMITS, Answer, Entry
@@ -25,6 +26,7 @@ from whystall.agent_server.interfaces.mcp.next_calls import NextCalls, next_line
 from whystall.agent_server.interfaces.mcp.resources import read_page
 from whystall.agent_server.interfaces.mcp.tasks import TaskRunner
 from whystall.agent_server.interfaces.mcp.toolsets import ALL, listed
+from whystall.agent_server.interfaces.mcp.which_process import ask_which
 from whystall.agent_server.presentation import results as words
 from whystall.agent_server.presentation.texts import result_text
 from whystall.agent_server.settings.engines import Engine
@@ -33,7 +35,7 @@ from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.render import words as labels
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.params import Params
+from whystall.tools.contract.params import JobParams, Params, parse_params
 from whystall.tools.contract.registry import ArtifactContent, Reads, Tool
 from whystall.tools.recording.judging import write_artifact
 
@@ -46,6 +48,7 @@ _Recording = Annotated[
     ),
 ]
 _Engine = Annotated[Engine, Field(description="how to observe")]
+_TARGETS = frozenset({"pid", "comm", "cgroup", "recording", "traces"})
 _DIRECTORIES = frozenset({"traces", "before", "after"})
 _RANKS = ("a directory", "the directory with the traces of the ranks")
 _NAMED: dict[Reads, tuple[str, str]] = {
@@ -134,7 +137,24 @@ def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
         result = await app.run_tool(tool.name, given, source=source, engine=engine, progress=progress, lang=lang)
         return result, _worded(tool.name, partial(result_text, result, lang), lang)
 
-    return Entry(tool.name, tool.title, tool.description, params, call)
+    by_words = "job" in tool.params.model_fields
+    prepare = ask_which(partial(_job_of, tool), _of_process, lang) if by_words else None
+    return Entry(tool.name, tool.title, tool.description, params, call, prepare=prepare)
+
+
+def _job_of(tool: Tool[Any, Any], given: Arguments) -> str | None:
+    """Return the words for the job that a call observes, empty without any; None if words do not name it."""
+    if given.get("recording") is not None:
+        return None
+    fields = {name: value for name, value in given.items() if name in tool.params.model_fields}
+    observed = parse_params(tool.params, fields).observed()
+    if not isinstance(observed, JobParams) or (observed.pid, observed.comm, observed.cgroup) != (None, None, None):
+        return None
+    return observed.job or ""
+
+
+def _of_process(given: Arguments, pid: int) -> Arguments:
+    return {name: value for name, value in given.items() if name != "job"} | {"pid": pid}
 
 
 def _diagnose(app: App, lang: Lang) -> Entry:
@@ -146,7 +166,13 @@ def _diagnose(app: App, lang: Lang) -> Entry:
         return diagnosis, _worded("diagnosis", partial(words.diagnosis_text, diagnosis, lang), lang)
 
     text = "Says what stalls a job: runs the tools it needs, names victim, cause, culprit, similar incidents."
-    return Entry("diagnose", "Diagnose a stall", text, params, call, read_only=False)
+    prepare = ask_which(_symptom_of, _of_process, lang, named_only=True)
+    return Entry("diagnose", "Diagnose a stall", text, params, call, read_only=False, prepare=prepare)
+
+
+def _symptom_of(given: Arguments) -> str | None:
+    """Return the symptom if it is all that may say which job is meant."""
+    return None if _TARGETS & given.keys() else given.get("symptom")
 
 
 def _ticket_draft(app: App, lang: Lang) -> Entry:
