@@ -111,7 +111,8 @@ async def ask(
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
     bounds = limits(settings, within)
     if together:
-        bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
+        # two windows have no instant in common if one begins when the other ends, or ends two windows after it began
+        bounds = replace(bounds, together=2 * observes_s, ready=observes_s)
     paths = None
     if params.tool == PATH_TOOL:
         answers, paths = await _along_paths(targets, arguments | PATH_ARGUMENTS, bounds, progress)
