@@ -11,19 +11,17 @@ from urllib.parse import quote
 
 from pydantic import Field, field_validator
 
-from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.fleet import collected
 from whystall.agent_server.fleet.answers import Answer, Target
+from whystall.agent_server.fleet.comparable import TOP
 from whystall.agent_server.fleet.fan_out import Limits, Progress, Resource, fan_out, healthy, locating
 from whystall.agent_server.fleet.hops import Followed
 from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import Inventory
-from whystall.agent_server.fleet.joint import JOINT
-from whystall.agent_server.fleet.joint_hang import TOP
+from whystall.agent_server.fleet.joint import JOINT, live
 from whystall.agent_server.fleet.joint_path import ARGUMENTS as PATH_ARGUMENTS
 from whystall.agent_server.fleet.joint_path import TOOL as PATH_TOOL
 from whystall.agent_server.fleet.joint_path import followed
-from whystall.agent_server.fleet.joint_ranks import live
 from whystall.agent_server.fleet.kubernetes import Pod, pods_of
 from whystall.agent_server.fleet.merge import FleetResult, merge
 from whystall.agent_server.fleet.reading import read_all
@@ -36,6 +34,7 @@ from whystall.tools.contract.text import clean
 from whystall.tools.toolbox import registry
 
 if TYPE_CHECKING:
+    from whystall.agent_server.diagnosis.params import DiagnoseParams
     from whystall.agent_server.settings.sections.fleet import FleetSettings
 
 _TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
@@ -232,9 +231,11 @@ def _resource(tool: str, arguments: dict[str, Any]) -> Resource | None:
 
 def _model(tool: str) -> type[Params]:
     """Return the parameters of a tool that has findings. Raises `ToolError` (bad_argument) for other tools."""
-    known = registry()
     if tool == "diagnose":
+        from whystall.agent_server.diagnosis.params import DiagnoseParams
+
         return DiagnoseParams
+    known = registry()
     if tool not in known.names():
         valid = ", ".join([*known.names(), "diagnose"])
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"a fleet cannot be asked for {tool!r}", f"valid: {valid}")

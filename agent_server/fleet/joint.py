@@ -12,8 +12,7 @@ from typing import Any
 
 from whystall.agent_server.fleet.answers import Answer
 from whystall.agent_server.fleet.comparable import Joint
-from whystall.agent_server.fleet.joint_hang import judge_hang, read_hang
-from whystall.agent_server.fleet.joint_ranks import judge_collectives, judge_slow, read_collectives, read_slow
+from whystall.tools.contract.params import JobParams
 
 _Arguments = Mapping[str, Any]
 
@@ -26,21 +25,48 @@ class _Tool:
     judge: Callable[[_Arguments, Sequence[Answer]], Joint]
 
 
-_TOOLS = {
-    "hang": _Tool(read_hang, judge_hang),
-    "slow_node_check": _Tool(read_slow, judge_slow),
-    "collective_live": _Tool(read_collectives, judge_collectives),
-}
+# each imported on first use: a question about one needs none of the others
+
+
+def _hang() -> _Tool:
+    from whystall.agent_server.fleet.joint_hang import judge_hang, read_hang
+
+    return _Tool(read_hang, judge_hang)
+
+
+def _slow_node_check() -> _Tool:
+    from whystall.agent_server.fleet.joint_ranks import judge_slow, read_slow
+
+    return _Tool(read_slow, judge_slow)
+
+
+def _collective_live() -> _Tool:
+    from whystall.agent_server.fleet.joint_ranks import judge_collectives, read_collectives
+
+    return _Tool(read_collectives, judge_collectives)
+
+
+_TOOLS = {"hang": _hang, "slow_node_check": _slow_node_check, "collective_live": _collective_live}
 JOINT = frozenset(_TOOLS)
 """Tools whose answers are judged together."""
 
 
+def live(tool: str, arguments: _Arguments) -> JobParams | None:
+    """Return what each host has to observe for `tool` and send as a recording; None if it reads files, or sends its
+    result."""
+    if tool not in JOINT - {"hang"}:
+        return None
+    from whystall.agent_server.fleet.joint_ranks import observed
+
+    return observed(tool, arguments)
+
+
 def read_part(tool: str, arguments: _Arguments, answer: Answer) -> Answer:
     """Return an answer to `tool`, one of `JOINT`, with its `part`; one that cannot be used is marked."""
-    return _TOOLS[tool].read(arguments, answer)
+    return _TOOLS[tool]().read(arguments, answer)
 
 
 def judged(tool: str, arguments: _Arguments, answers: Sequence[Answer]) -> Joint | None:
     """Return the joint judgement of `tool`, which was called with `arguments`, on `answers` that were read; None for a
     tool without one."""
-    return _TOOLS[tool].judge(arguments, answers) if tool in _TOOLS else None
+    return _TOOLS[tool]().judge(arguments, answers) if tool in _TOOLS else None

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from whystall.agent_server.fleet.answers import Answer
-from whystall.agent_server.fleet.comparable import Disputed, Joint, of_one_job, of_one_size, together
+from whystall.agent_server.fleet.comparable import TOP, Disputed, Joint, of_one_job, of_one_size, together
 from whystall.tools.host.hang import judge as hang
 from whystall.tools.host.hang.failures import Failure, Failures, in_order
 from whystall.tools.host.hang.ranks import DEFAULT_GROUP, GroupKey, RankState
@@ -19,8 +19,6 @@ from whystall.tools.host.hang.tables import FailedRow, RankRow
 from whystall.tools.host.hang.tool import Params as HangParams
 from whystall.tools.host.hang.tool import judge_ranks
 
-TOP = 200
-"""Rows that each host is asked for, so that none of its ranks is left out."""
 _HANGS = frozenset(
     {hang.LATE, hang.COMPUTING, hang.SPINNING, hang.CYCLE, hang.MISMATCH, hang.ALL_INSIDE, hang.FIRST_FAILURE}
 )

@@ -38,8 +38,8 @@ def read_slow(_arguments: _Arguments, answer: Answer) -> Answer:
 def judge_slow(arguments: _Arguments, answers: Sequence[Answer]) -> Joint:
     """Return one judgement of `slow_node_check` on the ranks that all hosts read, or observed (`read_slow`)."""
     params = SlowParams.model_validate({k: v for k, v in arguments.items() if k in SlowParams.model_fields})
-    if (observed := params.observed()) is not None:
-        answers = together(of_one_job(answers), observed.duration, stored=False)
+    if (job := params.observed()) is not None:
+        answers = together(of_one_job(answers), job.duration, stored=False)
     found: dict[str, HostRanks] = _by_host(answers)
     sizes = {host: max((int(str(one.head["world_size"])) for one in of.ranks), default=0) for host, of in found.items()}
     answers = of_one_size(answers, sizes)
@@ -101,13 +101,13 @@ def judge_collectives(arguments: _Arguments, answers: Sequence[Answer]) -> Joint
     )
 
 
-def live(tool: str, arguments: _Arguments) -> JobParams | None:
-    """Return what each host has to observe for `tool`; None if it reads files, or is another tool."""
-    models: dict[str, type[Params]] = {"slow_node_check": SlowParams, "collective_live": collectives.Params}
-    if (model := models.get(tool)) is None or "recording" in arguments:
+def observed(tool: str, arguments: _Arguments) -> JobParams | None:
+    """Return what each host has to observe for one of these tools; None if it reads files."""
+    model: type[Params] = SlowParams if tool == "slow_node_check" else collectives.Params
+    if "recording" in arguments:
         return None
-    observed = model.model_validate({k: v for k, v in arguments.items() if k in model.model_fields}).observed()
-    return observed if isinstance(observed, JobParams) else None
+    asked = model.model_validate({k: v for k, v in arguments.items() if k in model.model_fields}).observed()
+    return asked if isinstance(asked, JobParams) else None
 
 
 def _collectives(arguments: _Arguments) -> collectives.Params:
