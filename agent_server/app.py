@@ -304,6 +304,7 @@ class App:
         *,
         collect: str | None = None,
         source: str | None = None,
+        scheduler: str | None = None,
     ) -> FleetResult:
         """Run a tool on many hosts, or judge the answers stored at `source`, and merge them; see `fleet.ask`."""
         from whystall.agent_server.settings.load import load
@@ -312,7 +313,7 @@ class App:
             from whystall.agent_server.fleet.ask import ask, judge
 
         if source is not None:
-            return await in_thread(lambda: judge(params, source))
+            return await in_thread(lambda: judge(params, source, scheduler))
         return await ask(params, load().fleet, progress, collect)
 
     async def verify(

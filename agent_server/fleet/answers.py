@@ -53,8 +53,8 @@ class Located:
 @dataclass(frozen=True)
 class Answer:
     """The answer of one host. `detail`: one inert line; `reply`: the structured result, all texts inert; `content`: of
-    a resource; `identity`: it must state this host. `began`, `ended`: of the call of the tool alone, on the monotonic
-    clock of this process.
+    a resource; `part`: what was read of these (`reading.read`), which then are left out; `identity`: it must state this
+    host. `began`, `ended`: of the call of the tool alone, on the monotonic clock of this process.
     """
 
     host: str
@@ -68,6 +68,7 @@ class Answer:
     seconds: float = 0.0
     bytes: int = 0
     identity: bool = False
+    part: Any = None
 
     def of_known_job(self) -> Answer:
         """Return it for a job that was looked for by its id: which one a host found is not in question."""

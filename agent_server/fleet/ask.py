@@ -11,21 +11,20 @@ from urllib.parse import quote
 
 from pydantic import Field, field_validator
 
-from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.fleet import collected
 from whystall.agent_server.fleet.answers import Answer, Target
+from whystall.agent_server.fleet.comparable import TOP
 from whystall.agent_server.fleet.fan_out import Limits, Progress, Resource, fan_out, healthy, locating
 from whystall.agent_server.fleet.hops import Followed
 from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import Inventory
-from whystall.agent_server.fleet.joint import JOINT
-from whystall.agent_server.fleet.joint_hang import TOP
+from whystall.agent_server.fleet.joint import JOINT, live
 from whystall.agent_server.fleet.joint_path import ARGUMENTS as PATH_ARGUMENTS
 from whystall.agent_server.fleet.joint_path import TOOL as PATH_TOOL
 from whystall.agent_server.fleet.joint_path import followed
-from whystall.agent_server.fleet.joint_ranks import live
 from whystall.agent_server.fleet.kubernetes import Pod, pods_of
 from whystall.agent_server.fleet.merge import FleetResult, merge
+from whystall.agent_server.fleet.reading import read_all
 from whystall.agent_server.fleet.slurm import hosts_of
 from whystall.agent_server.fleet.torchrun import TorchrunJob, job_of
 from whystall.agent_server.inputs.recordings import in_thread
@@ -35,6 +34,7 @@ from whystall.tools.contract.text import clean
 from whystall.tools.toolbox import registry
 
 if TYPE_CHECKING:
+    from whystall.agent_server.diagnosis.params import DiagnoseParams
     from whystall.agent_server.settings.sections.fleet import FleetSettings
 
 _TARGETS = ("pid", "comm", "cgroup", "recording", "traces")
@@ -44,6 +44,8 @@ _ADDED = frozenset({"recording", "engine"})
 _OF_ONE_HOST = frozenset({"pid", "comm", "cgroup", "tid", "peers"})
 # Arguments that determine what hosts observe, beside those that name it.
 _OBSERVED = ("duration", "live", "job")
+# Arguments that say which processes read traces: not those of a host, at the request of a client.
+_OF_READERS = ("scheduler", "jobs")
 _BY_ID = ("slurm:", "k8s:", "torchrun:")
 _LOCATE_S = 5.0  # `find_job` reads the processes and samples half a second
 
@@ -108,7 +110,8 @@ async def ask(
     arguments = params.arguments | ({"top": TOP} if params.tool in JOINT else {})
     bounds = limits(settings, within)
     if together:
-        bounds = replace(bounds, together=2 * observes_s)  # a window that ends later than that cannot be compared
+        # two windows have no instant in common if one begins when the other ends, or ends two windows after it began
+        bounds = replace(bounds, together=2 * observes_s, ready=observes_s)
     paths = None
     if params.tool == PATH_TOOL:
         answers, paths = await _along_paths(targets, arguments | PATH_ARGUMENTS, bounds, progress)
@@ -121,19 +124,22 @@ async def ask(
     answers += skipped
     if collect is not None:
         await in_thread(lambda: collected.store(collect, params.tool, params.arguments, answers))
-    return await in_thread(lambda: merge(params.tool, answers, params.arguments, paths))
+    read = await in_thread(lambda: read_all(params.tool, params.arguments, answers))
+    return await in_thread(lambda: merge(params.tool, read, params.arguments, paths))
 
 
-def judge(params: FleetParams, place: str) -> FleetResult:
+def judge(params: FleetParams, place: str, scheduler: str | None = None) -> FleetResult:
     """Return the merged answer to `params` from what `ask` stored at `place`; arguments that are not given are those
-    that hosts were asked with. Blocks.
+    that hosts were asked with. `scheduler`: address of a dask cluster whose workers read what each host answered; its
+    results are loaded as code. Blocks.
 
-    Raises `ToolError`: bad_argument for another tool, or an argument that determined what was observed; bad_recording.
+    Raises `ToolError`: bad_argument for another tool, or an argument that determined what was observed; bad_recording;
+    what `on_cluster` raises.
     """
     model = _model(params.tool)
     if params.hosts is not None or params.job is not None:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "stored answers are of the hosts that were asked", "name none")
-    stored, answers = collected.load(place)
+    stored = collected.index_at(place)
     if stored.tool != params.tool:
         message = f"the stored answers are of {clean(stored.tool)}, not of {params.tool}"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "name that tool")
@@ -143,6 +149,7 @@ def judge(params: FleetParams, place: str) -> FleetResult:
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out, or ask again")
     arguments = stored.arguments | params.arguments
     _checked(model, arguments)
+    answers = collected.load(place, stored, arguments, scheduler=scheduler)
     paths = followed(answers, stored=True) if params.tool == PATH_TOOL else None
     return merge(params.tool, answers, arguments, paths)
 
@@ -224,9 +231,11 @@ def _resource(tool: str, arguments: dict[str, Any]) -> Resource | None:
 
 def _model(tool: str) -> type[Params]:
     """Return the parameters of a tool that has findings. Raises `ToolError` (bad_argument) for other tools."""
-    known = registry()
     if tool == "diagnose":
+        from whystall.agent_server.diagnosis.params import DiagnoseParams
+
         return DiagnoseParams
+    known = registry()
     if tool not in known.names():
         valid = ", ".join([*known.names(), "diagnose"])
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"a fleet cannot be asked for {tool!r}", f"valid: {valid}")
@@ -235,6 +244,9 @@ def _model(tool: str) -> type[Params]:
 
 def _checked(model: type[Params], arguments: dict[str, Any]) -> float:
     """Check the arguments once, instead of on each host, and return the seconds that the tool observes."""
+    if reserved := next((name for name in arguments if name in _OF_READERS), None):
+        message = f"{reserved} is no argument of a tool on many hosts"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out; for stored answers there is --scheduler")
     given = parse_params(model, {name: value for name, value in arguments.items() if name not in _ADDED})
     return 0.0 if "recording" in arguments else float(getattr(given, "duration", 0.0))
 

@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,13 +21,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from whystall.agent_server.fleet.answers import Answer, Located, Status, line, stated_host
+from whystall.agent_server.fleet.comparable import unused
 from whystall.agent_server.fleet.hostlist import LIMIT
 from whystall.agent_server.fleet.inventory import same_host
+from whystall.agent_server.fleet.reading import read
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.foreign_json import inert
 from whystall.tools.contract.text import clean
 from whystall.tools.files.output_file import aside
-from whystall.tools.ranks.traces.remote import file_system, is_url, local_path
+from whystall.tools.ranks.traces.parallel import in_parallel
+from whystall.tools.ranks.traces.remote import OF_PROCESS, file_system, is_url, local_path
 from whystall.tools.recording.store import check_place
 
 INDEX = "fleet.json"
@@ -120,33 +123,64 @@ def store(place: str, tool: str, arguments: Mapping[str, Any], answers: Sequence
     _write(place, INDEX, index.model_dump_json(indent=1).encode())
 
 
-def load(place: str) -> tuple[Collected, list[Answer]]:
-    """Return the index at `place`, and the answers with their contents; those that cannot be used are marked. Blocks.
+def index_at(place: str) -> Collected:
+    """Return the index at `place`. Blocks.
 
-    Raises `ToolError`: bad_recording if there is no valid index; bad_argument without fsspec or the package of its URL.
+    Raises `ToolError`: bad_recording if there is no valid one; bad_argument without fsspec or the package of its URL.
     """
     try:
-        index = Collected.model_validate_json(_read(place, INDEX, _INDEX_LIMIT))
+        return Collected.model_validate_json(_read(place, INDEX, _INDEX_LIMIT))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         at = clean(".".join(map(str, first["loc"])), 100)
         raise _bad(place, f"{INDEX}: {at}: {line(first['msg'])}" if at else f"{INDEX} is not valid") from None
     except _Unreadable as error:
         raise _bad(place, str(error)) from None
-    left = _TOTAL_LIMIT
-    answers = []
-    for row in index.hosts:
-        answer = row.answer()
-        if answer.status == "answered":
-            try:
-                content = _read(place, row.file, min(left, _FILE_LIMIT)) if row.file else b""
-                left -= len(content)
-                answer = _with_content(answer, row.file, content)
-            except (_Unreadable, ToolError) as error:
-                why = error.message if isinstance(error, ToolError) else str(error)
-                answer = replace(answer, status="invalid", detail=line(why))
-        answers.append(answer)
-    return index, answers
+
+
+def load(place: str, index: Collected, arguments: Mapping[str, Any], *, scheduler: str | None = None) -> list[Answer]:
+    """Return the answers at `place`, read (`reading.read`) for ``index.tool(arguments)``; those that cannot be used are
+    marked. Blocks.
+
+    `scheduler`: address of a dask cluster whose workers read them, where `place` must be the same; else processes of
+    this machine do, or this one if they are small. Raises `ToolError` as `in_parallel` does, and io_error.
+    """
+    place = place if is_url(place) else os.path.abspath(local_path(place))
+    rows = [row for row in index.hosts if row.status == "answered"]
+    sizes, left = _sizes(place, [row.file for row in rows]), _TOTAL_LIMIT
+    stored = []
+    for row in rows:
+        size = min(sizes.get(row.file, 0), _FILE_LIMIT, left)
+        left -= size
+        stored.append(_Stored(place, row, size, index.tool, arguments))
+    here = True if place.startswith(OF_PROCESS) else None
+    answers = iter(in_parallel(_answer, stored, _failed, scheduler=scheduler, here=here))
+    return [next(answers) if row.status == "answered" else row.answer() for row in index.hosts]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """An answer to ``tool(arguments)`` at `place`. At most `size` bytes are read of its file."""
+
+    place: str
+    row: StoredAnswer
+    size: int
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+def _answer(stored: _Stored) -> Answer:
+    """Return an answer, read; any failure is its own."""
+    answer, name = stored.row.answer(), stored.row.file
+    try:
+        content = _read(stored.place, name, stored.size) if name else b""
+        return read(stored.tool, stored.arguments, _with_content(answer, name, content))
+    except (_Unreadable, ToolError) as error:
+        return _failed(stored, error.message if isinstance(error, ToolError) else str(error))
+
+
+def _failed(stored: _Stored, why: str) -> Answer:
+    return unused(stored.row.answer(), "invalid", line(why))
 
 
 class _Unreadable(Exception):
@@ -212,6 +246,20 @@ def _read(place: str, name: str, limit: int) -> bytes:
     if len(content) > limit:
         raise _Unreadable(f"{name} is too large")
     return content
+
+
+def _sizes(place: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of the files `names`, without those that are missing."""
+    found: dict[str, int] = {}
+    if not is_url(place):
+        for name in names:
+            with suppress(OSError, ValueError):
+                found[name] = os.stat(Path(place, name), follow_symlinks=False).st_size
+        return found
+    with _remote(place) as (system, root), suppress(FileNotFoundError):
+        for one in system.ls(root, detail=True):
+            found[str(one["name"]).rpartition("/")[2]] = int(one.get("size") or 0)
+    return found
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from whystall.agent_server.fleet.answers import Answer, Status
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.result import Model
 
+TOP = 200
+"""Rows that each host is asked for, so that none of its ranks is left out."""
 _LONGEST_S = 600.0
 # Jobs whose name is the same on all hosts.
 _COMMON = ("slurm:", "run:", "mpi:")

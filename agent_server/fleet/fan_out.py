@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -46,7 +47,8 @@ _STORED = frozenset({"recording", "traces", "before", "after"})
 @dataclass(frozen=True)
 class Limits:
     """`host_deadline`: of one host, from its turn; `deadline`: of all; `together`: all calls of the tool begin at about
-    the same time, and end within this, None: each by itself; seconds. `reply_limit`: bytes from one host.
+    the same time, and end within this, None: each by itself; `ready`: of these calls, how long after the first one
+    another may begin, None: at any time; seconds. `reply_limit`: bytes from one host.
     """
 
     host_deadline: float
@@ -54,6 +56,7 @@ class Limits:
     at_once: int
     reply_limit: int
     together: float | None = None
+    ready: float | None = None
 
 
 class _Ended(Exception):
@@ -143,39 +146,53 @@ async def _everywhere(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     answers: dict[int, Answer] = {}
     began: set[int] = set()
+    calls: dict[int, anyio.CancelScope] = {}
     turn = anyio.Semaphore(limits.at_once)
     within = f"within {limits.deadline:g} s for all"
     scope = anyio.move_on_after(limits.deadline)
+    last_call = math.inf
 
     def opened() -> None:
-        nonlocal within
-        if limits.together is not None and (end := anyio.current_time() + limits.together) < scope.deadline:
+        nonlocal within, last_call
+        now = anyio.current_time()
+        if limits.together is not None and (end := now + limits.together) < scope.deadline:
             scope.deadline, within = end, f"within {limits.together:g} s of the first call"
+        if limits.ready is not None:
+            last_call = now + limits.ready
+            for preparing in calls.values():
+                preparing.deadline = last_call
 
     gate = Gate(opened)
 
     async def begin(number: int) -> None:
         if limits.together is not None:
             await gate.passed(number)
+            calls[number].deadline = math.inf
 
     async def one(number: int, target: Target) -> None:
         async with turn:
-            began.add(number)
-            gate.prepare(number)
-            answers[number] = await _ask(target, call, partial(begin, number), limits)
-            gate.end(number)
+            if anyio.current_time() >= last_call:
+                return
+            with anyio.CancelScope(deadline=last_call) as calls[number]:
+                began.add(number)
+                gate.prepare(number)
+                answers[number] = await _ask(target, call, partial(begin, number), limits)
+                gate.end(number)
         if progress is not None:
             progress(len(answers), len(targets), target.host.name)
+
+    def missing(number: int) -> Answer:
+        if number not in began:
+            return Answer("", "not_asked", f"not its turn {within}")
+        if calls[number].cancelled_caught:
+            return Answer("", "slow", f"not ready within {limits.ready:g} s of the first call")
+        return Answer("", "slow", f"no answer {within}")
 
     with scope:
         async with anyio.create_task_group() as group:
             for number, target in enumerate(targets):
                 group.start_soon(one, number, target)
-    late = (Answer("", "not_asked", f"not its turn {within}"), Answer("", "slow", f"no answer {within}"))
-    return [
-        answers.get(number) or replace(late[number in began], host=target.host.name)
-        for number, target in enumerate(targets)
-    ]
+    return [answers.get(number) or replace(missing(number), host=one.host.name) for number, one in enumerate(targets)]
 
 
 async def _ask(target: Target, call: _Call, begin: _Begin, limits: Limits) -> Answer:

@@ -12,7 +12,8 @@ _SPARE_S = 0.5
 
 class Gate:
     """Opens when all calls are ready that have begun to prepare and not ended. A silent host delays the others little:
-    it opens also after twice the time that half of them needed and half a second, and 5 s after the first was ready.
+    it opens also half a second after half of them were ready, or half of the time that these needed, if that is longer;
+    and 5 s after the first was ready. A call that is ready later passes at once.
     """
 
     def __init__(self, opened: Callable[[], None]) -> None:
@@ -48,7 +49,7 @@ class Gate:
     def _check(self) -> None:
         if self._ready and 2 * len(self._ready) >= len(self._preparing) and not self._half.is_set():
             now = anyio.current_time()
-            self._last = min(self._last, now + (now - self._start) + _SPARE_S)
+            self._last = min(self._last, now + max(_SPARE_S, (now - self._start) / 2))
             self._half.set()
         if self._ready and len(self._ready) >= len(self._preparing):
             self._open()

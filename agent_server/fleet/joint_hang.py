@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from whystall.agent_server.fleet.answers import Answer
-from whystall.agent_server.fleet.comparable import Disputed, Joint, of_one_job, of_one_size, together
+from whystall.agent_server.fleet.comparable import TOP, Disputed, Joint, of_one_job, of_one_size, together
 from whystall.tools.host.hang import judge as hang
 from whystall.tools.host.hang.failures import Failure, Failures, in_order
 from whystall.tools.host.hang.ranks import DEFAULT_GROUP, GroupKey, RankState
@@ -17,8 +19,6 @@ from whystall.tools.host.hang.tables import FailedRow, RankRow
 from whystall.tools.host.hang.tool import Params as HangParams
 from whystall.tools.host.hang.tool import judge_ranks
 
-TOP = 200
-"""Rows that each host is asked for, so that none of its ranks is left out."""
 _HANGS = frozenset(
     {hang.LATE, hang.COMPUTING, hang.SPINNING, hang.CYCLE, hang.MISMATCH, hang.ALL_INSIDE, hang.FIRST_FAILURE}
 )
@@ -26,8 +26,31 @@ _HANGS = frozenset(
 _MEMBERS = 1_000_000
 
 
+@dataclass(frozen=True)
+class HangReport:
+    """What a host reports. `unread`: how many rows are not valid, or were left out; `failed`: ranks that have failed or
+    left; `left`: ranks that left within the window."""
+
+    ranks: list[RankState]
+    unread: int
+    failed: list[Failure]
+    left: list[int]
+
+
+def read_hang(_arguments: Mapping[str, Any], answer: Answer) -> Answer:
+    """Return `answer` with its `HangReport`."""
+    ranks, unread = _states(answer)
+    failed = []
+    for row in (_table(answer, "failed") or [])[:TOP]:
+        with suppress(ValidationError):
+            failed.append(FailedRow.model_validate(row).failure(answer.host))
+    # a boolean is no rank
+    left = [rank for rank in (_table(answer, "just_left") or [])[:TOP] if type(rank) is int]
+    return replace(answer, part=HangReport(ranks, unread, failed, left))
+
+
 def judge_hang(arguments: Mapping[str, Any], answers: Sequence[Answer]) -> Joint:
-    """Return one judgement of `hang` on the ranks that all hosts report."""
+    """Return one judgement of `hang` on the ranks that all hosts report (`read_hang`)."""
     params = HangParams.model_validate({k: v for k, v in arguments.items() if k in HangParams.model_fields})
     stored = "recording" in arguments
     answers = together(of_one_job(answers), params.duration, stored)
@@ -35,9 +58,8 @@ def judge_hang(arguments: Mapping[str, Any], answers: Sequence[Answer]) -> Joint
     unread: dict[str, int] = Counter()
     for answer in answers:
         if answer.status == "answered":
-            ranks, left_out = _states(answer)
-            unread[answer.host] += left_out
-            for one in ranks:  # a host with several pods of the job answers once for each
+            unread[answer.host] += answer.part.unread
+            for one in answer.part.ranks:  # a host with several pods of the job answers once for each
                 processes[answer.host].setdefault(one.pid, one)
     answers = of_one_size(answers, {host: _size(of.values()) for host, of in processes.items()})
     states = {one.host: list(processes[one.host].values()) for one in answers if one.status == "answered"}
@@ -83,15 +105,10 @@ def _failures(answers: Sequence[Answer], ranks: Sequence[RankState], disputed: S
     reported: dict[int, list[Failure]] = defaultdict(list)
     left: set[int] = set()
     for answer in answers:
-        for row in (_table(answer, "failed") or [])[:TOP]:
-            try:
-                one = FailedRow.model_validate(row).failure(answer.host)
-            except ValidationError:
-                continue
+        for one in answer.part.failed:
             if one.rank in job:
                 reported[one.rank].append(one)
-        # a boolean is no rank
-        left |= {rank for rank in (_table(answer, "just_left") or [])[:TOP] if type(rank) is int and rank in job}
+        left |= {rank for rank in answer.part.left if rank in job}
     found = []
     for rank, of in reported.items():
         of = of if len(of) == 1 else [one for one in of if one.sure]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import polars as pl
 
@@ -21,65 +21,73 @@ from whystall.tools.ranks.slow_node_check import tables as slow
 from whystall.tools.ranks.slow_node_check.tool import Params as SlowParams
 from whystall.tools.ranks.slow_node_check.tool import judge as judge_slow_node
 from whystall.tools.ranks.traces import hosts as windows
-from whystall.tools.ranks.traces.gather import disputed, regather
+from whystall.tools.ranks.traces.gather import HostRanks, disputed, host_ranks, regather
 from whystall.tools.ranks.traces.window import Window, window_of
 from whystall.tools.recording.packed import unpack
 from whystall.tools.recording.store import Recording
 
 _Arguments = Mapping[str, Any]
-T = TypeVar("T")
 _RANKS, _WINDOWS = ("ranks",), ("collectives", "objects")
 
 
+def read_slow(_arguments: _Arguments, answer: Answer) -> Answer:
+    """Return `answer` with its `HostRanks`."""
+    return _unpacked(answer, _RANKS, lambda recording: host_ranks(answer.host, _possible(recording)))
+
+
 def judge_slow(arguments: _Arguments, answers: Sequence[Answer]) -> Joint:
-    """Return one judgement of `slow_node_check` on the ranks that all hosts read, or observed."""
+    """Return one judgement of `slow_node_check` on the ranks that all hosts read, or observed (`read_slow`)."""
     params = SlowParams.model_validate({k: v for k, v in arguments.items() if k in SlowParams.model_fields})
-    if (observed := params.observed()) is not None:
-        answers = together(of_one_job(answers), observed.duration, stored=False)
-    marked, recordings = _unpacked(answers, _RANKS, _possible)
-    sizes = {host: one.table("ranks.ranks")["world_size"].max() for host, one in recordings.items()}
-    marked = of_one_size(marked, {host: size for host, size in sizes.items() if isinstance(size, int)})
-    recordings = {one.host: recordings[one.host] for one in marked if one.status == "answered"}
-    undecided = Joint(slow.Data(reasons=["few_ranks"]), None, marked)
-    if not recordings:
+    if (job := params.observed()) is not None:
+        answers = together(of_one_job(answers), job.duration, stored=False)
+    found: dict[str, HostRanks] = _by_host(answers)
+    sizes = {host: max((int(str(one.head["world_size"])) for one in of.ranks), default=0) for host, of in found.items()}
+    answers = of_one_size(answers, sizes)
+    found = _by_host(answers)
+    undecided = Joint(slow.Data(reasons=["few_ranks"]), None, answers)
+    if not found:
         return undecided
     try:
-        claims = disputed(recordings)
+        claims = disputed(found)
         rows = [Disputed(rank=rank, hosts=hosts) for rank, hosts in claims.items()]
         undecided = replace(undecided, disputed=rows)
-        recording = regather(recordings, without=claims.keys())
+        recording = regather(found, without=claims.keys())
         recording = windows.of_common_time(recording) if params.live else recording
     except ToolError as error:
         return replace(undecided, data=slow.Data(reasons=[error.message]))
-    found = judge_slow_node(recording, params)
+    judged = judge_slow_node(recording, params)
     return Joint(
-        found.data.model_copy(update={"next": []}),  # the traces are on the hosts
-        None if found.data.verdict == "cannot_tell" else found.data.verdict != "none",
-        marked,
-        _of_hosts(found.findings, recordings),
+        judged.data.model_copy(update={"next": []}),  # the traces are on the hosts
+        None if judged.data.verdict == "cannot_tell" else judged.data.verdict != "none",
+        answers,
+        _of_hosts(judged.findings, found),
         rows,
-        {host: 1 for host, one in recordings.items() if _in_part(one)},
+        {host: 1 for host, one in found.items() if any(code == "ranks_unread" for code, _ in one.spots)},
     )
 
 
-def judge_collectives(arguments: _Arguments, answers: Sequence[Answer]) -> Joint:
-    """Return one judgement of `collective_live` on the calls that all hosts observed."""
-    fields = collectives.Params.model_fields
-    params = collectives.Params.model_validate({k: v for k, v in arguments.items() if k in fields})
-    answers = together(of_one_job(answers), params.duration, stored=False)
-    longest_ns = int((2 * params.duration + 60) * 1e9)
+def read_collectives(arguments: _Arguments, answer: Answer) -> Answer:
+    """Return `answer` with its checked recording and the window in it."""
+    longest_ns = int((2 * _collectives(arguments).duration + 60) * 1e9)
 
     def read(recording: Recording) -> tuple[Recording, Window]:
         part = windows.checked(recording, longest_ns)
         return part, window_of(part)
 
-    marked, seen = _unpacked(answers, _WINDOWS, read)
+    return _unpacked(answer, _WINDOWS, read)
+
+
+def judge_collectives(arguments: _Arguments, answers: Sequence[Answer]) -> Joint:
+    """Return one judgement of `collective_live` on the calls that all hosts observed (`read_collectives`)."""
+    params = _collectives(arguments)
+    answers = together(of_one_job(answers), params.duration, stored=False)
+    seen: dict[str, tuple[Recording, Window]] = _by_host(answers)
     sizes = {host: max([0, *(one.world_size for one in window.members)]) for host, (_, window) in seen.items()}
-    marked = of_one_size(marked, sizes)
-    used = [one for one in marked if one.status == "answered"]
+    answers = of_one_size(answers, sizes)
+    used = [one for one in answers if one.status == "answered"]
     if not used:
-        return Joint(collectives.Data(), None, marked)
-    seen = {one.host: seen[one.host] for one in used}
+        return Joint(collectives.Data(), None, answers)
+    seen = _by_host(used)
     claims = windows.claims({host: window for host, (_, window) in seen.items()})
     first_end = min(one.began + seen[one.host][0].manifest.window_ns / 1e9 for one in used)
     apart_ns = int(max(0.0, max(one.ended for one in used) - first_end) * 1e9)
@@ -87,53 +95,56 @@ def judge_collectives(arguments: _Arguments, answers: Sequence[Answer]) -> Joint
     return Joint(
         found.data,
         {LATE: True, EVEN: False}.get(found.data.verdict),
-        marked,
+        answers,
         [([one.subject.host or ""], one) for one in found.findings],
         [Disputed(rank=rank, hosts=hosts) for rank, hosts in claims.items()],
     )
 
 
-def live(tool: str, arguments: _Arguments) -> JobParams | None:
-    """Return what each host has to observe for `tool`; None if it reads files, or is another tool."""
-    models: dict[str, type[Params]] = {"slow_node_check": SlowParams, "collective_live": collectives.Params}
-    if (model := models.get(tool)) is None or "recording" in arguments:
+def observed(tool: str, arguments: _Arguments) -> JobParams | None:
+    """Return what each host has to observe for one of these tools; None if it reads files."""
+    model: type[Params] = SlowParams if tool == "slow_node_check" else collectives.Params
+    if "recording" in arguments:
         return None
-    observed = model.model_validate({k: v for k, v in arguments.items() if k in model.model_fields}).observed()
-    return observed if isinstance(observed, JobParams) else None
+    asked = model.model_validate({k: v for k, v in arguments.items() if k in model.model_fields}).observed()
+    return asked if isinstance(asked, JobParams) else None
 
 
-def _unpacked(
-    answers: Sequence[Answer], collectors: Sequence[str], read: Callable[[Recording], T]
-) -> tuple[list[Answer], dict[str, T]]:
-    """Return the answers, those that cannot be used marked, and what was `read` of the recording of each host in them.
-    Several pods of a job on one host give it several times: the first counts."""
-    schemas = {name: COLLECTORS[name] for name in collectors}
-    found: dict[str, T] = {}
-    marked = []
-    for answer in answers:
-        if answer.status == "answered" and answer.host not in found:
-            try:
-                recording = unpack(answer.content, schemas)
-                stated = recording.manifest.host
-                if answer.identity and not same_host(stated, answer.host):
-                    answer = unused(answer, "wrong_host", f"it calls itself {stated}")
-                else:
-                    found[answer.host] = read(recording)
-            except ToolError as error:
-                answer = unused(answer, "invalid", f"its ranks cannot be read: {error.message}")
-        marked.append(replace(answer, content=b""))
-    return marked, found
+def _collectives(arguments: _Arguments) -> collectives.Params:
+    fields = collectives.Params.model_fields
+    return collectives.Params.model_validate({k: v for k, v in arguments.items() if k in fields})
 
 
-def _of_hosts(findings: Iterable[Finding], recordings: Mapping[str, Recording]) -> list[tuple[list[str], Finding]]:
+def _unpacked(answer: Answer, collectors: Sequence[str], read: Callable[[Recording], object]) -> Answer:
+    """Return `answer` with what was `read` of the recording in it, or marked if that cannot be used."""
+    try:
+        recording = unpack(answer.content, {name: COLLECTORS[name] for name in collectors})
+        stated = recording.manifest.host
+        if answer.identity and not same_host(stated, answer.host):
+            return unused(answer, "wrong_host", f"it calls itself {stated}")
+        return replace(answer, part=read(recording))
+    except ToolError as error:
+        return unused(answer, "invalid", f"its ranks cannot be read: {error.message}")
+
+
+def _by_host(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return what was read of each host. Several pods of a job on one host give it several times: the first counts."""
+    found: dict[str, Any] = {}
+    for one in answers:
+        if one.status == "answered":
+            found.setdefault(one.host, one.part)
+    return found
+
+
+def _of_hosts(findings: Iterable[Finding], hosts: Mapping[str, HostRanks]) -> list[tuple[list[str], Finding]]:
     """Return abnormal findings with the host that gave the rank; of several ranks, with all hosts."""
-    of_rank = {rank: host for host, one in recordings.items() for rank in one.table("ranks.ranks")["rank"].to_list()}
+    of_rank = {one.rank: host for host, of in hosts.items() for one in of.ranks}
     found = []
     for one in findings:
         host = of_rank.get(one.subject.rank) if one.subject.rank is not None else None
         if one.polarity is Polarity.ABNORMAL:
             placed = one.model_copy(update={"subject": one.subject.model_copy(update={"host": host})})
-            found.append(([host] if host else list(recordings), placed))
+            found.append(([host] if host else list(hosts), placed))
     return found
 
 
@@ -145,7 +156,3 @@ def _possible(recording: Recording) -> Recording:
         rank, size = odd.select("rank", "world_size").row(0)
         raise ToolError(ErrorCode.BAD_RECORDING, f"rank {rank} of {size}", "read again")
     return recording
-
-
-def _in_part(recording: Recording) -> bool:
-    return any(spot.code == "ranks_unread" for spot in recording.manifest.collectors["ranks"].not_seen)

@@ -1,6 +1,5 @@
 """Merge the answers of many hosts into one. Pure.
 
-Replies are foreign: each finding is validated against our own vocabulary, and one that is not of it is only counted.
 The same finding on many hosts is one row with a hostlist; ranks are ignored in this comparison. Of a host without an
 answer nothing is known, so a fleet is `clear` only if every host answered, and observed all that was asked for.
 """
@@ -9,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic import Field, SerializeAsAny
 
 from whystall.agent_server.fleet.answers import MISSING, Answer, Located
 from whystall.agent_server.fleet.comparable import Disputed, Joint
@@ -20,9 +19,9 @@ from whystall.agent_server.fleet.hops import Followed, HostPath
 from whystall.agent_server.fleet.hostlist import fold
 from whystall.agent_server.fleet.joint import judged
 from whystall.agent_server.fleet.joint_path import path_of
-from whystall.knowledge_base.models import Verdict
-from whystall.tools.contract.findings import Finding, Polarity, Severity
-from whystall.tools.contract.result import SCHEMA_VERSION, Model, Status
+from whystall.agent_server.fleet.reading import Reported, in_part, read
+from whystall.tools.contract.findings import Finding, Severity
+from whystall.tools.contract.result import SCHEMA_VERSION, Model
 
 FleetVerdict = Literal["abnormal", "clear", "clear_in_part", "unknown"]
 """`abnormal`: a host has an abnormal finding, or a diagnosis with a cause; `clear`: every host answered in full and
@@ -31,11 +30,8 @@ none has; `clear_in_part`: none has among those that answered in full; `unknown`
 LISTED = 1000
 """Maximum rows of hosts; those with the worst findings first, then those without an answer."""
 _FINDINGS = 50
-_PER_HOST = 500
 _DETAILS = 3
 _CODE = ("function", "code", "root_code", "holder_code", "frame")
-_DIAGNOSED = {Verdict.CONFIRMED.value, Verdict.LIKELY.value}
-_UNDECIDED = {Verdict.INCONCLUSIVE.value, "cannot_tell"}
 
 
 class Suspect(Model):
@@ -111,16 +107,11 @@ class FleetResult(Model):
     left_out: int = 0
 
 
-@dataclass
-class _Read:
-    """What the reply of one host contains."""
+@dataclass(kw_only=True)
+class _Host(Reported):
+    """An answer, and what it reports."""
 
     answer: Answer
-    findings: list[Finding] = field(default_factory=list)
-    unread: int = 0
-    in_part: bool = False
-    diagnosed: bool = False
-    diagnosis: str = ""
 
     @property
     def abnormal(self) -> bool:
@@ -138,28 +129,25 @@ def merge(
     paths: Followed | None = None,
 ) -> FleetResult:
     """Return `answers` of `tool`, which was called with `arguments`, as one result. `paths`: waits that cross hosts."""
-    joint = judged(tool, arguments or {}, answers)
-    read = [_read(answer) for answer in (joint.answers if joint else answers)]
-    if joint is not None:
-        for one in read:
-            one.findings = [finding for hosts, finding in joint.findings if hosts == [one.answer.host]]
-            one.unread = joint.unread.get(one.answer.host, 0)
-            one.in_part = bool(one.unread) or (one.answer.reply or {}).get("status") == Status.PARTIAL.value
-    replied = [one for one in read if one.answer.status == "answered"]
+    given = arguments or {}
+    answers = [read(tool, given, answer) for answer in answers]
+    joint = judged(tool, given, answers)
+    hosts = _of_hosts(answers) if joint is None else _of_judged(joint)
+    replied = [one for one in hosts if one.answer.status == "answered"]
     full = [one for one in replied if not one.in_part]
-    absent = sum(one.answer.status == "absent" for one in read)
+    absent = sum(one.answer.status == "absent" for one in hosts)
     findings = _of_joint(joint) if joint else _folded(replied)
     without = sum(not one.abnormal for one in full)
     verdict: FleetVerdict = "unknown"
     if joint.abnormal if joint else any(one.abnormal for one in replied):
         verdict = "abnormal"
     elif full and (joint is None or joint.abnormal is False):
-        verdict = "clear" if len(full) + absent == len(read) else "clear_in_part"
-    rows = [_row(one) for one in sorted(read, key=_order)]
+        verdict = "clear" if len(full) + absent == len(hosts) else "clear_in_part"
+    rows = [_row(one) for one in sorted(hosts, key=_order)]
     return FleetResult(
         tool=tool,
         verdict=verdict,
-        asked=len(read),
+        asked=len(hosts),
         answered=len(replied),
         in_full=len(full),
         without=without,
@@ -169,41 +157,27 @@ def merge(
         disputed=joint.disputed if joint else [],
         paths=paths.paths if paths is not None else [],
         findings=findings[:_FINDINGS],
-        missing=list(_missing(one.answer for one in read)),
+        missing=list(_missing(one.answer for one in hosts)),
         hosts=rows[:LISTED],
         left_out=max(0, len(rows) - LISTED),
     )
 
 
-def _read(answer: Answer) -> _Read:
-    """Return the content of a reply: of a tool, or a diagnosis."""
-    read, reply = _Read(answer), answer.reply
-    if answer.status != "answered" or reply is None:
-        return read
-    data = reply.get("data")
-    verdict = reply.get("verdict", data.get("verdict") if isinstance(data, dict) else None)
-    verdict = verdict if isinstance(verdict, str) else None
-    if verdict is not None and "cause" in reply:
-        read.diagnosed = verdict in _DIAGNOSED
-        read.diagnosis = f"{verdict}: {reply['cause']}" if reply["cause"] else verdict
-    read.in_part = verdict in _UNDECIDED or reply.get("status") == Status.PARTIAL.value
-    listed = reply.get("findings")
-    raw = listed if isinstance(listed, list) else [listed]  # None is no finding
-    for one in raw[:_PER_HOST]:
-        try:
-            # A fingerprint is computed here, never taken from the host.
-            finding = Finding.model_validate({k: v for k, v in dict(one or {}).items() if k != "fingerprint"})
-        except (ValidationError, ValueError, TypeError):
-            read.unread += 1
-            continue
-        if finding.polarity is Polarity.ABNORMAL:
-            read.findings.append(finding)
-    read.unread += max(0, len(raw) - _PER_HOST)
-    read.in_part = read.in_part or bool(read.unread)
-    return read
+def _of_hosts(answers: Iterable[Answer]) -> list[_Host]:
+    return [_Host(answer=one, **vars(one.part)) if one.status == "answered" else _Host(answer=one) for one in answers]
 
 
-def _folded(read: Iterable[_Read]) -> list[FleetFinding]:
+def _of_judged(joint: Joint) -> list[_Host]:
+    """Return the hosts of a joint judgement, each with the findings that are about it alone."""
+    found = []
+    for answer in joint.answers:
+        own = [finding for hosts, finding in joint.findings if hosts == [answer.host]]
+        unread = joint.unread.get(answer.host, 0)
+        found.append(_Host(answer=answer, findings=own, unread=unread, in_part=bool(unread) or in_part(answer.reply)))
+    return found
+
+
+def _folded(read: Iterable[_Host]) -> list[FleetFinding]:
     """Return the abnormal findings, each once, the most severe first."""
     groups: dict[str, list[tuple[Finding, Answer]]] = defaultdict(list)
     for one in read:
@@ -276,7 +250,7 @@ def _suspect(findings: Sequence[FleetFinding]) -> Suspect | None:
     return None if any(row.hosts != first.hosts for row in rivals) else first.suspect
 
 
-def _led_to(read: Sequence[_Read], paths: Followed) -> Suspect | None:
+def _led_to(read: Sequence[_Host], paths: Followed) -> Suspect | None:
     """Return where the most severe findings are, or lead to if they are waits for other hosts, if that is one host."""
     worst = max((one.worst for one in read if one.worst is not None), key=lambda each: each.rank, default=None)
     if worst is None or worst is Severity.INFO:
@@ -315,12 +289,12 @@ def _missing(answers: Iterable[Answer]) -> Iterable[Missing]:
         yield Missing(status=status, hosts=fold(hosts), count=len(group), details=often)
 
 
-def _order(read: _Read) -> tuple[int, int, str]:
+def _order(read: _Host) -> tuple[int, int, str]:
     severity = read.worst.rank + 1 if read.worst is not None else int(read.diagnosed)
     return -severity, int(read.answer.status in ("answered", "absent")), read.answer.host
 
 
-def _row(read: _Read) -> FleetHost:
+def _row(read: _Host) -> FleetHost:
     answer, located = read.answer, read.answer.located
     return FleetHost(
         host=answer.host,

@@ -90,7 +90,7 @@ async def test_the_rank_that_a_live_process_is_holds_30_hosts_back(
     assert found == (LIVE, here, program.pid)
     assert (result.suspect.line or "").startswith("load (lone_rank.py:")
     assert {one.status: one.hosts for one in result.missing} == {"slow": "silent", "unreachable": "dead[1-2]"}
-    assert ["no answer within 16 s of the first call"] in [one.details for one in result.missing]  # twice the window
+    assert ["not ready within 8 s of the first call"] in [one.details for one in result.missing]  # the window
     text = fleet_text(result, "en")
     assert f"ranks that wait for it: 0-{LIVE - 1}" in text
     assert f"0: {LIVE + 1}-{WORLD - 1}" in text  # unknown

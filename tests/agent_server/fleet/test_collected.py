@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import fsspec
 import pytest
 from collective_hosts import windows
 from collective_windows import Job as Loop
-from fleet_servers import TOKEN, RecordedHost, application, closed_port, serving, settings
+from dask_workers import cluster
+from fleet_servers import TOKEN, RecordedHost, application, closed_port, scene, serving, settings
 from hung_hosts import FIRST_PID, hung_host
 
 from whystall.agent_server.app import App
@@ -22,6 +23,7 @@ from whystall.agent_server.fleet import collected
 from whystall.agent_server.fleet.answers import Answer, Located
 from whystall.agent_server.fleet.ask import FleetParams, ask, judge
 from whystall.agent_server.fleet.merge import FleetResult, merge
+from whystall.agent_server.fleet.reading import read_all
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.command_tree import build
 from whystall.agent_server.interfaces.mcp import jobs
@@ -29,6 +31,8 @@ from whystall.agent_server.job_lookup.models import Job, Resolution
 from whystall.agent_server.presentation.pages import judged
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.params import parse_params
+from whystall.tools.ranks.traces import dask_cluster, parallel
 from whystall.tools.ranks.traces.hosts import calls_of, ranks_of
 from whystall.tools.recording.packed import pack, unpack
 
@@ -82,6 +86,11 @@ def stored(place: str, tool: str, given: list[Answer]) -> None:
     collected.store(place, tool, ARGUMENTS[tool], given)
 
 
+def loaded(place: str) -> tuple[collected.Collected, list[Answer]]:
+    index = collected.index_at(place)
+    return index, collected.load(place, index, index.arguments)
+
+
 def later(place: str, tool: str, **arguments: Any) -> FleetResult:
     return judge(FleetParams(tool=tool, arguments=arguments), place)
 
@@ -94,7 +103,7 @@ def test_the_judgement_is_that_of_the_hosts(place: str, tool: str) -> None:
     assert live.suspect is not None
     assert (live.suspect.rank, live.suspect.host) == (3, "node1")
     assert later(place, tool) == live
-    index, _ = collected.load(place)
+    index, _ = loaded(place)
     assert (index.tool, index.arguments, len(index.hosts)) == (tool, ARGUMENTS[tool], 5)
 
 
@@ -164,7 +173,7 @@ def test_only_bounded_regular_files_are_read(tmp_path: Path, monkeypatch: pytest
         elif number == 2:
             (place / name).write_bytes(b" " * 3000)
     monkeypatch.setattr(collected, "_FILE_LIMIT", 2000)
-    _, found = collected.load(str(place))
+    _, found = loaded(str(place))
     assert [one.status for one in found] == ["invalid"] * 4 + ["unreachable"]
     for one, holding in zip(found, ("cannot be read", "not a regular", "too large", "No such file"), strict=False):
         assert holding in one.detail
@@ -175,7 +184,7 @@ def test_host_names_choose_no_path(place: str) -> None:
     names = ["../../etc/passwd", "a\nb\x1b[31m", "节点", "x" * 500]
     odd = [Answer(**{**vars(one), "host": name, "identity": False}) for name, one in zip(names, given, strict=False)]
     stored(place, "hang", [*odd, given[-1]])
-    index, found = collected.load(place)
+    index, found = loaded(place)
     files = [row.file for row in index.hosts]
     assert files == [
         "00000-.._.._etc_passwd.json",
@@ -228,10 +237,127 @@ def test_texts_of_an_index_are_inert(tmp_path: Path) -> None:
     located = {"pid": 7, "ranks": {"7": 0}, "job": "a\x1b"}
     odd = {"detail": "a\nb", "host": "node3\x1b", "reply": {"data": {}}, "located": located}
     changed_index(tmp_path / "place", lambda index: index["hosts"][3].update(odd))
-    _, found = collected.load(str(tmp_path / "place"))
+    _, found = loaded(str(tmp_path / "place"))
     assert found[3].located is not None
     assert all(text.isprintable() for text in (found[3].detail, found[3].host, found[3].located.job))
     assert found[3].reply != {"data": {}}
+
+
+# --- read by other processes ----------------------------------------------------------------------------------------
+
+HOST_TOOL = "fileslower"
+
+
+@functools.cache
+def of_hosts() -> list[Answer]:
+    """What hosts answered to a tool that judges each by itself; node1 is slow."""
+    made, tool = [], App().tool(HOST_TOOL)
+    for number in range(3):
+        recording = scene(slow=number == 1).build()
+        recording.manifest.host = f"node{number}"
+        reply = json.loads(judged(tool, recording, tool.params(), "en").model_dump_json())
+        made.append(Answer(f"node{number}", "answered", reply=reply, identity=True))
+    return made
+
+
+def given_to(tool: str) -> list[Answer]:
+    return of_hosts() if tool == HOST_TOOL else answers(tool)
+
+
+def with_one_damaged(place: Path, tool: str) -> FleetResult:
+    """Store answers, of which one is damaged, and return the judgement of this process."""
+    collected.store(str(place), tool, ARGUMENTS.get(tool, {}), given_to(tool))
+    next(place.glob("00000-*")).write_bytes(b"x")
+    result = later(str(place), tool)
+    assert (result.verdict, result.suspect and result.suspect.host) == ("abnormal", "node1")
+    assert [one.hosts for one in result.missing if one.status == "invalid"] == ["node0"]
+    return result
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as address:
+        yield address
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tool", [HOST_TOOL, *ARGUMENTS])
+def test_workers_of_a_cluster_give_the_same_answer(
+    tmp_path: Path, scheduler: str, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = with_one_damaged(tmp_path / "place", tool)
+    monkeypatch.chdir(tmp_path)  # workers have another directory
+    assert judge(FleetParams(tool=tool), "place", scheduler) == here
+    assert judge(FleetParams(tool=tool), f"local://{tmp_path}/place", scheduler).joint == here.joint
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tool", [HOST_TOOL, "slow_node_check"])
+def test_processes_of_this_machine_give_the_same_answer(
+    tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = with_one_damaged(tmp_path / "place", tool)
+    monkeypatch.setattr(parallel, "_SMALL", 0)
+    assert later(str(tmp_path / "place"), tool) == here
+    assert read_all(tool, ARGUMENTS.get(tool, {}), given_to(tool))[1].part is not None
+
+
+@pytest.mark.thorough
+def test_a_worker_that_cannot_reach_the_place_is_reported_by_host(tmp_path: Path, scheduler: str) -> None:
+    place = f"memory://fleet{tmp_path}"
+    stored(place, "hang", answers("hang"))
+    result = judge(FleetParams(tool="hang"), place, scheduler)
+    assert (result.verdict, result.suspect) == ("unknown", None)
+    assert {one.status: (one.hosts, one.count) for one in result.missing} == {
+        "invalid": ("node[0-3]", 4),
+        "unreachable": ("node9", 1),
+    }
+
+
+class Killed(dict[str, Any]):
+    """Arguments that end the process that loads them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (9,)
+
+
+@pytest.mark.thorough
+def test_a_process_that_dies_costs_the_answer_of_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_SMALL", 0)
+    given = answers("hang")[:2]
+    killer = Answer(**{**vars(given[1]), "reply": Killed()})
+    first, second = read_all("hang", {}, [given[0], killer])
+    assert (first.status, second.status) == ("answered", "invalid")
+    assert "its reader ended with status 9" in second.detail
+
+
+def test_a_scheduler_that_does_not_answer_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_cluster, "_PATIENCE", "0.2s")
+    stored(str(tmp_path / "place"), "hang", answers("hang"))
+    with closed_port() as url:
+        address = url.replace("http://", "tcp://").removesuffix("/mcp")
+        words = ["fleet", "run", "hang", "--from", str(tmp_path / "place"), "--scheduler", address]
+        with pytest.raises(ToolError) as caught:
+            build(words)(words, prog_name="whystall", standalone_mode=False)
+    assert (caught.value.code, caught.value.message.isprintable()) == (ErrorCode.IO_ERROR, True)
+    words = ["fleet", "run", "hang", "--scheduler", address]
+    with pytest.raises(ToolError, match="for stored answers"):
+        build(words)(words, prog_name="whystall", standalone_mode=False)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["scheduler", "jobs"])
+async def test_no_client_chooses_the_processes_that_read(name: str) -> None:
+    """Over MCP the arguments are those of `FleetParams`."""
+    arguments = {"traces": "/x", name: "tcp://evil:8786" if name == "scheduler" else 8}
+    with pytest.raises(ToolError, match=f"{name} is no argument"):
+        await ask(
+            FleetParams(tool="slow_node_check", arguments=arguments), settings({"node1": "http://127.0.0.1:1/mcp"})
+        )
+    with pytest.raises(ToolError, match=name):
+        parse_params(FleetParams, {"tool": "hang", name: arguments[name]})
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -261,7 +387,7 @@ async def test_what_is_asked_is_stored_with_the_hosts_that_did_not_answer(place:
     assert (live.asked, live.answered, live.verdict) == (4, 3, "abnormal")
     assert later(place, "hang") == live
     assert later(place, "hang", duration=60) == live
-    index, _ = collected.load(place)
+    index, _ = loaded(place)
     assert TOKEN not in index.model_dump_json()
 
 

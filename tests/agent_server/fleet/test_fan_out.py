@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
@@ -239,13 +240,22 @@ async def test_a_host_whose_turn_does_not_come_was_not_asked() -> None:
     assert [answer.status for answer in answers] == ["slow", "not_asked"]
 
 
+class NeverDone(RecordedHost):
+    """A host whose tools give no result."""
+
+    async def run_tool(self, name: str, arguments: dict[str, Any], **_: Any) -> Any:
+        await asyncio.sleep(3600)
+
+
 async def test_answers_that_must_be_of_one_time_are_not_awaited_for_longer() -> None:
-    with serving({"node1": application(host("node1"))}) as urls, silent_port() as silent:
-        targets = [Target(Inventory(settings({**urls, "node2": silent})).host(name)) for name in ("node1", "node2")]
-        answers = await fan_out(targets, TOOL, ARGUMENTS, Limits(200, 200, 2, 100_000, together=10))
+    with serving({"node1": application(NeverDone(scene().build()))}) as urls, silent_port() as silent:
+        inventory = Inventory(settings({**urls, "node2": silent, "node3": silent}))
+        targets = [Target(inventory.host(f"node{number}")) for number in (1, 2, 3)]
+        answers = await fan_out(targets, TOOL, ARGUMENTS, Limits(200, 200, 2, 100_000, together=3, ready=1))
     assert [(answer.status, answer.detail) for answer in answers] == [
-        ("answered", ""),
-        ("slow", "no answer within 10 s of the first call"),
+        ("slow", "no answer within 3 s of the first call"),
+        ("slow", "not ready within 1 s of the first call"),
+        ("not_asked", "not its turn within 3 s of the first call"),
     ]
 
 

@@ -14,7 +14,7 @@ from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.files import input as packed_input
 from whystall.tools.ranks.job import job_of
-from whystall.tools.ranks.traces import gather as module
+from whystall.tools.ranks.traces import parallel
 from whystall.tools.ranks.traces.gather import gather, with_before
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
@@ -62,7 +62,7 @@ def test_no_instant_is_zero_which_means_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_other_processes_give_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
     here = gather(write_job(tmp_path, 3))
-    monkeypatch.setattr(module, "_SMALL", 0)
+    monkeypatch.setattr(parallel, "_SMALL", 0)
     assert same(gather(tmp_path, jobs=jobs), here)
 
 
@@ -328,7 +328,7 @@ def children() -> set[str]:
 
 
 def test_no_process_or_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SMALL", 0)
+    monkeypatch.setattr(parallel, "_SMALL", 0)
     before, processes = set(os.listdir("/proc/self/fd")), children()
     gather(write_job(tmp_path))
     assert set(os.listdir("/proc/self/fd")) == before

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
 from ascend_job import text_directory
+from dask_workers import cluster as cluster_of
 from rank_files import write_job, write_rank
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -25,8 +23,6 @@ from whystall.tools.recording.store import Recording
 
 pytestmark = pytest.mark.thorough
 
-_PATIENCE_S = 60.0
-
 
 def same(one: Recording, other: Recording) -> None:
     assert one.manifest == other.manifest
@@ -37,34 +33,8 @@ def same(one: Recording, other: Recording) -> None:
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a scheduler with two workers, each a process of its own."""
-    place = tmp_path_factory.mktemp("cluster")
-    contact = place / "scheduler.json"
-    common = ["--scheduler-file", str(contact), "--no-dashboard"]
-    commands = [
-        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common],
-        *[
-            [sys.executable, "-m", "distributed.cli.dask_worker", *common, "--nthreads", "1", "--no-nanny",
-             "--local-directory", str(place)]
-        ]
-        * 2,
-    ]  # fmt: skip
-    with (place / "log").open("w") as log:
-        processes = [subprocess.Popen(command, stdout=log, stderr=log, cwd=place) for command in commands]
-    try:
-        from distributed import Client
-
-        deadline = time.monotonic() + _PATIENCE_S
-        while not contact.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        address = json.loads(contact.read_text())["address"]
-        with Client(address, timeout=_PATIENCE_S, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=_PATIENCE_S)
-        yield str(address)
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()
+    with cluster_of(tmp_path_factory.mktemp("cluster")) as address:
+        yield address
 
 
 @pytest.fixture

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import PurePath
-from typing import TypeVar
 
 import polars as pl
 
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean
-from whystall.tools.ranks.traces.dask_cluster import on_cluster
 from whystall.tools.ranks.traces.one_job import of_one_job
+from whystall.tools.ranks.traces.parallel import in_parallel
 from whystall.tools.ranks.traces.read import Trace, Unread, read, traces_at, unread
-from whystall.tools.ranks.traces.remote import RemoteTrace, is_url, local_path, read_remote, remote_traces
-from whystall.tools.ranks.traces.workers import in_processes, processors
+from whystall.tools.ranks.traces.remote import OF_PROCESS, RemoteTrace, is_url, local_path, read_remote, remote_traces
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
@@ -31,15 +30,10 @@ from whystall.tools.timeline.rank_data.summary import Summary
 from whystall.tools.timeline.rank_data.tables import TABLES
 from whystall.tools.timeline.recorded import UNKNOWN_START
 
-T = TypeVar("T", Trace, RemoteTrace)
-
 NOW, BEFORE = "ranks", "ranks_before"
 """The collectors of a run and of an earlier one it is compared with."""
 
-_SMALL = 4 << 20
-"""Bytes on disk below which traces are read in this process: another one takes longer to start."""
 _NAMED = 8
-_OF_PROCESS = "memory://"  # not visible to another process
 _CLOCKS = {"real": "CLOCK_REALTIME", "mono": "CLOCK_MONOTONIC", "mono_raw": "CLOCK_MONOTONIC_RAW"}
 _INSTANTS = ("start_ns", "end_ns", "launch_ns")
 _IDENTITY = ("rank", "source", "pid", "start_ns", "end_ns")
@@ -90,42 +84,15 @@ def with_before(
     return Recording.in_memory(manifest, recording.tables() | tables)
 
 
-def disputed(recordings: Mapping[str, Recording]) -> dict[int, list[str]]:
-    """Return the ranks of which several hosts (the keys of `recordings`) have different traces, with these hosts."""
-    heads = [(host, one.head) for host, recording in recordings.items() for one in _summaries(host, recording)]
-    if all(head["world_size"] == 1 for _, head in heads):  # replicas, which `one_job` numbers
-        return {}
-    hosts: dict[int, set[str]] = defaultdict(set)
-    traces: dict[int, set[tuple[object, ...]]] = defaultdict(set)
-    for host, head in heads:
-        rank = int(str(head["rank"]))
-        hosts[rank].add(host)
-        traces[rank].add(tuple(head[name] for name in _IDENTITY))
-    return {rank: sorted(hosts[rank]) for rank in sorted(traces) if len(traces[rank]) > 1}
+@dataclass(frozen=True)
+class HostRanks:
+    """The ranks that one host read or observed. `spots`: what it could not see of them, as (code, detail)."""
+
+    ranks: tuple[Summary, ...]
+    spots: tuple[tuple[str, str], ...]
 
 
-def regather(recordings: Mapping[str, Recording], without: Collection[int] = ()) -> Recording:
-    """Return the ranks in recordings of many hosts, by name of the host, `without` some, as `gather` returns those of
-    one directory. The same trace from several hosts, which share a directory, counts once.
-
-    Raises `ToolError` (bad_argument): no rank is left, or they are not of one run (`one_job`).
-    """
-    found: dict[tuple[object, ...], Summary] = {}
-    spots: list[tuple[str, str]] = []
-    for host, recording in recordings.items():
-        for one in _summaries(host, recording):
-            if one.rank not in without:
-                found[tuple(one.head[name] for name in _IDENTITY)] = one
-        noted = [spot for spot in recording.manifest.collectors[NOW].not_seen if spot.code not in _OF_ALL]
-        spots += [(spot.code, f"{host}: {spot.detail}" if spot.detail else host) for spot in noted]
-    if not found:
-        raise ToolError(ErrorCode.BAD_ARGUMENT, "no rank is left", "ask hosts that have traces of different ranks")
-    kept, left_out = _of_one_kind(list(found.values()))
-    ranks, assumed = of_one_job(kept)
-    return _recording("fleet", ranks, [], [*spots, *left_out, *assumed])
-
-
-def _summaries(host: str, recording: Recording) -> list[Summary]:
+def host_ranks(host: str, recording: Recording) -> HostRanks:
     """Return the ranks of a recording of `host`, with absolute instants; a trace that names no host gets that one.
 
     Raises `ToolError` (bad_recording) if its start is absurd.
@@ -145,7 +112,43 @@ def _summaries(host: str, recording: Recording) -> list[Summary]:
         of_rank = {name: frame.filter(pl.col("rank") == rank) for name, frame in {**tables, "ranks": heads}.items()}
         of_rank = {name: _relative(frame, shift) for name, frame in of_rank.items()}
         found.append(Summary(of_rank, rank, sum(frame.height for frame in of_rank.values())))
-    return found
+    spots = tuple((spot.code, spot.detail) for spot in recording.manifest.collectors[NOW].not_seen)
+    return HostRanks(tuple(found), spots)
+
+
+def disputed(hosts: Mapping[str, HostRanks]) -> dict[int, list[str]]:
+    """Return the ranks of which several `hosts` have different traces, with the names of these hosts."""
+    heads = [(host, one.head) for host, of in hosts.items() for one in of.ranks]
+    if all(head["world_size"] == 1 for _, head in heads):  # replicas, which `one_job` numbers
+        return {}
+    claims: dict[int, set[str]] = defaultdict(set)
+    traces: dict[int, set[tuple[object, ...]]] = defaultdict(set)
+    for host, head in heads:
+        rank = int(str(head["rank"]))
+        claims[rank].add(host)
+        traces[rank].add(tuple(head[name] for name in _IDENTITY))
+    return {rank: sorted(claims[rank]) for rank in sorted(traces) if len(traces[rank]) > 1}
+
+
+def regather(hosts: Mapping[str, HostRanks], without: Collection[int] = ()) -> Recording:
+    """Return the ranks of many hosts, by name of the host, `without` some, as `gather` returns those of one directory.
+    The same trace from several hosts, which share a directory, counts once.
+
+    Raises `ToolError` (bad_argument): no rank is left, or they are not of one run (`one_job`).
+    """
+    found: dict[tuple[object, ...], Summary] = {}
+    spots: list[tuple[str, str]] = []
+    for host, of in hosts.items():
+        for one in of.ranks:
+            if one.rank not in without:
+                found[tuple(one.head[name] for name in _IDENTITY)] = one
+        noted = [(code, detail) for code, detail in of.spots if code not in _OF_ALL]
+        spots += [(code, f"{host}: {detail}" if detail else host) for code, detail in noted]
+    if not found:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "no rank is left", "ask hosts that have traces of different ranks")
+    kept, left_out = _of_one_kind(list(found.values()))
+    ranks, assumed = of_one_job(kept)
+    return _recording("fleet", ranks, [], [*spots, *left_out, *assumed])
 
 
 def _name(place: str) -> str:
@@ -155,34 +158,16 @@ def _name(place: str) -> str:
 def _read(place: str, scheduler: str | None, jobs: int | None) -> list[Summary | Unread]:
     answers: list[list[Summary | Unread]]
     if is_url(place):
-        answers = _in_parallel(read_remote, remote_traces(place), scheduler, jobs, here=place.startswith(_OF_PROCESS))
+        here = place.startswith(OF_PROCESS)
+        answers = in_parallel(read_remote, remote_traces(place), _failed, scheduler=scheduler, jobs=jobs, here=here)
     else:
-        traces = traces_at(local_path(place))
-        answers = _in_parallel(read, traces, scheduler, jobs, here=sum(trace.size for trace in traces) < _SMALL)
+        answers = in_parallel(read, traces_at(local_path(place)), _failed, scheduler=scheduler, jobs=jobs)
     found = [one for answer in answers for one in answer]
     if not found:
         raise ToolError(
             ErrorCode.BAD_TRACE, f"no profile in {place}", "give the directory with the traces of the ranks"
         )
     return sorted(found, key=lambda one: one.path if isinstance(one, Summary) else one.shown)
-
-
-def _in_parallel(
-    function: Callable[[T], list[Summary | Unread]],
-    traces: Sequence[T],
-    scheduler: str | None,
-    jobs: int | None,
-    *,
-    here: bool,
-) -> list[list[Summary | Unread]]:
-    """Return `function` of each trace: on the cluster of `scheduler`, in this process (`here`), or in others."""
-    # the largest first, so that the last ones are short
-    ordered = sorted(traces, key=lambda trace: -trace.size)
-    if scheduler is not None:
-        return on_cluster(function, ordered, scheduler, _failed)
-    if here:
-        return [function(trace) for trace in ordered]
-    return in_processes(function, ordered, min(jobs or processors(), len(ordered)), _failed)
 
 
 def _failed(trace: Trace | RemoteTrace, why: str) -> list[Summary | Unread]:

@@ -19,6 +19,8 @@ from whystall.tools.ranks.traces.read import Unread, read, traces_at
 if TYPE_CHECKING:
     from whystall.tools.timeline.rank_data.summary import Summary
 
+OF_PROCESS = "memory://"
+"""URLs whose content no other process can see."""
 _DEPTH = 8
 _FILES = 100_000
 _BLOCK = 8 << 20

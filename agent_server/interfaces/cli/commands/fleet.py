@@ -54,6 +54,12 @@ SourceOption = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--from", metavar="PLACE", help="judge what --collect stored there instead of asking hosts"),
 ]
+SchedulerOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--scheduler", metavar="ADDRESS", help="with --from: workers of this dask scheduler read, tcp://HOST:PORT"
+    ),
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -84,6 +90,7 @@ def run(
     ] = None,
     collect: CollectOption = None,
     source: SourceOption = None,
+    scheduler: SchedulerOption = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
@@ -93,6 +100,8 @@ def run(
     """
     if collect and source:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "--collect and --from exclude each other", "give one of them")
+    if scheduler and not source:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "--scheduler is for stored answers", "give it with --from")
     wanted = {
         "tool": underscores(tool),
         "arguments": {**_object(arguments), **dict(map(_pair, given or []))},
@@ -101,7 +110,9 @@ def run(
     }
     parse_params(FleetParams, wanted)
     with console.progress() as progress:
-        result = signals.run(App().fleet(FleetParams.model_validate(wanted), progress, collect=collect, source=source))
+        params = FleetParams.model_validate(wanted)
+        asked = App().fleet(params, progress, collect=collect, source=source, scheduler=scheduler)
+        result = signals.run(asked)
     if as_json:
         console.say_json(result)
     else:
