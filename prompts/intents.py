@@ -39,7 +39,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class IntentRules:
-    """All rules. `before`, `after`: politeness around a message; `stop`: words that are no job names."""
+    """All rules. `before`, `after`: politeness around a message; `stop`: words that are no job names; `here`: this
+    machine itself.
+    """
 
     rules: tuple[Rule, ...]
     before: re.Pattern[str]
@@ -47,6 +49,7 @@ class IntentRules:
     slow: re.Pattern[str]
     look: re.Pattern[str]
     work: re.Pattern[str]
+    here: re.Pattern[str]
     stop: frozenset[str]
 
 
@@ -66,6 +69,7 @@ def intent_rules() -> IntentRules:
         slow=_compiled(parts["slow"], parts, numbers),
         look=_compiled(parts["look"], parts, numbers),
         work=_compiled(parts["work"], parts, numbers),
+        here=_compiled(parts["here"], parts, numbers),
         stop=frozenset(word for line in data["stop"] for word in line.split()),
     )
 

@@ -200,7 +200,8 @@ class Triage:
         places = task.payload.get("places") or []
         with self._kb.transaction():
             if places:
-                about = {**result.__dict__, "why": list(why), "places": places, "lang": _lang(task.payload)}
+                lang, langs = _lang(task.payload), task.payload.get("langs") or []
+                about = {**result.__dict__, "why": list(why), "places": places, "lang": lang, "langs": langs}
                 self._kb.tasks.add(NOTIFY, f"{NOTIFY}:{task.key}", about)
             self._kb.tasks.done(task.id, result.text())
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat.message_texts import no_look_message, responsible_line, verdict_message
 from whystall.agent_server.integrations.chat.sending import queue
-from whystall.agent_server.integrations.messages import Place
+from whystall.agent_server.integrations.messages import Outgoing, Place
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.worker.triage import DIAGNOSED
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
@@ -40,7 +40,17 @@ class TriageNotifier:
     async def handle(self, task: Task) -> None:
         """Queue one message per chat and complete the task in the same transaction."""
         about = task.payload
-        lang: Lang = "zh" if about.get("lang") == "zh" else "en"
+        places = about["places"]
+        given = about.get("langs") or [about.get("lang")] * len(places)  # a language per place
+        langs: list[Lang] = ["zh" if lang == "zh" else "en" for lang in given]
+        messages = {lang: await self._message(about, lang) for lang in dict.fromkeys(langs)}
+        with self._kb.transaction():
+            for n, (place, lang) in enumerate(zip(places, langs, strict=True)):
+                queue(self._kb.messages, f"{task.key}:{n}", _place(place), messages[lang])
+            self._kb.tasks.done(task.id)
+
+    async def _message(self, about: Mapping[str, Any], lang: Lang) -> Outgoing:
+        """Return the message about a triage, with the people responsible."""
         ticket = self._kb.tickets.get(about["ticket"])
         if about["code"] == DIAGNOSED:
             diagnosis = self._kb.get_diagnosis(about["diagnosis"])
@@ -51,10 +61,7 @@ class TriageNotifier:
         if people:
             text = f"{message.text}\n\n{responsible_line(people, lang)}"
             message = message.model_copy(update={"text": text})
-        with self._kb.transaction():
-            for n, given in enumerate(about["places"]):
-                queue(self._kb.messages, f"{task.key}:{n}", _place(given), message)
-            self._kb.tasks.done(task.id)
+        return message
 
     async def _pictured(self, diagnosis: Diagnosis, lang: Lang) -> str | None:
         """Return the uri of a picture; None if it cannot be stored, since the message matters more."""

@@ -26,7 +26,7 @@ _URGENT, _HAPPENED = 0.8, 0.6
 """Confidence in words of urgency, and in what the text says happened; estimates, not calibrated."""
 # NVRM: Xid (PCI:0000:9b:00): 94, pid=1234 | Xid 79 | Xid errors 13 and 31 | xid=48
 _XID = re.compile(
-    r"\bxid(?: errors?| codes?)?\s*(?:\([^)]{1,40}\))?\s*[:=#]?\s*"
+    r"(?<![a-z0-9_])xid(?: errors?| codes?)?\s*(?:\([^)]{1,40}\))?\s*[:=#]?\s*"
     r"(?P<codes>\d{1,3}(?!\d)(?:(?:\s*(?:,|/|and|or|和|、)\s*)\d{1,3}(?!\d))*)"
 )
 
@@ -86,8 +86,8 @@ def _happened(text: str) -> Iterator[tuple[Severity, str, str]]:
     """Yield severity, rule and words of each event in `text`."""
     rules = wording().severity
     for code in xids(text):
-        if (severity := _xids().get(code)) is not None:
-            yield severity, "xid-catalogue", f"xid {code}"
+        if (found := xid_action(code)) is not None:
+            yield found[1], "xid-catalogue", f"xid {code}"
     few, whole = _patterns()
     lowered = few.search(text) is not None and whole.search(text) is None
     for event in rules.content:
@@ -123,13 +123,20 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(wording().severity.few), re.compile(wording().severity.whole)
 
 
+def xid_action(code: int) -> tuple[str, Severity] | None:
+    """Return the action that NVIDIA's catalogue asks for after the Xid `code` (``reset_gpu``), and its severity; None
+    for a code that is not in ``xid.yaml``.
+    """
+    return _xids().get(code)
+
+
 @cache
-def _xids() -> dict[int, Severity]:
+def _xids() -> dict[int, tuple[str, Severity]]:
     path = catalog("xid.yaml")
     file = as_model(_Xids, read_yaml(path), path)
-    found: dict[int, Severity] = {}
+    found: dict[int, tuple[str, Severity]] = {}
     for name, action in file.actions.items():
         if twice := found.keys() & set(action.codes):
             raise data_fault(path, f"actions.{name}: Xid {min(twice)} is listed twice")
-        found |= dict.fromkeys(action.codes, action.severity)
+        found |= dict.fromkeys(action.codes, (name, action.severity))
     return found

@@ -269,7 +269,7 @@ class Groups:
         done = Flushed(group.id, "over", group.ticket, notified=len(members.resolved), muted=len(members.muted))
         resolves = receiver.resolved == "resolve"
         if ticket is not None and resolves and ticket.origin == "alert" and not self._fires_elsewhere(ticket, group):
-            because = str(words(receiver.lang)["alerts"]["resolved"])
+            because = str(words(receiver.lang or "en")["alerts"]["resolved"])
             at = datetime.fromtimestamp(now, timezone.utc)
             self._ticket_service.resolve(ticket.id, because, BY, "alerts", at, lesson=False)
         if not group.flood:
@@ -292,13 +292,20 @@ class Groups:
     ) -> None:
         for number, place in enumerate(self._destinations[receiver.name]):
             muted = len(members.muted)
-            out = message(what, group, summary, receiver.lang, held=muted, ticket=group.ticket, triage=triage)
+            lang = self._lang(receiver, place)
+            out = message(what, group, summary, lang, held=muted, ticket=group.ticket, triage=triage)
             key = f"alerts:{group.id}:{now!r}:{what}:{number}"
             self._kb.messages.put(key, place.channel, place.model_dump(), out.model_dump())
 
+    def _lang(self, receiver: Receiver, place: Place) -> Literal["en", "zh"]:
+        """Return the language of messages to `place`: the receiver's, else the chat's, else English."""
+        return receiver.lang or self._settings.chat[place.channel].lang or "en"
+
     def _triage(self, ticket: str, receiver: Receiver) -> None:
         places = [place.model_dump() for place in self._destinations[receiver.name]]
-        payload = {"ticket": ticket, "receiver": receiver.name, "places": places, "lang": receiver.lang}
+        langs = [self._lang(receiver, place) for place in self._destinations[receiver.name]]
+        lang = receiver.lang or (langs[0] if langs else "en")
+        payload = {"ticket": ticket, "receiver": receiver.name, "places": places, "lang": lang, "langs": langs}
         self._kb.tasks.add("triage", f"triage:{ticket}:alerts", payload)
 
     def _destinations_of(self, receiver: Receiver) -> list[Place]:

@@ -30,6 +30,7 @@ class Receiver:
     `ticket`: file a ticket per group; `triage`: find and diagnose the process that the alerts concern; `resolved`: what
     to do with the ticket when the last alert ends; `chat`: whom to notify; `sinks`: trackers of its tickets (None: the
     default ones); `schedule`: who is on call; `given`: fixed category, component and severity; `line`: in its file.
+    `lang`: of its messages and tickets; None: of messages that of each chat, of tickets English.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Receiver:
     sinks: tuple[str, ...] | None = None
     schedule: str | None = None
     given: tuple[tuple[Literal["category", "component", "severity"], str], ...] = ()
-    lang: Literal["en", "zh"] = "en"
+    lang: Literal["en", "zh"] | None = None
     line: int = 0
 
 
@@ -63,9 +64,13 @@ def receiver(item: Item) -> Receiver:
         sinks=tuple(map(_name, table["sinks"].items())) if "sinks" in table else None,
         schedule=_name(table["schedule"]) if "schedule" in table else None,
         given=tuple((name, _given(name, given[name])) for name in _GIVEN if name in given),
-        lang="zh" if "lang" in table and table["lang"].word(("en", "zh")) == "zh" else "en",
+        lang=_lang(table["lang"]) if "lang" in table else None,
         line=item.line,
     )
+
+
+def _lang(item: Item) -> Literal["en", "zh"]:
+    return "zh" if item.word(("en", "zh")) == "zh" else "en"
 
 
 def _place(item: Item) -> ChatTarget:

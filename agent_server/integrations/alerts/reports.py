@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,12 +25,13 @@ SHOWN = 20
 """Maximum alerts of a group that are listed."""
 _NAMES = 3
 _LINE = 400  # characters of a listed alert
+_ABOUT = 600  # of the description in a message
 _SEVERITIES = ("severity", "priority", "level")
 
 
 @dataclass
 class Summary:
-    """What the alerts of a group have in common, and the first `SHOWN` of them.
+    """What the alerts of a group have in common, and `SHOWN` of them, the worst severity first.
 
     It is filled one alert at a time, so that its size does not grow with the group.
     """
@@ -56,8 +58,8 @@ class Summary:
             self.names[alert.name] = self.names.get(alert.name, 0) + 1
         self.severity = _worse(self.severity, alert.labels)
         self.starts = alert.starts if self.starts is None else min(self.starts, alert.starts)
-        if len(self.shown) < SHOWN:
-            self.shown.append(stored)
+        insort(self.shown, stored, key=lambda one: -_rank(one.alert.labels))  # of equal ones the earlier first
+        del self.shown[SHOWN:]
         if len(self.things) < 200:
             self.things.update(dict.fromkeys(things_of(alert.labels)))
         self.cut = self.cut or bool(alert.cut)
@@ -68,6 +70,11 @@ def summary_of(alerts: Iterable[Stored]) -> Summary:
     for stored in alerts:
         summary.add(stored)
     return summary
+
+
+def _rank(labels: Mapping[str, str]) -> int:
+    severity = severity_of_word(_worse("", labels))
+    return severity.rank if severity is not None else -1
 
 
 def _worse(known: str, labels: Mapping[str, str]) -> str:
@@ -85,7 +92,7 @@ def _worse(known: str, labels: Mapping[str, str]) -> str:
 def report(group: Group, receiver: Receiver, summary: Summary, now: datetime, key: str | None = None) -> Report:
     """Return the report of a firing group. `key`: deduplication key of the ticket that it already has."""
     began = min(summary.starts or now.timestamp(), now.timestamp())
-    heading, text = title(group, summary, receiver.lang), _description(group, summary, receiver.lang)
+    heading, text = title(group, summary, receiver.lang or "en"), _description(group, summary, receiver.lang or "en")
     labels = {**summary.common, **group.labels}
     started = datetime.fromtimestamp(began, now.tzinfo)
     return _report(receiver, summary, heading, text, labels, key or f"2:group:{group.id}", started)
@@ -93,7 +100,7 @@ def report(group: Group, receiver: Receiver, summary: Summary, now: datetime, ke
 
 def flood_report(receiver: Receiver, summary: Summary, groups: int, now: datetime) -> Report:
     """Return the report that all groups of a flood share."""
-    words = _words(receiver.lang)
+    words = _words(receiver.lang or "en")
     heading = line(words["flood_title"].format(receiver.name), TITLE_LIMIT)
     text = lines(words["flood"].format(groups, receiver.name), TEXT_LIMIT)
     labels = {"receiver": receiver.name}
@@ -163,6 +170,13 @@ def named(summary: Summary) -> list[str]:
     return found
 
 
+def about(summary: Summary) -> str:
+    """Return the description that the alerts share, else that of the worst one; empty if the title has it."""
+    first = summary.shown[0].alert.annotations if summary.shown else {}
+    text = summary.notes.get("description") or first.get("description") or first.get("message", "")
+    return "" if text in (summary.notes.get("summary"), summary.notes.get("message")) else line(text, _ABOUT)
+
+
 def _pairs(labels: Mapping[str, str], besides: tuple[str, ...]) -> str:
     return ", ".join(format_matcher(name, value) for name, value in sorted(labels.items())[:12] if name not in besides)
 
@@ -193,6 +207,7 @@ def message(
         title=title(group, summary, lang),
         receiver=group.receiver,
         count=summary.count,
+        about=about(summary),
         lines=named(summary)[:10],
         severity=summary.severity,
         held=held,

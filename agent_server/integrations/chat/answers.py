@@ -13,10 +13,11 @@ from datetime import datetime, timedelta
 
 from whystall.agent_server.integrations.chat import message_texts as texts
 from whystall.agent_server.integrations.chat.intents import Intent
-from whystall.agent_server.integrations.chat.message_texts import outgoing
+from whystall.agent_server.integrations.chat.message_texts import clock, outgoing
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.job_lookup.models import Job, Missed, Resolution
+from whystall.agent_server.presentation.oncall import contacts
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.on_call import OnCall, on_call, shifts
@@ -31,6 +32,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Severity
 
 SHOWN = 10
+_SORTED = 500  # latest tickets, of which the worst are shown
 _AHEAD = timedelta(days=62)
 _NEXT = re.compile(r"\bnext\b(?! (?:week|month|mon|tue|wed|thu|fri|sat|sun))|下一[个位班]|接班|接下来|之后是谁", re.I)
 _OWN_SHIFT = re.compile(
@@ -40,6 +42,7 @@ _OWN_SHIFT = re.compile(
 )
 _SIMILARITY = 0.8
 _NAME = 120
+_CONTACT = 300
 # Words of an on-call question that are no name of a schedule.
 _ASKING = frozenset(
     (
@@ -119,8 +122,7 @@ class Answers:
         at = Safe(clock(wanted_at, now)) if wanted_at is not None else say(lang, "on_call.now")
         if not turn.users:
             return say(lang, "on_call.nobody", schedule=name(turn.schedule), at=at)
-        comma = words(lang)["marks"]["comma"]
-        users = Safe(comma.join(self._person(user) for user in turn.users))
+        users = Safe(str(words(lang)["marks"]["semicolon"]).join(self._person(user) for user in turn.users))
         until = say(lang, "on_call.until", Safe(clock(turn.until, now))) if turn.until is not None else ""
         return say(lang, "on_call.is", schedule=name(turn.schedule), at=at, users=users, until=until)
 
@@ -144,25 +146,31 @@ class Answers:
         return say(lang, "on_call.is", schedule=name(schedule), at=at, users=self._person(user), until=until)
 
     def _person(self, user: str) -> Safe:
-        person = self.settings.users.get(user) if self.settings is not None else None
-        return name(short(person.name, _NAME)) if person is not None and person.name else name(user)
+        """Return the name of `user` with the contacts in the settings."""
+        if self.settings is None:
+            return name(user)
+        return name(short(contacts([user], self.settings)[0], _CONTACT))
 
-    def ticket(self, id: str, lang: Lang) -> Outgoing:
+    def ticket(self, id: str, lang: Lang, now: datetime, history: bool = False) -> Outgoing:
+        """Describe the ticket `id`, with its latest changes if `history`; times are in the zone of `now`."""
         try:
-            return texts.ticket_message(self.kb.tickets.get(id), lang)
+            events = self.kb.tickets.events(id) if history else ()
+            return texts.ticket_message(self.kb.tickets.get(id), lang, now, events)
         except ToolError as error:
             if error.code is not ErrorCode.NOT_FOUND:
                 raise
             return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
 
     def tickets(self, intent: Intent, lang: Lang, user: str) -> tuple[Outgoing, list[str]]:
-        """Return the tickets with the states, severities and assignee in the question, and the ids shown."""
+        """Return the tickets with the states, severities and assignee in the question, the worst first, and the ids
+        shown.
+        """
         own = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的", intent.text, re.I) is not None
         whose = self._assignee(intent.text, user, own)
         if own and whose is None:
             return outgoing(lang, [say(lang, "ticket.not_known")], say(lang, "title.tickets")), []
         wanted = Wanted(states=states_of(intent.text), severities=severities_of(intent.text), assignee=whose)
-        lines = self.kb.tickets.lines(wanted, SHOWN)
+        lines = sorted(self.kb.tickets.lines(wanted, _SORTED), key=lambda line: -line.severity.rank)[:SHOWN]
         return texts.tickets_message(lines, self.kb.tickets.count(wanted), lang), [line.id for line in lines]
 
     def _assignee(self, text: str, user: str, own: bool) -> str | None:
@@ -181,8 +189,11 @@ class Answers:
 
     def similar(self, text: str, lang: Lang) -> Outgoing:
         """Return past incidents that share words with `text`."""
-        found = self.kb.search(text, 3)
-        return texts.similar_message([match.model_copy(update={"fix": self._fix(match)}) for match in found], lang)
+        return texts.similar_message(self.matches(text, 3), lang)
+
+    def matches(self, text: str, limit: int) -> list[Match]:
+        """Return past incidents that share words with `text`, with the fixes of reviewed cards."""
+        return [match.model_copy(update={"fix": self._fix(match)}) for match in self.kb.search(text, limit)]
 
     def similar_to(self, id: str, lang: Lang) -> Outgoing:
         """Return past incidents similar to the ticket `id`: by its diagnosis, else by its text."""
@@ -232,12 +243,6 @@ def severities_of(text: str) -> tuple[Severity, ...]:
 
 def _negated(pattern: str, text: str) -> bool:
     return re.search(rf"(?:not|n't|没有?|未|还没)[ 被]*(?:{pattern})", text, re.I) is not None
-
-
-def clock(moment: datetime, now: datetime) -> str:
-    """Return `moment` with date and zone, in the zone of `now`."""
-    local = moment.astimezone(now.tzinfo)
-    return f"{local:%Y-%m-%d %H:%M} {local:%Z}".strip()
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------

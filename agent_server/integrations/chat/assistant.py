@@ -18,6 +18,7 @@ from whystall.agent_server.integrations.chat.answers import Answers
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.functions import Functions
 from whystall.agent_server.integrations.chat.intents import Intent
+from whystall.agent_server.integrations.chat.look_up import look_up
 from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.chat.model_words import ModelWords, read
 from whystall.agent_server.integrations.chat.turn import Turn
@@ -180,7 +181,11 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
     lines: list[str] = list(dict.fromkeys(message.text for message in functions.plain))
     if stands:
         lines += [say(lang, "model.words"), *words.kept]
-    lines = lines or [say(lang, "unknown")]
+    if not lines:
+        answers, local = functions.answers, datetime.fromtimestamp(now, author.zone)
+        first = [say(lang, "look_up.not_understood")]
+        found = look_up(answers, author.incoming.text, lang, local, first=first)
+        lines = [found.text] if found is not None else [say(lang, "unknown")]
     if exchange.stopped in ("struck", "empty"):
         lines.append(say(lang, "model.struck"))
     elif exchange.stopped:

@@ -12,10 +12,9 @@ from datetime import datetime, timezone
 from typing import Any, get_args
 
 from whystall.agent_server.integrations.alerts.silencing import add, matchers_of
-from whystall.agent_server.integrations.chat.answers import clock
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.intents import Intent
-from whystall.agent_server.integrations.chat.message_texts import outgoing, ticket_name
+from whystall.agent_server.integrations.chat.message_texts import clock, outgoing, ticket_name
 from whystall.agent_server.integrations.chat.times import until
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.settings.model import Settings

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -19,7 +20,15 @@ from whystall.agent_server.integrations.chat.answers import Answers
 from whystall.agent_server.integrations.chat.assistant import answer_with_model
 from whystall.agent_server.integrations.chat.author import Author, author_of
 from whystall.agent_server.integrations.chat.commands import CHANGE, Commands, PendingCommand, expires
-from whystall.agent_server.integrations.chat.intents import Intent, parts_of, subject_of, understand, wanted_of
+from whystall.agent_server.integrations.chat.intents import (
+    Intent,
+    names_this_host,
+    parts_of,
+    subject_of,
+    understand,
+    wanted_of,
+)
+from whystall.agent_server.integrations.chat.look_up import NEAREST, NEAREST_ASKED, is_named, look_up
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.turn import Act, Turn
@@ -32,6 +41,7 @@ from whystall.agent_server.task_handler import RetryLater
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
+from whystall.prompts.intents import intent_rules
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 KIND = "chat"
@@ -106,19 +116,25 @@ class Conversation:
             return await self._jobs(intent, author, now)
         if name == "on_call":
             return _reply(await in_thread(lambda: known.on_call(intent, lang, local, author.user)))
-        if name in ("ticket", "spoken", "chosen"):
+        if name in ("ticket", "history", "spoken", "chosen"):
             id = _ticket_of(intent, context)
             if id is None:
                 return _reply(outgoing(lang, [say(lang, "ticket.which")]))
-            message = await in_thread(lambda: known.ticket(id, lang))
+            message = await in_thread(lambda: known.ticket(id, lang, local, name == "history"))
             return self._with_context(message, author, now, context, ticket=id)
         if name == "tickets":
             message, ids = await in_thread(lambda: known.tickets(intent, lang, author.user))
             return self._with_context(message, author, now, context, listed=ids)
         if name == "similar":
             return _reply(await in_thread(lambda: self._similar(known, intent, lang, context)))
-        if name in ("alerts", "silences"):
-            return _reply(await in_thread(lambda: alert_overview.overview(kb, name, lang, local)))
+        if name == "alerts":
+            return _reply(await in_thread(lambda: alert_overview.alerts_message(kb, intent.text, lang, local)))
+        if name == "silences":
+            return _reply(await in_thread(lambda: alert_overview.silences_message(kb.silences, lang, local)))
+        if name == "state":
+            return await self._state(known, intent, author, now, context)
+        if name == "how_to":
+            return await self._how_to(intent, author, now)
         if name == "cancel":
             return Turn(lambda: self._cancel(author))
         if name == "status":
@@ -126,21 +142,87 @@ class Conversation:
         if name == "help":
             rest = say(lang, "help_change" if author.may_change else "help_no_change")
             return _reply(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
-        code = name if name in ("thanks", "undeletable") else "unknown"
-        return _reply(outgoing(lang, [say(lang, code)]))
+        if name in ("thanks", "undeletable", "observes_only"):
+            return _reply(outgoing(lang, [say(lang, name)]))
+        return await self._retrieve(intent, author, now)
+
+    async def _state(self, known: Answers, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
+        """Return the firing alerts and the open tickets."""
+        lang, local = author.lang, datetime.fromtimestamp(now, author.zone)
+        alerts = await in_thread(lambda: alert_overview.alerts_message(known.kb, intent.text, lang, local))
+        tickets, ids = await in_thread(lambda: known.tickets(intent, lang, author.user))
+        message = alerts.model_copy(
+            update={"text": "\n".join([alerts.text, say(lang, "ticket.open_ones"), tickets.text])}
+        )
+        return self._with_context(message, author, now, context, listed=ids)
+
+    async def _how_to(self, intent: Intent, author: Author, now: float) -> Turn:
+        """Return what is known about the fault in the question, or diagnose the running job that it names."""
+        wanted, sure = subject_of(intent.text)
+        if sure and (await find(wanted, look_s=0)).status != "none":
+            return await self._why(intent, author, now)
+        return await self._retrieve(intent, author, now)
+
+    async def _retrieve(self, intent: Intent, author: Author, now: float, *, tried: Sequence[str] = ()) -> Turn:
+        """Return what is stored about the words of a message. `tried`: what was looked for on this machine, which it
+        names.
+        """
+        lang, local = author.lang, datetime.fromtimestamp(now, author.zone)
+        first = [say(lang, "look_up.not_understood")] if intent.name == "none" else []
+        known = Answers(self.app.kb(), self.settings)
+        nearest = NEAREST_ASKED if intent.name == "how_to" else NEAREST
+        found = await in_thread(
+            lambda: look_up(known, intent.text, lang, local, first=first, last=tried, nearest=nearest)
+        )
+        if intent.name == "none" and (turn := await self._offer_job(intent, author, now, found is None)) is not None:
+            return turn
+        if found is not None:
+            return _reply(found)
+        last = "unknown" if intent.name == "none" else "look_up.nothing"
+        return _reply(outgoing(lang, [*tried, say(lang, last)]))
+
+    async def _offer_job(self, intent: Intent, author: Author, now: float, slow: bool) -> Turn | None:
+        """Return the question whether to observe the running job that the message names; with `slow`, also which one to
+        observe if it only states that something is slow; None if it does neither.
+        """
+        wanted, sure = subject_of(intent.text)
+        named = await find(wanted, look_s=0) if sure else None
+        if named is not None and named.status != "none" and "close" not in named.how:
+            return self.ask_which(named, author, now)
+        if not slow or wanted.text or intent_rules().slow.search(intent.text) is None:
+            return None
+        jobs = await self._any_job(Resolution(status="none"))
+        return self.ask_which(jobs, author, now) if jobs.status == "several" else None
 
     async def _why(self, intent: Intent, author: Author, now: float) -> Turn:
+        """Diagnose the process that the question names, or ask which one is meant: nothing is diagnosed unnamed."""
         wanted, sure = subject_of(intent.text)
+        if not wanted.text and names_this_host(intent.text):
+            return self.investigate(None, author, intent.text)
         found = await find(wanted)
-        if found.status == "none" and not sure:
+        known = Answers(self.app.kb(), self.settings)
+        if "close" in found.how and await in_thread(lambda: is_named(known, intent.text)):
+            return await self._retrieve(intent, author, now)  # a host is named, and no job here is called so
+        if found.status == "none" and sure:
+            tried = answers.not_found(found, author.lang).text
+            return await self._retrieve(intent, author, now, tried=[tried])
+        if found.status == "none" and wanted.text:  # its only word may be no name
             found = await find(Wanted(rank=wanted.rank))
-        if found.status == "several":
-            return self.ask_which(found, author, now)
+            wanted = Wanted(rank=wanted.rank)
+        if found.status == "found" and wanted.text:
+            return self.investigate(found, author, intent.text)
+        if found.status == "none" and wanted.rank is None:
+            found = await self._any_job(found)
         if found.status == "none":
-            if any(code != "words" for code in found.tried):
-                return _reply(answers.not_found(found, author.lang))
-            return self.investigate(None, author, intent.text)  # no process was named: the most stalled one
-        return self.investigate(found, author, intent.text)
+            return _reply(answers.not_found(found, author.lang))
+        return self.ask_which(found, author, now)
+
+    async def _any_job(self, none: Resolution) -> Resolution:
+        """Return all jobs of this host to choose from; `none`, which found nothing, if there are none."""
+        seen, jobs = await in_thread(running_jobs)
+        if not jobs:
+            return none
+        return Resolution(status="several", jobs=jobs[:LISTED], left_out=max(0, len(jobs) - LISTED), missed=seen.missed)
 
     def investigate(self, found: Resolution | None, author: Author, symptom: str) -> Turn:
         """Start an investigation of the process `found`, or of this host if None."""
@@ -151,10 +233,13 @@ class Conversation:
         return Turn(lambda: investigations.start(self.app.kb(), author, found, symptom, self.settings))
 
     def ask_which(self, found: Resolution, author: Author, now: float) -> Turn:
-        """Ask which of several jobs is meant; the answer is a number."""
+        """Ask which of several jobs is meant, or whether the only one is; the answer is a number."""
+        if found.status == "found" and found.job is not None:
+            found = found.model_copy(update={"status": "several", "jobs": [found.job]})
         choice = {
             "kind": CHOOSE,
-            "jobs": [[job.id, job.pid] for job in found.jobs],
+            "jobs": [[job.id, found.pid or job.pid] for job in found.jobs],
+            "rank": found.rank,
             "symptom": author.incoming.text[:_SYMPTOM],
             "lang": author.lang,
         }
@@ -173,7 +258,8 @@ class Conversation:
             return _reply(
                 outgoing(author.lang, [say(author.lang, "looking.ended", say(author.lang, "looking.pid", pid=pid))])
             )
-        how = [f"lowest_rank:{found.rank}"] if len(found.job.ranks) > 1 else found.how
+        no_rank = pending.get("rank") is None and len(found.job.ranks) > 1
+        how = [f"lowest_rank:{found.rank}"] if no_rank else found.how
         found = await choose_rank(found.model_copy(update={"how": how}))
         turn = self.investigate(found, author, str(pending.get("symptom", "")))
 
@@ -278,7 +364,12 @@ class Conversation:
 
 
 # Intents that never need a model.
-_PLAIN = frozenset({"cancel", "status", "help", "thanks", "ticket", "chosen", "alerts", "silences", "undeletable"})
+_PLAIN = frozenset(
+    (
+        *("cancel", "status", "help", "thanks", "ticket", "history", "chosen", "alerts", "silences", "state"),
+        *("undeletable", "observes_only"),
+    )
+)
 
 
 def _ticket_of(intent: Intent, context: dict[str, Any]) -> str | None:
@@ -286,7 +377,7 @@ def _ticket_of(intent: Intent, context: dict[str, Any]) -> str | None:
     if intent.name == "spoken":
         found = context.get("ticket")
         return str(found) if found else None
-    if intent.name == "ticket":
+    if intent.name in ("ticket", "history"):
         return intent.get("id").lstrip("0") or "0"
     shown = [str(id) for id in context.get("listed") or []]
     nth = intent.get("nth").lower()

@@ -13,10 +13,11 @@ from datetime import datetime
 from typing import Any, get_args
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.integrations.chat import answers
-from whystall.agent_server.integrations.chat.answers import Answers, clock
+from whystall.agent_server.integrations.chat import alert_overview, answers
+from whystall.agent_server.integrations.chat.answers import Answers
 from whystall.agent_server.integrations.chat.intents import Intent, wanted_of
-from whystall.agent_server.integrations.chat.message_texts import line_title, ticket_title, tickets_message
+from whystall.agent_server.integrations.chat.look_up import look_up
+from whystall.agent_server.integrations.chat.message_texts import clock, line_title, ticket_title, tickets_message
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.job_lookup.find import find, running_jobs
@@ -36,6 +37,8 @@ _PART = 3  # characters of a word that may be a part of another one
 _QUIET = re.compile(r"\d[\d:.,%-]*")
 _ASCII_WORD = re.compile(r"[\w.-]+", re.A)
 _TEXT = 500
+_RESULT = 4000
+_NO_NAMES = ("lowest_rank", "first_of", "rank")  # codes of a lookup that name no job
 _STRING: dict[str, Any] = {"type": "string", "maxLength": _TEXT}
 _STATES = list(get_args(State))
 _PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -45,6 +48,8 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "ticket": ({"id": _STRING}, ("id",)),
     "tickets": ({"state": {"type": "string", "enum": _STATES}}, ()),
     "similar": ({"text": _STRING}, ("text",)),
+    "alerts": ({"text": _STRING}, ()),
+    "search": ({"text": _STRING}, ("text",)),
     "start_look": ({"text": _STRING}, ("text",)),
 }
 
@@ -133,6 +138,10 @@ class Functions:
             return self._ticket(given["id"])
         if name == "tickets":
             return self._tickets(given.get("state", ""))
+        if name == "alerts":
+            return self._alerts(given.get("text", ""))
+        if name == "search":
+            return self._search(given["text"])
         return self._similar(given["text"])
 
     def _on_call(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -162,7 +171,7 @@ class Functions:
 
     def _ticket(self, id: str) -> dict[str, Any]:
         number = id.strip().lstrip("#").lstrip("0") or "0"
-        self.plain.append(self.answers.ticket(number, self.lang))
+        self.plain.append(self.answers.ticket(number, self.lang, self.now))
         return {"ticket": _ticket_data(self.answers.kb.tickets.get(number), self.lang)}
 
     def _tickets(self, state: str) -> dict[str, Any]:
@@ -183,6 +192,20 @@ class Functions:
                 for line in lines
             ],
         }
+
+    def _alerts(self, text: str) -> dict[str, Any]:
+        kb = self.answers.kb
+        self.plain.append(alert_overview.alerts_message(kb, text, self.lang, self.now))
+        found = alert_overview.firing(kb)
+        chosen = alert_overview.named_alerts(found, text) or found
+        return {"count": len(chosen), "alerts": [_alert_data(one) for one in chosen[:LISTED]]}
+
+    def _search(self, text: str) -> dict[str, Any]:
+        message = look_up(self.answers, text, self.lang, self.now)
+        if message is None:
+            return {"found": False}
+        self.plain.append(message)
+        return {"found": True, "text": short(message.text, _RESULT)}
 
     def _similar(self, text: str) -> dict[str, Any]:
         found = self.answers.kb.search(text, 3)
@@ -236,10 +259,10 @@ def _mentioned(word: str, person_text: str) -> bool:
 
 
 def _named_by_person(found: Resolution, person_text: str) -> bool:
-    """Return whether `person_text` has a word by which the process was found, or no word was needed to choose it."""
+    """Return whether `person_text` has a word by which the process was found."""
     codes = [code.partition(":") for code in found.how]
-    values = [value.casefold() for kind, _, value in codes if value and kind not in ("lowest_rank", "first_of")]
-    return not values or any(_mentioned(value, person_text) for value in values)
+    values = [value.casefold() for kind, _, value in codes if value and kind not in _NO_NAMES]
+    return any(_mentioned(value, person_text) for value in values)
 
 
 def _job_data(job: Job) -> dict[str, Any]:
@@ -252,6 +275,16 @@ def _job_data(job: Job) -> dict[str, Any]:
         "ranks": [{"rank": rank.rank, "pid": rank.pid} for rank in job.ranks[:16]],
         "world_size": job.world_size,
         "runs_for_s": round(job.age_s),
+    }
+
+
+def _alert_data(one: alert_overview.Firing) -> dict[str, Any]:
+    return {
+        "alert": one.alert.name,
+        "severity": one.severity.value if one.severity is not None else None,
+        "places": one.places[:3],
+        "about": short(one.description, _TEXT),
+        "ticket": one.ticket,
     }
 
 

@@ -31,7 +31,7 @@ _BETWEEN = re.compile(
     re.I,
 )
 _PARTS = 3
-_LOOKED_UP = frozenset({"why", "on_call", "ticket", "tickets", "similar", "alerts", "silences", "jobs"})
+_LOOKED_UP = frozenset({"why", "on_call", "ticket", "tickets", "similar", "alerts", "silences", "jobs", "state"})
 _CJK = re.compile(r"[\u3400-\u9fff]")
 _WORD = re.compile(r"(?<![\w./-])[A-Za-z]{5,20}(?![\w./-])", re.ASCII)
 # Words that typing errors are corrected to; none belongs to a command that changes something.
@@ -68,8 +68,8 @@ def understand(text: str) -> Intent:
     lang = language(text)
     plain = _without_politeness(text, known)
     found = _by_rules(plain, lang, known)
-    if found.name == "none" and (corrected := _corrected(plain)) != plain:
-        again = _by_rules(corrected, lang, known)
+    if found.name == "none" and (other := corrected(plain)) != plain:
+        again = _by_rules(other, lang, known)
         if again.name != "none" and not again.changes:
             return again
     return found
@@ -91,6 +91,11 @@ def parts_of(text: str) -> list[Intent]:
 def wanted_of(text: str) -> Wanted:
     """Return the job that `text` concerns; see `subject_of`."""
     return subject_of(text)[0]
+
+
+def names_this_host(text: str) -> bool:
+    """Return whether `text` names this machine itself."""
+    return intent_rules().here.search(text) is not None
 
 
 def subject_of(text: str) -> tuple[Wanted, bool]:
@@ -130,7 +135,7 @@ def _by_rules(text: str, lang: Literal["en", "zh"], known: IntentRules) -> Inten
 def _has_subject(text: str, known: IntentRules) -> bool:
     """Return whether the text has a word for a job, or the name or number of one."""
     wanted = wanted_of(text)
-    return bool(wanted.text) or wanted.rank is not None or known.work.search(text) is not None
+    return bool(wanted.text) or wanted.rank is not None or names_this_host(text) or known.work.search(text) is not None
 
 
 def _without_politeness(text: str, known: IntentRules) -> str:
@@ -158,7 +163,8 @@ def _beside_noun(text: str, known: IntentRules) -> list[str]:
     return []
 
 
-def _corrected(text: str) -> str:
+def corrected(text: str) -> str:
+    """Return `text` with typing errors in common words corrected; for questions and searches only."""
     return _WORD.sub(lambda match: _nearest(match[0].lower()) or match[0], text)
 
 

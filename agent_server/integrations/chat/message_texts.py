@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.presentation.texts import brief
-from whystall.agent_server.presentation.ticket_texts import assigned_markdown
+from whystall.agent_server.presentation.ticket_texts import assigned_markdown, history_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang, Match, Verdict
-from whystall.knowledge_base.ticket_models import Line, Ticket
+from whystall.knowledge_base.ticket_models import Event, Line, Ticket
+from whystall.knowledge_base.times import moment
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, markdown, short
 from whystall.prompts.render import voice, words
@@ -152,8 +154,25 @@ def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
     return say(lang, "ticket.name", id=ticket.id, title=ticket_title(ticket, lang))
 
 
-def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
-    """Describe a ticket: state, assignee, diagnosis, last comment."""
+def ticket_line(ticket: Ticket, lang: Lang) -> Safe:
+    """Return the line of `ticket` in a list."""
+    known = words(lang)
+    users = ticket.assignment.users if ticket.assignment is not None else []
+    return say(
+        lang,
+        "ticket.line",
+        id=ticket.id,
+        state=known["states"][ticket.state],
+        severity=known["severities"][ticket.severity.value],
+        title=ticket_title(ticket, lang),
+        who=say(lang, "ticket.who", name(users[0])) if users else say(lang, "ticket.nobody"),
+    )
+
+
+def ticket_message(ticket: Ticket, lang: Lang, now: datetime, history: Sequence[Event] = ()) -> Outgoing:
+    """Describe a ticket: state, assignee, diagnosis, last comment, and the latest changes of its `history`. Times are
+    in the zone of `now`.
+    """
     known = words(lang)
     lines: list[str] = [ticket_name(ticket, lang)]
     closed = chat_words(lang)["closed_as"].get(ticket.closed_as or "")
@@ -167,7 +186,7 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
             "ticket.state",
             state=Safe(f"{state} ({closed})") if closed else state,
             kind=Safe(known["marks"]["comma"].join(sort)),
-            created=ticket.created,
+            created=_local(ticket.created, now),
             times=ticket.occurrences,
         )
     )
@@ -201,7 +220,27 @@ def ticket_message(ticket: Ticket, lang: Lang) -> Outgoing:
     if ticket.resolution:
         lines.append(say(lang, "ticket.resolution", short(ticket.resolution, _TEXT)))
     lines += [say(lang, "ticket.links", kind=name(remote.sink), id=name(remote.ref)) for remote in ticket.remotes[:3]]
+    if history:
+        local = [event.model_copy(update={"at": _local(event.at, now)}) for event in history]
+        lines.append(Safe("\n".join([say(lang, "ticket.history"), *history_items(local, lang)])))
     return outgoing(lang, [f"{line}\n" for line in lines], say(lang, "title.ticket", ticket.id))
+
+
+def history_items(history: Sequence[Event], lang: Lang) -> list[str]:
+    """Return the latest changes as a list."""
+    return [f"- {line}" for line in history_markdown(history, lang, _SHOWN)]
+
+
+def _local(at: str, now: datetime) -> str:
+    """Return the RFC 3339 time `at` in the zone of `now`; as it is if it is no time."""
+    found = moment(at)
+    return at if found is None else clock(found, now)
+
+
+def clock(at: datetime, now: datetime) -> str:
+    """Return `at` with date and zone, in the zone of `now`."""
+    local = at.astimezone(now.tzinfo)
+    return f"{local:%Y-%m-%d %H:%M} {local:%Z}".strip()
 
 
 def tickets_message(lines_of: Sequence[Line], total: int, lang: Lang) -> Outgoing:

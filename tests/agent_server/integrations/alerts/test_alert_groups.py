@@ -382,3 +382,22 @@ def test_three_weeks_of_repetition_are_one_ticket(house: Any, firing: Make) -> N
         house.later(4 * 3600)
     assert [(t.state, t.occurrences) for t in house.tickets()] == [("open", 1)]
     assert len(house.kb.alerts.find()) == 1
+
+
+def test_a_message_has_the_description_and_the_language_of_its_chat(open_house: Any, firing: Make) -> None:
+    chats = {
+        name: {"kind": "webhook", "secret": {"env": "X"}, "url": "https://chat.example.com/", "to": "room", **more}
+        for name, more in {"ops": {"lang": "zh"}, "eu": {}}.items()
+    }
+    routes = "route: {receiver: r}\nreceivers: [{name: r, chat: [{channel: ops}, {channel: eu}]}]\n"
+    house = open_house(routes, chat=chats)
+    last = firing(node="last", severity="critical")
+    last["annotations"]["description"] = "fell off the bus"
+    house.post(*(firing(node=f"n{n}", severity="warning") for n in range(25)), last)
+    house.later(31)
+    texts = {m.channel: m.message["text"] for m in house.kb.messages.latest()}
+    assert "告警" in texts["ops"]
+    assert "Alerts firing: 26" in texts["eu"]
+    listed = [line for line in texts["eu"].splitlines() if line.startswith("- ")]
+    assert "last" in listed[0]  # criticals first, although it came last
+    assert "fell off the bus" in texts["eu"]

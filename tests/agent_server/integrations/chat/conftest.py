@@ -33,7 +33,7 @@ SETTINGS = {
             "network": {"timezone": "Asia/Shanghai", "layers": [{"users": ["li"]}]},
         },
     },
-    "users": {"wang": {"name": "王伟", "chats": {"ops": "U1"}}, "li": {}},
+    "users": {"wang": {"name": "王伟", "phone": "+86 10 5555 0100", "chats": {"ops": "U1"}}, "li": {}},
     "chat": {
         "ops": {"kind": "webhook", "secret": {"env": "NONE"}, "may_change": ["U1", "U2"]},
         "open": {"kind": "webhook", "secret": {"env": "NONE"}, "may_change": ["*"], "lang": "en"},

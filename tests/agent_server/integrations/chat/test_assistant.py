@@ -58,7 +58,8 @@ async def test_it_answers_from_what_its_functions_return(chat: Any, model: Any) 
     assert "GPU idle" in facts
     assert words == "wang could take it.\nThe ticket is open."
     offered = server.requests[0].functions
-    assert set(offered) == {"find_job", "list_jobs", "on_call", "ticket", "tickets", "similar", "start_look"}
+    lookups = {"find_job", "list_jobs", "on_call", "ticket", "tickets", "similar", "alerts", "search"}
+    assert set(offered) == {*lookups, "start_look"}
     assert "who could take" not in server.requests[0].messages[0]["content"]  # only ever within a fence
 
 

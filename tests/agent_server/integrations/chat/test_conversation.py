@@ -10,7 +10,6 @@ import pytest
 from chat_jobs import job, named
 
 from whystall.agent_server.integrations.chat import conversation, investigations
-from whystall.agent_server.job_lookup.models import Resolution
 from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -152,15 +151,28 @@ async def test_a_job_that_is_not_here_is_not_guessed(chat: Any) -> None:
     assert chat.kb.tasks.by_key("look:1") is None
 
 
-async def test_without_a_name_the_machine_is_looked_at(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Resolution(status="none", tried=["words"])
+@pytest.mark.parametrize("question", ["training is stuck", "my job is slow", "我的任务卡住了咋办", "为什么训练卡顿"])
+async def test_without_a_name_nothing_is_diagnosed(chat: Any, question: str) -> None:
+    with job(**named(3)) as pid:  # asked about even if it is the only one
+        answer = await chat.says(question)
+        assert f"pid {pid}" in answer
+        assert chat.kb.observation_requests.running() == []
+        assert chat.kb.tickets.list() == []
 
-    async def found(*_: object) -> Resolution:
-        return nothing  # other jobs with ranks may run here now
 
-    monkeypatch.setattr(conversation, "find", found)
+async def test_a_rank_without_a_job_is_asked_about_and_kept(chat: Any) -> None:
+    run = f"ranked-{os.getpid()}"
+    with job(TORCHELASTIC_RUN_ID=run, RANK="70"), job(TORCHELASTIC_RUN_ID=run, RANK="71") as second:
+        assert run in await chat.says("rank 71 is stuck")
+        assert chat.kb.observation_requests.running() == []
+        await chat.says("1")
+        (request,) = chat.kb.observation_requests.running()
+        assert (request.pid, request.rank) == (second, 71)
+
+
+async def test_this_machine_is_diagnosed_if_it_is_named(chat: Any) -> None:
     chat.app.diagnosis = chat.app.diagnosis.model_copy(update={"verdict": Verdict.HEALTHY, "cause": None})
-    assert "this machine" in await chat.says("training is stuck")
+    assert "this machine" in await chat.says("why is this machine slow")
     await chat.look()
     assert chat.app.looked[0].pid is None
     assert "HEALTHY" in chat.told()[-1].text
@@ -217,7 +229,7 @@ async def test_an_unforeseen_fault_is_told_and_not_explained(chat: Any, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("question", "looks"),
+    ("question", "asks"),
     [
         ("training is stuck, sloooow", True),  # a slip of the pen names nobody
         ("why is job sloooow stuck", False),
@@ -225,15 +237,11 @@ async def test_an_unforeseen_fault_is_told_and_not_explained(chat: Any, monkeypa
         ('why is "sloooow" stuck', False),
     ],
 )
-async def test_a_word_that_is_only_unknown_hides_no_job_that_is_named(
-    chat: Any, monkeypatch: pytest.MonkeyPatch, question: str, looks: bool
-) -> None:
-    async def found(wanted: Any, *_: object) -> Resolution:
-        return Resolution(status="none", tried=[f"name:{wanted.text}" if wanted.text else "words"])
-
-    monkeypatch.setattr(conversation, "find", found)
-    answer = await chat.says(question)
-    assert ("this machine" in answer) is looks, answer
+async def test_a_word_that_is_only_unknown_hides_no_job(chat: Any, question: str, asks: bool) -> None:
+    with job(**named(4)) as pid:
+        answer = await chat.says(question)
+    assert (f"pid {pid}" in answer) is asks, answer
+    assert chat.kb.observation_requests.running() == []
 
 
 async def test_a_number_is_answered_in_the_language_of_the_question(chat: Any) -> None:

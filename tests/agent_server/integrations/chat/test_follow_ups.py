@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.journal.alerts import Group
-
 pytestmark = pytest.mark.anyio
 
 
@@ -70,12 +68,5 @@ async def test_alerts_and_silences_are_listed(chat: Any) -> None:
 
 
 async def test_when_somebody_is_on_call_next(chat: Any) -> None:
-    assert "`storage`, now: **`王伟`**" in await chat.says("when does my shift start?")
+    assert "`storage`, now: **`王伟 (wang), +86 10 5555 0100`**" in await chat.says("when does my shift start?")
     assert "不知道您是谁" in await chat.says("我什么时候值班", "U7")
-
-
-def test_groups_are_told_with_what_their_alerts_share() -> None:
-    from whystall.agent_server.integrations.chat.alert_overview import _line
-
-    group = Group(id="1", receiver="default", route="", labels={"alertname": "A", "job": "<!channel>"}, created=0.0)
-    assert _line(group, 3, "en") == "**`A`** `job=<!channel>`; 3 alerts; no ticket"
