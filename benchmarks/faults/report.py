@@ -1,6 +1,6 @@
 """Write the report: one line per case, a page of tables, and the same as JSON.
 
-``python -m benchmarks.faults.report RESULTS...`` writes it from files of results, of any commit, or the JSON of reports.
+``python -m benchmarks.faults.report RESULTS...`` writes it from files of results, or the JSON of reports.
 """
 
 from __future__ import annotations

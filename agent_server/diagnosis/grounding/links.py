@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from whystall.knowledge_base.causes import device_of
 from whystall.tools.contract.findings import Finding, Polarity
@@ -154,16 +154,14 @@ def roles(wait: Finding, other: Finding) -> frozenset[str]:
     """Return what the subject of `other` is to the thread of `wait`, which waits for it; empty if it does not."""
     if not wait.kind.startswith((*_WAITS, *_WAITS_TOO)) or wait.id == other.id:
         return frozenset()
-    found = {
-        role for attribute, tid, pid in _named(wait) if _is(other, wait, tid, pid) for role in _as(wait, attribute)
-    }
+    found = set(_named_roles(wait, other))
     if other.subject.pid is not None and str(other.subject.pid) in wait.attributes.get("processes", "").split(", "):
         found.add("neighbour")
     waiter = _THREAD.search(other.attributes.get("waiter", ""))
     if waiter is not None:
         if int(waiter["tid"]) != wait.subject.tid:
             return frozenset()  # what it did while another thread waited
-        if other.kind == "path.waker" and other.attributes.get("via") == wait.attributes.get("function"):
+        if other.kind == "path.waker" and _at(wait, other):
             found |= set(_as(wait, "by"))
     if same_thread(wait, other):
         names = {tid for _, tid, _ in _named(wait)}
@@ -175,7 +173,9 @@ def roles(wait: Finding, other: Finding) -> frozenset[str]:
         elsewhere = wait.kind.startswith(("path.", "offcpu.")) and other.kind.startswith(("file.", "cache."))
         if elsewhere and _file(wait) is not None and _file(wait) == _file(other) and same_object(wait, other):
             found.add("file")
-    if other.kind.startswith(("block.", "disk.")) and not wait.kind.startswith("block."):
+    # Whoever waits for a lock of a file waits for its holder, not for the disk of the file.
+    locked = wait.kind.startswith("lock.") or wait.attributes.get("wait") in _LOCKS
+    if other.kind.startswith(("block.", "disk.")) and not wait.kind.startswith("block.") and not locked:
         known = device_of(wait)
         found |= {"device"} if known is not None and known == other.subject.device else set()
     return frozenset(found)
@@ -199,6 +199,21 @@ def named_processes(finding: Finding) -> dict[str, int]:
     return found
 
 
+def roles_in_chain(wait: Finding, other: Finding, findings: Iterable[Finding]) -> frozenset[str]:
+    """Return the roles of the thread of `other`, which `wait` names, if `other` is what it did while a third thread
+    waited for the thread of `wait`; `findings`: among which that wait is sought."""
+    waiter = _THREAD.search(other.attributes.get("waiter", ""))
+    if waiter is None or not wait.kind.startswith((*_WAITS, *_WAITS_TOO)) or wait.id == other.id:
+        return frozenset()
+    first = (f for f in findings if f.subject.tid == int(waiter["tid"]) and f.kind == "path.wait")
+    through = any(
+        of.attributes.get("function") == other.attributes.get("via")
+        and any(tid == wait.subject.tid for _, tid, _ in _named(of))
+        for of in first
+    )
+    return _named_roles(wait, other) if through else frozenset()
+
+
 def waits(wait: Finding, other: Finding) -> frozenset[str]:
     """Return `roles` unless the subject of `other` waits for `wait` in turn: taking turns holds nobody up, a deadlock
     does."""
@@ -206,9 +221,16 @@ def waits(wait: Finding, other: Finding) -> frozenset[str]:
     return frozenset() if turns else roles(wait, other)
 
 
+def _named_roles(wait: Finding, other: Finding) -> frozenset[str]:
+    """Return the roles in which attributes of `wait` name the thread or process of `other`."""
+    named = (attribute for attribute, tid, pid in _named(wait) if _is(other, wait, tid, pid))
+    return frozenset(role for attribute in named for role in _as(wait, attribute))
+
+
 def _named(finding: Finding) -> Iterator[tuple[str, int, int | None]]:
     """Yield attribute, thread and process (None: not stated) that `finding` names."""
-    for attribute in _NAMED:
+    remote = finding.attributes.get("wait") in _REMOTE  # else the object is no process: a path may look like one
+    for attribute in (*_NAMED, *(("object",) if remote else ())):
         match = _THREAD.search(finding.attributes.get(attribute, ""))
         if match is not None:
             yield attribute, int(match["tid"]), int(match["pid"]) if match["pid"] else None
@@ -224,13 +246,28 @@ def _is(other: Finding, wait: Finding, tid: int, pid: int | None) -> bool:
 
 def _as(wait: Finding, attribute: str) -> tuple[str, ...]:
     """Return the roles of the thread in an attribute: who ends a wait for a lock had the lock."""
-    role, code = _NAMED[attribute], wait.attributes.get("wait", "")
+    role, code = _NAMED.get(attribute, "peer"), wait.attributes.get("wait", "")
     if role != "waker":
         return (role,)
     if code == "cpu" or wait.kind == "sched.preempted_by":
         return role, "neighbour", "holder"
     locked = code in _LOCKS or wait.kind == "offcpu.lock_wait"
-    return (role, "holder") if locked else (role, "peer") if code in (*_HANDED, *_REMOTE) else (role,)
+    handed = code in (*_HANDED, *_REMOTE) or _hands(wait)
+    return (role, "holder") if locked else (role, "peer") if handed else (role,)
+
+
+def _at(wait: Finding, waker: Finding) -> bool:
+    """Return whether `wait` is at the line at which what `waker` did was waited for."""
+    words, via = wait.attributes, waker.attributes.get("via")
+    if wait.kind == "offcpu.blocked":  # by its innermost line; another wait there may be shorter
+        return via is not None and words.get("code") == via and _hands(wait) and wait.window_pct >= waker.window_pct
+    return words.get("function") == via
+
+
+def _hands(wait: Finding) -> bool:
+    """Return whether another thread ends a blocked call: by sending something or by exiting. Not a file or a sleep."""
+    plain = wait.kind == "offcpu.blocked" and wait.attributes.get("state") == "S" and wait.subject.path is None
+    return plain and "sleep" not in topics(wait)
 
 
 def _objects(wait: Finding) -> set[str]:

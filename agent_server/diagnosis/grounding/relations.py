@@ -74,7 +74,7 @@ def fault(claim: Claim, case: CaseFacts) -> Fault | None:
 
 def _waits_for(claim: Claim, subject: Finding, other: Finding, case: CaseFacts) -> Fault | None:
     """The wait must name the thread, process, peer, file or disk that the other finding is about."""
-    found = links.roles(subject, other)
+    found = links.roles(subject, other) or links.roles_in_chain(subject, other, case.findings.values())
     if not found:
         return Fault("reversed" if links.roles(other, subject) else "not_named", subject.id)
     return Fault("role", subject.id) if claim.role and claim.role not in found else None

@@ -115,6 +115,34 @@ def test_a_waker_tells_whether_it_was_held_up_itself() -> None:
     assert waker.waker_blocked_ms == pytest.approx(250)
 
 
+@pytest.mark.parametrize(
+    ("syscall", "context", "waker_syscall", "named"),
+    [
+        ("clock_nanosleep", "timer", "", False),
+        ("clock_nanosleep", "", "", False),  # recorded without the context
+        ("clock_nanosleep", "signal", "kill", True),
+        ("fsync", "block", "", False),
+        ("fsync", "task", "", True),  # by the thread that commits the journal
+        ("recvfrom", "network", "sendto", True),  # over loopback, inside the sender's call
+        ("recvfrom", "network", "", False),  # from another host, on top of whoever ran
+        ("sendto", "network", "recvfrom", True),  # the reader's acknowledgement
+        ("recvfrom", "network", "recvfrom", False),
+        ("read", "", "", True),
+        ("flock", "", "", True),
+    ],
+)
+def test_only_a_thread_that_ended_a_wait_is_its_waker(
+    syscall: str, context: str, waker_syscall: str, named: bool
+) -> None:
+    """An interrupt runs on top of any thread, which has no part in the wait."""
+    path = "/d/x" if syscall in ("fsync", "flock") else ""
+    state = "D" if syscall == "fsync" else "S"
+    more = {"context": context, "waker_syscall": waker_syscall}
+    result = waits(Scene().wait(1, 3000, syscall, path, state=state, waker=PEER, **more))
+    (found,) = [f for f in result.findings if f.subject.tid == PID]
+    assert ("waker" in found.attributes) == bool(result.data.wakers) == named
+
+
 def test_folded_stacks_are_one_line_each_whatever_the_names() -> None:
     scene = Scene().thread(PID, "a;b c", user=1).wait(1, 5, "fsync", "/d/x;y", state="D", stack=("inner", "outer"))
     (artifact,) = waits(scene).artifacts

@@ -14,6 +14,9 @@ IDLE_SYSCALLS = frozenset(
 )
 FILE_LOCKS = frozenset({"flock"})
 LOCK_SYSCALLS = frozenset({"futex", "futex_wait", "futex_waitv"}) | FILE_LOCKS
+RECEIVES = frozenset({"recvfrom", "recvmsg", "recvmmsg", "read", "readv", "splice"})
+SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice", "pwritev2"})
+"""Calls in which a thread takes data from a socket, or puts data into one."""
 
 
 def blocked_in_operation(state: str, syscall: str, on_file: bool) -> bool:

@@ -8,11 +8,13 @@ from typing import Any
 
 import polars as pl
 
-from whystall.tools.host.common.wait_syscalls import LOCK_SYSCALLS, blocked_in_operation
+from whystall.tools.host.common.wait_syscalls import LOCK_SYSCALLS, RECEIVES, SENDS, blocked_in_operation
 
 # A futex is a contended lock if at least this share of the waiting on it is ended by threads that also wait on it:
 # a lock passes from holder to waiter, while an idle worker is woken by a producer, which does not wait there.
 _MUTUAL = 0.5
+# Calls whose waits other threads end, where what ended a wait was not recorded: not sleeps, and not packets.
+_BY_THREADS = LOCK_SYSCALLS | {"wait4", "waitid", "read", "readv", "write", "writev"}
 
 
 @dataclass
@@ -50,8 +52,12 @@ def contended_ns(segments: pl.DataFrame) -> dict[tuple[int, str], int]:
 
 
 def wakers_of(segments: pl.DataFrame) -> list[Waking]:
-    """Return every pair of waiting and waking thread, longest waiting first."""
-    woken = segments.filter(pl.col("waker_tid") > 0)
+    """Return every pair of waiting and waking thread, longest waiting first.
+
+    A wait that a timer, a disk or a packet of another host ended has no waker: the one recorded is the thread on top of
+    which the interrupt ran.
+    """
+    woken = segments.filter((pl.col("waker_tid") > 0) & _by_thread())
     blocked = _blocked_spans(segments) if woken.height else {}
     found: dict[tuple[int, str, int], Waking] = {}
     for r in woken.iter_rows(named=True):
@@ -63,6 +69,17 @@ def wakers_of(segments: pl.DataFrame) -> list[Waking]:
         waking.total_ms += _wall(r) / 1e6
         waking.waker_blocked_ms += _overlap(blocked.get(r["waker_tid"], []), r["start_ns"], r["end_ns"]) / 1e6
     return sorted(found.values(), key=lambda w: -w.total_ms)
+
+
+def _by_thread() -> pl.Expr:
+    """Return which waits a thread ended. A packet from this host is delivered inside the sender's call, and the
+    acknowledgement that makes room for a sender inside the receiver's."""
+    context, syscall, waker_syscall, state = map(pl.col, ("context", "syscall", "waker_syscall", "state"))
+    packet = context.is_in(["network", "interrupt"]) & ~syscall.is_in(["nanosleep", "clock_nanosleep"])
+    sent = waker_syscall.is_in(list(SENDS)) | (syscall.is_in(list(SENDS)) & waker_syscall.is_in(list(RECEIVES)))
+    no_operation = (state != "D") & ((pl.col("file") < 0) | syscall.is_in(list(LOCK_SYSCALLS)))
+    unknown = (context == "") & syscall.is_in(list(_BY_THREADS)) & no_operation
+    return context.is_in(["task", "signal"]) | (packet & sent) | unknown
 
 
 def _wall(row: dict[str, Any]) -> int:

@@ -17,6 +17,7 @@ from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
 from whystall.tools.host.common.wait_kinds import POLLS, Kind, running_kind, spinning_wait, wait_kind
+from whystall.tools.host.common.wait_syscalls import RECEIVES, SENDS
 from whystall.tools.host.critical_path.brief import brief_waits
 from whystall.tools.host.critical_path.ranks import STORE, Ranks
 
@@ -30,8 +31,6 @@ _BUDGET = 400_000
 _SAME_WAIT_NS = 2_000_000
 # A thread that runs for less than this share of the window holds the interpreter lock for no noticeable time.
 _RUNS_SHARE = 0.005
-_RECEIVES = frozenset({"recvfrom", "recvmsg", "recvmmsg", "read", "readv", "splice"})
-_SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice", "pwritev2"})
 # A thread without quota left waits for the rest of a period, which is 100 ms by default; one that competes waits for a
 # slice, of 3 ms by default (kernel/sched/fair.c, sysctl_sched_base_slice).
 THROTTLED_NS = 4_000_000
@@ -188,13 +187,13 @@ class World:
         if end.context in ("task", "signal") or (not end.context and code in _BY_THREADS):
             return other or self._unobserved(end)
         # the reader's acknowledgement arrives while it is still in its call
-        reads = end.context == "network" and end.waker_syscall in _RECEIVES and end.waker_pid != line.pid
+        reads = end.context == "network" and end.waker_syscall in RECEIVES and end.waker_pid != line.pid
         if code == "socket_full" and reads and self.objects.connected(line.pid, end.waker_pid):
             return other or self._unobserved(end)
         if end.context in ("network", "interrupt") and code in _ON_SOCKETS:
             peer = self.objects.peer(end.object)
             local = peer is not None and peer["pid"] == end.waker_pid
-            sends = end.waker_syscall in _SENDS
+            sends = end.waker_syscall in SENDS
             if local or (sends and end.waker_pid != line.pid and self.objects.connected(line.pid, end.waker_pid)):
                 return other or self._unobserved(end)
             return self._holder(line, end, code)
@@ -265,7 +264,7 @@ class World:
         end = self.end_of(line, wait)
         if end.open and self._held_process(line.pid, "events") is not None:
             return True
-        if end.context != "network" and not (end.context == "task" and end.waker_syscall in _SENDS):
+        if end.context != "network" and not (end.context == "task" and end.waker_syscall in SENDS):
             return False
         if self.objects.is_client_of(line.pid, end.waker_pid):
             return True
