@@ -32,7 +32,8 @@ class Entry:
     """One MCP tool. `call` gets the given arguments, validated as `params`.
 
     `repeatable`: idempotent. `text_limit`: characters of its text. `task`: a long call becomes a task for clients that
-    can fetch it. `scope`: that a caller over HTTP needs; None: that of the argument ``uri``.
+    can fetch it. `scope`: that a caller over HTTP needs; None: that of the argument ``uri``. `view`: URI of the page
+    that shows its result in clients with MCP Apps (`apps`).
     """
 
     name: str
@@ -45,6 +46,7 @@ class Entry:
     text_limit: int = TEXT_LIMIT
     task: bool = True
     scope: Scope | None = "observe"
+    view: str | None = None
 
     @property
     def scopes(self) -> tuple[Scope, ...]:

@@ -14,12 +14,13 @@ from urllib.parse import quote
 
 import mcp_types as types
 from mcp.server import Server
+from mcp.server.apps import client_supports_apps
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
+from whystall.agent_server.interfaces.mcp import apps, skills
 from whystall.agent_server.interfaces.mcp import resources as mcp_resources
-from whystall.agent_server.interfaces.mcp import skills
 from whystall.agent_server.interfaces.mcp.answers import call_result, failure
 from whystall.agent_server.interfaces.mcp.calls import Calls
 from whystall.agent_server.interfaces.mcp.completion import complete
@@ -74,6 +75,7 @@ class McpServer:
         TasksExtension(self.server, self.tasks)
         self.server.middleware.append(self._permitted)
         skills.offer(self.server)
+        apps.offer(self.server)
 
     def needed(self, method: str, params: Mapping[str, Any]) -> tuple[Scope, ...]:
         """Return the scopes that the sender of a request needs (see `scopes.needed`)."""
@@ -89,7 +91,10 @@ class McpServer:
 
     async def _list_tools(self, ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         scopes = granted(ctx.request)
-        return types.ListToolsResult(tools=[t for t in self._tools if permits(scopes, self.entries[t.name].scopes)])
+        tools = [t for t in self._tools if permits(scopes, self.entries[t.name].scopes)]
+        if client_supports_apps(ctx):
+            tools = [apps.shown(tool, self.entries[tool.name].view) for tool in tools]
+        return types.ListToolsResult(tools=tools)
 
     @cached_property
     def _tools(self) -> list[types.Tool]:
@@ -120,6 +125,7 @@ class McpServer:
         except ToolError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
         found = [skill.resource for skill in skills.skills().values()]
+        found += apps.resources(self.lang) if client_supports_apps(ctx) else []
         found += [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
         found += [_resource("incidents", c.id, c.title.get(self.lang), "application/json") for c in cards]
         scopes = granted(ctx.request)
@@ -139,6 +145,8 @@ class McpServer:
 
     async def _read_resource(self, ctx: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
+        if view := apps.contents(uri, self.lang):
+            return types.ReadResourceResult(contents=[view])
         try:
             # as a call: one that observes ends when the server stops
             stored = await self.calls.run(lambda _: mcp_resources.fetch(self.app, uri, self.lang), ctx.session)
