@@ -160,7 +160,7 @@ def _help(words: Mapping[str, str]) -> str:
     )
     rows = "".join(f"<dt><kbd>{sign}</kbd></dt><dd>{_word(words, key)}</dd>" for sign, key in keys)
     return f"""<dialog id="keys" aria-label="{_word(words, "help")}"><dl>{rows}</dl><p>{_word(words, "mouse")}</p>
-<form method="dialog"><button>{_word(words, "close")}</button></form></dialog>"""
+<button>{_word(words, "close")}</button></dialog>"""
 
 
 def _word(words: Mapping[str, str], key: str) -> str:

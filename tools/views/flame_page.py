@@ -125,7 +125,7 @@ def help_dialog(words: Mapping[str, str], *, sides: int) -> str:
     )
     rows = "".join(f"<dt><kbd>{sign}</kbd></dt><dd>{escape(words[key])}</dd>" for sign, key in keys)
     return f"""<dialog id="keys" aria-label="{escape(words["help"])}"><dl>{rows}</dl><p>{escape(words["mouse"])}</p>
-<form method="dialog"><button>{escape(words["close"])}</button></form></dialog>"""
+<button>{escape(words["close"])}</button></dialog>"""
 
 
 def _graph(shown: Layout | None, words: Mapping[str, str]) -> str:

@@ -41,15 +41,18 @@ def page(
     also: Sequence[str] = (),
     scripts: Sequence[str] = (),
     images: bool = False,
+    frames: bool = False,
 ) -> str:
     """Return the document. `body`: markup, already escaped; `data`: input of the script; `name`: of the style and the
     script in assets; `also`: styles before it; `scripts`: scripts before it. `images`: the markup holds pictures as
-    ``data:`` URIs."""
+    ``data:`` URIs. `frames`: the script shows other pages of ours in frames; their policies apply in addition to this
+    one (HTML, policy container of ``srcdoc``), which therefore allows every script in assets."""
     style = "".join(asset(f"{one}.css") for one in (*also, name))
     code = [asset(f"{one}.js") for one in (*scripts, name)]
-    hashes = " ".join(map(_hash, code))
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {hashes}; base-uri 'none'"
-    if images:
+    runnable = [path.read_text("utf-8") for path in sorted(_ASSETS.glob("*.js"))] if frames else code
+    styles = "'unsafe-inline'" if frames else _hash(style)
+    policy = f"default-src 'none'; style-src {styles}; script-src {' '.join(map(_hash, runnable))}; base-uri 'none'"
+    if images or frames:
         policy += "; img-src data:"
     return f"""<!DOCTYPE html>
 <html lang="{escape(lang)}">

@@ -33,7 +33,7 @@ class Entry:
 
     `repeatable`: idempotent. `text_limit`: characters of its text. `task`: a long call becomes a task for clients that
     can fetch it. `scope`: that a caller over HTTP needs; None: that of the argument ``uri``. `prepare`: asks the user,
-    where the client can.
+    where the client can. `view`: URI of the page that shows its result in clients with MCP Apps (`apps`).
     """
 
     name: str
@@ -47,6 +47,7 @@ class Entry:
     task: bool = True
     scope: Scope | None = "observe"
     prepare: Prepare | None = None
+    view: str | None = None
 
     @property
     def scopes(self) -> tuple[Scope, ...]:

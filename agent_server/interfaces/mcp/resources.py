@@ -35,6 +35,9 @@ DOCTOR = f"{SCHEME}doctor/host"
 RANKS = f"{SCHEME}ranks/"
 WINDOWS = f"{SCHEME}windows/"
 ENDPOINTS = f"{SCHEME}endpoints/"
+TICKETS = f"{SCHEME}tickets/"
+PAGE_CHARS = 20_000
+"""Most characters of a stored text that `artifact_read` returns at a time."""
 TEMPLATES = {
     "artifacts": ("Artifact", "A table, folded stacks or another file that a result points to"),
     "incidents": ("Incident", "A past incident: symptom, root cause, fix, source (JSON)"),

@@ -7,9 +7,9 @@ from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 
-from whystall.agent_server.interfaces.mcp import skills
+from whystall.agent_server.interfaces.mcp import apps, skills
 from whystall.agent_server.interfaces.mcp.entry import Entry
-from whystall.agent_server.interfaces.mcp.resources import SCHEME
+from whystall.agent_server.interfaces.mcp.resources import TICKETS
 from whystall.agent_server.settings.sections.access import SCOPES, Scope
 
 # For any valid token: nothing observed is in them, and lists contain only what the token may read or call.
@@ -45,9 +45,9 @@ def needed(method: str, params: Mapping[str, Any], entries: Mapping[str, Entry])
 def of_resource(uri: Any) -> tuple[Scope, ...]:
     """Return the scopes that reading `uri` needs."""
     lower = str(uri).lower()  # however a client spells it
-    if lower.startswith(f"{SCHEME}tickets/"):
+    if lower.startswith(TICKETS):
         return ("tickets",)
-    return () if lower.startswith(skills.SCHEME) else ("observe",)
+    return () if lower.startswith((skills.SCHEME, apps.SCHEME)) else ("observe",)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

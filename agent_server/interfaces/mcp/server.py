@@ -14,13 +14,14 @@ from urllib.parse import quote
 
 import mcp_types as types
 from mcp.server import Server
+from mcp.server.apps import client_supports_apps
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from whystall.agent_server.app import App
+from whystall.agent_server.interfaces.mcp import apps, skills
 from whystall.agent_server.interfaces.mcp import resources as mcp_resources
-from whystall.agent_server.interfaces.mcp import skills
 from whystall.agent_server.interfaces.mcp.answers import call_result, failure
 from whystall.agent_server.interfaces.mcp.asking import PATIENCE_S, Arguments, Prepare, can_be_asked, prepared
 from whystall.agent_server.interfaces.mcp.calls import Calls
@@ -80,6 +81,7 @@ class McpServer:
         state = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="whystall")
         self.server.middleware.append(state)
         skills.offer(self.server)
+        apps.offer(self.server)
 
     def needed(self, method: str, params: Mapping[str, Any]) -> tuple[Scope, ...]:
         """Return the scopes that the sender of a request needs (see `scopes.needed`)."""
@@ -95,7 +97,10 @@ class McpServer:
 
     async def _list_tools(self, ctx: _Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         scopes = granted(ctx.request)
-        return types.ListToolsResult(tools=[t for t in self._tools if permits(scopes, self.entries[t.name].scopes)])
+        tools = [t for t in self._tools if permits(scopes, self.entries[t.name].scopes)]
+        if client_supports_apps(ctx):
+            tools = [apps.shown(tool, self.entries[tool.name].view) for tool in tools]
+        return types.ListToolsResult(tools=tools)
 
     @cached_property
     def _tools(self) -> list[types.Tool]:
@@ -140,6 +145,7 @@ class McpServer:
         except ToolError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
         found = [skill.resource for skill in skills.skills().values()]
+        found += apps.resources(self.lang) if client_supports_apps(ctx) else []
         found += [_resource("tickets", t.id, f"ticket {t.id}", "text/markdown") for t in tickets]
         found += [_resource("incidents", c.id, c.title.get(self.lang), "application/json") for c in cards]
         scopes = granted(ctx.request)
@@ -159,6 +165,8 @@ class McpServer:
 
     async def _read_resource(self, ctx: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
+        if view := apps.contents(uri, self.lang):
+            return types.ReadResourceResult(contents=[view])
         try:
             # as a call: one that observes ends when the server stops
             stored = await self.calls.run(lambda _: mcp_resources.fetch(self.app, uri, self.lang), ctx.session)

@@ -15,6 +15,7 @@ from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.inputs.stacks import compares, observes
 from whystall.agent_server.interfaces import serialize as wire
+from whystall.agent_server.interfaces.mcp import apps
 from whystall.agent_server.interfaces.mcp.asking import Arguments
 from whystall.agent_server.interfaces.mcp.background import background_entries
 from whystall.agent_server.interfaces.mcp.calls import Progress
@@ -23,11 +24,12 @@ from whystall.agent_server.interfaces.mcp.fleet import fleet_entries
 from whystall.agent_server.interfaces.mcp.jobs import find_job
 from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
 from whystall.agent_server.interfaces.mcp.next_calls import NextCalls, next_lines
-from whystall.agent_server.interfaces.mcp.resources import read_page
+from whystall.agent_server.interfaces.mcp.resources import PAGE_CHARS, read_page
 from whystall.agent_server.interfaces.mcp.tasks import TaskRunner
 from whystall.agent_server.interfaces.mcp.toolsets import ALL, listed
 from whystall.agent_server.interfaces.mcp.which_process import ask_which
 from whystall.agent_server.presentation import results as words
+from whystall.agent_server.presentation.pages import page_for
 from whystall.agent_server.presentation.texts import result_text
 from whystall.agent_server.settings.engines import Engine
 from whystall.agent_server.settings.load import load
@@ -56,7 +58,6 @@ _NAMED: dict[Reads, tuple[str, str]] = {
     "ranks": _RANKS,
     "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
 }
-_PAGE = 20_000  # largest page of a stored text, in characters
 
 
 class TicketDraftParams(Params):
@@ -75,7 +76,7 @@ class ReadParams(Params):
         ),
     ]
     offset: Annotated[int, Field(ge=0, description="characters to skip")] = 0
-    limit: Annotated[int, Field(ge=1, le=_PAGE, description="characters to return")] = TEXT_LIMIT
+    limit: Annotated[int, Field(ge=1, le=PAGE_CHARS, description="characters to return")] = TEXT_LIMIT
 
 
 def entries(app: App, lang: Lang, chosen: Sequence[str] = (), tasks: TaskRunner | None = None) -> dict[str, Entry]:
@@ -139,7 +140,8 @@ def _diagnostic(app: App, tool: Tool[Any, Any], lang: Lang) -> Entry:
 
     by_words = "job" in tool.params.model_fields
     prepare = ask_which(partial(_job_of, tool), _of_process, lang) if by_words else None
-    return Entry(tool.name, tool.title, tool.description, params, call, prepare=prepare)
+    view = apps.PAGES if page_for(tool.name) else None
+    return Entry(tool.name, tool.title, tool.description, params, call, prepare=prepare, view=view)
 
 
 def _job_of(tool: Tool[Any, Any], given: Arguments) -> str | None:
@@ -184,7 +186,8 @@ def _ticket_draft(app: App, lang: Lang) -> Entry:
         return ticket, _worded("ticket", lambda limit: words.ticket_text(ticket, lang)[:limit], lang)
 
     text = "Stores a ticket for a diagnosis: evidence, ruled out causes, ranked fixes. The same fault gets one ticket."
-    return Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, call, read_only=False, scope="tickets")
+    entry = Entry("ticket_draft", "Draft a ticket", text, TicketDraftParams, call, read_only=False, scope="tickets")
+    return replace(entry, view=apps.TICKET)
 
 
 def _artifact_read(app: App, lang: Lang) -> Entry:
@@ -194,7 +197,7 @@ def _artifact_read(app: App, lang: Lang) -> Entry:
 
     text = "Reads an artifact, incident, ticket, transcript, schema or doctor's report by its uri, a page at a time."
     # Escaping may lengthen the text; a page must be complete for clients that read the text alone.
-    return Entry("artifact_read", "Read an artifact", text, ReadParams, call, text_limit=2 * _PAGE, scope=None)
+    return Entry("artifact_read", "Read an artifact", text, ReadParams, call, text_limit=2 * PAGE_CHARS, scope=None)
 
 
 def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:

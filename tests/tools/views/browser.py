@@ -22,9 +22,10 @@ def executable() -> str | None:
 
 
 class Browser:
-    """One browser with one page. What the page complains of gathers in `complaints`, what it fetches in `requests`."""
+    """One browser with one page. What the page complains of gathers in `complaints`, what it fetches in `requests`.
+    `frames`: its frames run in one process, so that they can be asked too, and their complaints gather."""
 
-    def __init__(self, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+    def __init__(self, *, width: int = 1200, height: int = 900, dark: bool = False, frames: bool = False) -> None:
         program = executable()
         assert program is not None
         self._home = tempfile.TemporaryDirectory(prefix="whystall-test-")
@@ -34,6 +35,8 @@ class Browser:
         shell = f'exec 3<&{theirs_in} 4>&{theirs_out}; exec "$0" "$@"'
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
         options += ["--remote-debugging-pipe", f"--user-data-dir={self._home.name}", f"--window-size={width},{height}"]
+        if frames:
+            options += ["--disable-site-isolation-trials", "--disable-features=IsolateOrigins,IsolateSandboxedIframes"]
         self._process = subprocess.Popen(
             ["bash", "-c", shell, program, *options],
             pass_fds=(theirs_in, theirs_out),
@@ -48,6 +51,7 @@ class Browser:
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self._loaded = False
+        self._contexts: dict[str, int] = {}  # by frame
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -72,10 +76,10 @@ class Browser:
                 return result
             self._note(answer)
 
-    def open(self, path: Path) -> None:
-        """Load a file and wait until its scripts have run."""
+    def open(self, place: Path | str) -> None:
+        """Load a file or an address and wait until its scripts have run."""
         self._loaded = False
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=place if isinstance(place, str) else place.as_uri())
         while not self._loaded:
             self._note(self._read())
         self.settle()
@@ -84,12 +88,21 @@ class Browser:
         """Wait until what was asked for is drawn."""
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
-    def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
-        out = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+    def run(self, script: str, frame: str | None = None) -> Any:
+        """The value of an expression in the page, or in one of its frames."""
+        where = {"contextId": self._contexts[frame]} if frame else {}
+        out = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, **where)
         if "exceptionDetails" in out:
             raise RuntimeError(json.dumps(out["exceptionDetails"]))
         return out["result"].get("value")
+
+    def frames(self) -> list[Any]:
+        """The frames of the page, each with its id and the list of the frames in it."""
+
+        def inner(tree: dict[str, Any]) -> list[Any]:
+            return [(one["frame"]["id"], inner(one)) for one in tree.get("childFrames", [])]
+
+        return inner(self.call("Page.getFrameTree")["frameTree"])
 
     def press(self, key: str) -> None:
         """Press a key: one character, or a name such as Enter."""
@@ -146,6 +159,10 @@ class Browser:
         method, params = event.get("method"), event.get("params", {})
         if method == "Page.loadEventFired":
             self._loaded = True
+        elif method == "Runtime.executionContextCreated":
+            created = params["context"]
+            if created["auxData"].get("isDefault"):
+                self._contexts[created["auxData"]["frameId"]] = created["id"]
         elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(params["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled":

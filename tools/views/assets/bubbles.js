@@ -426,7 +426,8 @@
   search.addEventListener("input", look);
   document.getElementById("theme").addEventListener("click", swap);
   document.getElementById("help").addEventListener("click", () => keys.showModal());
+  keys.querySelector("button").addEventListener("click", () => keys.close()); // no form: sandboxed frames block them
   dark.addEventListener("change", () => paint(dark.matches ? "dark" : "light"));
   addEventListener("scroll", () => (tip.hidden = true), { passive: true });
-  paint(dark.matches ? "dark" : "light");
+  paint(root.dataset.theme ?? (dark.matches ? "dark" : "light")); // set by an embedding page
 })();

@@ -4,10 +4,11 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement, byId = (id) => document.getElementById(id);
   const setTheme = (dark) => { root.dataset.theme = dark ? "dark" : "light"; };
-  setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
+  if (!root.dataset.theme) setTheme(matchMedia("(prefers-color-scheme: dark)").matches); // else set by an embedding page
   byId("theme").addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
   const keys = byId("keys");
   byId("help").addEventListener("click", () => keys.showModal());
+  keys.querySelector("button").addEventListener("click", () => keys.close()); // no form: sandboxed frames block them
 
   const rows = [...document.querySelectorAll("tr[data-frame]")];
   const graph = byId("graph");

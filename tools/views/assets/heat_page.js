@@ -5,7 +5,7 @@
   const byId = (id) => document.getElementById(id), svg = byId("map"), tip = byId("tip"), live = byId("live");
   const sign = (text, ...values) => values.reduce((out, value) => out.replace("{}", () => value), text);
   const setTheme = (dark) => { root.dataset.theme = dark ? "dark" : "light"; };
-  setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
+  if (!root.dataset.theme) setTheme(matchMedia("(prefers-color-scheme: dark)").matches); // else set by an embedding page
   byId("theme").addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
 
   function unpack(text, size) { // little-endian: 1 byte each, 4 (whole numbers), 8 (fractions)

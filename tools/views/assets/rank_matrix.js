@@ -122,7 +122,7 @@
   }
 
   function setTheme(dark) { root.dataset.theme = dark ? "dark" : "light"; }
-  setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
+  if (!root.dataset.theme) setTheme(matchMedia("(prefers-color-scheme: dark)").matches); // else set by an embedding page
   document.getElementById("theme").addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
   for (const [key, source] of Object.entries(data.figures)) new Figure(document.getElementById(key), source);
 })();
