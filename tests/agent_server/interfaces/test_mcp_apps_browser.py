@@ -18,7 +18,10 @@ from scheduled import TID, write
 
 from whystall.agent_server.app import App
 
-pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it"),
+]
 RECORDED = Path(__file__).parents[2] / "recorded"
 CHECKPOINT = {"recording": str(RECORDED / "checkpoint")}
 HOSTILE = "**a** <img src=x onerror=window.executed=1> `b`"
@@ -155,7 +158,6 @@ def closes_its_dialog(place: Place) -> None:
     assert place.page("document.querySelector('dialog').open") is False
 
 
-@pytest.mark.thorough
 def test_a_result_has_several_pages_in_the_theme_and_language_of_the_host(place: Place) -> None:
     place.open(("critical_path", CHECKPOINT), theme="dark")
     place.until(lambda: place.page("document.getElementById('graph') !== null"))
@@ -173,7 +175,6 @@ def test_a_result_has_several_pages_in_the_theme_and_language_of_the_host(place:
     closes_its_dialog(place)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("capabilities", [{"serverTools": {}}, {}], ids=["tools", "nothing"])
 def test_a_host_that_passes_on_less(
     place: Place, monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, Any]
@@ -191,7 +192,6 @@ def test_a_host_that_passes_on_less(
         assert "flame.html" in place.view("document.getElementById('text').textContent")
 
 
-@pytest.mark.thorough
 def test_a_failed_call_is_shown_as_its_text(place: Place) -> None:
     place.open(("flame_graph", {"recording": f"/{HOSTILE}"}))
     place.until(lambda: place.view("document.getElementById('whole').open"))
