@@ -28,7 +28,7 @@ _SERVER = (
     "diagnosis.model_driver",
     "diagnosis.store_diagnosis",
     "integrations.alerts.groups",
-    "integrations.chat.conversation",
+    "integrations.chat.chat_task",
     "integrations.chat_vendors.dingtalk",
     "integrations.chat_vendors.feishu",
     "integrations.pictures.verdict",

@@ -96,15 +96,15 @@ class Service:
             ),
         }
         if self.vendors:
-            from whystall.agent_server.integrations.chat import conversation, investigations
+            from whystall.agent_server.integrations.chat import chat_task, investigations
 
             async def chat(task: Task) -> None:
-                await conversation.handle(task, self.app, self.ticket_service, self.settings)
+                await chat_task.handle(task, self.app, self.ticket_service, self.settings)
 
             async def observe(task: Task) -> None:
                 await investigations.run_task(task, self.app, self.settings)
 
-            lanes["chat"] = (_CHATS_AT_ONCE, {conversation.KIND: chat})
+            lanes["chat"] = (_CHATS_AT_ONCE, {chat_task.KIND: chat})
             lanes["look"] = (_OBSERVATIONS_AT_ONCE, {investigations.KIND: observe})
         return lanes
 

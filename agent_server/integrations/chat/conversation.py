@@ -1,12 +1,7 @@
-"""Answer chat messages: understand the message, answer it, and execute confirmed commands.
-
-The answer, its changes and the end of the task are stored in one transaction, so a crash causes no second answer.
-"""
+"""Answer chat messages: understand the message, answer it, and execute confirmed commands."""
 
 from __future__ import annotations
 
-import logging
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,27 +25,23 @@ from whystall.agent_server.integrations.chat.intents import (
 )
 from whystall.agent_server.integrations.chat.look_up import NEAREST, NEAREST_ASKED, is_named, look_up
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
-from whystall.agent_server.integrations.chat.sending import queue
-from whystall.agent_server.integrations.chat.turn import Act, Turn
+from whystall.agent_server.integrations.chat.references import chosen_position, ticket_of
+from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.messages import Incoming, Outgoing
 from whystall.agent_server.job_lookup.find import choose_rank, find, running_jobs
 from whystall.agent_server.job_lookup.models import LISTED, Resolution, Wanted
-from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
-from whystall.agent_server.task_handler import RetryLater
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
 from whystall.prompts.intents import intent_rules
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
-KIND = "chat"
 CHOOSE = "choose"
 _CONTEXT_S = 3600.0  # how long "that" refers to the last subject
 _SYMPTOM = 1000
-_TRANSIENT = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
-_RETRY_S = 5.0
-_log = logging.getLogger("whystall.chat")
+TRANSIENT = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
+"""Errors after which the same message may be answered later."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,11 @@ class Conversation:
     async def _turn(
         self, intent: Intent, author: Author, now: float, pending: dict[str, Any] | None, context: dict[str, Any]
     ) -> Turn:
-        if pending is not None and pending.get("kind") == CHOOSE and (chosen := _choice(author.incoming.text, pending)):
+        if (
+            pending is not None
+            and pending.get("kind") == CHOOSE
+            and (chosen := chosen_position(author.incoming.text, pending))
+        ):
             return await self._chosen(chosen, author, now, pending)
         if intent.name in ("yes", "no"):
             return self._confirm(intent.name == "yes", author, now)
@@ -117,7 +112,7 @@ class Conversation:
         if name == "on_call":
             return _reply(await in_thread(lambda: known.on_call(intent, lang, local, author.user)))
         if name in ("ticket", "history", "spoken", "chosen"):
-            id = _ticket_of(intent, context)
+            id = ticket_of(intent, context)
             if id is None:
                 return _reply(outgoing(lang, [say(lang, "ticket.which")]))
             message = await in_thread(lambda: known.ticket(id, lang, local, name == "history"))
@@ -334,10 +329,10 @@ class Conversation:
                         author.name, "chat.confirmed", target, "ok" if author.may_change else "not_allowed", detail
                     )
             except ToolError as error:
-                if error.code in _TRANSIENT:
+                if error.code in TRANSIENT:
                     raise
                 kb.audit.put(author.name, "chat.confirmed", target, error.code.value, detail)
-                return _error_message(error, author.lang)
+                return error_message(error, author.lang)
             return message
 
         return Turn(act)
@@ -372,72 +367,10 @@ _PLAIN = frozenset(
 )
 
 
-def _ticket_of(intent: Intent, context: dict[str, Any]) -> str | None:
-    """Return the number of the ticket that is meant: a number, a position in the last list, or the last ticket."""
-    if intent.name == "spoken":
-        found = context.get("ticket")
-        return str(found) if found else None
-    if intent.name in ("ticket", "history"):
-        return intent.get("id").lstrip("0") or "0"
-    shown = [str(id) for id in context.get("listed") or []]
-    nth = intent.get("nth").lower()
-    position = int(nth) if nth.isdigit() else _ORDINALS.get(nth, 0)
-    return shown[position - 1] if 0 < position <= len(shown) else shown[-1] if position < 0 and shown else None
-
-
-_ORDINALS = {word: n for n, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)}
-_ORDINALS |= {word: n for n, word in enumerate("一二三四五六七八九十", 1)} | {"last": -1, "最后": -1}
-
-
 def _reply(message: Outgoing) -> Turn:
     return Turn(lambda: message)
 
 
-async def handle(task: Task, app: App, ticket_service: TicketService, settings: Settings | None) -> None:
-    """Run a task of kind ``chat``: answer a message (payload ``incoming``) or send a verdict (payload ``verdict``).
-
-    Raises `RetryLater` if the knowledge base cannot be written now; the author is informed of every other error.
-    """
-    if "verdict" in task.payload:
-        await investigations.queue_verdict(task, app, settings)
-        return
-    incoming = Incoming.model_validate(task.payload["incoming"])
-    lang: Lang = "en"
-    try:
-        turn, author = await Conversation(app, ticket_service, settings).turn(incoming, time.time())
-        lang = author.lang
-        await in_thread(lambda: _answer(app, task, incoming, turn.act))
-    except ToolError as error:
-        if error.code in _TRANSIENT:
-            raise RetryLater(_RETRY_S, str(error)) from None
-        failed = _error_message(error, author_of(incoming, settings).lang)
-        await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
-    except Exception:
-        # Its text may contain anything, so it goes to the log only.
-        _log.exception("a message in %s could not be answered", incoming.place.channel)
-        failed = outgoing(lang, [say(lang, "unexpected")])
-        await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
-
-
-def _answer(app: App, task: Task, incoming: Incoming, act: Act) -> None:
-    kb = app.kb()
-    with kb.transaction():
-        message = act()
-        queue(kb.messages, f"answer:{task.key}", incoming.place, message)
-        kb.tasks.done(task.id)
-
-
-def _error_message(error: ToolError, lang: Lang) -> Outgoing:
+def error_message(error: ToolError, lang: Lang) -> Outgoing:
+    """Return `error` with its remedy as a message."""
     return outgoing(lang, [say(lang, "failed", message=error.message, remedy=error.remedy)])
-
-
-def _choice(text: str, pending: dict[str, Any]) -> int | None:
-    """Return the chosen position, from 1, of a message that is a position or a pid."""
-    found = re.fullmatch(r"\s*(?:#|no\.?|number|第|选)?\s*([0-9]{1,7})\s*(?:个|号|\.)?\s*", text, re.I)
-    if found is None:
-        return None
-    number = int(found[1])
-    pids = [int(pid) for _, pid in pending["jobs"]]
-    if 1 <= number <= len(pids):
-        return number
-    return pids.index(number) + 1 if number in pids else None

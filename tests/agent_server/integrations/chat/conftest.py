@@ -14,7 +14,7 @@ from making import checkpoint
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
-from whystall.agent_server.integrations.chat import conversation, investigations
+from whystall.agent_server.integrations.chat import chat_task, investigations
 from whystall.agent_server.integrations.messages import Incoming, Outgoing, Place
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
@@ -96,7 +96,7 @@ class Chat:
     async def says(self, text: str, sender: str = "U1", channel: str = "ops", group: str = "g") -> str:
         """What is answered at once to `text`."""
         task = self.queued(text, sender, channel, group)
-        await conversation.handle(task, self.app, self.ticket_service, self.settings)
+        await chat_task.handle(task, self.app, self.ticket_service, self.settings)
         done = self.kb.tasks.get(task.id)
         assert done is not None
         assert done.state == "done"
@@ -111,7 +111,7 @@ class Chat:
         await investigations.run_task(task, self.app, self.settings)
         while (verdict := self.kb.tasks.take(["chat"], "w", time.time(), 60)) is not None:
             if "verdict" in verdict.payload:
-                await conversation.handle(verdict, self.app, self.ticket_service, self.settings)
+                await chat_task.handle(verdict, self.app, self.ticket_service, self.settings)
 
     def told(self, channel: str = "ops", group: str | None = None) -> list[Outgoing]:
         """All messages so far, oldest first."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.integrations.chat import commands, conversation
+from whystall.agent_server.integrations.chat import chat_task, commands
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +87,7 @@ async def test_a_name_that_somebody_took_is_nobody_elses_in_the_log(chat: Any, c
         task = chat.queued(text, "U9")
         said = {**task.payload["incoming"], "sender_name": called}
         task = task.model_copy(update={"payload": {**task.payload, "incoming": said}})
-        await conversation.handle(task, chat.app, chat.ticket_service, chat.settings)
+        await chat_task.handle(task, chat.app, chat.ticket_service, chat.settings)
     assert chat.kb.tickets.get(id).state == "acknowledged"
     assert chat.kb.tickets.events(id)[-1].by == f"chat:ops:U9 ({called})"
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from chat_jobs import job, named
 
-from whystall.agent_server.integrations.chat import conversation, investigations
+from whystall.agent_server.integrations.chat import chat_task, conversation, investigations
 from whystall.knowledge_base.models import Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -52,7 +52,7 @@ async def test_a_message_that_is_handled_twice_is_answered_once(chat: Any) -> No
     with job(**named()) as pid:
         task = chat.queued(f"diagnose pid {pid}")
         for _ in range(2):  # killed after the transaction, and begun again
-            await conversation.handle(task, chat.app, chat.ticket_service, chat.settings)
+            await chat_task.handle(task, chat.app, chat.ticket_service, chat.settings)
         assert len(chat.told()) == 1
         await chat.look()
         assert len(chat.app.looked) == 1
