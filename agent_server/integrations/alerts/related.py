@@ -1,6 +1,6 @@
-"""Link tickets whose alerts concern the same node, job, pod or GPU at about the same time.
+"""What labels of alerts state; tickets whose alerts concern the same node, job, pod or GPU at about the same time.
 
-They are only possibly related; merging takes a diagnosis that shows the same fault (`TicketService.attach`).
+The tickets are only possibly related; merging takes a diagnosis that shows the same fault (`TicketService.attach`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from whystall.agent_server.stores import Stores
+from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.ticket_models import Link, Ticket
 from whystall.knowledge_base.times import rfc3339
+from whystall.tools.contract.findings import Severity
 
 LINKS = 5
 """Maximum links added to one ticket at a time."""
@@ -26,6 +28,8 @@ _NAMES = {
     "job": ("job_name", "training_job", "exported_job", "workload", "run_name"),
     "gpu": ("gpu_uuid", "uuid", "UUID", "GPU_UUID"),
 }
+SEVERITY_LABELS = ("severity", "priority", "level")
+"""Labels in which senders state how severe an alert is; the first that is there counts."""
 _PORT = re.compile(r"(?P<host>[^:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 
@@ -43,6 +47,17 @@ def things_of(labels: Mapping[str, str]) -> list[str]:
     if pod := labels.get("pod"):
         found.append(f"pod:{labels.get('namespace', '')}/{pod}")
     return list(dict.fromkeys(found))
+
+
+def severity_word(labels: Mapping[str, str]) -> str:
+    """Return the severity of an alert in its sender's word; empty without any."""
+    return next((labels[name] for name in SEVERITY_LABELS if name in labels), "")
+
+
+def severity_of(labels: Mapping[str, str]) -> Severity | None:
+    """Return the severity of an alert; None if its sender states none that is known."""
+    word = severity_word(labels)
+    return severity_of_word(word) if word else None
 
 
 def relate(kb: Stores, ticket: Ticket, things: Iterable[str], at: datetime, minutes: int) -> Ticket:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from whystall.agent_server.integrations.alerts.matchers import format_matcher
 from whystall.agent_server.integrations.alerts.receivers import Receiver
-from whystall.agent_server.integrations.alerts.related import things_of
+from whystall.agent_server.integrations.alerts.related import severity_of, severity_word, things_of
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Group, Stored
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
@@ -26,7 +26,6 @@ SHOWN = 20
 _NAMES = 3
 _LINE = 400  # characters of a listed alert
 _ABOUT = 600  # of the description in a message
-_SEVERITIES = ("severity", "priority", "level")
 
 
 @dataclass
@@ -73,14 +72,14 @@ def summary_of(alerts: Iterable[Stored]) -> Summary:
 
 
 def _rank(labels: Mapping[str, str]) -> int:
-    severity = severity_of_word(_worse("", labels))
+    severity = severity_of(labels)
     return severity.rank if severity is not None else -1
 
 
 def _worse(known: str, labels: Mapping[str, str]) -> str:
     """Return the worse of `known` and the severity in `labels`, in the sender's words."""
-    word = next((labels[name] for name in _SEVERITIES if name in labels), "")
-    one, other = severity_of_word(known) if known else None, severity_of_word(word) if word else None
+    word, other = severity_word(labels), severity_of(labels)
+    one = severity_of_word(known) if known else None
     if other is None:
         return known or word
     return word if one is None or other.rank > one.rank else known

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from whystall.agent_server.integrations.alerts.related import things_of
+from whystall.agent_server.integrations.alerts.related import SEVERITY_LABELS, severity_of, things_of
 from whystall.agent_server.integrations.chat.answers import severities_of
 from whystall.agent_server.integrations.chat.message_texts import clock, outgoing
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Alert
 from whystall.agent_server.journal.silences import Silence, Silences
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, markdown, short
@@ -37,10 +36,9 @@ _TEXT = 120
 _DESCRIPTION = 200
 _PLACES = 3
 _TICKETS = 3
-_SEVERITIES = ("severity", "priority", "level")
 _DESCRIPTIONS = ("description", "summary", "message")
 # Labels that are no place and no name: a question that names their value means something else.
-_GENERIC = frozenset({*_SEVERITIES, "team", "env", "environment", "cluster", "prometheus", "receiver"})
+_GENERIC = frozenset({*SEVERITY_LABELS, "team", "env", "environment", "cluster", "prometheus", "receiver"})
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,7 @@ class Firing:
     @property
     def severity(self) -> Severity | None:
         """Return the sender's severity; None if it has none that is known."""
-        word = next((self.alert.labels[label] for label in _SEVERITIES if label in self.alert.labels), "")
-        return severity_of_word(word) if word else None
+        return severity_of(self.alert.labels)
 
     @property
     def places(self) -> list[str]:

@@ -156,16 +156,20 @@ def ticket_name(ticket: Ticket, lang: Lang) -> Safe:
 
 def ticket_line(ticket: Ticket, lang: Lang) -> Safe:
     """Return the line of `ticket` in a list."""
-    known = words(lang)
     users = ticket.assignment.users if ticket.assignment is not None else []
+    return _list_line(ticket, ticket_title(ticket, lang), users[0] if users else None, lang)
+
+
+def _list_line(ticket: Ticket | Line, title: Safe, user: str | None, lang: Lang) -> Safe:
+    known = words(lang)
     return say(
         lang,
         "ticket.line",
         id=ticket.id,
         state=known["states"][ticket.state],
         severity=known["severities"][ticket.severity.value],
-        title=ticket_title(ticket, lang),
-        who=say(lang, "ticket.who", name(users[0])) if users else say(lang, "ticket.nobody"),
+        title=title,
+        who=say(lang, "ticket.who", name(user)) if user else say(lang, "ticket.nobody"),
     )
 
 
@@ -247,20 +251,8 @@ def tickets_message(lines_of: Sequence[Line], total: int, lang: Lang) -> Outgoin
     """List tickets; `total`: how many match."""
     if not lines_of:
         return outgoing(lang, [say(lang, "ticket.none")], say(lang, "title.tickets"))
-    known = words(lang)
-    lines: list[str] = []
-    for one in lines_of[:_SHOWN]:
-        who = say(lang, "ticket.who", name(one.assignee)) if one.assignee else say(lang, "ticket.nobody")
-        shown = say(
-            lang,
-            "ticket.line",
-            id=one.id,
-            state=known["states"][one.state],
-            severity=known["severities"][one.severity.value],
-            title=line_title(one, lang),
-            who=who,
-        )
-        lines.append(f"- {shown}")
+    shown = lines_of[:_SHOWN]
+    lines: list[str] = [f"- {_list_line(one, line_title(one, lang), one.assignee, lang)}" for one in shown]
     if total > len(lines):
         lines.append(f"- {say(lang, 'ticket.more', total - len(lines))}")
     return outgoing(lang, lines, say(lang, "title.tickets"))
