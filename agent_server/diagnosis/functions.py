@@ -197,17 +197,12 @@ class Functions:
         if call.name == SEARCH:
             return IncidentSearch(_query(given))
         if call.name == CHECK:
-            if not self._extended:
-                for name in given.keys() - {"claims"}:
-                    raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", "valid: claims")
-                return ClaimsCheck(_concluded(given).claims)
-            causes = given.pop("causes", None)
-            asked = _fitting({"causes": causes}, {"properties": {"causes": _CAUSES}})
-            for name in given.keys() - {"claims"}:
-                raise ToolError(
-                    ErrorCode.BAD_ARGUMENT, f"unknown argument {clean(name, 80)!r}", "valid: claims, causes"
-                )
-            return ClaimsCheck(_concluded(given).claims, tuple(asked.get("causes", ())))
+            valid = ["claims", "causes"] if self._extended else ["claims"]
+            for name in given.keys() - set(valid):
+                message = f"unknown argument {clean(name, 80)!r}"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"valid: {', '.join(valid)}")
+            causes = _fitting({"causes": given.pop("causes", None)}, {"properties": {"causes": _CAUSES}})
+            return ClaimsCheck(_concluded(given).claims, tuple(causes.get("causes", ())))
         if call.name in self._others:
             return self._other_request(call.name, given)
         return self._request(self._tools[call.name], given)

@@ -49,7 +49,7 @@ class KnownIncidents:
         return (
             []
             if victim is None or not victim.comm
-            else [_told(d) for d in self._kb.diagnoses_of(victim.comm, _EARLIER)]
+            else [_diagnosis(d) for d in self._kb.diagnoses_of(victim.comm, _EARLIER)]
         )
 
     def _card(self, match: Match) -> Card:
@@ -66,7 +66,7 @@ class KnownIncidents:
         }
 
 
-def _told(diagnosis: Diagnosis) -> Card:
+def _diagnosis(diagnosis: Diagnosis) -> Card:
     """Return a past diagnosis as data, without findings: their ids would be taken for those of this case."""
     culprit = diagnosis.culprit.model_dump(mode="json", exclude_none=True) if diagnosis.culprit else {}
     return {

@@ -202,13 +202,12 @@ def named_processes(finding: Finding) -> dict[str, int]:
 def roles_in_chain(wait: Finding, other: Finding, findings: Iterable[Finding]) -> frozenset[str]:
     """Return the roles of the thread of `other`, which `wait` names, if `other` is what it did while a third thread
     waited for the thread of `wait`; `findings`: among which that wait is sought."""
-    waiter = _THREAD.search(other.attributes.get("waiter", ""))
-    if waiter is None or not wait.kind.startswith((*_WAITS, *_WAITS_TOO)) or wait.id == other.id:
+    waiter, via = _THREAD.search(other.attributes.get("waiter", "")), other.attributes.get("via")
+    if not waiter or not via or not wait.kind.startswith((*_WAITS, *_WAITS_TOO)) or wait.id == other.id:
         return frozenset()
     first = (f for f in findings if f.subject.tid == int(waiter["tid"]) and f.kind == "path.wait")
     through = any(
-        of.attributes.get("function") == other.attributes.get("via")
-        and any(tid == wait.subject.tid for _, tid, _ in _named(of))
+        of.attributes.get("function") == via and any(tid == wait.subject.tid for _, tid, _ in _named(of))
         for of in first
     )
     return _named_roles(wait, other) if through else frozenset()

@@ -1,10 +1,9 @@
-"""Claims about 13 recordings of programs that logged what they waited for; written by an author who knew only the
-documentation, the prompts and the findings.
+"""Claims about 13 recordings of programs that logged what they waited for.
 
 ``blind_claims.json`` has the findings that matter of each recording, and its claims: whether one is true, and why by
 the program's log. ``refused``: true, but more than the documentation promises, with the code of the fault. The claims
-about the first nine recordings were written before their author had seen the code that checks them; of those, 85 of 90
-true ones passed then, and 5 of 90 false ones.
+about the first nine recordings were written by an author who knew only the documentation, the prompts and the findings;
+of those, 85 of 90 true ones passed then, and 5 of 90 false ones. The others were written with the code known.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def facts(recording: str) -> CaseFacts:
     )
 
 
-def wrong(recording: str, said: dict[str, Any]) -> str | None:
-    claim = Claim.model_validate({k: said[k] for k in said.keys() - {"true", "why", "refused"}})
+def wrong(recording: str, given: dict[str, Any]) -> str | None:
+    claim = Claim.model_validate({k: given[k] for k in given.keys() - {"true", "why", "refused"}})
     found = fault(claim, facts(recording))
     return found and found.code
 

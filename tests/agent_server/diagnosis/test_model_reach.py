@@ -98,9 +98,9 @@ def test_what_another_process_suffers_from_is_seen_and_shown_apart(protocol: str
     watching = Watching(calm(), other=stalled())
     found = driven(watching, looking(concluding()), protocol=protocol)
     assert [(a.pid, a.tools) for a in watching.asked if a.pid is not None] == [(NEIGHBOUR, LOOKS)]
-    told = data(found.answers[0])[0]
-    ids = [f["id"] for result in told["results"] for f in result["findings"]]
-    assert told["process"] == NEIGHBOUR
+    returned = data(found.answers[0])[0]
+    ids = [f["id"] for result in returned["results"] for f in result["findings"]]
+    assert returned["process"] == NEIGHBOUR
     assert "P1" in ids
     assert all(id.startswith("P") for id in ids)
     assert len(ids) == len(set(ids))
@@ -326,10 +326,10 @@ def latest(request: Request) -> str:
 
 def test_pages_of_the_cases_own_artifacts_are_read() -> None:
     def answer(request: Request) -> Turn:
-        told = sum(m["role"] == "tool" for m in request.messages)
-        if told == 0:
+        returned = sum(m["role"] == "tool" for m in request.messages)
+        if returned == 0:
             return say(("offcputime", {}))
-        if told > 1:
+        if returned > 1:
             return concluding()
         (home() / "artifacts" / "00-secret.txt").write_text("of another job")
         wrong = ["whystall://artifacts/00-secret.txt", "whystall://artifacts/../knowledge.db", "/etc/passwd", ""]
@@ -373,10 +373,12 @@ def test_past_diagnoses_are_of_the_same_program_and_hold_no_findings(tmp_path: P
             stored = {"id": f"20250101T00000{number}-abcdef", "created": f"2025-01-01T00:00:0{number}Z"}
             kb.save_diagnosis(now.model_copy(update=stored))
         kb.save_diagnosis(now.model_copy(update={"id": "20260101T000000-abcdef", "victim": other}))
-        told = memory.earlier(case)
-    assert [one["diagnosis"] for one in told] == [f"20250101T00000{number}-abcdef" for number in (6, 5, 4, 3, 2)]
-    assert told[0]["cause"] == "sync_checkpoint_write"
-    assert not any(finding.id in json.dumps(told) for finding in now.findings[9:]), "ids would be taken for this case's"
+        returned = memory.earlier(case)
+    assert [one["diagnosis"] for one in returned] == [f"20250101T00000{number}-abcdef" for number in (6, 5, 4, 3, 2)]
+    assert returned[0]["cause"] == "sync_checkpoint_write"
+    assert not any(finding.id in json.dumps(returned) for finding in now.findings[9:]), (
+        "ids would be taken for this case's"
+    )
 
 
 def test_what_supports_and_refutes_a_cause_is_told_for_any_of_the_catalogue() -> None:
@@ -408,12 +410,12 @@ def test_a_case_that_looked_further_replays_to_the_same_end(
     more = say(("offcputime", {"duration": 40}), ("past_diagnoses", {}), ("kb_search", {"query": "slow"}))
 
     def policy(request: Request) -> Turn:
-        told = sum(m["role"] == "tool" for m in request.messages)
-        if told == 0:
+        returned = sum(m["role"] == "tool" for m in request.messages)
+        if returned == 0:
             return say(("observe_process", {"finding": about(request, NEIGHBOUR), "role": "subject", "tools": LOOKS}))
-        if told == 4:
+        if returned == 4:
             return say(("read_artifact", {"uri": latest(request)}))
-        return more if told == 1 else concluding("sync_checkpoint_write", ("causes", "P1", "F1"))
+        return more if returned == 1 else concluding("sync_checkpoint_write", ("causes", "P1", "F1"))
 
     watching = Watching(calm(), other=other() if other else None)
     found = diagnosed(policy, watching, monkeypatch)
@@ -436,9 +438,9 @@ def test_an_older_transcript_is_replayed_with_the_functions_of_its_time(monkeypa
     """There the model asked for a longer window than was allowed, and was refused."""
 
     def policy(request: Request) -> Turn:
-        told = sum(m["role"] == "tool" for m in request.messages)
+        returned = sum(m["role"] == "tool" for m in request.messages)
         asked = [("fileslower", {"duration": 600}), ("observe_process", {}), ("past_diagnoses", {})]
-        return say(asked[told]) if told < 2 else concluding()
+        return say(asked[returned]) if returned < 2 else concluding()
 
     found = diagnosed(policy, Watching(calm()), monkeypatch)
     path = transcript_files.path_of(found.id)
