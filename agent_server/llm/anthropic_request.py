@@ -93,7 +93,7 @@ def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     for message in messages:
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _said(message) if role == "assistant" else [_given(message)]
+        blocks = _of_model(message) if role == "assistant" else [_of_others(message)]
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         else:
@@ -101,13 +101,13 @@ def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return turns
 
 
-def _given(message: Message) -> dict[str, Any]:
+def _of_others(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         return {"type": "tool_result", "tool_use_id": message.call_id or "", "content": message.content or "-"}
     return _text(message.content)
 
 
-def _said(message: Message) -> list[dict[str, Any]]:
+def _of_model(message: Message) -> list[dict[str, Any]]:
     """Return the blocks of a message of the model. With thoughts it must be sent back as it came, but for calls that
     were not answered."""
     answered = {call.id for call in message.calls}

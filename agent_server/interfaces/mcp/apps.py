@@ -2,7 +2,7 @@
 
 A tool names one of two ``ui://`` pages, which contain nothing of a result. The client opens it in a frame, and passes
 the result to it; through the client the page reads our HTML of the result, an artifact, or the ticket. Only clients
-that declare the extension are told of the pages; their models get the same texts.
+that declare the extension see the pages in lists; their models get the same texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Asking the user of a client before a tool runs (elicitation), in the way of the client's protocol version.
 
-From 2026-07-28 on the call is answered with the questions, and repeated by the client with the answers and a sealed
+From 2026-07-28 on the call is answered with the questions, and repeated by the client with the answers and an encrypted
 state (multi-round-trip requests, SEP-2322). Before, the server sends ``elicitation/create`` and waits.
 """
 

@@ -96,7 +96,7 @@ def _question(listed: Mapping[str, Any], lang: Lang) -> Questions:
 
 
 def _label(job: Job, lang: Lang) -> str:
-    """Return a line about a job. Names come from strangers: they are shortened, and control characters escaped."""
+    """Return a line about a job, with names of the observed host shortened and their control characters escaped."""
     parts = {"name": printable(short(job.name, _NAME)), "program": printable(short(job.program, _NAME))}
     age = quantity(job.age_s, "s")
     text = words(lang)["asking"]["option"].format(pid=job.pid, processes=job.processes, age=age, **parts)

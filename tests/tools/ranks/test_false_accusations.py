@@ -85,14 +85,14 @@ def test_no_rank_of_a_healthy_job_is_accused(host: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("host", HOSTS)
 def test_hardly_ever_is_a_rank_of_a_healthy_job_accused(host: str) -> None:
-    """One in a hundred would be what the tests promise; it is far less."""
+    """One in a hundred would be what the tests promise; it is far less, of 250 jobs."""
     found = [
         (ranks, steps, seed)
         for ranks, steps in SIZES
-        for seed in range(100, 200)
+        for seed in range(100, 150)
         if accused(examined(times(HOSTS[host], ranks, steps, seed)))
     ]
-    assert len(found) <= 2, found
+    assert len(found) <= 1, found
 
 
 FAULTS = {
