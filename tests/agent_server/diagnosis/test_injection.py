@@ -266,6 +266,7 @@ def undisturbed() -> tuple[list[tuple[str, str]], tuple[Any, ...]]:
         *(pytest.param("english", (place,), marks=pytest.mark.thorough) for place in PLACES),
     ],
 )
+@pytest.mark.thorough
 def test_what_a_stranger_wrote_stands_in_fences_and_changes_nothing(order: str, places: tuple[str, ...]) -> None:
     model = Gullible()
     found = driven(model, ORDERS[order], *places)

@@ -271,6 +271,7 @@ def slow_helper() -> Scene:
         neighbours_memory,
     ],
 )
+@pytest.mark.thorough
 def test_a_busy_host_is_healthy(scene: Callable[[], Scene]) -> None:
     found = investigate(scene(), "is anything wrong?")
     assert (found.verdict, found.cause, found.missing) == (HEALTHY, None, [])

@@ -325,6 +325,7 @@ def test_without_the_slow_ranks_host_nobody_is_accused_for_it(tmp_path: Path) ->
     assert result.verdict in ("unknown", "clear_in_part")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("content", [b"", b"PK", b"x" * 1000])
 def test_what_is_no_recording_is_reported(content: bytes, tmp_path: Path) -> None:
     answers = packed("nothing", tmp_path)

@@ -25,6 +25,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
+@pytest.mark.thorough
 def test_help_names_every_command_and_ends_well(whystall: Run) -> None:
     for words in ((), ("--help",), ("-h",)):
         done = whystall(*words)
@@ -211,6 +212,7 @@ def test_a_full_disk_under_the_output_is_said(env: dict[str, str]) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_only_serve_imports_the_mcp_sdk_and_only_a_terminal_needs_rich(env: dict[str, str], recording: Path) -> None:
     program = (
         "import sys\n"

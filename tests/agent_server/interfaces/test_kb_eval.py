@@ -24,6 +24,7 @@ def test_it_measures_this_hosts_base_as_a_table_in_both_languages(whystall: Run,
         assert all(row[3] == "3" for row in rows[:6])
 
 
+@pytest.mark.thorough
 def test_as_json_it_holds_what_the_table_shows(whystall: Run, tmp_path: Path) -> None:
     done = whystall("kb", "eval", "--curated", "--set", "questions", "--json", env={"WHYSTALL_HOME": str(tmp_path)})
     found = json.loads(done.stdout)

@@ -215,6 +215,7 @@ def _event(cat: str, name: str, tid: int, at: float, took: float, pid: int = 4, 
         (("heat_map", "--from", "WITHOUT"), "missing_collector", ("--samples",)),
     ],
 )
+@pytest.mark.thorough
 def test_bad_input_is_one_line_and_leaves_nothing(
     words: tuple[str, ...], code: str, parts: tuple[str, ...], tmp_path: Path, whystall: Run, recording: Path
 ) -> None:

@@ -221,6 +221,7 @@ async def test_a_server_that_asks_to_wait_for_long_is_not_waited_for(client: Mak
     ],
     ids=["claimed", "unclaimed", "comments", "one-event", "packed", "packed-events"],
 )
+@pytest.mark.thorough
 async def test_a_hundred_megabytes_are_refused_after_a_few(
     part: bytes, packed: bool, options: dict[str, Any], client: Make
 ) -> None:

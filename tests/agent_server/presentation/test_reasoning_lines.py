@@ -150,6 +150,7 @@ def test_how_long_it_took_does_not_contradict_itself(known: dict[str, float], sa
     assert f"How long: {said}\n" in diagnosis_text(told, CAUSES, "en")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("cause", sorted(CAUSES))
 def test_a_text_of_any_cause_keeps_to_any_limit(cause: str, lang: Lang) -> None:

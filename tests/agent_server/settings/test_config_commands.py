@@ -270,6 +270,7 @@ def test_the_log_is_listed(run: Run, tmp_path: Path) -> None:
     assert [entry["n"] for entry in json.loads(run("audit", "--after", "2", "--json")[1])] == [3, 4]
 
 
+@pytest.mark.thorough
 def test_what_needs_no_settings_does_not_load_them(tmp_path: Path) -> None:
     """Nor is it stopped by what is wrong with them."""
     broken = tmp_path / "whystall.toml"

@@ -30,6 +30,7 @@ def told(kb: KnowledgeBase, text: str, **fields: object) -> Classification:
     return kb.classifier.classify(report).classification
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize(("half", "right", "wrong"), [("tuned", 0.95, 0.02), ("held_out", 0.9, 0.04)])
 def test_work_orders_of_the_catalogue(kb: KnowledgeBase, lang: Lang, half: str, right: float, wrong: float) -> None:

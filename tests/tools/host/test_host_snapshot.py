@@ -360,6 +360,15 @@ def test_processes_born_died_and_reborn_in_the_window() -> None:
     assert {(p.comm, round(p.cpu_pct)) for p in result.data.by_cpu} == {("born", 20), ("reborn", 10)}
 
 
+def test_times_of_what_was_read_later_than_the_host_are_shares_of_their_own_interval() -> None:
+    """On a slow host the last readings of threads and processes take longer than the first."""
+    used = {"user_ns": 2.6 * S, "run_ns": 2.6 * S, "at_ns": 1.3 * SPAN}
+    threads, processes = ([first, {**last, **used}] for first, last in (pair(THREAD), pair(PROCESS)))
+    result = judge(threads=threads, processes=[{k: v for k, v in row.items() if k != "run_ns"} for row in processes])
+    assert result.data.threads[0].user_pct == pytest.approx(20)
+    assert result.data.by_cpu[0].cpu_pct == pytest.approx(20)
+
+
 def test_a_thread_id_that_was_reused_counts_only_its_last_owner() -> None:
     rows = [{**THREAD, "at_ns": at, "user_ns": user} for at, user in ((0, 90 * S), (S, 0), (SPAN, S))]
     (row,) = judge(threads=rows).data.threads

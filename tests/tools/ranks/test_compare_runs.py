@@ -73,6 +73,7 @@ def test_equal_runs_are_equal(seed: int, device: bool) -> None:
     assert judged.data.slow_steps == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_that_vary_much_accuse_no_rank(seed: int) -> None:
     plan = replace(BEFORE, jitter=0.25)
@@ -401,6 +402,7 @@ def test_real_faults_are_named_beside_the_sound_run(after: str, what: str) -> No
     assert {key[2] for key in found if key[0] in ("compute", "loader", "gap")} <= costly
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("before", "what"), [("compute", "compute"), ("loader", "loader")])
 def test_a_real_job_that_was_mended_is_faster(before: str, what: str) -> None:
     """The operators that are gone were most of the work of the slow run."""
@@ -410,6 +412,7 @@ def test_a_real_job_that_was_mended_is_faster(before: str, what: str) -> None:
     assert judged.data.parts[0].change_ms < 0
 
 
+@pytest.mark.thorough
 def test_a_real_slow_link() -> None:
     found = differences(real("nothing", "link"))
     assert max(found, key=lambda key: found[key].metrics["change_ms"])[0] == "transfer"

@@ -469,6 +469,7 @@ def test_recorded_hangs(name: str) -> None:
         ((13, 15), (), (), (), "0-12, 14"),
     ],
 )
+@pytest.mark.thorough
 def test_the_public_sample_in_parts(
     tmp_path: Path,
     kept: Sequence[int],

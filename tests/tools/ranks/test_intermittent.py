@@ -76,16 +76,22 @@ def test_the_rank_and_its_steps_are_named(shape: str, noise: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("ranks", "steps"), [(2, 20), (4, 20), (8, 60), (2, 200), (64, 20)])
-def test_nine_of_ten_seeds_are_named_and_nobody_else(ranks: int, steps: int) -> None:
-    for shape in {20: ("period",), 60: ("period", "stretch", "drift")}.get(steps, CLASSES):
-        right = 0
-        for seed in range(10):
-            slow = seed % ranks
-            data = check(ranks, steps, seed, fault(shape, steps, slow), **NOISE["quiet"]).data
-            assert {row.rank for row in data.accused} <= {slow}
-            right += data.verdict == "intermittent"
-        assert right >= 9, (shape, right)
+@pytest.mark.parametrize(
+    ("ranks", "steps", "shape"),
+    [
+        *((ranks, 20, "period") for ranks in (2, 4, 32)),
+        *((8, 60, shape) for shape in ("stretch", "drift")),
+        *((2, 200, shape) for shape in ("start", "stretch")),
+    ],
+)
+def test_nine_of_ten_seeds_are_named_and_nobody_else(ranks: int, steps: int, shape: str) -> None:
+    right = 0
+    for seed in range(10):
+        slow = seed % ranks
+        data = check(ranks, steps, seed, fault(shape, steps, slow), **NOISE["quiet"]).data
+        assert {row.rank for row in data.accused} <= {slow}
+        right += data.verdict == "intermittent"
+    assert right >= 9
 
 
 @pytest.mark.parametrize("shape", ["start", "stretch"])
@@ -113,8 +119,8 @@ HEALTHY: dict[str, dict[str, Any]] = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_a_healthy_job_accuses_no_rank(kind: str) -> None:
-    for ranks, steps in ((2, 20), (4, 20), (4, 50)):
-        for seed in range(3):
+    for ranks, steps in ((2, 20), (4, 50)):
+        for seed in range(2):
             result = check(ranks, steps, seed + 50, **HEALTHY[kind])
             assert result.data.verdict in ("none", "cannot_tell", "moving")
             assert not result.data.accused

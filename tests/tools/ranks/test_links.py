@@ -85,6 +85,7 @@ def test_one_group_has_nothing_to_compare_with() -> None:
     assert (found.compared, found.slow, found.suspects) == (False, [], ())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_even_groups_have_no_slow_link(seed: int) -> None:
     for plan in (Plan(ranks=8, tensor=2, seed=seed, jitter=0.2), Plan(ranks=8, stages=2, seed=seed, jitter=0.2)):

@@ -68,6 +68,7 @@ def test_a_rank_that_is_ready_but_gets_no_cpu_is_slow_on_its_host(changed: dict[
     assert [(row.rank, row.slow_class) for row in judged.data.accused] == [(1, "host_slow")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("library", ["gloo", "mpi", "nccl"])
 def test_nobody_is_accused_in_a_healthy_job(seed: int, library: str) -> None:

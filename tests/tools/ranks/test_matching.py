@@ -57,6 +57,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_all_that_two_ranks_recorded_is_matched_and_nothing_wrongly(name: str, seed: int) -> None:
@@ -101,6 +102,7 @@ def drawn(seed: int) -> Plan:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(1000, 1020), *THOROUGH])
 def test_whatever_the_traces_lack_nothing_is_matched_wrongly(seed: int) -> None:
     simulated = simulate(drawn(seed))

@@ -70,6 +70,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("job", CASES)
 def test_one_slow_rank_gets_its_verdict_and_class(job: Plan) -> None:
     simulated = simulate(job)

@@ -173,6 +173,7 @@ def test_a_pipeline_of_unknown_stages_is_not_compared(tmp_path: Path) -> None:
 # --- no verdict ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ALL)
 def test_few_steps_are_no_evidence(name: str, tmp_path: Path) -> None:
     ALL[name](tmp_path, job(steps=2, slow=[2]))
@@ -355,6 +356,7 @@ def test_text_of_tables_is_made_inert(tmp_path: Path) -> None:
     assert not any("\x1b" in name for name in names)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", ["9" * 30, "-1", "1e300", "nan", "", "9223372036854775807"])
 @pytest.mark.parametrize("column", ["rank", "step", "start", "end", "peer", "seq", "size"])
 def test_absurd_numbers_do_no_harm(value: str, column: str, tmp_path: Path) -> None:

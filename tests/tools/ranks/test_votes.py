@@ -65,6 +65,7 @@ def test_the_fewest_steps_are_enough_for_a_clear_margin(ranks: int) -> None:
     assert votes.late(board(ranks, enough, slow(1)), FLOOR_NS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [1.0, 5.0, 25.0])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
 def test_noise_is_no_ranks_fault(ranks: int, noise: float) -> None:

@@ -376,6 +376,7 @@ def test_a_cancelled_window_is_closed_and_the_next_one_can_run() -> None:
     run(["proc"], Clock("again", "proc"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("verb", ["load", "start", "poll", "stop", "read", "close"])
 def test_an_engine_that_blocks_does_not_delay_other_tasks(verb: str) -> None:
     class Slow(Sums):

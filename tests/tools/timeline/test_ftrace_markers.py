@@ -40,6 +40,7 @@ def text(tmp_path: Path, *events: str, name: str = "tracing_mark_write: ") -> Sc
         ("I|4829|vsync", ("instant", 4829, "vsync", -1)),
     ],
 )
+@pytest.mark.thorough
 def test_messages_in_all_forms(tmp_path: Path, name: str, what: str, row: tuple[object, ...]) -> None:
     trace = text(tmp_path, what, name=name)
     assert trace.table("markers").rows() == [(80909000000000, 1, 4831, *row)]

@@ -103,6 +103,7 @@ def test_events_lost_by_the_pipe_are_holes_with_their_number() -> None:
     assert [(cpu, lost) for _, _, cpu, lost, _ in trace.table("holes").rows()] == [(0, 7233), (1, 7882)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_size_of_blocks_does_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read(DATA / name)

@@ -112,6 +112,7 @@ def profile(trace: SchedTrace) -> Profile:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happened_it_can_be_read(seed: int) -> None:
     machine = Machine(seed)

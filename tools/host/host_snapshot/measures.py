@@ -22,6 +22,7 @@ from whystall.tools.recording.store import Recording
 _Row = dict[str, Any]
 _Key = TypeVar("_Key")
 _KTHREADD = 2  # the parent of all threads of the kernel
+_TIMES = ("user_ns", "system_ns", "run_ns", "block_io_ns")
 # Threads on a CPU without a tick (nohz_full) are accounted once a second (kernel/sched/core.c, sched_tick_remote).
 _STILL_NS = 1_500_000_000
 # A thread's counters are read some ms before or after their timestamp.
@@ -74,7 +75,7 @@ def measure(recording: Recording, top: int) -> Measures | None:
         return None
     span_s = (last_ns - first_ns) / 1e9
     counters = HostCounters(host)
-    threads = _threads(recording.table("proc.threads"))
+    threads = _threads(recording.table("proc.threads"), span_s)
     members = frozenset(recording.manifest.target.pids) | {t.pid for t in threads}
     processes = _processes(recording.table("proc.processes"), members, span_s)
     disks = _disks(recording.table("proc.disks"))
@@ -196,28 +197,38 @@ def _memory(counters: HostCounters) -> data.Memory:
     )
 
 
-def _threads(frame: pl.DataFrame) -> list[ThreadTime]:
-    """Return the target's threads, most accounted time (running, waiting, blocked) first."""
+def _threads(frame: pl.DataFrame, span_s: float) -> list[ThreadTime]:
+    """Return the target's threads, most accounted time (running, waiting, blocked) first.
+
+    Threads are read after the host, on a slow host by seconds. Times of a thread whose readings lie further apart than
+    the host's are scaled down to `span_s`, of which they are told as shares.
+    """
     found = []
     for (pid, tid), rows in _series(frame, lambda r: (r["pid"], r["tid"])).items():
         first, last = rows[0], rows[-1]
+        scale = min(1.0, span_s * 1e9 / max(1, last["at_ns"] - first["at_ns"]))
+        grown = {name: _scaled(_grown(first, last, name), scale) for name in _TIMES}
         found.append(
             ThreadTime(
                 pid=pid,
                 tid=tid,
                 comm=last["comm"],
-                user_s=_grown(first, last, "user_ns") or 0.0,
-                system_s=_grown(first, last, "system_ns") or 0.0,
-                wait_s=_waited(rows),
-                run_s=_grown(first, last, "run_ns"),
+                user_s=grown["user_ns"] or 0.0,
+                system_s=grown["system_ns"] or 0.0,
+                wait_s=_scaled(_waited(rows), scale),
+                run_s=grown["run_ns"],
                 # It stays zero for threads that are older than the activation of delay accounting.
-                block_io_s=_grown(first, last, "block_io_ns") if last["block_io_ns"] > 0 else None,
+                block_io_s=grown["block_io_ns"] if last["block_io_ns"] > 0 else None,
                 samples=len(rows),
                 uninterruptible=sum(r["state"] == "D" for r in rows),
                 span=Interval(start_ns=first["at_ns"], end_ns=last["at_ns"]),
             )
         )
     return sorted(found, key=lambda t: (-_accounted(t), t.tid))
+
+
+def _scaled(seconds: float | None, scale: float) -> float | None:
+    return None if seconds is None else seconds * scale
 
 
 def _waited(rows: list[_Row]) -> float | None:
@@ -279,6 +290,7 @@ def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> l
                 continue  # it ended during the window: its growth is unknown
             # It began during the window: all counters started at zero.
             first = {name: 0 if isinstance(value, int) and value >= 0 else value for name, value in last.items()}
+        seconds = max(span_s, (last["at_ns"] - first["at_ns"]) / 1e9 if len(rows) > 1 else 0.0)
         cpu = {name: _grown(first, last, f"{name}_ns") or 0.0 for name in ("user", "system")}
         block = _grown(first, last, "block_io_ns") if last["block_io_ns"] > 0 else None
         reads, writes = (_grown(first, last, f"{name}_bytes", unit=1.0) for name in ("read", "write"))
@@ -287,16 +299,16 @@ def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> l
                 pid=last["pid"],
                 comm=last["comm"],
                 in_target=last["pid"] in members,
-                cpu_pct=100 * sum(cpu.values()) / span_s,
-                user_pct=100 * cpu["user"] / span_s,
-                system_pct=100 * cpu["system"] / span_s,
-                block_io_pct=None if block is None else share(block, span_s),
+                cpu_pct=100 * sum(cpu.values()) / seconds,
+                user_pct=100 * cpu["user"] / seconds,
+                system_pct=100 * cpu["system"] / seconds,
+                block_io_pct=None if block is None else share(block, seconds),
                 major_faults=max(0, last["major_faults"] - first["major_faults"]),
                 minor_faults=max(0, last["minor_faults"] - first["minor_faults"]),
                 grown_bytes=last["rss_bytes"] - first["rss_bytes"],
                 kernel=last["ppid"] == _KTHREADD or last["pid"] == _KTHREADD,
-                read_bytes_rate=None if reads is None else reads / span_s,
-                write_bytes_rate=None if writes is None else writes / span_s,
+                read_bytes_rate=None if reads is None else reads / seconds,
+                write_bytes_rate=None if writes is None else writes / seconds,
                 rss_bytes=last["rss_bytes"],
                 threads=last["threads"],
                 cgroup=last["cgroup"],

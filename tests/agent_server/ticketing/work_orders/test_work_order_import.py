@@ -93,6 +93,7 @@ def test_a_backlog_is_filed_counted_and_scored(kb: Stores) -> None:
     assert (first.origin, first.labels["host"]) == ("work_order", "gpu-0")
 
 
+@pytest.mark.thorough
 def test_again_changes_nothing_and_reports_the_same(kb: Stores) -> None:
     data = table(backlog(150))
     first = take(kb, data, Columns(category="label"))

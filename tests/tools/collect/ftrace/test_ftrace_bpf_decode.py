@@ -41,6 +41,7 @@ def test_the_layout_is_that_of_the_ring_buffer() -> None:
         *((0x402, "I"), (0x2002, "D"), (0x2001, "S"), (0x1000, "D"), (0x8000, "D"), (0x102, "D"), (0x100, "R")),
     ],
 )
+@pytest.mark.thorough
 def test_states_are_named_as_the_kernel_prints_them(state: int, letter: str) -> None:
     assert state_letter(state, False) == letter
     assert state_letter(state, True) == "R"

@@ -163,6 +163,7 @@ def within(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HOSTILE)
 def test_detection_takes_linear_time(tmp_path: Path, name: str) -> None:
     path = tmp_path / "rank3.json"
