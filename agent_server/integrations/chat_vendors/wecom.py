@@ -58,6 +58,7 @@ _REMEMBERED = 1000  # messages of which a part was accepted
 # Seconds to wait by error code: https://developer.work.weixin.qq.com/document/path/90313
 _BUSY = {-1: 5.0, 45009: 60.0, 45033: 10.0}
 _TOKEN_EXPIRED = {40014, 42001}
+_TOKEN = re.compile(r"[\x21-\x7e]{1,2000}")
 _USER = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.@-]{0,63}")
 # Digits in practice. Whoever overheard a callback must not have its message decrypted by presenting it as a challenge.
 _CHALLENGE = re.compile(rb"[0-9A-Za-z_-]{1,200}")
@@ -132,18 +133,19 @@ class WeCom:
 
     def send(self, to: Place, message: Outgoing, picture: Picture | None, key: str, now: float) -> SendSteps:
         settings = self._settings
+        fixed: dict[str, Any] = {}
         if settings.webhook is not None and to.conversation == settings.to:
             # A robot posts into its own group only.
             url = webhook_url(settings.webhook, f"chat.{self.name}.webhook")
             secrets = tuple(value for _, value in parse_qsl(urlsplit(url).query))
-            texts, fixed = markdown(message, picture, _ROBOT_BYTES), {}
+            texts = markdown(message, picture, _ROBOT_BYTES)
         elif settings.corp_secret is not None and to.conversation:
             token = yield from self._access(now)
             group = to.conversation.startswith(GROUP)
             method = "appchat/send" if group else "message/send"
             url = f"{settings.api}/cgi-bin/{method}?{urlencode({'access_token': token})}"
             secrets, texts = (token,), markdown(message, picture, _APP_BYTES)
-            fixed: dict[str, Any] = {"touser": to.conversation, "agentid": settings.agent_id}
+            fixed = {"touser": to.conversation, "agentid": settings.agent_id}
             if group:
                 fixed = {"chatid": to.conversation.removeprefix(GROUP)}
         else:
@@ -174,8 +176,8 @@ class WeCom:
         answer = json_answer((yield request))
         self._check(answer)
         new, lasts = answer.get("access_token"), number(answer, "expires_in") or 0
-        if not isinstance(new, str) or not new:
-            raise SendError("bad_answer", "no access_token")
+        if not isinstance(new, str) or not _TOKEN.fullmatch(new):
+            raise SendError("bad_answer", "no usable access_token")
         self._token = (new, now + min(lasts, _LASTS_S) - _EARLIER_S)
         return new
 

@@ -30,7 +30,8 @@ _FIELDS = 200
 
 def signature(token: str, timestamp: str, nonce: str, encrypted: str) -> str:
     """Return the signature of a callback."""
-    return hashlib.sha1("".join(sorted((token, timestamp, nonce, encrypted))).encode()).hexdigest()  # noqa: S324 - WeCom's
+    text = "".join(sorted((token, timestamp, nonce, encrypted)))
+    return hashlib.sha1(text.encode("utf-8", "replace")).hexdigest()  # noqa: S324 - WeCom's
 
 
 def encrypted_part(body: bytes) -> str:
