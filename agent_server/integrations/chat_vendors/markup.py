@@ -264,17 +264,22 @@ def parts(
 def _divided(
     content: Sequence[Block], fits: Callable[[Sequence[Block]], bool]
 ) -> tuple[Sequence[Block], Sequence[Block]]:
-    """Return the longest start of `content` that `fits`, and the rest; at least one character."""
+    """Return the longest start of `content` that `fits`, at least one character, and the rest. Only a block that would
+    not fit alone is divided.
+    """
     count = _longest(len(content), lambda count: fits(content[:count]))
-    if count:
-        return content[:count], [replace(content[count], gap=False), *content[count + 1 :]]
-    block = content[0]
+    start, block = content[:count], replace(content[count], gap=False)
+    if not start or not fits([block]):
+        text = block.text
 
-    def piece(text: str) -> Block:
-        return replace(block, spans=(Span(text),), gap=False)
+        def piece(text: str) -> Block:
+            return replace(content[count], spans=(Span(text),))
 
-    length = max(1, _longest(len(block.text), lambda length: fits([piece(block.text[:length])])))
-    return [piece(block.text[:length])], [piece(block.text[length:]), *content[1:]]
+        length = _longest(len(text), lambda length: fits([*start, piece(text[:length])]))
+        length = length if start else max(length, 1)
+        if length:
+            return [*start, piece(text[:length])], [replace(block, spans=(Span(text[length:]),)), *content[count + 1 :]]
+    return start, [block, *content[count + 1 :]]
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

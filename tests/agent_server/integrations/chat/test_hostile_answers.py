@@ -40,7 +40,14 @@ def _answer(chance: random.Random) -> Response:
     if chance.random() < 0.2:
         return Response(status, {}, chance.choice(BODIES))
     said = {name: chance.choice(VALUES) for name in NAMES if chance.random() < 0.5}
-    for name, good in (("code", 0), ("errcode", 0), ("ok", True), ("tenant_access_token", "t"), ("access_token", "t"), ("invaliduser", "")):
+    for name, good in (
+        ("code", 0),
+        ("errcode", 0),
+        ("ok", True),
+        ("tenant_access_token", "t"),
+        ("access_token", "t"),
+        ("invaliduser", ""),
+    ):
         if chance.random() < 0.6:
             said[name] = good
     return Response(status, {}, json.dumps(said).encode())
