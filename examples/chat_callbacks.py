@@ -1,6 +1,6 @@
-"""Build the callbacks that DingTalk, Feishu and Slack send for a message to a robot: signed, Feishu's encrypted.
+"""Build the callbacks that chat vendors send for a message to a robot: signed, those of Feishu and WeCom encrypted.
 
-Each function returns headers and body of one POST to ``/chat/NAME``; `deliver` sends it.
+Each function returns one POST to ``/chat/NAME``; `deliver` sends it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,22 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import urlencode
+from xml.sax.saxutils import escape
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-Post = tuple[dict[str, str], bytes]
+
+class Post(NamedTuple):
+    """One POST. `query`: parameters of the address."""
+
+    headers: dict[str, str]
+    body: bytes
+    query: Mapping[str, str] = {}
+
+
 _JSON = {"content-type": "application/json; charset=utf-8"}
 
 
@@ -44,7 +56,7 @@ def dingtalk(secret: str, text: str, *, hook: str, hook_ends: int, id: str = "",
         "robotCode": "dingdemo",
     }
     headers = {**_JSON, "timestamp": str(moment), "sign": base64.b64encode(mac).decode()}
-    return headers, json.dumps(payload, ensure_ascii=False).encode()
+    return Post(headers, json.dumps(payload, ensure_ascii=False).encode())
 
 
 def feishu(key: str, token: str, text: str, *, id: str = "", now: float | None = None) -> Post:
@@ -83,7 +95,7 @@ def feishu_signed(key: str, event: object, now: float) -> Post:
     stamp, nonce = str(int(now)), secrets.token_hex(8)
     sign = hashlib.sha256(f"{stamp}{nonce}{key}".encode() + body).hexdigest()
     names = ("x-lark-request-timestamp", "x-lark-request-nonce", "x-lark-signature")
-    return {**_JSON, **dict(zip(names, (stamp, nonce, sign), strict=True))}, body
+    return Post({**_JSON, **dict(zip(names, (stamp, nonce, sign), strict=True))}, body)
 
 
 def slack(secret: str, text: str, *, id: str = "", now: float | None = None) -> Post:
@@ -108,13 +120,56 @@ def slack_signed(secret: str, body: bytes, headers: Mapping[str, str], now: floa
     """Return `body` signed."""
     stamp = str(int(now))
     sign = hmac.new(secret.encode(), f"v0:{stamp}:".encode() + body, hashlib.sha256).hexdigest()
-    return {**headers, "x-slack-request-timestamp": stamp, "x-slack-signature": f"v0={sign}"}, body
+    return Post({**headers, "x-slack-request-timestamp": stamp, "x-slack-signature": f"v0={sign}"}, body)
+
+
+@dataclass(frozen=True)
+class WeComKeys:
+    """What an app of WeCom's callbacks is set up with. `aes_key`: 43 characters; `corp`: CorpID."""
+
+    token: str
+    aes_key: str
+    corp: str
+
+
+def wecom(keys: WeComKeys, text: str, *, id: str = "", now: float | None = None) -> Post:
+    """Return a message that somebody writes to the app, in XML."""
+    moment = time.time() if now is None else now
+    message = (
+        f"<xml><ToUserName><![CDATA[{keys.corp}]]></ToUserName><FromUserName><![CDATA[XiaoWang]]></FromUserName>"
+        f"<CreateTime>{int(moment)}</CreateTime><MsgType><![CDATA[text]]></MsgType>"
+        f"<Content>{escape(text)}</Content><MsgId>{id or secrets.randbelow(2**62)}</MsgId>"
+        "<AgentID>1000002</AgentID></xml>"
+    )
+    encrypted, query = wecom_signed(keys, message.encode(), moment)
+    body = (
+        f"<xml><ToUserName><![CDATA[{keys.corp}]]></ToUserName><Encrypt><![CDATA[{encrypted}]]></Encrypt>"
+        "<AgentID><![CDATA[1000002]]></AgentID></xml>"
+    )
+    return Post({"content-type": "text/xml"}, body.encode(), query)
+
+
+def wecom_signed(keys: WeComKeys, message: bytes, now: float) -> tuple[str, dict[str, str]]:
+    """Return the ciphertext of `message` and the parameters that sign it."""
+    packed = os.urandom(16) + len(message).to_bytes(4, "big") + message + keys.corp.encode()
+    pad = 32 - len(packed) % 32
+    return wecom_encrypted(keys, packed + bytes([pad]) * pad, now)
+
+
+def wecom_encrypted(keys: WeComKeys, packed: bytes, now: float) -> tuple[str, dict[str, str]]:
+    """Return the ciphertext of whole blocks, and the parameters that sign it."""
+    key = base64.b64decode(f"{keys.aes_key}=")
+    cipher = Cipher(algorithms.AES(key), modes.CBC(key[:16])).encryptor()
+    encrypted = base64.b64encode(cipher.update(packed) + cipher.finalize()).decode()
+    stamp, nonce = str(int(now)), secrets.token_hex(5)
+    sign = hashlib.sha1("".join(sorted([keys.token, stamp, nonce, encrypted])).encode()).hexdigest()  # noqa: S324
+    return encrypted, {"msg_signature": sign, "timestamp": stamp, "nonce": nonce}
 
 
 def deliver(url: str, post: Post, timeout: float = 5.0) -> tuple[int, bytes]:
     """Send `post` to `url`; return status and body of the answer, or 0 and the error."""
-    headers, body = post
-    request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - the user's own address
+    address = f"{url}?{urlencode(post.query)}" if post.query else url
+    request = urllib.request.Request(address, post.body, post.headers, method="POST")  # noqa: S310 - the user's own address
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
             return answer.status, answer.read()

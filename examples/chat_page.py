@@ -1,4 +1,4 @@
-"""The page of `chat_server`: three chats side by side, with messages as the vendors show them. All text is escaped."""
+"""The page of `chat_server`: the chats side by side, with messages as the vendors show them. All text is escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from chat_vendors import Message, Vendors
 
-_NAMES = {"dingtalk": "DingTalk", "feishu": "Feishu", "slack": "Slack"}
+_NAMES = {"dingtalk": "DingTalk", "feishu": "Feishu", "slack": "Slack", "wecom": "WeCom"}
 _STYLE = """
 :root { color-scheme: light dark; --line: #d0d7de; --quiet: #59636e; --card: #fff; --page: #f0f2f5; --link: #0b62c4;
   --code: #eef1f4; --own: #d7ebff; --warn: #9a3b00; }
@@ -65,7 +65,8 @@ def _message(message: Message) -> str:
     head = f"<div class=quiet>{sender}{html.escape(message.conversation)} · {at}</div>"
     if message.by != "us":
         return f"<div class='msg person'>{head}{html.escape(str(message.content))}</div>"
-    body = {"dingtalk": _dingtalk, "feishu": _feishu, "slack": _slack}[message.vendor](message)
+    shown = {"dingtalk": _dingtalk, "feishu": _feishu, "slack": _slack, "wecom": _wecom}
+    body = shown[message.vendor](message)
     pictures = "".join(f"<img src='{html.escape(url, quote=True)}' alt=picture>" for url in message.pictures)
     mentions = (
         f"<div class=warn>It mentions {html.escape(', '.join(message.mentions))}</div>" if message.mentions else ""
@@ -92,6 +93,18 @@ def _dingtalk(message: Message) -> str:
             made.append(f"<blockquote>{_inline(found[1])}</blockquote>")
         else:
             made.append(f"<p>{_inline(text)}</p>")
+    return "".join(made)
+
+
+def _wecom(message: Message) -> str:
+    """WeCom has no lists, and every line is one."""
+    made = []
+    for line in str(message.content).split("\n"):
+        if found := re.match(r"(#{1,6}|>) ?(.*)", line):
+            tag = "blockquote" if found[1] == ">" else "h4"
+            made.append(f"<{tag}>{_inline(found[2])}</{tag}>")
+        elif line.strip():
+            made.append(f"<p>{_inline(line)}</p>")
     return "".join(made)
 
 

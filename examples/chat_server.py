@@ -1,4 +1,4 @@
-"""A local DingTalk, Feishu and Slack to try whystall with, and a page to send messages.
+"""A local DingTalk, Feishu, Slack and WeCom to try whystall with, and a page to send messages.
 
     python examples/chat_server.py --whystall http://127.0.0.1:8321
 
@@ -21,8 +21,8 @@ import chat_callbacks
 from chat_page import page
 from chat_vendors import Answer, Message, Secrets, Vendors
 
-Vendor = Literal["dingtalk", "feishu", "slack"]
-VENDORS: tuple[Vendor, ...] = ("dingtalk", "feishu", "slack")
+Vendor = Literal["dingtalk", "feishu", "slack", "wecom"]
+VENDORS: tuple[Vendor, ...] = ("dingtalk", "feishu", "slack", "wecom")
 _BODY_LIMIT = 12 << 20
 
 
@@ -64,11 +64,14 @@ class ChatServer:
             return chat_callbacks.dingtalk(known.dingtalk_app, text, hook=hook, hook_ends=ends, id=id, now=now)
         if vendor == "feishu":
             return chat_callbacks.feishu(known.feishu_encrypt, known.feishu_verify, text, id=id, now=now)
+        if vendor == "wecom":
+            keys = chat_callbacks.WeComKeys(known.wecom_token, known.wecom_aes_key, known.wecom_corp)
+            return chat_callbacks.wecom(keys, text, id=id, now=now)
         return chat_callbacks.slack(known.slack_signing, text, id=id, now=now)
 
     def say(self, vendor: Vendor, text: str, id: str = "") -> tuple[int, bytes]:
         """Send `text` to whystall; return status and body of its answer."""
-        where = {"dingtalk": "训练值班群", "feishu": "oc_demo", "slack": "C0DEMO"}[vendor]
+        where = {"dingtalk": "训练值班群", "feishu": "oc_demo", "slack": "C0DEMO", "wecom": "XiaoWang"}[vendor]
         self.messages.append(Message(vendor, where, "a person", "", text))
         return chat_callbacks.deliver(f"{self.whystall}/chat/{vendor}", self.callback(vendor, text, id))
 
@@ -93,6 +96,10 @@ class ChatServer:
             "DEMO_FEISHU_APP": known.feishu_app,
             "DEMO_SLACK_SIGNING": known.slack_signing,
             "DEMO_SLACK_BOT": known.slack_bot,
+            "DEMO_WECOM_TOKEN": known.wecom_token,
+            "DEMO_WECOM_AES_KEY": known.wecom_aes_key,
+            "DEMO_WECOM_APP": known.wecom_app,
+            "DEMO_WECOM_WEBHOOK": f"{self.url}/cgi-bin/webhook/send?key={known.wecom_hook}",
         }
 
     def settings(self) -> str:
@@ -125,6 +132,17 @@ signing_secret = {{env = "DEMO_SLACK_SIGNING"}}
 bot_token = {{env = "DEMO_SLACK_BOT"}}
 to = "C0DEMO"
 may_change = ["U0DEMO"]
+
+[chat.wecom]
+kind = "wecom"
+api = "{self.url}"
+corp_id = "{self.vendors.secrets.wecom_corp}"
+token = {{env = "DEMO_WECOM_TOKEN"}}
+encoding_aes_key = {{env = "DEMO_WECOM_AES_KEY"}}
+corp_secret = {{env = "DEMO_WECOM_APP"}}
+agent_id = 1000002
+webhook = {{env = "DEMO_WECOM_WEBHOOK"}}
+may_change = ["XiaoWang"]
 """
 
 
@@ -133,12 +151,14 @@ def _handler(server: ChatServer) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            path = urlsplit(self.path).path
-            if path.startswith("/images/"):
+            path, query = urlsplit(self.path).path, urlsplit(self.path).query
+            if path.startswith("/cgi-bin/"):
+                self._answer(server.vendors.take(path, query, {}, b""))
+            elif path.startswith("/images/"):
                 image = server.vendors.images.get(path.removeprefix("/images/"))
                 self._answer(Answer(image, kind="image/png") if image else Answer(b"", 404))
             elif path == "/":
-                note = parse_qs(urlsplit(self.path).query).get("note", [""])[0]
+                note = parse_qs(query).get("note", [""])[0]
                 self._answer(Answer(page(server.vendors, note).encode(), kind="text/html; charset=utf-8"))
             else:
                 self._answer(Answer(b"not found", 404, "text/plain"))

@@ -1,4 +1,4 @@
-"""Check the messages that a robot sends to DingTalk, Feishu and Slack, as their documents specify.
+"""Check the messages that a robot sends to DingTalk, Feishu, Slack and WeCom, as their documents specify.
 
 Written from the documents and independent of whystall's sender, so that a mistake there is detected here.
 """
@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, parse_qsl
 Json = dict[str, Any]
 PNG = b"\x89PNG\r\n\x1a\n"
 _HOUR = 3600.0
-_DINGTALK_MINUTE, _FEISHU_SECOND = 20, 5
+_DINGTALK_MINUTE, _FEISHU_SECOND, _WECOM_MINUTE = 20, 5, 30
 _ELEMENTS = {"text", "a", "at", "img", "hr", "emotion", "code_block", "md"}
 _BLOCKS = {"rich_text", "section", "image", "header", "divider", "context"}
 
@@ -46,6 +46,11 @@ class Secrets:
     slack_signing: str = "demo-slack-signing-secret"
     slack_bot: str = "xoxb-demo-slack-token"
     slack_hook: str = "TDEMO/BDEMO/demo-slack-webhook"
+    wecom_corp: str = "ww0123456789abcdef"
+    wecom_token: str = "demowecomcallbacktoken"  # noqa: S105
+    wecom_aes_key: str = "6qkdMrq68nTKduznJYO1A37W2oEgpkMUvkttRToqhUt"
+    wecom_app: str = "demo-wecom-corp-secret"
+    wecom_hook: str = "demo-wecom-robot-key"
 
 
 @dataclass
@@ -106,8 +111,13 @@ def slack_error(error: str) -> Refusal:
     return Refusal(as_json({"ok": False, "error": error}), f"Slack: {error}")
 
 
+def wecom_error(code: int, message: str) -> Refusal:
+    """Return WeCom's refusal, which has status 200."""
+    return Refusal(as_json({"errcode": code, "errmsg": message}), f"WeCom {code}: {message}")
+
+
 class Vendors:
-    """The three vendors. `messages`: in order of arrival; `refused`: why requests were refused; `faults`: answers that
+    """The vendors. `messages`: in order of arrival; `refused`: why requests were refused; `faults`: answers that
     the next requests get instead, to test retries.
     """
 
@@ -135,7 +145,7 @@ class Vendors:
         return f"{self.url}/robot/sendBySession?session={key}", int(ends * 1000)
 
     def take(self, path: str, query: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Handle one POST."""
+        """Handle one request."""
         with self._lock:
             self.requests.append(path)
             if self.faults:
@@ -153,6 +163,8 @@ class Vendors:
             return self._dingtalk(path, query, headers, body)
         if path.startswith("/open-apis/"):
             return self._feishu(path.removeprefix("/open-apis"), query, headers, body)
+        if path.startswith("/cgi-bin/"):
+            return self._wecom(path.removeprefix("/cgi-bin"), query, body)
         return self._slack(path, headers, body)
 
     def _limit_rate(self, key: str, most: int, seconds: float, refusal: Refusal) -> None:
@@ -406,6 +418,54 @@ class Vendors:
                     mentions += re.findall(r"<([@!][^>]*)>", str(element.get("text")))
         where = f"{channel} (thread {thread})" if thread else channel
         self.messages.append(Message("slack", where, "us", text, blocks, shown, mentions))
+
+    # --- WeCom ----------------------------------------------------------------------------------------------------
+
+    def _wecom(self, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        known, now = self.secrets, self._clock()
+        if path == "/gettoken":
+            if query.get("corpid") != known.wecom_corp:
+                raise wecom_error(40013, "invalid corpid")
+            if query.get("corpsecret") != known.wecom_app:
+                raise wecom_error(40001, "invalid credential")
+            token = f"wecom{secrets.token_hex(16)}"
+            self._tokens[token] = now + 7200
+            return as_json({"errcode": 0, "errmsg": "ok", "access_token": token, "expires_in": 7200})
+        if path == "/webhook/send":
+            if query.get("key") != known.wecom_hook:
+                raise wecom_error(93000, "invalid webhook url")
+            return self._wecom_message("group robot", body, 4096, 20)
+        if (ends := self._tokens.get(query.get("access_token", ""))) is None:
+            raise wecom_error(40014, "invalid access_token")
+        if now >= ends:
+            raise wecom_error(42001, "access_token expired")
+        payload = _json(body, wecom_error(47001, "data format error"))
+        if path == "/appchat/send":
+            if payload.get("chatid") != "demochat":
+                raise wecom_error(86001, "invalid chatid")
+            return self._wecom_message("demochat", body, 2048, _WECOM_MINUTE)
+        if path != "/message/send":
+            raise wecom_error(404, "unknown method")
+        people = payload.get("touser")
+        if payload.get("agentid") != 1000002 or not isinstance(people, str):
+            raise wecom_error(40056, "invalid agentid")
+        if people not in ("XiaoWang", "zhang.san"):
+            raise wecom_error(81013, "user & party & tag all invalid")
+        return self._wecom_message(people, body, 2048, _WECOM_MINUTE)
+
+    def _wecom_message(self, conversation: str, body: bytes, most: int, minute: int) -> Answer:
+        payload = _json(body, wecom_error(47001, "data format error"))
+        if payload.get("msgtype") != "markdown":
+            raise wecom_error(40008, "invalid message type")
+        text = (payload.get("markdown") or {}).get("content")
+        if not isinstance(text, str) or not text:
+            raise wecom_error(44004, "content is empty")
+        if len(text.encode()) > most:
+            raise wecom_error(45002, "content exceeds max length")
+        self._limit_rate(f"wecom {conversation}", minute, 60.0, wecom_error(45009, "api freq out of limit"))
+        mentions = re.findall(r"<(@[^>]*)>", text)
+        self.messages.append(Message("wecom", conversation, "us", text.partition("\n")[0], text, [], mentions))
+        return as_json({"errcode": 0, "errmsg": "ok", "msgid": secrets.token_hex(8)})
 
 
 def _slack_busy() -> Refusal:

@@ -16,6 +16,7 @@ from whystall.agent_server.integrations.alerts.routefile import load, unknown_na
 from whystall.agent_server.settings.load import load_llm, validate
 from whystall.agent_server.settings.proofs import weak
 from whystall.agent_server.settings.secret import Secret
+from whystall.agent_server.settings.sections.chat import WeComSettings, aes_key
 from whystall.agent_server.settings.sources import RawSettings
 from whystall.agent_server.ticketing.oncall.on_call import shifts
 from whystall.knowledge_base.classify.rules import categories
@@ -61,7 +62,7 @@ def check(values: RawSettings, now: datetime) -> Checked:
     faults += _model(values)
     if settings is None:
         return Checked(None, faults)
-    faults += [*_secrets(settings), *_names(settings), *_routes(settings)]
+    faults += [*_secrets(settings), *_keys(settings), *_names(settings), *_routes(settings)]
     warnings = [*_off(settings), *_nobody(settings, now), *_idle(settings), *_people(settings), *_talk(settings)]
     return Checked(settings, faults, [*warnings, *weak(settings, secrets_in(settings))])
 
@@ -89,6 +90,19 @@ def _secrets(settings: Settings) -> Iterator[str]:
             secret.read(spelled(place))
         except ToolError as error:
             yield f"{error.message}; {error.remedy}"
+
+
+def _keys(settings: Settings) -> Iterator[str]:
+    """Yield keys of chats that cannot be keys."""
+    for name, chat in settings.chat.items():
+        if isinstance(chat, WeComSettings) and chat.encoding_aes_key is not None:
+            where = f"[chat.{name}] encoding_aes_key"
+            try:
+                aes_key(chat.encoding_aes_key.read(where))
+            except ToolError:
+                continue  # reported by `_secrets`
+            except ValueError as error:
+                yield f"{where}: {error}; copy it from the app's page"
 
 
 def _model(values: RawSettings) -> Iterator[str]:

@@ -111,7 +111,8 @@ class SendError(Exception):
 
 SendSteps = Generator[Request, Response, None]
 """Sends one message: yields requests and receives their responses. Only the last request is visible to people, so the
-sequence can be restarted without showing anything twice. Raises `SendError`."""
+sequence can be restarted without showing anything twice; a vendor that sends in parts remembers those that were
+accepted. Raises `SendError`."""
 
 
 class Vendor(Protocol):
@@ -125,6 +126,8 @@ class Vendor(Protocol):
     """The response to a callback whose message was stored."""
     pace: tuple[int, float]
     """The vendor's rate limit: number of messages, and seconds."""
+    challenged_by_get: bool
+    """Whether the vendor registers our address with a GET, whose body is empty."""
 
     def home(self) -> Place | None:
         """Return where unrequested messages go, or None."""

@@ -16,7 +16,7 @@ SHORTEST = 16
 """Characters of a secret that the operator chooses; as for the token of MCP."""
 _CHOSEN = frozenset({"token", "calendar_token", "webhook_token", "webhook_secret", "secret", "encrypt_key"})
 _ISSUED = frozenset(
-    {"signing_token", "signing_secret", "app_secret", "verification_token"}
+    {"signing_token", "signing_secret", "app_secret", "verification_token", "encoding_aes_key"}
 )  # by vendors, in their form
 _OUTWARD = frozenset({("sinks", "token"), ("fleet", "token")})  # we send them to trackers and hosts
 

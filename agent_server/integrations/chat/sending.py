@@ -75,7 +75,9 @@ def dry_run_requests(steps: SendSteps) -> list[Request]:
         "ok": True,
         "tenant_access_token": "dry-run-t0ken",
         "accessToken": "dry-run-t0ken",
+        "access_token": "dry-run-t0ken",
         "expire": 7200,
+        "expires_in": 7200,
         "processQueryKey": "q",
     }
     made = []

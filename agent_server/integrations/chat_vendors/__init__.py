@@ -10,6 +10,7 @@ from whystall.agent_server.settings.sections.chat import (
     DingTalkSettings,
     FeishuSettings,
     SlackSettings,
+    WeComSettings,
 )
 from whystall.tools.contract.extras import extra
 
@@ -29,6 +30,11 @@ def vendor(name: str, settings: ChannelSettings) -> Vendor:
         from whystall.agent_server.integrations.chat_vendors.slack import Slack
 
         return Slack(name, settings)
+    if isinstance(settings, WeComSettings):
+        with extra("ticketing"):
+            from whystall.agent_server.integrations.chat_vendors.wecom import WeCom
+
+        return WeCom(name, settings)
     from whystall.agent_server.integrations.chat_vendors.webhook import Webhook
 
     return Webhook(name, settings)

@@ -26,19 +26,21 @@ def check_size(body: bytes) -> bytes:
     return body
 
 
-def signature(headers: Mapping[str, str], name: str) -> str:
-    """Return the signature in the header `name`, which must occur once and be printable."""
-    value = headers.get(name, "")
+def signature(given: Mapping[str, str], name: str) -> str:
+    """Return the signature in the header or parameter `name`, which must occur once and be printable."""
+    value = given.get(name, "")
     if not _SIGNATURE.fullmatch(value):
-        raise Refused(401, "signature", f"no usable header {name}")
+        raise Refused(401, "signature", f"no usable {name}")
     return value
 
 
-def check_timestamp(headers: Mapping[str, str], name: str, now: float, window: float, unit: float = 1.0) -> str:
-    """Return the header `name` as text, a time in `unit` seconds that is at most `window` seconds from `now`."""
-    value = headers.get(name, "")
+def check_timestamp(given: Mapping[str, str], name: str, now: float, window: float, unit: float = 1.0) -> str:
+    """Return the header or parameter `name` as text, a time in `unit` seconds that is at most `window` seconds from
+    `now`.
+    """
+    value = given.get(name, "")
     if not _NUMBER.fullmatch(value):
-        raise Refused(401, "signature", f"no usable header {name}")
+        raise Refused(401, "signature", f"no usable {name}")
     check_recent(int(value) * unit, now, window)
     return value
 

@@ -68,6 +68,7 @@ def sign(secret: str, timestamp: str) -> str:
 class DingTalk:
     kind = "dingtalk"
     accepted = Answered()
+    challenged_by_get = False
     pace = (18, 60.0)  # of 20 a minute, shared with other programs of this robot
 
     def __init__(self, name: str, settings: DingTalkSettings) -> None:
@@ -187,7 +188,7 @@ def _text(callback: Mapping[str, Any]) -> str:
 
 def markdown(message: Outgoing, picture: Picture | None) -> str:
     """Return `message` in DingTalk's Markdown, cut to its limits."""
-    shown = f"\n\n![{_plain(picture.alt)}]({picture.url})" if picture is not None and picture.url else ""
+    shown = f"\n\n![{markup.plain_markdown(picture.alt)}]({picture.url})" if picture is not None and picture.url else ""
     content = [Block("heading", (Span(message.title, bold=True),)), *markup.message_blocks(message)]
     limit = _TEXT_LIMIT - len(shown)
 
@@ -212,10 +213,10 @@ def _markdown(content: Sequence[Block]) -> str:
 
 
 def _block(block: Block) -> str:
-    text = "".join(map(_span, block.spans))
+    text = "".join(map(markup.span_markdown, block.spans))
     match block.kind:
         case "heading":
-            return f"#### {''.join(_plain(span.text) for span in block.spans)}"
+            return f"#### {''.join(markup.plain_markdown(span.text) for span in block.spans)}"
         case "item":
             return f"{'  ' * block.level}- {text}"
         case "number":
@@ -224,21 +225,3 @@ def _block(block: Block) -> str:
             return f"> {text}  "
         case _:
             return text
-
-
-def _span(span: Span) -> str:
-    if span.code:
-        text = f"`{markup.defused(span.text.replace('`', chr(0x2019)))}`"
-    elif span.href:
-        return f"[{_plain(span.text).replace('[', '(').replace(']', ')')}]({span.href})"
-    else:
-        text = _plain(span.text)
-    for on, mark in ((span.italic, "*"), (span.bold, "**")):
-        if on and text.strip() == text and text:
-            text = f"{mark}{text}{mark}"
-    return text
-
-
-def _plain(text: str) -> str:
-    """Return `text` with links, mentions and emphasis disabled."""
-    return markup.defused(text.replace("*", "∗").replace("`", "’"))

@@ -109,6 +109,7 @@ class Feishu:
 
     kind = "feishu"
     accepted = Answered()
+    challenged_by_get = False
     pace = (4, 1.0)  # 5 a second in a group, shared with its other robots
 
     def __init__(self, name: str, settings: FeishuSettings) -> None:
@@ -138,7 +139,7 @@ class Feishu:
             return Answered(as_json({"challenge": checks.required(callback, "challenge")}), why="challenge")
         if not signed:
             if settings.encrypt_key is not None:
-                raise Refused(401, "signature", "no usable header x-lark-signature")
+                raise Refused(401, "signature", "no usable x-lark-signature")
             created = header.get("create_time")
             if not (isinstance(created, str) and created.isascii() and created.isdigit() and len(created) < 17):
                 raise Refused(401, "too_old", "no create_time")

@@ -189,6 +189,28 @@ def defused(text: str) -> str:
     return _LIVE.sub(lambda found: found[0] + JOINER, text)
 
 
+# --- a vendor's Markdown ----------------------------------------------------------------------------------------------
+
+
+def span_markdown(span: Span) -> str:
+    """Return `span` in Markdown without escapes, which neither DingTalk nor WeCom has."""
+    if span.code:
+        text = f"`{defused(span.text.replace('`', chr(0x2019)))}`"
+    elif span.href:
+        return f"[{plain_markdown(span.text).replace('[', '(').replace(']', ')')}]({span.href})"
+    else:
+        text = plain_markdown(span.text)
+    for on, mark in ((span.italic, "*"), (span.bold, "**")):
+        if on and text.strip() == text and text:
+            text = f"{mark}{text}{mark}"
+    return text
+
+
+def plain_markdown(text: str) -> str:
+    """Return `text` with links, mentions and emphasis disabled."""
+    return defused(text.replace("*", "∗").replace("`", "’"))
+
+
 # --- length -----------------------------------------------------------------------------------------------------------
 
 
@@ -201,13 +223,7 @@ def fitted(
     """
     if fits(content):
         return content
-    low, high = 0, len(content)  # `low` blocks fit, `high` do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits([*content[:middle], rest(len(content) - middle)]):
-            low = middle
-        else:
-            high = middle
+    low = _longest(len(content), lambda count: fits([*content[:count], rest(len(content) - count)]))
     if low:
         return [*content[:low], rest(len(content) - low)]
     return [_shortened(content[0], lambda block: fits([block, rest(len(content))])), rest(len(content))]
@@ -215,14 +231,55 @@ def fitted(
 
 def _shortened(block: Block, fits: Callable[[Block], bool]) -> Block:
     text = block.text
-    low, high = 0, len(text)
+    low = _longest(len(text), lambda length: fits(replace(block, spans=(Span(text[:length] + "…"),))))
+    return replace(block, spans=(Span(text[:low] + "…"),))
+
+
+def _longest(length: int, fits: Callable[[int], bool]) -> int:
+    """Return the greatest number below `length` that `fits`, or 0."""
+    low, high = 0, length
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(replace(block, spans=(Span(text[:middle] + "…"),))):
+        if fits(middle):
             low = middle
         else:
             high = middle
-    return replace(block, spans=(Span(text[:low] + "…"),))
+    return low
+
+
+def parts(
+    content: Sequence[Block], fits: Callable[[Sequence[Block]], bool], most: int, rest: Callable[[int], Block]
+) -> list[Sequence[Block]]:
+    """Return `content` as at most `most` parts, each of which `fits`. A block that is too long for one is continued as
+    plain text in the next; the last part is cut as by `fitted`.
+    """
+    found: list[Sequence[Block]] = []
+    left = content
+    while len(found) < most - 1 and not fits(left):
+        part, left = _divided(left, fits)
+        found.append(part)
+    return [*found, fitted(left, fits, rest)]
+
+
+def _divided(
+    content: Sequence[Block], fits: Callable[[Sequence[Block]], bool]
+) -> tuple[Sequence[Block], Sequence[Block]]:
+    """Return the longest start of `content` that `fits`, at least one character, and the rest. Only a block that would
+    not fit alone is divided.
+    """
+    count = _longest(len(content), lambda count: fits(content[:count]))
+    start, block = content[:count], replace(content[count], gap=False)
+    if not start or not fits([block]):
+        text = block.text
+
+        def piece(text: str) -> Block:
+            return replace(content[count], spans=(Span(text),))
+
+        length = _longest(len(text), lambda length: fits([*start, piece(text[:length])]))
+        length = length if start else max(length, 1)
+        if length:
+            return [*start, piece(text[:length])], [replace(block, spans=(Span(text[length:]),)), *content[count + 1 :]]
+    return start, [block, *content[count + 1 :]]
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

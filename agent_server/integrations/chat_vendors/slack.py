@@ -73,6 +73,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 class Slack:
     kind = "slack"
     accepted = Answered(b"", "text/plain")  # Slack would show a body to the user of a slash command
+    challenged_by_get = False
     pace = (1, 1.0)
 
     def __init__(self, name: str, settings: SlackSettings) -> None:

@@ -40,6 +40,7 @@ from whystall.agent_server.settings.sections.chat import WebhookSettings
 class Webhook:
     kind = "webhook"
     accepted = Answered()
+    challenged_by_get = False
     pace = (50, 1.0)
 
     def __init__(self, name: str, settings: WebhookSettings) -> None:

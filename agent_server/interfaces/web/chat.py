@@ -1,4 +1,6 @@
-"""``POST /chat/NAME``: receive chat messages. Authenticated, stored, answered; requests in them are executed later."""
+"""``POST /chat/NAME``: receive chat messages. Authenticated, stored, answered; requests in them are executed later.
+``GET /chat/NAME``: a vendor's challenge to register the address.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ def chat_routes(kb: Stores, vendors: Mapping[str, Vendor], refusals: Refusals) -
 
     async def hear(request: Request, gate: Gate) -> Response:
         vendor = vendors.get(request.path_params["name"])
-        if vendor is None:
+        if vendor is None or (request.method != "POST" and not vendor.challenged_by_get):
             raise Denied(404, "not_found")
-        body = await gate.body(request)
+        body = await gate.body(request) if request.method == "POST" else b""
         headers, query = request.headers.raw, dict(request.query_params)
 
         def taken() -> Reply:
@@ -49,4 +51,7 @@ def chat_routes(kb: Stores, vendors: Mapping[str, Vendor], refusals: Refusals) -
             await refusals.note(_PATH, reply.code)
         return Response(reply.body, media_type=reply.content_type)
 
-    yield route(_PATH, "POST", hear, Gate(_LIMIT, _SECONDS, _AT_ONCE), refusals)
+    gate = Gate(_LIMIT, _SECONDS, _AT_ONCE)
+    yield route(_PATH, "POST", hear, gate, refusals)
+    if any(vendor.challenged_by_get for vendor in vendors.values()):
+        yield route(_PATH, "GET", hear, gate, refusals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -46,6 +47,13 @@ def _zone(name: str) -> str:
     except (KeyError, ValueError, OSError):
         raise ValueError("no such time zone; give a name such as Asia/Shanghai") from None
     return name
+
+
+def aes_key(text: str) -> bytes:
+    """Return the 32 bytes of an EncodingAESKey of WeCom, their base64 without padding; else raise ValueError."""
+    if re.fullmatch(r"[0-9A-Za-z+/]{43}", text):
+        return base64.b64decode(f"{text}=")
+    raise ValueError("an EncodingAESKey has 43 letters and digits")
 
 
 Address = Annotated[str, Field(max_length=2000), AfterValidator(safe_url)]
@@ -139,6 +147,33 @@ class SlackSettings(Channel):
         return self
 
 
+class WeComSettings(Channel):
+    """A self-built app of WeCom. `token` and `encoding_aes_key`: the app's callback ``/chat/NAME``, for the `corp_id`.
+    `corp_secret` and `agent_id`: the app that answers, and sends to people (userid) and to the groups that it created
+    (``group:CHATID``). `webhook`: the address of a group robot, which is a secret.
+    """
+
+    kind: Literal["wecom"]
+    corp_id: Id | None = None
+    token: Secret | None = None
+    encoding_aes_key: Secret | None = None
+    corp_secret: Secret | None = None
+    agent_id: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    webhook: Secret | None = None
+    api: Api = "https://qyapi.weixin.qq.com"
+
+    @model_validator(mode="after")
+    def _usable(self) -> WeComSettings:
+        self._needs_one("token", "corp_secret", "webhook")
+        if (self.token is None) != (self.encoding_aes_key is None):
+            raise ValueError("token and encoding_aes_key are given together")
+        if (self.corp_secret is None) != (self.agent_id is None):
+            raise ValueError("corp_secret and agent_id are given together")
+        if self.corp_id is None and not (self.token is None and self.corp_secret is None):
+            raise ValueError("corp_id is given with token and with corp_secret")
+        return self
+
+
 class WebhookSettings(Channel):
     """Any program that exchanges JSON: it calls ``/chat/NAME`` signed with `secret`, and is called at `url`, signed the
     same way; see `vendors.webhook`.
@@ -150,6 +185,6 @@ class WebhookSettings(Channel):
 
 
 ChannelSettings = Annotated[
-    DingTalkSettings | FeishuSettings | SlackSettings | WebhookSettings, Field(discriminator="kind")
+    DingTalkSettings | FeishuSettings | SlackSettings | WeComSettings | WebhookSettings, Field(discriminator="kind")
 ]
 """``[chat.NAME]``."""

@@ -62,7 +62,7 @@ def test_a_dry_run_shows_all_but_the_secrets_and_sends_nothing(run: Run, chats: 
     assert "POST http://127.0.0.1" in out
     assert "This is a test of" in out
     for secret in vars(chats.vendors.secrets).values():
-        assert secret == "cli_demo" or secret not in out
+        assert secret in ("cli_demo", "ww0123456789abcdef") or secret not in out
     assert chats.vendors.requests == []
 
 
@@ -72,6 +72,16 @@ def test_a_dry_run_follows_the_app_of_dingtalk_to_its_end(run: Run, chats: ChatS
     assert out.count("POST http://127.0.0.1") == 2
     assert "oToMessages/batchSend" in out
     assert chats.vendors.secrets.dingtalk_app not in out
+
+
+@pytest.mark.parametrize(("to", "method"), [("XiaoWang", "message/send"), ("group:demochat", "appchat/send")])
+def test_a_dry_run_follows_the_app_of_wecom_to_its_end(run: Run, chats: ChatServer, to: str, method: str) -> None:
+    status, out, _ = run("test", "wecom", "--to", to, "--dry-run")
+    assert status == 0
+    assert "GET http://127.0.0.1" in out
+    assert f"/cgi-bin/{method}?access_token=***" in out
+    assert chats.vendors.secrets.wecom_app not in out
+    assert chats.vendors.requests == []
 
 
 def test_what_a_vendor_refuses_is_one_line(run: Run, chats: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +117,7 @@ def test_the_list_tells_what_each_does_and_what_went_wrong(run: Run, tmp_path: P
         "dingtalk": (True, True, 0, 0),
         "feishu": (True, True, 0, 0),
         "slack": (True, True, 0, 1),
+        "wecom": (True, True, 0, 0),
         "deaf": (False, False, 0, 0),
         "gone": (False, False, 1, 0),
     }

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import chat_callbacks
 import httpx
 import pytest
 from web_servers import serving
@@ -22,6 +23,7 @@ from whystall.agent_server.worker.service import Service
 
 ALERTS, CALENDAR = "token-of-alerts-0123456789", "token-of-calendars-012345"
 DINGTALK, GITLAB = "SECdingtalk", "hook-token"
+WECOM = chat_callbacks.WeComKeys("token-of-wecom-012345", "6qkdMrq68nTKduznJYO1A37W2oEgpkMUvkttRToqhUt", "ww1")
 SETTINGS = """
 [alerts]
 token = {{ file = "{0}/alerts" }}
@@ -30,6 +32,11 @@ calendar_token = {{ file = "{0}/calendar" }}
 [chat.ops]
 kind = "dingtalk"
 app_secret = {{ file = "{0}/dingtalk" }}
+[chat.wecom]
+kind = "wecom"
+corp_id = "ww1"
+token = {{ file = "{0}/wecom" }}
+encoding_aes_key = {{ file = "{0}/wecom_key" }}
 [sinks.gitlab]
 kind = "gitlab"
 url = "http://127.0.0.1:9"
@@ -95,6 +102,7 @@ def firing(**labels: str) -> dict[str, Any]:
 @pytest.fixture
 def doors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
     secrets = {"alerts": ALERTS, "calendar": CALENDAR, "dingtalk": DINGTALK, "gitlab": "glpat-x", "hook": GITLAB}
+    secrets |= {"wecom": WECOM.token, "wecom_key": WECOM.aes_key}
     for name, value in secrets.items():
         (tmp_path / name).write_text(value)
         (tmp_path / name).chmod(0o600)
@@ -160,6 +168,46 @@ def test_what_somebody_says_becomes_one_task(doors: Doors) -> None:
     assert tasks[0] is not None
     assert tasks[0].payload["incoming"]["text"] == "为什么训练卡顿"
     assert doors.count("tasks") == 2
+
+
+def test_wecom_registers_the_address_with_a_get(doors: Doors) -> None:
+    encrypted, query = chat_callbacks.wecom_signed(WECOM, b"1288432023552776189", time.time())
+    answer = doors.http.get("/chat/wecom", params={**query, "echostr": encrypted})
+    assert (answer.status_code, answer.content) == (200, b"1288432023552776189")
+    assert answer.headers["content-type"].startswith("text/plain")
+    wrong = doors.http.get("/chat/wecom", params={**query, "echostr": encrypted, "nonce": "1"})
+    assert (wrong.status_code, wrong.json()) == (401, {"error": "signature"})
+    assert doors.http.get("/chat/wecom").status_code == 401
+    assert doors.http.get("/chat/ops", params={**query, "echostr": encrypted}).status_code == 404
+    assert doors.count("tasks") == 0
+
+
+def test_what_wecom_repeats_is_one_task_and_gets_an_empty_answer(doors: Doors) -> None:
+    for _ in range(3):
+        post = chat_callbacks.wecom(WECOM, "谁在值班 <a&b>", id="17")
+        answer = doors.http.post("/chat/wecom", content=post.body, headers=post.headers, params=dict(post.query))
+        assert (answer.status_code, answer.content) == (200, b"")
+    task = doors.kb.tasks.by_key("chat:wecom:17")
+    assert task is not None
+    assert task.payload["incoming"]["text"] == "谁在值班 <a&b>"
+    assert doors.count("tasks") == 1
+
+
+def test_what_wecom_cannot_have_sent_tells_no_more_than_that(doors: Doors) -> None:
+    """One answer to a wrong padding, key and receiver: no padding oracle, even for who knows the token."""
+    other = chat_callbacks.WeComKeys(WECOM.token, WECOM.aes_key, "ww2")
+    answers = set()
+    for encrypted, query in (
+        chat_callbacks.wecom_encrypted(WECOM, b"r" * 32, time.time()),
+        chat_callbacks.wecom_encrypted(WECOM, b"r" * 16 + b"\xff" * 15 + b"\1", time.time()),
+        chat_callbacks.wecom_signed(other, b"{}", time.time()),
+        ("%%%", chat_callbacks.wecom_signed(WECOM, b"{}", time.time())[1]),
+    ):
+        body = json.dumps({"encrypt": encrypted}).encode()
+        answer = doors.http.post("/chat/wecom", content=body, params=query)
+        answers.add((answer.status_code, answer.content))
+    assert answers == {(401, b'{"error":"signature"}')}
+    assert doors.count("tasks") == 0
 
 
 def test_a_signature_that_is_wrong_or_old_is_not_believed(doors: Doors) -> None:

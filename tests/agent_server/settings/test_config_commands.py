@@ -211,6 +211,19 @@ def test_secrets_that_let_in_too_much_are_warned_of(run: Run, example: Path, mon
     assert not any(value in out for value in ("hunter2", "the-token-of-calendars"))
 
 
+def test_a_key_of_wecom_that_cannot_be_one_is_found(run: Run, example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WECOM_TOKEN", "token-of-wecom-012345")
+    monkeypatch.setenv("WECOM_AES_KEY", "not-a-key-of-wecom")
+    edit(example, "[chat.ops]", '[chat.ww]\nkind = "wecom"\ncorp_id = "ww1"\n'
+         'token = {env = "WECOM_TOKEN"}\nencoding_aes_key = {env = "WECOM_AES_KEY"}\n\n[chat.ops]')  # fmt: skip
+    status, out, _ = run("config", "check", "--json")
+    assert status != 0
+    assert "[chat.ww] encoding_aes_key: an EncodingAESKey has 43 letters and digits; copy it" in out
+    assert "not-a-key-of-wecom" not in out
+    monkeypatch.setenv("WECOM_AES_KEY", "6qkdMrq68nTKduznJYO1A37W2oEgpkMUvkttRToqhUt")
+    assert run("config", "check", "--json")[0] == 0
+
+
 def test_a_schedule_that_nothing_goes_to_is_warned_of(run: Run, example: Path) -> None:
     example.write_text(
         '[users.ann]\n[oncall.schedules.s]\ntimezone = "UTC"\nlayers = [{users = ["ann"]}]\n', encoding="utf-8"

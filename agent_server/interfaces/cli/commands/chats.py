@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 # Secrets that authenticate incoming messages; one of them is enough.
-_HEARING = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "secret")
+_HEARING = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "encoding_aes_key", "secret")
 
 
 def add(app: typer.Typer) -> None:

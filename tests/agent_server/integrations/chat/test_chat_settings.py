@@ -27,6 +27,9 @@ GOOD: list[dict[str, Any]] = [
     {"kind": "feishu", "encrypt_key": SECRET, "app_id": "cli_1", "app_secret": SECRET, "timezone": "Asia/Shanghai"},
     {"kind": "feishu", "webhook": SECRET, "api": "https://open.larksuite.com/"},
     {"kind": "slack", "signing_secret": SECRET, "bot_token": SECRET, "to": "C1", "lang": "zh", "llm": True},
+    {"kind": "wecom", "corp_id": "ww1", "token": SECRET, "encoding_aes_key": SECRET},
+    {"kind": "wecom", "corp_id": "ww1", "corp_secret": SECRET, "agent_id": 1000002, "to": "group:c1"},
+    {"kind": "wecom", "webhook": SECRET},
     {"kind": "webhook", "secret": SECRET, "url": "http://127.0.0.1:9/x", "senders": ["a"], "may_change": ["*"]},
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -40,6 +43,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"kind": "webhook", "secret": SECRET, "url": "http://chat.example/"}, "https://"),
     ({"kind": "webhook", "secret": SECRET, "url": "https://user:pw@chat.example/"}, "password"),
     ({"kind": "feishu", "webhook": SECRET, "api": "https://x.example/?a=1"}, r"without \?"),
+    ({"kind": "wecom"}, "token, corp_secret, webhook"),
+    ({"kind": "wecom", "corp_id": "ww1", "token": SECRET}, "token and encoding_aes_key are given together"),
+    ({"kind": "wecom", "corp_id": "ww1", "corp_secret": SECRET}, "corp_secret and agent_id are given together"),
+    ({"kind": "wecom", "token": SECRET, "encoding_aes_key": SECRET}, "corp_id is given with token"),
     ({"kind": "slack", "bot_token": SECRET, "timezone": "Mars/Phobos"}, "time zone"),
     ({"kind": "slack", "bot_token": SECRET, "chanel": "C1"}, "chanel"),
 ]

@@ -22,6 +22,8 @@ CHATS: dict[str, dict[str, Any]] = {
     "robot": {"kind": "feishu", "webhook": SECRET, "sign": SECRET, "to": "C1"},
     "bot": {"kind": "slack", "bot_token": SECRET},
     "incoming": {"kind": "slack", "webhook": SECRET, "to": "C1"},
+    "wecom": {"kind": "wecom", "corp_id": "corp", "corp_secret": SECRET, "agent_id": 1},
+    "wecom robot": {"kind": "wecom", "webhook": SECRET, "to": "C1"},
     "own": {"kind": "webhook", "secret": SECRET, "url": "https://w.example/in"},
 }
 VALUES: list[Any] = [
@@ -29,7 +31,7 @@ VALUES: list[Any] = [
     *([], {}, [[]], ["a"], {"code": 0}, {"image_key": []}, {"image_key": "img_1"}),
 ]
 NAMES = ["errcode", "errmsg", "code", "msg", "StatusCode", "data", "ok", "error", "needed", "upload_url", "file_id"]
-NAMES += ["tenant_access_token", "expire", "message"]
+NAMES += ["tenant_access_token", "expire", "message", "access_token", "expires_in", "invaliduser"]
 BODIES = [b"", b"ok", b"invalid_blocks", b"null", b"[]", b"\xff", b"<html>", b"[" * 50_000]
 
 
@@ -38,7 +40,14 @@ def _answer(chance: random.Random) -> Response:
     if chance.random() < 0.2:
         return Response(status, {}, chance.choice(BODIES))
     said = {name: chance.choice(VALUES) for name in NAMES if chance.random() < 0.5}
-    for name, good in (("code", 0), ("errcode", 0), ("ok", True), ("tenant_access_token", "t"), ("expire", 7200)):
+    for name, good in (
+        ("code", 0),
+        ("errcode", 0),
+        ("ok", True),
+        ("tenant_access_token", "t"),
+        ("access_token", "t"),
+        ("invaliduser", ""),
+    ):
         if chance.random() < 0.6:
             said[name] = good
     return Response(status, {}, json.dumps(said).encode())

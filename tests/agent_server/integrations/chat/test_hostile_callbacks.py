@@ -13,7 +13,7 @@ import pytest
 
 from whystall.agent_server.integrations.chat_vendors import vendor
 from whystall.agent_server.integrations.messages import TEXT_LIMIT, Answered, Incoming, Refused, Vendor
-from whystall.agent_server.settings.sections.chat import DingTalkSettings, FeishuSettings, SlackSettings
+from whystall.agent_server.settings.sections.chat import DingTalkSettings, FeishuSettings, SlackSettings, WeComSettings
 
 NOW = 1_800_000_000.0
 KEY = "k"
@@ -50,9 +50,9 @@ def _mutated(said: Any, chance: random.Random) -> Any:
 
 
 def _dingtalk() -> tuple[Vendor, Any, Signed]:
-    headers, body = chat_callbacks.dingtalk(KEY, "x", hook="https://oapi.dingtalk.com/a", hook_ends=1, now=NOW)
+    post = chat_callbacks.dingtalk(KEY, "x", hook="https://oapi.dingtalk.com/a", hook_ends=1, now=NOW)
     settings = DingTalkSettings.model_validate({"kind": "dingtalk", "app_secret": {"env": "SECRET"}})
-    return vendor("ops", settings), json.loads(body), lambda said: (headers, json.dumps(said).encode())
+    return vendor("ops", settings), json.loads(post.body), lambda said: post._replace(body=json.dumps(said).encode())
 
 
 def _feishu() -> tuple[Vendor, Any, Signed]:
@@ -71,27 +71,41 @@ def _feishu() -> tuple[Vendor, Any, Signed]:
 
 
 def _slack() -> tuple[Vendor, Any, Signed]:
-    _, body = chat_callbacks.slack(KEY, "x", now=NOW)
+    post = chat_callbacks.slack(KEY, "x", now=NOW)
     settings = SlackSettings.model_validate({"kind": "slack", "signing_secret": {"env": "SECRET"}})
     kind = {"content-type": "application/json"}
 
     def signed(said: Any) -> chat_callbacks.Post:
         return chat_callbacks.slack_signed(KEY, json.dumps(said).encode(), kind, NOW)
 
-    return vendor("ops", settings), json.loads(body), signed
+    return vendor("ops", settings), json.loads(post.body), signed
 
 
-@pytest.mark.parametrize("make", [_dingtalk, _feishu, _slack], ids=["dingtalk", "feishu", "slack"])
+def _wecom() -> tuple[Vendor, Any, Signed]:
+    keys = chat_callbacks.WeComKeys(KEY, "6qkdMrq68nTKduznJYO1A37W2oEgpkMUvkttRToqhUt", "corp")
+    said = {"FromUserName": "u1", "MsgType": "text", "Content": "x", "MsgId": 1456453720, "AgentID": 1000002}
+    settings = WeComSettings.model_validate(
+        {"kind": "wecom", "corp_id": "corp", "token": {"env": "SECRET"}, "encoding_aes_key": {"env": "AES_KEY"}}
+    )
+
+    def signed(made: Any) -> chat_callbacks.Post:
+        encrypted, query = chat_callbacks.wecom_signed(keys, json.dumps(made).encode(), NOW)
+        return chat_callbacks.Post({}, json.dumps({"encrypt": encrypted}).encode(), query)
+
+    return vendor("ops", settings), said, signed
+
+
+@pytest.mark.parametrize("make", [_dingtalk, _feishu, _slack, _wecom], ids=["dingtalk", "feishu", "slack", "wecom"])
 def test_any_content_is_read_ignored_or_refused(
     make: Callable[[], tuple[Vendor, Any, Signed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", KEY)
+    monkeypatch.setenv("AES_KEY", "6qkdMrq68nTKduznJYO1A37W2oEgpkMUvkttRToqhUt")
     chat, said, signed = make()
     chance = random.Random(7)
     became: set[str] = set()
     for _ in range(600):
-        headers, body = signed(_mutated(said, chance))
-        found = _received(chat, headers, body)
+        found = _received(chat, signed(_mutated(said, chance)))
         became.add(type(found).__name__)
         if isinstance(found, Refused):
             assert found.status in (400, 401)
@@ -104,9 +118,10 @@ def test_any_content_is_read_ignored_or_refused(
     assert became == {"Refused", "Answered", "Incoming"}
 
 
-def _received(chat: Vendor, headers: dict[str, str], body: bytes) -> Incoming | Answered | Refused:
+def _received(chat: Vendor, post: chat_callbacks.Post) -> Incoming | Answered | Refused:
     try:
-        return chat.receive({name.lower(): value for name, value in headers.items()}, {}, body, NOW)
+        headers = {name.lower(): value for name, value in post.headers.items()}
+        return chat.receive(headers, post.query, post.body, NOW)
     except Refused as refused:
         return refused
 
@@ -115,6 +130,6 @@ def _received(chat: Vendor, headers: dict[str, str], body: bytes) -> Incoming | 
 def test_a_body_that_is_deep_is_refused(deep: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", KEY)
     chat, _, _ = _slack()
-    headers, body = chat_callbacks.slack_signed(KEY, deep.encode(), {"content-type": "application/json"}, NOW)
+    post = chat_callbacks.slack_signed(KEY, deep.encode(), {"content-type": "application/json"}, NOW)
     with pytest.raises(Refused):
-        chat.receive(headers, {}, body, NOW)
+        chat.receive(post.headers, {}, post.body, NOW)

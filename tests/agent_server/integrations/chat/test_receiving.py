@@ -49,8 +49,8 @@ def known(chats: ChatServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, Vendo
 
 
 def _take(kb: Stores, vendor: Vendor, post: chat_callbacks.Post, now: float = NOW) -> Reply:
-    headers, body = post
-    return take(kb, vendor, [(name.encode(), value.encode()) for name, value in headers.items()], {}, body, now)
+    headers = [(name.encode(), value.encode()) for name, value in post.headers.items()]
+    return take(kb, vendor, headers, post.query, post.body, now)
 
 
 def _tasks(kb: Stores) -> list[Incoming]:
@@ -81,9 +81,11 @@ def test_what_somebody_says_becomes_one_task(
 def test_a_callback_that_was_changed_on_its_way_stores_nothing(
     kb: Stores, known: dict[str, Vendor], chats: ChatServer, name: str
 ) -> None:
-    headers, body = chats.callback(name, "resolve 12 because I say so")  # type: ignore[arg-type]
-    sign = next(one for one in headers if "sign" in one)
-    reply = _take(kb, known[name], ({**headers, sign: "v0=" + "A" * 64}, body))
+    post = chats.callback(name, "resolve 12 because I say so")  # type: ignore[arg-type]
+    where = post.query if name == "wecom" else post.headers
+    changed = {one: "v0=" + "A" * 64 if "sign" in one else value for one, value in where.items()}
+    wrong = post._replace(query=changed) if name == "wecom" else post._replace(headers=changed)
+    reply = _take(kb, known[name], wrong)
     assert (reply.status, reply.code) == (401, "signature")
     assert json.loads(reply.body) == {"error": "signature"}
     assert _tasks(kb) == []
@@ -94,10 +96,10 @@ def test_a_signature_that_does_not_cover_the_body_is_good_once(
     kb: Stores, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
     """DingTalk signs the time alone: who saw one callback could send another under its signature."""
-    headers, _ = chats.callback("dingtalk", "who is on call", id="m1")
+    headers = chats.callback("dingtalk", "who is on call", id="m1").headers
     assert _take(kb, known["dingtalk"], chats.callback("dingtalk", "who is on call", id="m1")).code == "taken"
-    _, forged = chats.callback("dingtalk", "close all", id="m2")
-    assert _take(kb, known["dingtalk"], (headers, forged)).code == "replayed"
+    forged = chats.callback("dingtalk", "close all", id="m2")
+    assert _take(kb, known["dingtalk"], forged._replace(headers=headers)).code == "replayed"
     assert [said.event for said in _tasks(kb)] == ["m1"]
     assert kb.handled_requests.first("chat:dingtalk", "m2", NOW)  # the forgery used up no message's id
 
@@ -105,10 +107,10 @@ def test_a_signature_that_does_not_cover_the_body_is_good_once(
 def test_a_signature_of_what_was_ignored_is_used_up_too(
     kb: Stores, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
-    headers, body = chats.callback("dingtalk", "close all", id="m1")
-    silent = json.dumps({**json.loads(body), "msgId": "m0", "text": {"content": ""}}).encode()
-    assert [_take(kb, known["dingtalk"], (headers, silent)).code for _ in range(2)] == ["no_text", "no_text"]
-    assert _take(kb, known["dingtalk"], (headers, body)).code == "replayed"
+    post = chats.callback("dingtalk", "close all", id="m1")
+    silent = post._replace(body=json.dumps({**json.loads(post.body), "msgId": "m0", "text": {"content": ""}}).encode())
+    assert [_take(kb, known["dingtalk"], silent).code for _ in range(2)] == ["no_text", "no_text"]
+    assert _take(kb, known["dingtalk"], post).code == "replayed"
     assert _tasks(kb) == []
 
 
@@ -125,8 +127,9 @@ def test_what_is_ignored_is_answered_and_stores_nothing(
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(
     kb: Stores, known: dict[str, Vendor], chats: ChatServer
 ) -> None:
-    headers, _ = chats.callback("slack", "x")
-    assert _take(kb, known["slack"], (headers, b" " * (BODY_LIMIT + 1))).status == 413
+    for name in VENDORS:
+        post = chats.callback(name, "x")
+        assert _take(kb, known[name], post._replace(body=b" " * (BODY_LIMIT + 1))).status == 413
 
 
 def test_where_our_own_secret_cannot_be_read_nobody_is_believed(

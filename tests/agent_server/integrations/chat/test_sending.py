@@ -26,7 +26,10 @@ except ModuleNotFoundError:
 
 NOW = 1_800_000_000.0
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 64
-HOME = {"dingtalk": "", "feishu": "oc_demo", "slack": "C0DEMO"}
+HOME = {"dingtalk": "", "feishu": "oc_demo", "slack": "C0DEMO", "wecom": ""}
+
+
+_PUBLIC = ("cli_demo", "ww0123456789abcdef")  # ids, no secrets
 
 
 class _File(Section):
@@ -108,26 +111,26 @@ def test_a_message_is_taken_by_its_vendor_once(kb: Stores, chats: ChatServer, cl
     (said,) = chats.messages
     assert (said.vendor, said.by, said.mentions) == (name, "us", [])
     assert "已确认" in json.dumps(said.content, ensure_ascii=False)
-    # DingTalk fetches pictures, and nobody outside reaches us here.
-    assert len(said.pictures) == (0 if name == "dingtalk" else 1)
+    # DingTalk fetches pictures, and nobody outside reaches us here; WeCom gets a link.
+    assert len(said.pictures) == (0 if name in ("dingtalk", "wecom") else 1)
     if said.pictures:
         assert chats.vendors.images[said.pictures[0].removeprefix("/images/")] == PNG
     assert _state(kb) == ("sent", 1)
     entry = kb.audit.entries(what="message.sent")[-1]
     assert (entry.outcome, entry.target) == ("ok", f"{name}:{HOME[name]}")
     log = json.dumps([e.model_dump() for e in kb.audit.entries()])
-    assert not any(secret in log for secret in vars(chats.vendors.secrets).values() if secret != "cli_demo")
+    assert not any(secret in log for secret in vars(chats.vendors.secrets).values() if secret not in _PUBLIC)
 
 
 @pytest.mark.parametrize("name", VENDORS)
 def test_an_answer_goes_where_it_was_asked(kb: Stores, chats: ChatServer, clock: _Clock, name: str) -> None:
-    headers, body = chats.callback(name, "谁在值班")  # type: ignore[arg-type]
-    said = _known(chats)[name].receive(headers, {}, body, NOW)
+    post = chats.callback(name, "谁在值班")  # type: ignore[arg-type]
+    said = _known(chats)[name].receive(post.headers, post.query, post.body, NOW)
     queue(kb.messages, "k", said.place, Outgoing(title="T", text="Wang"))  # type: ignore[union-attr]
     _run(kb, chats, clock, name)
     assert chats.vendors.refused == []
     (answer,) = chats.messages
-    where = {"dingtalk": "训练值班群", "feishu": "reply to om_", "slack": "C0DEMO (thread "}[name]
+    where = {"dingtalk": "训练值班群", "feishu": "reply to om_", "slack": "C0DEMO (thread ", "wecom": "XiaoWang"}[name]
     assert answer.conversation.startswith(where)
 
 

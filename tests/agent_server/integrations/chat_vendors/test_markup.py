@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import pytest
 
-from whystall.agent_server.integrations.chat_vendors.markup import Block, Span, blocks, defused, fitted
+from whystall.agent_server.integrations.chat_vendors.markup import Block, Span, blocks, defused, fitted, parts
 from whystall.prompts.escape import markdown, markdown_code
 
 
@@ -113,6 +116,25 @@ def test_what_does_not_fit_is_counted() -> None:
     assert len(kept) == 11
     assert kept[-1].text == "+40"
     assert fitted(content, lambda some: True, _rest) is content
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 9])
+def test_parts_hold_everything_in_order_until_the_last_is_cut(most: int) -> None:
+    content = blocks("\n".join(["title", "x" * 250, *(f"line {n}" for n in range(20))]))
+
+    def fits(some: Sequence[Block]) -> bool:
+        return sum(len(block.text) for block in some) <= 100
+
+    found = parts(content, fits, most, _rest)
+    assert len(found) <= most
+    assert all(part and fits(part) for part in found)
+    whole, shown = "".join(block.text for block in content), "".join(block.text for part in found for block in part)
+    if most == 9:
+        assert shown == whole
+    else:
+        cut = re.search(r"…?\+\d+$", shown)
+        assert cut is not None
+        assert whole.startswith(shown[: cut.start()])
 
 
 def test_one_line_that_is_too_long_is_cut_itself() -> None:
