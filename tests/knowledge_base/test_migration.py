@@ -20,7 +20,6 @@ from making import checkpoint
 
 from whystall.agent_server.interfaces.cli.main import main
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.evidence import Evidence
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.schema import migrations
 from whystall.knowledge_base.ticket_models import Ticket
@@ -97,11 +96,9 @@ def test_cards_and_tickets_of_version_3_go_on(v3: Path) -> None:
         assert kb.cards.get("xid-79-on-a-shared-circuit").state == "retired"
         found = kb.search("GPU has fallen off the bus", limit=20)
         assert "xid-79-on-a-shared-circuit" not in [match.incident for match in found]
-        # Found by words, by a part of a word (the index that version 4 added), by features and by the fault.
+        # Found by words, by a part of a word (the index that version 4 added), and by the fault.
         assert kb.search("virus scanner of the filer")[0].incident == "our-nfs-home"
         assert kb.search("frobnicators")[0].incident == "card-25a7dcbf35ddf835"
-        nfs = Evidence(symptom="imports are slow", features=("fs:nfs", "op:newfstatat"))
-        assert "our-nfs-home" in [match.incident for match in kb.similar(nfs, 20)]
         assert kb.remember(checkpoint(id="d9"), ticket=False).matches[0].known
         # New records are numbered after the old ones, and the journal has room for what version 4 added.
         assert kb.remember(checkpoint(path="/new/chk_1.bin", comm="trainx", id="d10"), ticket=True).ticket == "5"
