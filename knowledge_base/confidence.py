@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 
 from pydantic import Field
@@ -35,6 +35,9 @@ class Signals:
     chinese: float
 
 
+_NAMES = tuple(field.name for field in fields(Signals))
+
+
 class Calibration(Model):
     """Logistic regression over `Signals`. `answer_from`: least confidence of an answer. `source`: what both were chosen
     on, and by which rule.
@@ -49,8 +52,7 @@ class Calibration(Model):
 def confidence(signals: Signals) -> float:
     """Return how likely the card with `signals` is right, 0 to 1."""
     calibration = _calibration()
-    names = (field.name for field in fields(signals))
-    total = sum(calibration.weights[name] * value for name, value in zip(names, astuple(signals), strict=True))
+    total = sum(calibration.weights[name] * getattr(signals, name) for name in _NAMES)
     return 1 / (1 + math.exp(-(calibration.intercept + total)))
 
 
@@ -63,6 +65,6 @@ def answers(sure: float) -> bool:
 def _calibration() -> Calibration:
     file = catalog("confidence.yaml")
     found = as_model(Calibration, read_yaml(file), file)
-    if set(found.weights) != {field.name for field in fields(Signals)}:
+    if set(found.weights) != set(_NAMES):
         raise data_fault(file, "weights: one for each signal is required")
     return found

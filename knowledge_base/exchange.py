@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from whystall.knowledge_base import card_life
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.indexing import stored_cards
+from whystall.knowledge_base.indexing import compact, stored_cards
 from whystall.knowledge_base.models import HistoryEntry, Incident, Model
 from whystall.knowledge_base.ticket_models import LESSON
 from whystall.knowledge_base.times import moment, now
@@ -156,6 +156,7 @@ def store_imported(
         }
         put(db, card.model_copy(update=update))
         added += 1
+    compact(db, added)
     return Imported(added=added, duplicates=duplicates, left_out=lines.left_out, refused=lines.refused)
 
 

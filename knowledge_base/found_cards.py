@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -78,6 +78,6 @@ def as_match(card: Card, incident: Incident, how: How, shared: list[str], ran: f
     )
 
 
-def numbered(matches: Sequence[Match]) -> list[Match]:
+def numbered(matches: Iterable[Match]) -> list[Match]:
     """Return `matches` with their ranks."""
     return [match.model_copy(update={"rank": rank}) for rank, match in enumerate(matches, 1)]

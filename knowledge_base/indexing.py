@@ -22,6 +22,7 @@ _INDEX_VERSION = 3
 SIGNATURE = "sig:"
 REFERENCE = "ref:"
 _AT_ONCE = 500  # cards held in memory
+_COMPACTED = 10  # the index is merged when it has grown by one part of so many
 
 
 class Indexed(NamedTuple):
@@ -94,6 +95,17 @@ def indexed(incident: Incident) -> Indexed:
             *features.of_card(incident),
         ],
     )
+
+
+def compact(db: SqliteDatabase, added: int) -> None:
+    """Merge the full-text index within the open transaction, if `added` cards are a tenth of it or more.
+
+    Every transaction adds a segment to it, and a query looks up each of its terms in every segment. SQLite merges a few
+    at a time; merging all takes time proportional to the index.
+    """
+    (total,) = db.execute("SELECT cards FROM feature_counts WHERE feature = ''").fetchone() or (0,)
+    if added * _COMPACTED >= total:
+        db.execute("INSERT INTO incidents_fts (incidents_fts) VALUES ('optimize')")
 
 
 def _texts(*parts: Words) -> str:

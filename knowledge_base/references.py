@@ -90,15 +90,15 @@ def is_specific(reference: str) -> bool:
 def _codes(text: str) -> Iterator[str]:
     for match in _XID.finditer(text):
         yield f"{match[1].lower()}xid:{int(match[2])}"
-    numbers, names, messages = _errors()
+    numbers, names = _errors()
     for match in _ERRNO_NAME.finditer(text):
         if match[0] in names:
             yield f"errno:{match[0]}"
     for match in _ERRNO_NUMBER.finditer(text):
         if int(match[1]) in numbers:
             yield f"errno:{numbers[int(match[1])]}"
-    for match in messages.finditer(text):
-        yield f"errno:{_by_message()[match[0].lower()]}"
+    for message in _messages(text.lower()):
+        yield f"errno:{_by_message()[message]}"
     for match in _SIGNAL_NAME.finditer(text):
         if match[0] in signal.Signals.__members__:
             yield f"signal:{match[0]}"
@@ -135,12 +135,20 @@ def _signal(number: int) -> Iterator[str]:
         yield f"signal:{signal.Signals(number).name}"
 
 
+def _messages(lower: str) -> list[str]:
+    """Return the messages of errors in the text `lower`, in order; of two that overlap, the first or longer one."""
+    # One search per message takes a tenth of the time of a pattern of all.
+    held = [message for message in _by_message() if message in lower]
+    if not held:
+        return []
+    return re.findall("|".join(map(re.escape, sorted(held, key=len, reverse=True))), lower)
+
+
 @cache
-def _errors() -> tuple[dict[int, str], frozenset[str], re.Pattern[str]]:
-    """Return the names of errors by number, all names, and a pattern for their messages."""
+def _errors() -> tuple[dict[int, str], frozenset[str]]:
+    """Return the names of errors by number, and all names."""
     numbers = {number: name for number, name in errno.errorcode.items() if name not in _NO_ERRNO}
-    pattern = re.compile("|".join(re.escape(message) for message in sorted(_by_message(), key=len, reverse=True)), re.I)
-    return numbers, frozenset(numbers.values()), pattern
+    return numbers, frozenset(numbers.values())
 
 
 @cache

@@ -11,11 +11,15 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
+from whystall.knowledge_base.indexing import REFERENCE, SIGNATURE
 from whystall.knowledge_base.tokens import CONCEPT, pieces, stem, terms
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
+
+    from whystall.knowledge_base.database import Database
 
 # A long ticket text has hundreds of words: the rarest suffice, and query time grows with the others.
 _QUERY_TERMS = 32
@@ -25,6 +29,7 @@ _TERM_POSTINGS = 10_000
 _COMMON = 2_500  # cards with a term, above which it is not counted further
 _FEWEST = 3  # terms searched however common they are
 _FEATURE_POSTINGS = 1_000
+_KEPT = 100_000  # counts kept between queries, some 15 MiB
 _PIECE_WORDS, _PIECES, _PIECE_POSTINGS = 12, 24, 3_000  # rarest words that are cut; their n-grams searched
 # bm25 weights of symptom, concepts, later, grams, pieces. Chinese pairs are rare in a base that is half English, so
 # that bm25 overrates them.
@@ -51,11 +56,11 @@ def query_of(text: str) -> Query:
 
 
 class Counts:
-    """Number of cards per term, counted up to `_COMMON` and cached."""
+    """Number of cards per term, counted up to `_COMMON` and cached while the index is unchanged."""
 
-    def __init__(self, db: SqliteDatabase) -> None:
+    def __init__(self, db: SqliteDatabase, cards: dict[str, int] | None = None) -> None:
         self._db = db
-        self._cards: dict[str, int] = {}
+        self._cards: dict[str, int] = {} if cards is None else cards
 
     def of(self, term: str) -> int:
         """Return how many cards have `term`."""
@@ -63,6 +68,23 @@ class Counts:
             counted = "SELECT count(*) FROM (SELECT 1 FROM incidents_fts WHERE incidents_fts MATCH ? LIMIT ?)"
             self._cards[term] = int(self._db.execute(counted, [f'"{term}"', _COMMON]).fetchone()[0])
         return self._cards[term]
+
+
+# Counts of terms by open file, with the state of the index that they are of.
+_KNOWN: WeakKeyDictionary[Database, tuple[tuple[bytes, ...], dict[str, int]]] = WeakKeyDictionary()
+
+
+def counts_of(file: Database, db: SqliteDatabase) -> Counts:
+    """Return the counts of `file`, with those of earlier queries while no card was changed, by any process."""
+    if db.conn.in_transaction:  # our own changes reach the stored index only with the commit
+        return Counts(db)
+    # The records of averages and of segments of FTS5: every change of the index writes new segments.
+    stored = "SELECT block FROM incidents_fts_data WHERE id IN (1, 10) ORDER BY id"
+    state = tuple(block for (block,) in db.execute(stored).fetchall())
+    known = _KNOWN.get(file)
+    if known is None or known[0] != state or len(known[1]) > _KEPT:
+        known = _KNOWN[file] = state, {}
+    return Counts(db, known[1])
 
 
 def by_words(db: SqliteDatabase, query: Query, limit: int, counts: Counts | None = None) -> dict[int, int]:
@@ -165,9 +187,15 @@ def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, l
 
 
 def features_of(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, list[str]]:
-    """Return the features of the cards in `rows`; cards without features are absent."""
+    """Return the typed features of the cards in `rows`, without signatures and references; cards without features are
+    absent.
+    """
     found: dict[int, list[str]] = {}
-    asked = "SELECT n, feature FROM features WHERE n IN (SELECT value FROM json_each(?))"
-    for n, feature in db.execute(asked, [json.dumps(list(rows))]).fetchall():
+    # Most entries of a card are references, which are filtered before they become Python objects.
+    asked = (
+        "SELECT n, feature FROM features WHERE n IN (SELECT value FROM json_each(?))"
+        " AND feature NOT GLOB ? AND feature NOT GLOB ?"
+    )
+    for n, feature in db.execute(asked, [json.dumps(list(rows)), f"{SIGNATURE}*", f"{REFERENCE}*"]).fetchall():
         found.setdefault(n, []).append(feature)
     return found

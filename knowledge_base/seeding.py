@@ -9,7 +9,7 @@ from whystall.knowledge_base.cards import draft_card
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.incidents import curated, curated_hash
-from whystall.knowledge_base.indexing import index_hash, reindex
+from whystall.knowledge_base.indexing import compact, index_hash, reindex
 from whystall.knowledge_base.models import Incident
 from whystall.knowledge_base.occurrences import record_sighting
 from whystall.knowledge_base.ticket_models import LESSON, Ticket
@@ -35,15 +35,18 @@ def seed(file: Database) -> None:
         if had.get("cards") != _CARDS:
             _renew(file, db)
         changed = _delete_curated(file, db)
-        if had.get("index") != wanted["index"]:
+        renewed = had.get("index") != wanted["index"]
+        if renewed:
             reindex(file, db)
         taken = {id for (id,) in db.execute("SELECT id FROM incidents")}
-        for incident in curated():
+        fresh = curated()
+        for incident in fresh:
             if incident.id not in taken:
                 before = changed.get(incident.id)
                 kept = ("state", "updated", "notes", "history")
                 update = {name: getattr(before, name) for name in kept} if before is not None else {}
                 put_card(db, incident.model_copy(update=update))
+        compact(db, len(fresh) + (len(taken) if renewed else 0))
         for key, value in wanted.items():
             db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", [key, value])
 

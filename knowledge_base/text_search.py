@@ -20,7 +20,7 @@ from whystall.knowledge_base.indexing import REFERENCE
 from whystall.knowledge_base.models import Match
 from whystall.knowledge_base.passages import Passage, passages
 from whystall.knowledge_base.references import is_code, is_specific
-from whystall.knowledge_base.retrieval import Counts, Query, Weights, by_words, query_of, query_pieces, rareness
+from whystall.knowledge_base.retrieval import Query, Weights, by_words, counts_of, query_of, query_pieces, rareness
 from whystall.knowledge_base.tokens import CONCEPT, cjk
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Terms(NamedTuple):
 
     reported: frozenset[str]
     later: frozenset[str]
-    pieces: frozenset[str]
+    pieces: str  # with a blank around each: only a few of many are looked for
 
 
 class Memory:
@@ -57,7 +57,7 @@ class Memory:
 
     def __init__(self, file: Database) -> None:
         with file.read() as db:
-            self.counts = Counts(db)
+            self.counts = counts_of(file, db)
             self.weights = Weights(db)
         self.terms: dict[int, _Terms] = {}
 
@@ -177,7 +177,7 @@ def _candidates(
                 one.shared[reference] = math.inf
                 one.codes += is_code(reference)
                 one.covered += referred[reference]
-        one.score = one.covered + sum(cut[piece] for piece in cut.keys() & its.pieces)
+        one.score = one.covered + sum(weight for piece, weight in cut.items() if f" {piece} " in its.pieces)
         for term, (weight, name) in asked.items():
             first, again = term in its.reported, term in its.later
             if first or again:
@@ -232,5 +232,6 @@ def _holders(db: SqliteDatabase, references: Sequence[str], memory: Memory) -> d
 def _terms_of(db: SqliteDatabase, n: int, memory: Memory) -> _Terms:
     if n not in memory.terms:
         asked = "SELECT symptom || ' ' || concepts || ' ' || grams, later, pieces FROM incidents WHERE n = ?"
-        memory.terms[n] = _Terms(*(frozenset(column.split(" ")) for column in db.execute(asked, [n]).fetchone()))
+        reported, later, cut = db.execute(asked, [n]).fetchone()
+        memory.terms[n] = _Terms(frozenset(reported.split(" ")), frozenset(later.split(" ")), f" {cut} ")
     return memory.terms[n]

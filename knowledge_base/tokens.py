@@ -108,13 +108,17 @@ def plain(text: str) -> str:
     """
     if text.isascii():
         return text.lower()
-    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).lower().translate(_simplified())
+    simplified, traditional = _simplified()
+    lower = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).lower()
+    return traditional.sub(lambda found: simplified[found[0]], lower)  # `str.translate` is slow for what it keeps
 
 
 @cache
-def _simplified() -> dict[int, str]:
+def _simplified() -> tuple[dict[str, str], re.Pattern[str]]:
+    """Return the simplified form of each traditional character, and a pattern that finds one."""
     lines = catalog("traditional.txt").read_text("utf-8").splitlines()
-    return {ord(pair[0]): pair[1] for line in lines if not line.startswith("#") for pair in line.split()}
+    pairs = {pair[0]: pair[1] for line in lines if not line.startswith("#") for pair in line.split()}
+    return pairs, re.compile(f"[{re.escape(''.join(pairs))}]")
 
 
 def concepts(text: str) -> frozenset[str]:

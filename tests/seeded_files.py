@@ -12,6 +12,7 @@ from pathlib import Path
 
 from whystall.knowledge_base import seeding, store
 from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.indexing import compact
 
 TABLES = ("incidents", "features", "hashes", "state")
 """What `seeding.seed` writes to a new file; triggers fill the index tables."""
@@ -59,3 +60,4 @@ def _copy(kept: Path, file: Database) -> None:
             rows = source.execute(f"SELECT * FROM {name}").fetchall()
             if rows:
                 db.conn.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        compact(db, db.execute("SELECT count(*) FROM incidents").fetchone()[0])

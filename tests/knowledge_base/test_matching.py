@@ -182,6 +182,25 @@ def test_nothing_shared_means_no_match(kb: KnowledgeBase) -> None:
     assert kb.match(unknown) == []
 
 
+def test_a_fault_that_no_tool_measures_is_recognised_when_it_is_told_again(kb: KnowledgeBase) -> None:
+    told = "each rank logs Gizmo 4711 and the fan of the loom stops; the loom is cold"
+    blocked = finding("offcpu.blocked", words={"syscall": "read"}, window_pct=40)
+    case = {"cause": None, "culprit": None, "verdict": Verdict.INCONCLUSIVE, "chain": [], "findings": [blocked]}
+    first = kb.remember(checkpoint(id="a1", symptom=told, **case), ticket=True)
+    assert first.matches == []
+    assert first.ticket is not None
+    card = kb.tickets.resolve(first.ticket, "oil the loom", "ann").card
+    again = "Gizmo 4711 in the log of a rank; the loom is cold, its fan stops"
+    other = finding("offcpu.blocked", words={"syscall": "poll"}, subject={"comm": "other"}, window_pct=50)
+    match = kb.match(checkpoint(id="a2", symptom=again, victim=victim(7, 7), **(case | {"findings": [other]})))[0]
+    assert (match.incident, match.how, match.known, match.weak) == (card, "text", False, False)
+    # With a cause, or with one of the card ruled out, words are no reason.
+    assert card not in [m.incident for m in kb.match(checkpoint(id="a3", symptom=again))]
+    put(kb, kb.cards.get(card or "").model_copy(update={"cause": "slow_device"}))
+    out = checkpoint(id="a4", symptom=again, **(case | {"findings": [other]}))  # `slow_device` is ruled out
+    assert kb.match(out) == []
+
+
 def test_without_a_cause_a_telling_kind_and_words_match(kb: KnowledgeBase) -> None:
     case = checkpoint(
         cause=None,

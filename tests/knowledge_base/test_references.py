@@ -77,3 +77,13 @@ def test_any_text_is_read_in_bounded_time_and_size() -> None:
     assert len(references(" ".join(f"a_{n}_name" for n in range(100_000)))) == 64
     references("completion " * 20_000)
     references("a_" * 100_000)
+
+
+@pytest.mark.parametrize("text", ["open: no \u017fuch device", "device or resource bu\u017fy", "\u0130/\u0130 error"])
+def test_letters_that_only_look_alike_are_no_message(text: str) -> None:
+    assert references(text) == []  # a pattern that ignores case matches U+017F as an s
+
+
+def test_messages_of_errors_are_read_in_any_case_and_the_longer_of_two_that_begin_alike() -> None:
+    text = "NO SUCH DEVICE OR ADDRESS, then no such device. Device or Resource Busy"
+    assert references(text) == ["errno:ENXIO", "errno:ENODEV", "errno:EBUSY"]

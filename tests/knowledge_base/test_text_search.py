@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 from collections.abc import Iterator
@@ -143,3 +144,47 @@ def test_the_stored_calibration_is_complete_and_a_broken_one_is_refused(
     with pytest.raises(ToolError, match="each signal"):
         confidence(nothing)
     module._calibration.cache_clear()
+
+
+def first(kb: KnowledgeBase, text: str) -> str | None:
+    return next((match.incident for match in kb.search(text)), None)
+
+
+def test_counts_kept_between_searches_are_of_the_cards_there_are_now(tmp_path: Path, kb: KnowledgeBase) -> None:
+    text = "the quillwib of the zethask is stuck"
+    before = kb.search(text)
+    with KnowledgeBase(kb.path) as other:  # another process, as far as the file is concerned
+        title = Words(en="Stuck quillwib of a zethask", zh="卡住")
+        other.cards.add(own("quillwib", title=title, symptom=title))
+    found = kb.search(text)
+    assert "quillwib" not in [match.incident for match in before]
+    assert found[0].incident == "quillwib"
+    with KnowledgeBase(kb.path) as fresh:  # which has counted nothing yet
+        assert fresh.search(text) == found
+    kb.cards.retire("quillwib", "a trial")
+    assert kb.search(text) == before
+
+
+def test_counts_within_a_transaction_are_of_its_cards(kb: KnowledgeBase) -> None:
+    text = "the quillwib of the zethask is stuck"
+    before = kb.search(text)
+    title = Words(en="Stuck quillwib of a zethask", zh="卡住")
+    with kb.transaction():
+        kb.cards.add(own("quillwib", title=title, symptom=title))
+        assert first(kb, text) == "quillwib"
+        kb.cards.retire("quillwib", "a trial")
+        assert kb.search(text) == before
+    assert kb.search(text) == before
+
+
+def test_the_index_is_merged_after_a_large_import(kb: KnowledgeBase) -> None:
+    def segments() -> int:
+        with kb._file.read() as db:
+            return int(db.execute("SELECT count(DISTINCT segid) FROM incidents_fts_idx").fetchone()[0])
+
+    for number in range(3):
+        kb.cards.add(own(f"one-{number}"))
+    assert segments() > 1
+    lines = [own(f"many-{number}", source=str(number)).model_dump_json() for number in range(60)]
+    assert kb.cards.import_(io.BytesIO("\n".join(lines).encode())).added == 60
+    assert segments() == 1
