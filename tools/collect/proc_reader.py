@@ -45,7 +45,7 @@ Row = tuple[object, ...]
 
 
 class ProcReader:
-    """Reads the tables of `proc`. Call `start`, `sample` whenever `due_ns` has passed, and `read` once at the end.
+    """Reads the tables of `proc`. Call `start`, `sample` whenever `due_ns` has passed, `finish`, and `read`.
 
     `clock`: CLOCK_MONOTONIC in ns. A process or thread that exits between two reads is no error; what may not be read
     is reported as a blind spot.
@@ -83,6 +83,7 @@ class ProcReader:
         self._io = IoLimitReader(self._view.mounts, self._membership, clock)
         self._next_host = self._next_threads = self._next_io = 0
         self._thread_cost_ns = 0
+        self._finished = False
 
     @property
     def due_ns(self) -> int:
@@ -123,8 +124,11 @@ class ProcReader:
             self._sample_threads(full)
             self._next_threads = now + self.thread_tick_ns
 
-    def read(self) -> Capture:
-        """Take the last sample; return the capture."""
+    def finish(self) -> None:
+        """Take the last sample, once."""
+        if self._finished:
+            return
+        self._finished = True
         self._sample_threads(full=True)
         self._sample_host()
         self._sample_disks()
@@ -133,6 +137,10 @@ class ProcReader:
         self._io.sample()
         self._sample_processes()
         self._sample_filesystems()
+
+    def read(self) -> Capture:
+        """Return the capture, after the last sample."""
+        self.finish()
         self._rows["io_limits"], self._rows["io_use"] = self._io.limits, self._io.use
         self._rows["partitions"] = list(partitions())
         memberships = [found for pid in self._pids if (found := self._membership(pid))]

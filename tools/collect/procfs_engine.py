@@ -73,6 +73,7 @@ class ProcfsEngine(Engine):
         self._open_files: OpenFiles | None = None
         self._interrupts: InterruptCounts | None = None
         self._waits: ThreadWaits | None = None
+        self._stopped_ns = 0
         self._objects: Objects | None = None
         self._job: JobProcesses | None = None
         self._memory: MemoryUse | None = None
@@ -183,8 +184,24 @@ class ProcfsEngine(Engine):
         period = sampler.period_ns * (1 + _JITTER * (self._scans * _GOLDEN % 1 - 0.5))
         self._next_scan = now + int(max(period, cost / _CPU_SHARE))
 
+    def stop(self) -> int:
+        """Read the counters for the last time: totals cannot be trimmed to the window later."""
+        if not self._stopped_ns:
+            if self._reader is not None:
+                self._reader.finish()
+            if self._interrupts is not None:
+                self._interrupts.stop()
+            if self._waits is not None:
+                followed = children_of(self._pids) if self._target.follow else []
+                self._waits.sample(sorted({*self._pids, *followed}) or _other_pids())
+            if self._block is not None:
+                self._block.sample()
+            self._stopped_ns = self._clock()
+        return self._stopped_ns
+
     def read(self) -> dict[str, Capture]:
         """Take the last samples; return all captures."""
+        self.stop()
         captures: dict[str, Capture] = {}
         if self._objects is not None:
             # first, so that waits open at the end are still open when they are read
@@ -205,14 +222,10 @@ class ProcfsEngine(Engine):
             self._open_files.sample(self._pids)
             captures["residency"] = self._open_files.read()
         if self._interrupts is not None:
-            self._interrupts.stop()
             captures["interrupts"] = _interrupt_capture(self._interrupts)
         if self._waits is not None:
-            followed = children_of(self._pids) if self._target.follow else []
-            self._waits.sample(sorted({*self._pids, *followed}) or _other_pids())
             captures["run_queue"] = self._waits.read()
         if self._block is not None:
-            self._block.sample()
             captures["block"] = self._block_capture(self._block)
         if self._sampler is not None:
             self._sampler.stop()

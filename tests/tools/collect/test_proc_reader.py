@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from whystall.tools.collect.proc_block import BlockTotals
 from whystall.tools.collect.proc_reader import ProcReader
+from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.collect.tables import PROC
+from whystall.tools.recording.collector import Options
 from whystall.tools.recording.target import Target
 
 STAT = "{pid} ({comm}) S 1 9 9 0 -1 0 1 0 0 0 {user} 0 0 0 20 0 1 0 5 1 1" + " 0" * 30 + "\n"
@@ -149,3 +154,21 @@ def test_block_totals_are_deltas_per_operation_and_survive_a_replaced_disk(tmp_p
     assert [(r["device"], r["operation"], r["count"]) for r in rows] == [("sda", "read", 12), ("sdb", "read", 2)]
     assert (rows[0]["bytes"], rows[0]["device_ns"], rows[0]["max_ns"]) == (96 * 512, 220_000_000, 100_000_000)
     assert block.tables()["latency"].is_empty()
+
+
+def test_what_happens_after_the_window_is_not_counted() -> None:
+    """All engines are stopped before the first is read, which may take seconds."""
+    engine = ProcfsEngine()
+    me = Target(everything=False, pid=os.getpid(), pids=[os.getpid()])
+    try:
+        engine.load({"proc": Options()}, me)
+        engine.start()
+        stopped = engine.stop()
+        until = time.thread_time() + 0.5
+        while time.thread_time() < until:
+            pass
+        rows = engine.read()["proc"].tables["threads"].filter(pl.col("tid") == threading.get_native_id())
+    finally:
+        engine.close()
+    assert rows["at_ns"].max() <= stopped == engine.stop()
+    assert (rows["run_ns"][-1] - rows["run_ns"][0]) / 1e9 < 0.4
