@@ -44,6 +44,8 @@ demo-cache: build
 slowest = --durations 25 --durations-min 1
 run_tests = $(2) $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
+# Workers share the processors: more threads within each only wait for one another.
+pooled = POLARS_MAX_THREADS=1
 unit = --numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside
 beside = tests/live --numprocesses 3
 matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
@@ -53,7 +55,7 @@ twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel)
 # Two workers per processor, since many tests wait. Live tests that others do not disturb run three at a time.
 test:
 	@$(MAKE) --no-print-directory --jobs 3 build .setup/test-packages .setup/bytecode
-	$(call run_tests,$(unit) -m 'not thorough')
+	$(call run_tests,$(unit) -m 'not thorough',$(pooled))
 	$(call twice,--host,-k "not no_kprobes")
 	$(call run_tests,$(beside) -m 'beside and not thorough')
 
@@ -67,13 +69,14 @@ test-all: test .setup/torch
 	$(call run_tests,$(beside) -m 'beside and thorough')
 	$(call run_tests,tests/live -m 'not beside')
 
-# They yield to the guest, whose time passes while it waits for a processor.
+# They take what the guest leaves, whose time passes while it waits for a processor.
 test-thorough: build .setup/test-packages .setup/conformance/installed
-	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,nice -n 15)
+	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,$(pooled) chrt --idle 0)
 
-# The guest is emulated, and slow: of the privileges only the least are tried in it; `make test-kernels` tries them all.
+# The guest is emulated, and slow: of the privileges only the least are tried in it, and its recordings are judged here;
+# `make test-kernels` tries all, in the guests.
 test-old-kernel: build .setup/test-packages
-	$(call twice,--kernel 5.10 --limit 900 --if-possible,-k capabilities)
+	$(call twice,--kernel 5.10 --judge-here capabilities --limit 900 --if-possible,-k capabilities)
 
 test-kernels: build .setup/test-packages
 	$(matrix) --all --host --results tests/kernels/results.json
@@ -90,7 +93,7 @@ lint: setup
 types: setup
 	@mkdir -p $(VENV)/types/whystall
 	@for package in $(PACKAGES); do ln -sfn ../../../$$package $(VENV)/types/whystall/$$package; done
-	MYPYPATH=$(VENV)/types nice -n 15 $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
+	MYPYPATH=$(VENV)/types chrt --idle 0 $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
 	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
 
 docs: setup

@@ -1,6 +1,7 @@
 """Run the tests of `inside/` under stock kernels and on this host, and collect what they saw.
 
-usage: python -m kernels.matrix [--kernel 5.10 ...] [--all] [--host] [--limit S] [--results FILE] [PYTEST-ARGUMENTS]
+usage: python -m kernels.matrix [--kernel 5.10 ...] [--all] [--host] [--judge-here PRIVILEGE ...] [--limit S]
+       [--results FILE] [PYTEST-ARGUMENTS]
 
 Exit status: 0 if all tests passed under every kernel asked for, 1 if not, 2 if a kernel could not be run here.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="every stock kernel")
     parser.add_argument("--host", action="store_true", help="this host's own kernel, too")
     parser.add_argument("--limit", type=float, default=900, help="seconds that a guest may take")
+    parser.add_argument(
+        "--judge-here",
+        nargs="+",
+        metavar="PRIVILEGE",
+        help="take these windows in the guest, judge them here",
+    )
     parser.add_argument("--results", type=Path, help="where to write what was seen, as JSON")
     parser.add_argument("--if-possible", action="store_true", help="where no kernel can be fetched, say so and go on")
     parser.add_argument("rest", nargs="*", help="arguments of pytest; without: all tests of inside/")
@@ -46,7 +54,7 @@ def main(arguments: list[str]) -> int:
     results = {}
     try:
         for name in list(stock.SERIES) if asked.all else asked.kernel:
-            results[name] = in_guest(name, asked.rest, asked.limit)
+            results[name] = in_guest(name, asked.rest, asked.limit, asked.judge_here or ())
     except Unavailable as error:
         print(f"whystall: {error}", file=sys.stderr)
         if not asked.if_possible or expected():
@@ -69,8 +77,9 @@ def expected() -> bool:
     return os.geteuid() == 0 and platform.machine() == "x86_64" and debian
 
 
-def in_guest(name: str, rest: list[str], limit_s: float) -> dict[str, Any]:
-    """Boot a series' newest kernel and run pytest there.
+def in_guest(name: str, rest: list[str], limit_s: float, judge_here: Sequence[str] = ()) -> dict[str, Any]:
+    """Boot a series' newest kernel and run pytest there; or take only the windows there of the privileges
+    `judge_here`, and run pytest here.
 
     Raises:
         Unavailable: the kernel, QEMU or what boots it cannot be had here.
@@ -80,13 +89,18 @@ def in_guest(name: str, rest: list[str], limit_s: float) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix=f"whystall-{name}-") as folder:
             shared = Path(folder)
             lines = shared / "lines.jsonl"
-            command = shlex.join(_pytest(rest, lines, guest=True)) + " 2>&1"
-            done = boot.boot(kernel, command, shared, limit_s, silent_s=SILENT_S, show=_show)
+            places = shared / "windows"
+            words = _observing(places, judge_here) if judge_here else _pytest(rest, lines, guest=True)
+            done = boot.boot(kernel, f"{shlex.join(words)} 2>&1", shared, limit_s, silent_s=SILENT_S, show=_show)
             if done.timed_out or done.code is None:
                 why = f"was killed after {done.seconds:.0f} s" if done.timed_out else "died"
                 print(f"--- the guest of kernel {name} {why}; the end of its console:\n{done.tail()}", file=sys.stderr)
             if not left or not done.silent:
-                return summary(lines, kernel.release, done.code, done.seconds)
+                code = done.code
+                if judge_here and code == 0:
+                    words = ["env", f"WHYSTALL_WINDOWS={places}", *_pytest(rest, lines, guest=False)]
+                    code = _run(words, limit_s)
+                return summary(lines, kernel.release, code, done.seconds)
             print(f"--- no output for {SILENT_S} s: booted again", file=sys.stderr)
     raise AssertionError("the last one returns")
 
@@ -95,13 +109,16 @@ def on_host(rest: list[str], limit_s: float) -> dict[str, Any]:
     """The same tests under the kernel that runs."""
     with tempfile.TemporaryDirectory(prefix="whystall-host-") as folder:
         lines = Path(folder) / "lines.jsonl"
-        try:
-            code: int | None = subprocess.run(
-                _pytest(rest, lines, guest=False), timeout=limit_s, cwd=image.TREE, stdin=subprocess.DEVNULL
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = None
+        code = _run(_pytest(rest, lines, guest=False), limit_s)
         return summary(lines, platform.release().partition("-")[0], code, 0)  # whose build it is tells nobody anything
+
+
+def _run(words: list[str], limit_s: float) -> int | None:
+    """Run `words`, which write to our output; return the exit status, None if it took longer than `limit_s`."""
+    try:
+        return subprocess.run(words, timeout=limit_s, cwd=image.TREE, stdin=subprocess.DEVNULL).returncode
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _show(data: bytes) -> None:
@@ -115,6 +132,14 @@ def _pytest(rest: list[str], lines: Path, *, guest: bool) -> list[str]:
     # a test that hangs is named, and shows its stacks before the limit kills the guest
     told = ("-v", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={WATCHED_S}")
     return [*named, sys.executable, "-m", "pytest", *told, *places, *rest]
+
+
+def _observing(place: Path, privileges: Sequence[str]) -> list[str]:
+    words = [*image.environment(), sys.executable, "-m", "kernels.inside.observing", str(place), *privileges]
+    # its paths are those of `image.environment`, and ours
+    at = next(n for n, word in enumerate(words) if word.startswith("PYTHONPATH="))
+    words[at] += f":{image.TREE / 'tests'}:{image.TREE / 'tests/live/workloads'}"
+    return words
 
 
 def summary(lines: Path, release: str, code: int | None, seconds: float) -> dict[str, Any]:

@@ -1,21 +1,22 @@
 """Every tool that observes, on the kernel that runs, against what the load logged of itself.
 
-One load and three windows (`windows.looks`): as root, as a user with capabilities only, and as root with kprobes
-disarmed and the scheduler's events from tracefs. All tools judge each window's recording.
+One load and three windows (`observing.take`): as root, as a user with capabilities only, and as root with kprobes
+disarmed and the scheduler's events from tracefs. All tools judge each window's recording; those in the directory
+WHYSTALL_WINDOWS, if that is set, which another kernel may have made.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from kernels.inside.windows import EDGE_NS, FSYNC_S, LIMIT_MIB, MIB, NAP_S, QUOTA_CPUS, REQUEST_KIB, Load, Look, load
-from kernels.inside.windows import looks as take_looks
+from kernels.inside import observing, windows
+from kernels.inside.observing import FSYNC_S, LIMIT_MIB, MIB, NAP_S, QUOTA_CPUS, REQUEST_KIB
+from kernels.inside.windows import EDGE_NS, Load, Look
 
 from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.result import ToolResult
@@ -35,21 +36,19 @@ EBPF = {"syscalls", "switches", "block", "samples", "page_cache", "interrupts", 
 
 
 @pytest.fixture(scope="module")
-def seen(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Load, dict[str, Look]]]:
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Load, dict[str, Look]]:
     """The load and the windows on it that the selected tests need: in an emulated guest each takes a minute."""
+    if (made := os.environ.get("WHYSTALL_WINDOWS")) is not None:
+        return windows.read(Path(made))
     items = [item for item in request.session.items if "look" in getattr(item, "fixturenames", ())]
     wanted = {item.callspec.params["look"] for item in items}
     place = tmp_path_factory.mktemp("windows")
     for parent in (place, *place.parents):  # a user without rights goes through
         if parent.stat().st_uid == os.geteuid() and parent.is_relative_to("/tmp") and parent != Path("/tmp"):
             parent.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch, load() as working:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WHYSTALL_HOME", str(place / "home"))
-        taken = take_looks(working, place, wanted)
-        working.program.stop()
-        yield working, taken
+        return observing.take(place, wanted)
 
 
 @pytest.fixture(params=["root", "capabilities", "no_kprobes"])
@@ -122,7 +121,7 @@ def test_offcputime_tells_who_waits_in_what(look: Look, working: Load, matrix: M
     (waits,) = [o for o in result.data.open if o.tid == working.waits]
     assert (waits.syscall, waits.whole_window, waits.pid) == ("read", True, napper)
     assert any("pipe_read" in frame for frame in waits.kernel_stack)
-    path = working.program.of("fsync")[0]["path"]
+    path = working.of("fsync")[0]["path"]
     synced = [r for r in result.data.rows if (r.tid, r.syscall, r.path) == (writer, "fsync", path)]
     assert sum(r.total_ms for r in synced) >= 0.8 * FSYNC_S * 1e3 * len(working.acts("fsync", look))
     assert any(f.subject.tid == writer and f.subject.path == path for f in of(result, "offcpu.blocked"))
@@ -170,7 +169,7 @@ def test_page_cache_names_the_file_that_does_not_fit(look: Look, working: Load, 
     assert (thrash.subject.pid, thrash.subject.path) == (pid, path)
     assert thrash.attributes["reason"] == "too_large_cgroup"
     (small,) = of(result, "cache.limit_small")
-    assert (small.subject.cgroup, small.metrics["limit_bytes"]) == (working.reading.name, LIMIT_MIB * MIB)
+    assert (small.subject.cgroup, small.metrics["limit_bytes"]) == (working.reading, LIMIT_MIB * MIB)
 
 
 def test_hybrid_io_advise_sees_the_requests(look: Look, working: Load, matrix: Matrix) -> None:
@@ -213,7 +212,7 @@ def test_host_snapshot_tells_the_quota_that_throttles(look: Look, working: Load,
     used = time_of.metrics["user_pct"] + time_of.metrics["system_pct"]
     assert used == pytest.approx(100 * working.cpu_s(look) / window_s, abs=6)
     throttled = [f for f in result.findings if f.kind == "cgroup.cpu_throttled"]
-    (quota,) = [f for f in throttled if f.subject.cgroup == working.spinning.name]
+    (quota,) = [f for f in throttled if f.subject.cgroup == working.spinning]
     assert quota.metrics["quota_cpus"] == pytest.approx(QUOTA_CPUS)
     assert quota.metrics["throttled_periods"] <= look.throttled
     if quota.metrics["throttled_periods"] >= MANY:
@@ -229,7 +228,7 @@ def test_ftrace_capture_follows_every_switch(look: Look, working: Load, matrix: 
     assert len(working.acts("nap", look)) <= napper.voluntary
     assert spinner.of_target
     assert napper.of_target
-    assert len(result.data.cpus) == os.cpu_count()
+    assert len(result.data.cpus) == look.recording.manifest.cpus
     assert all(cpu.lost == 0 and cpu.switches for cpu in result.data.cpus)
 
 
@@ -244,11 +243,11 @@ def test_host_bound_tells_what_keeps_a_thread_from_its_cpu(look: Look, working: 
     throttled = of(result, "sched.throttled")
     assert not throttled or look.throttled
     quotas = [f for f in look.judge("host_snapshot").findings if f.kind == "cgroup.cpu_throttled"]
-    periods = [f.metrics["throttled_periods"] for f in quotas if f.subject.cgroup == working.spinning.name]
+    periods = [f.metrics["throttled_periods"] for f in quotas if f.subject.cgroup == working.spinning]
     if exact(result, look) and max(periods, default=0) >= MANY:
         assert [f.subject.tid for f in throttled] == [spinner]
     for finding in throttled:
-        assert finding.subject.cgroup == working.spinning.name
+        assert finding.subject.cgroup == working.spinning
         assert finding.metrics["window_pct"] + dispatcher.running_pct <= 101
 
 
@@ -267,4 +266,4 @@ def test_interrupts_counts_what_the_kernel_counts(look: Look, working: Load, mat
     soft = sum(r.count for r in result.data.rows if r.kind.startswith("soft"))
     assert 0 < soft <= look.softirqs
     assert {r.name for r in result.data.rows} & {"TIMER", "SCHED", "RCU", "BLOCK"}
-    assert sorted(c.cpu for c in result.data.cpus) == list(range(os.cpu_count() or 1))
+    assert sorted(c.cpu for c in result.data.cpus) == list(range(look.recording.manifest.cpus))

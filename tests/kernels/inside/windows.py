@@ -1,46 +1,24 @@
-"""The windows of a kernel's row: one load, observed as root, with capabilities only, and without kprobes."""
+"""What was seen of a kernel's row: the windows of one load, and what the load logged of itself.
+
+`observing.py` takes them, in the guest whose kernel is tested; they may be judged on another host.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
-from cgroups import Cgroup
-from running import Running, file_server
 
-from whystall.agent_server.app import App, RecordParams
-from whystall.tools.collect.ebpf_engine import EbpfEngine
-from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
-from whystall.tools.collect.procfs_engine import ProcfsEngine
+from whystall.agent_server.app import App
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.recording.store import Recording
-from whystall.tools.recording.target import resolve
-from whystall.tools.recording.window import observe
 
-MIB = 1 << 20
-SECONDS = 6.0
 EDGE_NS = 300_000_000
-PATIENCE_S = 300  # an emulated machine beside others is slow to start
-LIMIT_MIB, FILE_MIB = 16, 24  # small, since an emulated machine reads slowly
-QUOTA_CPUS = 0.2
-FSYNC_S, NAP_S = 0.15, 0.2
-REQUEST_KIB = 64
-NOBODY = 65534
-CAPABILITIES = ("bpf", "perfmon", "sys_ptrace", "dac_read_search", "syslog")
-PARANOID, PERFMON_SUFFICES = Path("/proc/sys/kernel/perf_event_paranoid"), 2
-_KEPT = ("PATH", "PYTHONPATH", "POLARS_FORCE_PKG")
-KPROBES = Path("/sys/kernel/debug/kprobes/enabled")
+_FILE = "windows.json"
 
 
 @dataclass(frozen=True)
@@ -65,31 +43,53 @@ class Look:
         return anyio.run(lambda: App().run_tool(tool, arguments, source=self.place))
 
 
+@dataclass(frozen=True)
 class Load:
-    """The load and what it logged."""
+    """What the load logged.
 
-    def __init__(self, program: Running, spinning: Cgroup, reading: Cgroup, disk: Path, device: str) -> None:
-        self.program, self.spinning, self.reading, self.disk, self.device = program, spinning, reading, disk, device
-        self.pids: dict[str, int] = program.start["children"]
-        self.waits: int = program.start["waits"]
+    `pids`: its processes by role; `waits`: a thread that waits all the time; `spinning`, `reading`: the control groups
+    of two roles; `device`: the disk that is written to.
+    """
+
+    pids: dict[str, int]
+    waits: int
+    spinning: str
+    reading: str
+    device: str
+    lines: list[dict[str, Any]]
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["event"] == event]
 
     def acts(self, event: str, look: Look) -> list[dict[str, Any]]:
         """Acts of one kind that lie in the window wholly."""
         start, end = span(look)
-        lines = self.program.of(event)
-        return [line for line in lines if line["start_mono_ns"] >= start and line["end_mono_ns"] <= end]
+        return [line for line in self.of(event) if line["start_mono_ns"] >= start and line["end_mono_ns"] <= end]
 
     def touching(self, event: str, look: Look) -> list[dict[str, Any]]:
         """And those in part in it, or so near that an engine that began a little earlier may have seen them."""
         start, end = span(look)
         start, end = start - EDGE_NS, end + EDGE_NS
-        return [line for line in self.program.of(event) if line["end_mono_ns"] > start and line["start_mono_ns"] < end]
+        return [line for line in self.of(event) if line["end_mono_ns"] > start and line["start_mono_ns"] < end]
 
     def cpu_s(self, look: Look) -> float:
         """CPU time that the spinner took in the window, by its own clock."""
-        lines = [(line["at_mono_ns"], line["cpu_s"]) for line in self.program.of("used")]
+        lines = [(line["at_mono_ns"], line["cpu_s"]) for line in self.of("used")]
         first, last = (_at(lines, moment) for moment in span(look))
         return last - first
+
+
+def write(place: Path, load: Load, looks: dict[str, Look]) -> None:
+    """Note in `place`, which holds the recordings, what belongs to them."""
+    found = {name: {**asdict(look), "place": str(look.place.relative_to(place))} for name, look in looks.items()}
+    (place / _FILE).write_text(json.dumps({"load": asdict(load), "looks": found}))
+
+
+def read(place: Path) -> tuple[Load, dict[str, Look]]:
+    """Return what `write` noted."""
+    found = json.loads((place / _FILE).read_text())
+    looks = {name: Look(**{**look, "place": place / look["place"]}) for name, look in found["looks"].items()}
+    return Load(**found["load"]), looks
 
 
 def span(look: Look) -> tuple[int, int]:
@@ -105,167 +105,3 @@ def _at(lines: list[tuple[int, float]], moment: int) -> float:
     if after == before:
         return before[1]
     return before[1] + (after[1] - before[1]) * (moment - before[0]) / (after[0] - before[0])
-
-
-@contextlib.contextmanager
-def ext4(size_mib: int) -> Iterator[tuple[Path, str]]:
-    """A file system of our own in memory, and the name of its loop device."""
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # else wherever temporary files are
-    with tempfile.TemporaryDirectory(dir=memory) as folder, tempfile.TemporaryDirectory() as place:
-        image = Path(folder, "disk.img")
-        with image.open("wb") as file:
-            file.truncate(size_mib * MIB)
-        subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(image)], check=True)
-        made = subprocess.run(["losetup", "-f", "--show", str(image)], check=True, capture_output=True, text=True)
-        device = made.stdout.strip()
-        try:
-            subprocess.run(["mount", "-t", "ext4", device, place], check=True)
-            try:
-                yield Path(place), Path(device).name
-            finally:
-                subprocess.run(["umount", place], check=True)
-        finally:
-            subprocess.run(["losetup", "-d", device], check=True)
-
-
-def _filled(path: Path, mib: int) -> Path:
-    """A file of which nothing is in the page cache."""
-    with path.open("wb") as file:
-        for _ in range(mib):
-            file.write(bytes(MIB))
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return path
-
-
-@contextlib.contextmanager
-def load() -> Iterator[Load]:
-    """The load, at work; the spinner has `QUOTA_CPUS` and the reader `LIMIT_MIB`, in cgroups of their own."""
-    with contextlib.ExitStack() as stack:
-        _, slow = stack.enter_context(file_server(f"fsync={FSYNC_S}"))
-        disk, device = stack.enter_context(ext4(FILE_MIB + 16))
-        spinning, reading = (stack.enter_context(Cgroup(controller)) for controller in ("cpu", "memory"))
-        spinning.limit_cpus(QUOTA_CPUS)
-        reading.limit_memory(LIMIT_MIB * MIB)
-        options: dict[str, object] = {
-            "--slow-directory": slow,
-            "--direct": _filled(disk / "direct.bin", 1),
-            "--read": _filled(disk / "shard.bin", FILE_MIB),
-            "--request-kib": REQUEST_KIB,
-            "--nap-s": NAP_S,
-        }
-        words = [word for pair in options.items() for word in pair]
-        program = stack.enter_context(Running(Path(__file__).with_name("load.py"), *words, wait=True))
-        made = Load(program, spinning, reading, disk, device)
-        spinning.enroll(made.pids["spinner"])
-        reading.enroll(made.pids["reader"])
-        program.go()
-        for event in ("fsync", "nap", "direct", "used", "pass"):
-            program.until(event, timeout_s=PATIENCE_S)
-        yield made
-
-
-def as_user(argv: list[str]) -> list[str]:
-    """`argv` as a user without rights but the capabilities; before 5.11 maps count as locked memory."""
-    capabilities = ",".join(f"+{name}" for name in CAPABILITIES)
-    old = tuple(map(int, os.uname().release.split(".")[:2])) < (5, 11)
-    return [
-        *(("prlimit", "--memlock=unlimited:unlimited", "--") if old else ()),
-        *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
-        *("--inh-caps", f"-all,{capabilities}", "--bounding-set", f"-all,{capabilities}"),
-        *("--ambient-caps", f"-all,{capabilities}", "--no-new-privs", "--"),
-        *argv,
-    ]
-
-
-@contextlib.contextmanager
-def timers_for_users() -> Iterator[None]:
-    """Debian's patched kernels keep sampling timers from everybody without CAP_SYS_ADMIN, unless they are told to: what
-    `whystall doctor` says to do."""
-    before = PARANOID.read_text()
-    if int(before) > PERFMON_SUFFICES:
-        PARANOID.write_text(str(PERFMON_SUFFICES))
-    try:
-        yield
-    finally:
-        if int(before) > PERFMON_SUFFICES:
-            PARANOID.write_text(before)
-
-
-@contextlib.contextmanager
-def recording_as_user(load: Load, place: Path) -> Iterator[Path]:
-    """`whystall record` of the load, with capabilities only; it has ended when the block is left."""
-    place.mkdir()
-    os.chown(place, NOBODY, NOBODY)
-    out = place / "recording"
-    words = ["--pid", load.program.pid, "--children", "--trace", "--samples", "--cache", "--duration", SECONDS]
-    argv = [sys.executable, "-m", "whystall.agent_server", "record", *map(str, words), "--out", str(out)]
-    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    environment |= {"HOME": str(place), "WHYSTALL_HOME": str(place / "home")}
-    # its parents may be closed to others
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(as_user(argv), stdout=said, stderr=said, env=environment, cwd=place)
-        try:
-            yield out
-            status = process.wait(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-            process.wait()
-        said.seek(0)
-        assert status == 0, said.read()
-
-
-def record_here(load: Load, out: Path, *, tracefs: bool) -> None:
-    """The same window from this process, with the scheduler's events from tracefs if wanted."""
-    params = RecordParams(pid=load.program.pid, children=True, trace=True, samples=True, cache=True, duration=SECONDS)
-    if not tracefs:
-        anyio.run(lambda: App().record(params, out))
-        return
-    engines = (EbpfEngine, TracefsEngine, ProcfsEngine)
-    anyio.run(lambda: observe(params.needs, resolve(params), SECONDS, engines)).save(out)
-
-
-@contextlib.contextmanager
-def disarmed() -> Iterator[bool]:
-    """Kprobes of the kernel disarmed: those there are see nothing, and nobody says so. False where it has none."""
-    if not KPROBES.exists():
-        yield False
-        return
-    KPROBES.write_text("0")
-    try:
-        yield True
-    finally:
-        KPROBES.write_text("1")
-
-
-def counts(load: Load) -> tuple[int, int]:
-    """Periods in which the spinner was throttled and softirqs, by the kernel's own counts."""
-    lines = Path("/proc/softirqs").read_text().splitlines()[1:]
-    softirqs = sum(int(word) for line in lines for word in line.split()[1:])
-    return load.spinning.stat("cpu.stat")["nr_throttled"], softirqs
-
-
-def looks(load: Load, place: Path, wanted: Collection[str]) -> dict[str, Look]:
-    """The windows with the names in `wanted`."""
-    armed = KPROBES.exists()
-    counted = [counts(load)]
-    as_user_out = place
-    with timers_for_users(), contextlib.ExitStack() as stack:
-        if "capabilities" in wanted:
-            as_user_out = stack.enter_context(recording_as_user(load, place / "user"))
-        if "root" in wanted:
-            record_here(load, place / "root", tracefs=False)
-    counted.append(counts(load))
-    if "no_kprobes" in wanted:
-        with disarmed():
-            record_here(load, place / "tracefs", tracefs=True)
-    counted.append(counts(load))
-    time.sleep(0.5)  # so that the load's own clock goes beyond
-    first, second = ([late - early for early, late in zip(*two, strict=True)] for two in pairwise(counted))
-    made = {
-        "root": Look("root", armed, place / "root", "ebpf", *first),
-        "capabilities": Look("capabilities", armed, as_user_out, "ebpf", *first),
-        "no_kprobes": Look("root", False, place / "tracefs", "tracefs", *second),
-    }
-    return {name: made[name] for name in wanted}
