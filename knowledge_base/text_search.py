@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _GENERAL = 0.35  # exponent of the general informativeness of a word
 _UNKNOWN = 0.5  # of a term that no card has
 _PAIR = 0.8  # of a pair of Chinese characters
-_PIECE = 0.15  # of a character n-gram
+_PIECE = 0.05  # of a character n-gram
 _NAME, _CODE, _SPECIFIC = 0.7, 1.5, 4.0  # of references
 _BOTH = 1.35  # a term in the symptom as well as in the explanation, as bm25 values a second occurrence
 _LENGTH = 0.3  # normalization by the length of a card, as b of bm25
