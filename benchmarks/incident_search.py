@@ -1,15 +1,16 @@
 """Search of past incidents by public reports: is the right card first, and is nothing named where none fits?
 
     python -m benchmarks.incident_search REPORTS LABELS [--cards FILE] [--leave-out] [--pad DIR] [--misses]
-        [--name NAME] [--out FILE]
+        [--name NAME] [--note TEXT] [--out FILE]
 
 REPORTS, LABELS: JSON lines. A report has an ``id``, ``title`` and ``symptom`` (or ``ask``), ``evidence`` and
 ``source_url``, any of which may be missing; ``paraphrase_en`` and ``paraphrase_zh`` are asked by themselves, and a
-``category`` (see `benchmarks.incident_categories`) is compared with that of the classifier. A label has the ``id`` of a report and the ids of the cards of which any is
-right (``card_ids``, ``cards``, ``card`` or ``labels``: a list or one id; empty or null for a report without
-counterpart). Reports without a label are skipped. ``--cards``: reports to be imported as cards first;
-``--leave-out``: cards from the same source as the report are taken out for it. Long texts are reports after, or
-before, text that is not about them: sources of Python's standard library, or the files below DIR.
+``category`` (see `benchmarks.incident_categories`) is compared with that of the classifier. A label has the ``id`` of
+a report and the ids of the cards of which any is right (``card_ids``, ``cards``, ``card`` or ``labels``: a list or one
+id; empty or null for a report without counterpart); one file can be both. Reports without a label are skipped.
+``--cards``: reports to be imported as cards first; ``--leave-out``: cards from the same source as the report are taken
+out for it. Long texts are reports after, or before, text that is not about them: sources of Python's standard library,
+or the files below DIR.
 
 FTS5 (bm25, any word), plain BM25 and TF-IDF over character n-grams answer the same queries in the same run.
 """
@@ -263,6 +264,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pad", type=Path, help="folder with unrelated text")
     parser.add_argument("--misses", action="store_true", help="list wrong first cards and categories")
     parser.add_argument("--name", help="name of the reports, in the title")
+    parser.add_argument("--note", action="append", default=[], help="remark about the reports")
     parser.add_argument("--out", type=Path, help="report in which this section is replaced")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as directory:
@@ -281,6 +283,7 @@ def main(arguments: Sequence[str]) -> int:
             wrong: list[str] = []
             found.rows += incident_categories.rows(reports, kb.classifier, wrong)
             found.notes += wrong if options.misses else []
+        found.notes += options.note
     if options.name:
         found.title = f"{TITLE} ({options.name})"
     return publish(found, options.out)
