@@ -1,13 +1,16 @@
 """Search of past incidents by public reports: is the right card first, and is nothing named where none fits?
 
-    python -m benchmarks.incident_search REPORTS LABELS [--cards FILE] [--leave-out] [--pad DIR] [--misses] [--out FILE]
+    python -m benchmarks.incident_search REPORTS LABELS [--cards FILE] [--leave-out] [--pad DIR] [--misses]
+        [--name NAME] [--note TEXT] [--out FILE]
 
 REPORTS, LABELS: JSON lines. A report has an ``id``, ``title`` and ``symptom`` (or ``ask``), ``evidence`` and
-``source_url``, any of which may be missing; a label the ``id`` of a report and the ids of the cards of which any is
-right (``card_ids``, ``cards``, ``card`` or ``labels``: a list or one id; empty or null for a report without
-counterpart). Reports without a label are skipped. ``--cards``: reports to be imported as cards first;
-``--leave-out``: cards from the same source as the report are taken out for it. Long texts are reports after, or
-before, text that is not about them: sources of Python's standard library, or the files below DIR.
+``source_url``, any of which may be missing; ``paraphrase_en`` and ``paraphrase_zh`` are asked by themselves, and a
+``category`` (see `benchmarks.incident_categories`) is compared with that of the classifier. A label has the ``id`` of
+a report and the ids of the cards of which any is right (``card_ids``, ``cards``, ``card`` or ``labels``: a list or one
+id; empty or null for a report without counterpart); one file can be both. Reports without a label are skipped.
+``--cards``: reports to be imported as cards first; ``--leave-out``: cards from the same source as the report are taken
+out for it. Long texts are reports after, or before, text that is not about them: sources of Python's standard library,
+or the files below DIR.
 
 FTS5 (bm25, any word), plain BM25 and TF-IDF over character n-grams answer the same queries in the same run.
 """
@@ -27,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import incident_categories
 from benchmarks.common import Report, Row, publish
 from benchmarks.incident_baselines import Baseline, n_grams, words
 from whystall.knowledge_base import text_search
@@ -47,6 +51,8 @@ _MEASURED = {
     "evidence": "with all evidence",
     "before": "title and symptom before long unrelated text",
     "after": "title and symptom after long unrelated text",
+    "paraphrase_en": "in other words",
+    "paraphrase_zh": "in other words, Chinese",
 }
 _NOTES = (
     "hit@1: a right card is named first, also as a weak match; answered right, wrong: the first card is likely enough "
@@ -114,6 +120,7 @@ def queries(
             "before": f"{told}\n{pad(number)}",
             "after": f"{pad(-1 - number)}\n{told}",
         }
+        texts |= {kind: str(report[kind]) for kind in ("paraphrase_en", "paraphrase_zh") if report.get(kind)}
         for kind, text in texts.items():
             yield Query(id, kind, text, its, hidden)
 
@@ -255,7 +262,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--cards", type=Path, help="reports to import as cards first")
     parser.add_argument("--leave-out", action="store_true", help="take out cards from the same source")
     parser.add_argument("--pad", type=Path, help="folder with unrelated text")
-    parser.add_argument("--misses", action="store_true", help="list wrong first cards")
+    parser.add_argument("--misses", action="store_true", help="list wrong first cards and categories")
+    parser.add_argument("--name", help="name of the reports, in the title")
+    parser.add_argument("--note", action="append", default=[], help="remark about the reports")
     parser.add_argument("--out", type=Path, help="report in which this section is replaced")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="whystall-bench-") as directory:
@@ -267,8 +276,16 @@ def main(arguments: Sequence[str]) -> int:
                     for report in read_lines(options.cards):
                         put_incident(db, as_card(report))
             sources = by_source(file) if options.leave_out else {}
-            asked = list(queries(read_lines(options.reports), labels(options.labels), sources, padding(options.pad)))
+            reports = read_lines(options.reports)
+            asked = list(queries(reports, labels(options.labels), sources, padding(options.pad)))
             found = run(asked, file, options.misses)
+        with KnowledgeBase(path) as kb:
+            wrong: list[str] = []
+            found.rows += incident_categories.rows(reports, kb.classifier, wrong)
+            found.notes += wrong if options.misses else []
+        found.notes += options.note
+    if options.name:
+        found.title = f"{TITLE} ({options.name})"
     return publish(found, options.out)
 
 

@@ -21,7 +21,7 @@ from whystall.knowledge_base.models import Match
 from whystall.knowledge_base.passages import Passage, passages
 from whystall.knowledge_base.references import is_code, is_specific
 from whystall.knowledge_base.retrieval import Query, Weights, by_words, counts_of, query_of, query_pieces, rareness
-from whystall.knowledge_base.tokens import CONCEPT, cjk
+from whystall.knowledge_base.tokens import CONCEPT, cjk, has_particle
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _GENERAL = 0.35  # exponent of the general informativeness of a word
 _UNKNOWN = 0.5  # of a term that no card has
 _PAIR = 0.8  # of a pair of Chinese characters
-_PIECE = 0.15  # of a character n-gram
+_PARTICLE = 0.6  # of one with a particle, relative to another
+_PIECE = 0.13  # of a character n-gram
 _NAME, _CODE, _SPECIFIC = 0.7, 1.5, 4.0  # of references
 _BOTH = 1.35  # a term in the symptom as well as in the explanation, as bm25 values a second occurrence
 _LENGTH = 0.3  # normalization by the length of a card, as b of bm25
@@ -205,7 +206,7 @@ def _term_weights(query: Query, memory: Memory) -> dict[str, tuple[float, str]]:
         cards = counts.of(term)
         weight = rareness(cards, total) * (1.0 if cards else _UNKNOWN)
         if term not in query.names:
-            weight *= _PAIR
+            weight *= _PAIR * (_PARTICLE if has_particle(term) else 1.0)
         elif not term.startswith(CONCEPT):
             weight *= informativeness(term) ** _GENERAL
         found[term] = weight, query.names.get(term, term)

@@ -31,6 +31,10 @@ _STOPPED = (
     "were within without would yet"
 )
 _STOP = frozenset(_STOPPED.split())
+# Chinese characters that mostly serve grammar: a pair with one of them spans two words, or says little.
+_PARTICLES = frozenset(
+    "的了就都把被在和也还又很这那是有个们得着过给让到从对与以及而但其之么吗呢吧啊后前里上下中时会能可要"
+)
 _LONGEST = 40
 CONCEPT = "c_"
 PIECE = "g_"
@@ -83,6 +87,11 @@ def stem(word: str) -> str:
             word = base[:-1] if doubled else base
             break
     return word[:-1] if word.endswith("e") and len(word) > _SHORTEST_STEM + 1 else word
+
+
+def has_particle(pair: str) -> bool:
+    """Return whether a pair of Chinese characters contains one that mostly serves grammar."""
+    return not _PARTICLES.isdisjoint(pair)
 
 
 def pieces(words: Iterable[str]) -> list[str]:

@@ -483,7 +483,8 @@ def test_an_import_without_room_imports_nothing(full: Stores, tmp_path: Path) ->
     before = full.cards.stats().cards
     file = tmp_path / "cards.jsonl"
     text = {"en": "the frobnicator waits", "zh": "等待"}
-    card = {"title": text, "symptom": text, "cause": None, "root_cause": text, "fix": text}
+    long = {"en": "the frobnicator waits " * 60, "zh": "等待"}  # more than the free pages within the file
+    card = {"title": text, "symptom": long, "cause": None, "root_cause": long, "fix": long}
     file.write_text("".join(json.dumps({**card, "id": f"c{n}", "source": str(n)}) + "\n" for n in range(400)))
     with file.open("rb") as stream, pytest.raises(ToolError) as caught:
         full.cards.import_(stream)

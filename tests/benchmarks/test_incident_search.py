@@ -1,0 +1,62 @@
+"""The foreign reports, and how they are asked and classified."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import incident_categories
+from benchmarks.incident_search import labels, queries, read_lines
+from whystall.knowledge_base.classify.rules import categories
+from whystall.knowledge_base.incidents import curated
+from whystall.knowledge_base.store import KnowledgeBase
+
+FILES = {half: Path(f"benchmarks/incidents/foreign_{half}.jsonl") for half in ("dev", "unseen")}
+
+
+@pytest.mark.parametrize("half", FILES)
+def test_a_foreign_report_is_whole_and_in_its_half(half: str) -> None:
+    cards = {card.id for card in curated()}
+    reports = read_lines(FILES[half])
+    assert len(reports) > 30
+    for one in reports:
+        even = hashlib.sha256(one["id"].encode()).digest()[0] % 2 == 0
+        assert even == (half == "dev"), one["id"]
+        assert set(one["cards"]) <= cards, one["id"]
+        assert {one["category"], *one["also"]} <= set(categories()), one["id"]
+        assert all(one[name] for name in ("source_url", "read", "title", "symptom", "cause", "severity")), one["id"]
+
+
+def test_no_card_comes_from_a_report_of_the_unseen_half() -> None:
+    sources = {card.source_url for card in curated()}
+    assert [one["id"] for one in read_lines(FILES["unseen"]) if one["source_url"] in sources] == []
+
+
+def test_a_report_is_asked_in_other_words_too() -> None:
+    report = {"id": "a", "title": "t", "symptom": "s", "paraphrase_en": "other", "cards": ["c"]}
+    asked = {query.kind: query for query in queries([report], {"a": frozenset({"c"})}, {}, lambda _: "pad")}
+    assert asked["symptom"].text == "t\ns"
+    assert asked["paraphrase_en"].text == "other"
+    assert "paraphrase_zh" not in asked
+    assert all(query.right == {"c"} for query in asked.values())
+
+
+def test_labels_and_reports_can_be_one_file() -> None:
+    found = labels(FILES["dev"])
+    assert found["trinity-437"] == {"different-mtu-on-two-servers"}
+    assert found["netways-29"] == frozenset()
+
+
+def test_categories_that_are_not_right_are_counted_and_listed(tmp_path: Path) -> None:
+    heat: dict[str, Any] = {"id": "hot", "title": "GPU 3 overheats", "symptom": "thermal slowdown of the card"}
+    reports = [{**heat, "category": "accelerator"}, {**heat, "id": "odd", "category": "storage"}, {"id": "none"}]
+    missed: list[str] = []
+    with KnowledgeBase(tmp_path / "k.db") as kb:
+        rows = list(incident_categories.rows(reports, kb.classifier, missed))
+    assert [row.ours.split()[0] for row in rows] == ["0.50"] * 4
+    assert missed == [
+        f"odd [category, {what}]: accelerator for storage" for what in ("title and symptom", "with all evidence")
+    ]
