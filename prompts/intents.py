@@ -40,7 +40,8 @@ class Rule:
 @dataclass(frozen=True)
 class IntentRules:
     """All rules. `before`, `after`: politeness around a message; `stop`: words that are no job names; `here`: this
-    machine itself; `escalate`: that asks who is next if those on call do not suffice; `normal`: what is usual.
+    machine itself; `escalate`: that asks who is next if those on call do not suffice; `normal`: what is usual;
+    `filler`: words that describe no ticket.
     """
 
     rules: tuple[Rule, ...]
@@ -53,6 +54,7 @@ class IntentRules:
     escalate: re.Pattern[str]
     normal: re.Pattern[str]
     stop: frozenset[str]
+    filler: frozenset[str]
 
 
 @cache
@@ -75,6 +77,7 @@ def intent_rules() -> IntentRules:
         escalate=_compiled(parts["escalate"], parts, numbers),
         normal=_compiled(parts["normal"], parts, numbers),
         stop=frozenset(word for line in data["stop"] for word in line.split()),
+        filler=frozenset(word for line in data["filler"] for word in line.split()),
     )
 
 
