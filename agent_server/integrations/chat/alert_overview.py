@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
@@ -93,7 +93,12 @@ def firing(kb: Stores) -> list[Firing]:
                 found[stored.alert.fingerprint] = Firing(stored.alert, group.ticket or "")
         if len(found) >= _MOST:
             break
-    return sorted(found.values(), key=lambda one: (-_rank(one), one.alert.starts, one.places))
+    return worst_first(found.values())
+
+
+def worst_first(alerts: Iterable[Firing]) -> list[Firing]:
+    """Return `alerts`, the worst severity first and of these the oldest."""
+    return sorted(alerts, key=lambda one: (-_rank(one), one.alert.starts, one.places))
 
 
 def named_alerts(alerts: Sequence[Firing], text: str) -> list[Firing]:

@@ -21,16 +21,13 @@ from whystall.agent_server.presentation.oncall import contacts
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.on_call import OnCall, on_call, shifts
-from whystall.knowledge_base.models import Lang, Match, Words
-from whystall.knowledge_base.ticket_models import State
-from whystall.knowledge_base.tickets.rows import Wanted
+from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.intents import intent_rules
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.findings import Severity
 
 SHOWN = 10
 _SORTED = 500  # latest tickets, of which the worst are shown
@@ -41,6 +38,7 @@ _OWN_SHIFT = re.compile(
     r"|我.*(?:什么时候|何时|几点|哪天|值班吗)|(?:什么时候|何时|轮到)我",
     re.I,
 )
+_OWN = re.compile(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的|我(?:名下|手上|手里|负责|在处理)", re.I)
 _NAMES = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 _SIMILARITY = 0.8
 _NAME = 120
@@ -55,7 +53,7 @@ _ASKING = frozenset(
         *("morning", "evening", "afternoon", "weekend", "week", "monday", "tuesday", "wednesday", "thursday", "friday"),
         *("saturday", "sunday", "mon", "tue", "wed", "thu", "fri", "sat", "sun", "noon", "midnight", "hours", "hour"),
         *("day", "days", "minutes", "after", "from", "and", "please", "currently", "team", "schedule", "should", "can"),
-        *("help", "support", "backup", "this", "that", "me", "us", "wake", "up", "if", "gets", "worse", "tell", "notify"),
+        *("help", "support", "backup", "this", "that", "me", "us", "wake", "up", "if", "gets", "worse", "tell"),
         *("what", "about", "handles", "handling", "escalate", "ask", "someone", "anyone", "there", "with", "my", "our"),
     )
 )
@@ -110,6 +108,10 @@ class Answers:
         known = sorted(self.settings.oncall.schedules) if self.settings is not None else []
         return bool(known) and self._named_schedules(text, known, lang) != []
 
+    def names_person(self, text: str) -> bool:
+        """Return whether `text` names a person of the settings."""
+        return bool(self._assignee(text, "", own=False))
+
     def _named_schedules(self, text: str, known: Sequence[str], lang: Lang) -> list[str]:
         """Return the schedules that `text` names itself, or by a category."""
         assert self.settings is not None  # noqa: S101 - the caller checked
@@ -146,7 +148,7 @@ class Answers:
         at = Safe(clock(wanted_at, now)) if wanted_at is not None else say(lang, "on_call.now")
         if not turn.users:
             return say(lang, "on_call.nobody", schedule=name(turn.schedule), at=at)
-        users = Safe(str(words(lang)["marks"]["semicolon"]).join(self._person(user) for user in turn.users))
+        users = Safe(str(words(lang)["marks"]["semicolon"]).join(self.person(user) for user in turn.users))
         until = say(lang, "on_call.until", Safe(clock(turn.until, now))) if turn.until is not None else ""
         return say(lang, "on_call.is", schedule=name(turn.schedule), at=at, users=users, until=until)
 
@@ -159,7 +161,7 @@ class Answers:
             users = list(self.settings.oncall.expanded(step.users))
             for turn in self.on_call_at(step.schedules, at):
                 users += [user for user in turn.users if user not in users]
-            people = Safe(semicolon.join(self._person(user) for user in users)) or Safe("-")
+            people = Safe(semicolon.join(self.person(user) for user in users)) or Safe("-")
             after = Safe(quantity(step.after.total_seconds(), "s"))
             steps.append(say(lang, "on_call.step", after=after, users=people))
         if not steps:
@@ -179,13 +181,13 @@ class Answers:
             if user in shift.users
         ]
         if not found:
-            return say(lang, "on_call.not_yours", self._person(user), _AHEAD.days)
+            return say(lang, "on_call.not_yours", self.person(user), _AHEAD.days)
         begins, schedule, ends = min(found)
         at = say(lang, "on_call.now") if begins <= now else Safe(clock(begins, now))
         until = say(lang, "on_call.until", Safe(clock(ends, now)))
-        return say(lang, "on_call.is", schedule=name(schedule), at=at, users=self._person(user), until=until)
+        return say(lang, "on_call.is", schedule=name(schedule), at=at, users=self.person(user), until=until)
 
-    def _person(self, user: str) -> Safe:
+    def person(self, user: str) -> Safe:
         """Return the name of `user` with the contacts in the settings."""
         if self.settings is None:
             return name(user)
@@ -207,7 +209,7 @@ class Answers:
         """Return the tickets with the states, severities and assignee in the question, the worst first, and the ids
         shown. `but`: tickets to leave out; `worse`: also those of worse severities.
         """
-        own = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的|我(?:名下|手上|手里|负责|在处理)", intent.text, re.I) is not None
+        own = _OWN.search(intent.text) is not None
         whose = self._assignee(intent.text, user, own)
         if own and whose is None:
             return outgoing(lang, [say(lang, "ticket.not_known")], say(lang, "title.tickets")), []

@@ -12,9 +12,11 @@ from datetime import datetime, timezone
 from typing import Any, get_args
 
 from whystall.agent_server.integrations.alerts.silencing import add, matchers_of
+from whystall.agent_server.integrations.chat.alert_overview import firing
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import clock, outgoing, ticket_name
+from whystall.agent_server.integrations.chat.silence_words import matcher_of
 from whystall.agent_server.integrations.chat.times import until
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.settings.model import Settings
@@ -85,7 +87,7 @@ class Commands:
         lang = author.lang
         if not author.may_change:
             return None, outgoing(lang, [say(lang, "not_you")])
-        slots = {name: value for name, value in intent.slots.items() if name != "time"}
+        slots = {name: value for name, value in intent.slots.items() if name not in ("time", "nth", "it")}
         missing = self._complete(intent, slots, author, now)
         if missing is not None:
             return None, outgoing(lang, [missing])
@@ -118,6 +120,8 @@ class Commands:
         if intent.name == "assign":
             return self._resolve_person(slots, lang)
         if intent.name == "silence":
+            if (missing := self._resolve_words(slots, lang)) is not None:
+                return missing
             return self._resolve_silence(intent, slots, lang, now)
         return None
 
@@ -153,6 +157,17 @@ class Commands:
         comma = words(lang)["marks"]["comma"]
         known = Safe(comma.join(name(user) for user in sorted(people)[:_KNOWN])) or Safe("-")
         return say(lang, "lacks.person", name(short(slots["to"], _SHOWN)), known)
+
+    def _resolve_words(self, slots: dict[str, str], lang: Lang) -> Safe | None:
+        """Replace words for alerts ("node7", "NFS") by a matcher; return a message if not just one thing is meant."""
+        words_ = slots.pop("about", "") or slots["matchers"]
+        if re.search(r"[=~]", words_):
+            return None
+        found = matcher_of(words_, firing(self.kb))
+        if found is None:
+            return say(lang, "lacks.matcher", name(short(words_, _SHOWN)))
+        slots["matchers"] = found
+        return None
 
     def _resolve_silence(self, intent: Intent, slots: dict[str, str], lang: Lang, now: datetime) -> Safe | None:
         ends = until(intent.get("time"), now)
@@ -221,8 +236,6 @@ def expires(now: float) -> float:
 
 
 def _quoted(matcher: str) -> str:
-    """Return ``alertname=X`` with the value quoted, and ``X`` alone as the name of an alert."""
-    if re.fullmatch(r"[A-Za-z_][\w:.-]*", matcher):
-        return f'alertname="{matcher}"'
+    """Return ``alertname=X`` with the value quoted."""
     found = re.fullmatch(r' *([\w.]+) *(=~|!~|!=|=) *"?([^"]*?)"? *', matcher)
     return f'{found[1]}{found[2]}"{found[3]}"' if found is not None else matcher

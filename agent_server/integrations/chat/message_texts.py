@@ -173,6 +173,31 @@ def _list_line(ticket: Ticket | Line, title: Safe, user: str | None, lang: Lang)
     )
 
 
+def which_ticket(fitting: Sequence[Ticket], about: str, lang: Lang) -> Outgoing:
+    """Return the question which ticket is meant by the words `about`: one of `fitting`, if there are any."""
+    if fitting:
+        more = len(fitting) - _SHOWN
+        lines = [say(lang, "ticket.several"), *(f"- {ticket_line(one, lang)}" for one in fitting[:_SHOWN])]
+        return outgoing(lang, [*lines, *([f"- {say(lang, 'ticket.more', more)}"] if more > 0 else [])])
+    first = say(lang, "ticket.no_fit", name(short(about, _NAME))) if about else ""
+    return outgoing(lang, [first, say(lang, "ticket.which")])
+
+
+def past_line(ticket: Ticket, lang: Lang) -> Safe:
+    """Return the line of an ended ticket: what it was and what ended it."""
+    known = words(lang)
+    why = say(lang, "ticket.resolution", short(ticket.resolution, _TEXT)) if ticket.resolution else Safe("")
+    return say(
+        lang,
+        "ticket.past",
+        id=ticket.id,
+        state=known["states"][ticket.state],
+        at=Safe((ticket.ended or ticket.updated)[:10]),
+        title=ticket_title(ticket, lang),
+        why=why,
+    )
+
+
 def ticket_message(ticket: Ticket, lang: Lang, now: datetime, history: Sequence[Event] = ()) -> Outgoing:
     """Describe a ticket: state, assignee, diagnosis, last comment, and the latest changes of its `history`. Times are
     in the zone of `now`.

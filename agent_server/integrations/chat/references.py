@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from whystall.agent_server.integrations.chat.intents import Intent
-from whystall.agent_server.integrations.chat.ticket_words import ENDED, LIVE, fitting
+from whystall.agent_server.integrations.chat.ticket_words import ENDED, fitting
 from whystall.agent_server.stores import Stores
-from whystall.knowledge_base.ticket_models import Ticket
+from whystall.knowledge_base.ticket_models import LIVE, Ticket
 
 _ORDINALS = {word: n for n, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)}
 _ORDINALS |= {word: n for n, word in enumerate(("1st", "2nd", "3rd", "4th", "5th"), 1)}

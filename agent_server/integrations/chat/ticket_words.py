@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from whystall.agent_server.integrations.chat.alert_overview import WORD
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.background import informativeness
-from whystall.knowledge_base.ticket_models import State, Ticket
+from whystall.knowledge_base.ticket_models import LIVE, State, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.knowledge_base.tokens import concepts
 from whystall.prompts.intents import intent_rules
 from whystall.prompts.topics import divided
 
-LIVE: tuple[State, ...] = ("open", "acknowledged")
 ENDED: tuple[State, ...] = ("resolved", "closed")
 _READ = 500  # latest tickets
 _PREFIX = 3  # minimum letters of the beginning of a word that stands for it

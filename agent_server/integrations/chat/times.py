@@ -146,8 +146,8 @@ def until(text: str, now: datetime) -> datetime | None:
 
 
 def period(text: str, now: datetime) -> tuple[datetime, datetime]:
-    """Return begin and end of the past period that `text` names ("last night", 过去6小时, "since yesterday"), in the zone
-    of `now`; without one the last 24 hours. A night is from 18:00 to 9:00.
+    """Return begin and end of the past period that `text` names ("last night", 过去6小时, "since yesterday"), in the
+    zone of `now`; without one the last 24 hours. A night is from 18:00 to 9:00.
     """
     if (found := _span(_SPAN.search(text))) is not None:
         return now - found, now
