@@ -32,7 +32,7 @@ def topics() -> tuple[Topic, ...]:
     return tuple(
         Topic(
             id=entry["id"],
-            pattern=re.compile(entry["match"], re.IGNORECASE),
+            pattern=re.compile(entry["match"], re.IGNORECASE | re.ASCII),
             means={lang: Safe(entry["means"][lang]) for lang in LANGS},
             first={lang: Safe(text[lang]) for lang in LANGS if (text := entry.get("first"))},
             normal={lang: Safe(text[lang]) for lang in LANGS if (text := entry.get("normal"))},

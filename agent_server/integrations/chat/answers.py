@@ -21,13 +21,16 @@ from whystall.agent_server.presentation.oncall import contacts
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.oncall.on_call import OnCall, on_call, shifts
-from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.models import Lang, Match, Words
+from whystall.knowledge_base.ticket_models import State
+from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.intents import intent_rules
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.contract.findings import Severity
 
 SHOWN = 10
 _SORTED = 500  # latest tickets, of which the worst are shown
@@ -288,7 +291,7 @@ def severities_of(text: str) -> tuple[Severity, ...]:
         (r"\bmajors?\b|\b(?:serious|severe)\b|(?<!不)严重|\bp1\b", Severity.MAJOR),
         (r"\bminor\b|轻微", Severity.MINOR),
     )
-    return tuple(severity for pattern, severity in patterns if re.search(pattern, text, re.I))
+    return tuple(severity for pattern, severity in patterns if re.search(pattern, text, re.I | re.A))
 
 
 def _negated(pattern: str, text: str) -> bool:

@@ -18,12 +18,15 @@ from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
-from whystall.knowledge_base.ticket_models import Ticket
+from whystall.knowledge_base.ticket_models import LIVE, Ticket
+from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.prompts.chat import say
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 TRANSIENT = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
 """Errors after which the same message may be answered later."""
+
+_READ = 100  # latest open tickets
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,9 @@ class Confirming:
             meant = await in_thread(lambda: meant_tickets(kb, intent, context))
             if len(meant) != 1:
                 fit = [one for one in meant if isinstance(one, Ticket)]
-                message = which_ticket(fit, intent.get("about"), author.lang)
-                topic = {**context, "listed": [one.id for one in fit], "lang": author.lang}
+                shown = fit or await in_thread(lambda: sorted(kb.tickets.list(Wanted(states=LIVE), _READ), key=_worst))
+                message = which_ticket(shown, intent.get("about"), bool(fit), author.lang)
+                topic = {**context, "listed": [one.id for one in shown], "lang": author.lang}
 
                 def ask() -> Outgoing:
                     kb.pending_commands.put_topic(*author.key, topic, now)
@@ -105,6 +109,10 @@ class Confirming:
             return message
 
         return Turn(act)
+
+
+def _worst(ticket: Ticket) -> int:
+    return -ticket.severity.rank
 
 
 def error_message(error: ToolError, lang: Lang) -> Outgoing:

@@ -103,9 +103,10 @@ def look_up(
     if left:
         lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(ticket, lang)}" for ticket in left)]
     there = _there(named, lang)
-    if not asked and not lines:
+    stored = len(lines) > (len(explained) if asked else 0)
+    cards = _cards(known, text, 1.0 if stored else NEAREST if explained else NEAREST_ASKED if asked else NEAREST)
+    if not asked and not stored:
         lines += explained
-    cards = _cards(known, text, 1.0 if lines else NEAREST_ASKED if asked else NEAREST)
     if cards:
         lines += [say(lang, "look_up.incidents"), similar_message(cards, lang).text]
     if not lines:

@@ -173,14 +173,13 @@ def _list_line(ticket: Ticket | Line, title: Safe, user: str | None, lang: Lang)
     )
 
 
-def which_ticket(fitting: Sequence[Ticket], about: str, lang: Lang) -> Outgoing:
-    """Return the question which ticket is meant by the words `about`: one of `fitting`, if there are any."""
-    if fitting:
-        more = len(fitting) - _SHOWN
-        lines = [say(lang, "ticket.several"), *(f"- {ticket_line(one, lang)}" for one in fitting[:_SHOWN])]
-        return outgoing(lang, [*lines, *([f"- {say(lang, 'ticket.more', more)}"] if more > 0 else [])])
-    first = say(lang, "ticket.no_fit", name(short(about, _NAME))) if about else ""
-    return outgoing(lang, [first, say(lang, "ticket.which")])
+def which_ticket(tickets: Sequence[Ticket], about: str, fit: bool, lang: Lang) -> Outgoing:
+    """Return the question which of `tickets` is meant. `fit`: they fit the words `about`; else none does."""
+    first = say(lang, "ticket.no_fit", name(short(about, _NAME))) if about and not fit else ""
+    lines = [first, say(lang, "ticket.several" if fit else "ticket.which")]
+    more = len(tickets) - _SHOWN
+    lines += [f"- {ticket_line(one, lang)}" for one in tickets[:_SHOWN]]
+    return outgoing(lang, [*lines, *([f"- {say(lang, 'ticket.more', more)}"] if more > 0 else [])])
 
 
 def past_line(ticket: Ticket, lang: Lang) -> Safe:
