@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
 from whystall.agent_server.integrations.chat import message_texts as texts
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import clock, outgoing
@@ -200,7 +201,9 @@ class Answers:
         """Describe the ticket `id`, with its latest changes if `history`; times are in the zone of `now`."""
         try:
             events = self.kb.tickets.events(id) if history else ()
-            return texts.ticket_message(self.kb.tickets.get(id), lang, now, events)
+            ticket = self.kb.tickets.get(id)
+            elsewhere = next(iter(other_hosts(things_of(ticket.labels))), "")
+            return texts.ticket_message(ticket, lang, now, events, elsewhere)
         except ToolError as error:
             if error.code is not ErrorCode.NOT_FOUND:
                 raise

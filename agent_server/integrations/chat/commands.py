@@ -28,7 +28,6 @@ from whystall.knowledge_base.tickets.life import refusal
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import words
-from whystall.tools.contract.errors import ErrorCode, ToolError
 
 CONFIRM_S = 300.0
 """Seconds until a pending command expires."""
@@ -109,8 +108,9 @@ class Commands:
         lang, id = author.lang, slots.get("id", "")
         if id:
             slots["id"] = self.kb.tickets.get(id.lstrip("0") or "0").id
-        if (forbidden := self._forbidden(intent.name, slots.get("id", ""))) is not None:
-            raise ToolError(ErrorCode.BAD_ARGUMENT, forbidden, f"`ticket {slots['id']}` shows its state")
+        if self._forbidden(intent.name, slots.get("id", "")):
+            ticket = self.kb.tickets.get(slots["id"])
+            return say(lang, "lacks.state", ticket=ticket_name(ticket, lang), state=words(lang)["states"][ticket.state])
         if intent.name == "resolve" and not slots.get("because"):
             return say(lang, "lacks.because", id=id)
         if intent.name == "close":
@@ -125,10 +125,10 @@ class Commands:
             return self._resolve_silence(intent, slots, lang, now)
         return None
 
-    def _forbidden(self, command: str, id: str) -> str | None:
-        """Return why the state of ticket `id` does not allow `command`."""
+    def _forbidden(self, command: str, id: str) -> bool:
+        """Return whether the state of ticket `id` does not allow `command`."""
         to = _STATES.get(command)
-        return refusal(self.kb.tickets.get(id), to) if to is not None and id else None
+        return to is not None and bool(id) and refusal(self.kb.tickets.get(id), to) is not None
 
     def _resolve_reason(self, slots: dict[str, str], lang: Lang) -> Safe | None:
         reason = slots.pop("as", "")

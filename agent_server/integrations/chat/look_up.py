@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from whystall.agent_server.integrations.alerts.related import things_of
+from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
 from whystall.agent_server.integrations.chat.alert_overview import (
     Firing,
     alert_lines,
@@ -38,7 +38,6 @@ from whystall.prompts.escape import Safe, short
 from whystall.prompts.intents import intent_rules
 from whystall.prompts.render import words
 from whystall.prompts.topics import divided, topics_of
-from whystall.tools.node.vantage import host_name
 
 _TELLING = 0.8
 """Least informativeness (`knowledge_base.background`) of a plain word that a ticket is searched for; an estimate."""
@@ -129,10 +128,7 @@ def topic_lines(text: str, lang: Lang, most: int = 2) -> list[str]:
 
 def _there(alerts: Sequence[Firing], lang: Lang) -> Safe | None:
     """Return what to run on the other hosts that `alerts` concern; None if they concern no other host."""
-    own = host_name().partition(".")[0].casefold()
-    things = dict.fromkeys(thing for one in alerts for thing in things_of(one.alert.labels))
-    hosts = [thing.partition(":")[2] for thing in things if thing.startswith("node:")]
-    other = [host for host in hosts if host.partition(".")[0].casefold() != own]
+    other = other_hosts(thing for one in alerts for thing in things_of(one.alert.labels))
     if not other:
         return None
     comma: str = words(lang)["marks"]["comma"]

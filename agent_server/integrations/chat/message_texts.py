@@ -197,9 +197,11 @@ def past_line(ticket: Ticket, lang: Lang) -> Safe:
     )
 
 
-def ticket_message(ticket: Ticket, lang: Lang, now: datetime, history: Sequence[Event] = ()) -> Outgoing:
+def ticket_message(
+    ticket: Ticket, lang: Lang, now: datetime, history: Sequence[Event] = (), elsewhere: str = ""
+) -> Outgoing:
     """Describe a ticket: state, assignee, diagnosis, last comment, and the latest changes of its `history`. Times are
-    in the zone of `now`.
+    in the zone of `now`. `elsewhere`: the other host that it concerns, where it must be diagnosed.
     """
     known = words(lang)
     lines: list[str] = [ticket_name(ticket, lang)]
@@ -233,7 +235,7 @@ def ticket_message(ticket: Ticket, lang: Lang, now: datetime, history: Sequence[
         if cause and (fix := next(iter(sorted(cause.remedies, key=lambda r: (-r.gain, r.effort))), None)):
             lines.append(say(lang, "verdict.try", Safe(fix.text.get(lang))))
     else:
-        code = ticket.analysis.triage if ticket.analysis else ""
+        code = (ticket.analysis.triage if ticket.analysis else "") or (f"elsewhere:{elsewhere}" if elsewhere else "")
         known_codes = chat_words(lang)["no_look"]
         kind, _, detail = code.partition(":")
         why = (

@@ -46,16 +46,12 @@ def said(text: str) -> Said:
 
 
 def fitting(kb: Stores, text: str, states: Sequence[State] = LIVE) -> list[Ticket]:
-    """Return the tickets that have every word of `text` in title or labels; if none has, in the description."""
+    """Return the tickets that have every word of `text` in title, labels or description."""
     asked = said(text)
     if not asked.words and not asked.chinese:
         return []
     tickets = kb.tickets.list(Wanted(states=states), _READ)
-    for described in (False, True):
-        found = [ticket for ticket in tickets if _has_all(asked, _text(ticket, described))]
-        if found:
-            return found
-    return []
+    return [ticket for ticket in tickets if _has_all(asked, _text(ticket, described=True))]
 
 
 def nearest(kb: Stores, text: str, states: Sequence[State] = LIVE) -> list[Ticket]:
