@@ -160,7 +160,7 @@ def ticket_line(ticket: Ticket, lang: Lang) -> Safe:
     return _list_line(ticket, ticket_title(ticket, lang), users[0] if users else None, lang)
 
 
-def _list_line(ticket: Ticket | Line, title: Safe, user: str | None, lang: Lang) -> Safe:
+def _list_line(ticket: Ticket | Line, title: str, user: str | None, lang: Lang) -> Safe:
     known = words(lang)
     return say(
         lang,

@@ -100,7 +100,7 @@ def _changed(kb: Stores, begin: datetime, end: datetime) -> tuple[list[Ticket], 
         if updated is not None and updated < begin:
             continue
         events = kb.tickets.events(ticket.id, limit=_EVENTS)
-        kinds = Counter(e.what for e in events if (at := moment(e.at)) is not None and begin <= at <= end)
+        kinds: Counter[str] = Counter(e.what for e in events if (at := moment(e.at)) is not None and begin <= at <= end)
         shown: Counter[str] = Counter({what: kinds[what] for what in _COUNTED if kinds[what]})
         if shown:
             found.append(ticket)

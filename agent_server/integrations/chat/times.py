@@ -95,6 +95,7 @@ _PARTS = (
 """The parts of a time besides dates and durations."""
 
 
+_BEFORE_SPAN = re.compile(r"(过去|最近|近|这|前|在)")
 _LAST_NIGHT = r"\b(?:last night|overnight|while i was (?:asleep|sleeping))\b|昨晚|昨夜|夜里|半夜|凌晨"
 _PERIODS = (
     (r"\b(?:last|past) hour\b|(?:过去|最近)一?个?小时", timedelta(hours=1)),
@@ -149,7 +150,8 @@ def period(text: str, now: datetime) -> tuple[datetime, datetime]:
     """Return begin and end of the past period that `text` names ("last night", 过去6小时, "since yesterday"), in the
     zone of `now`; without one the last 24 hours. A night is from 18:00 to 9:00.
     """
-    if (found := _span(_SPAN.search(text))) is not None:
+    spaced = _BEFORE_SPAN.sub(r"\1 ", text)  # a number is no part of the word before it
+    if (found := _span(_SPAN.search(spaced))) is not None:
         return now - found, now
     for pattern, span in _PERIODS:
         if re.search(pattern, text, re.I):

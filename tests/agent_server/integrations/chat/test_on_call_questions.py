@@ -40,7 +40,9 @@ def fire(chat: Any, *alerts: tuple[str, str, str, str], hours: float = 1, ended:
         for name, severity, host, text in alerts
     ]
     Intake(chat.kb, chat.settings, ROUTES).receive(json.dumps({"version": "4", "alerts": body}).encode(), now - 60)
-    Groups(chat.kb, chat.settings, ROUTES).work(now)
+    groups = Groups(chat.kb, chat.settings, ROUTES)
+    while groups.work(now):  # one call may end before all are filed
+        pass
 
 
 def number(chat: Any, title: str) -> str:
@@ -270,7 +272,7 @@ async def test_a_ticket_of_another_host_states_what_to_run_there(chat: Any) -> N
     for say in ("what is wrong with node7", f"ticket {id}"):
         answer = await chat.says(say)
         assert "diagnose --pid" in answer
-        assert "`node7`" in answer
+        assert "node7" in answer
 
 
 async def test_times_are_in_the_zone_of_the_person(chat: Any) -> None:
@@ -307,6 +309,6 @@ def test_topics_are_complete_and_the_longest_match_counts() -> None:
         assert one.means["en"]
         assert one.means["zh"]
     assert divided("NFSServerDown gpu_temp GPUThermalThrottle") == "NFS Server Down gpu temp GPU Thermal Throttle"
-    assert [one.id for one in topics_of("the nccl watchdog timed out")][0] == "nccl_timeout"
+    assert topics_of("the nccl watchdog timed out")[0].id == "nccl_timeout"
     assert [one.id for one in topics_of("GPUThermalThrottle")] == ["gpu_heat"]
     assert topics_of("banana pancake") == []
