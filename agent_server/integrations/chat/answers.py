@@ -112,6 +112,11 @@ class Answers:
         known = sorted(self.settings.oncall.schedules) if self.settings is not None else []
         return bool(known) and self._named_schedules(text, known, lang) != []
 
+    def contact(self, text: str, lang: Lang) -> Outgoing | None:
+        """Return the contacts of the person that `text` names; None if it names no one of the settings."""
+        user = self._assignee(text, "", own=False)
+        return outgoing(lang, [self.person(user)]) if user else None
+
     def names_person(self, text: str) -> bool:
         """Return whether `text` names a person of the settings."""
         return bool(self._assignee(text, "", own=False))

@@ -29,7 +29,7 @@ from whystall.agent_server.integrations.chat.look_up import Found, is_named, loo
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.recent import recent_message
 from whystall.agent_server.integrations.chat.references import chosen_position, ticket_of
-from whystall.agent_server.integrations.chat.ticket_words import said
+from whystall.agent_server.integrations.chat.ticket_words import fitting, said
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.messages import Incoming, Outgoing
@@ -141,6 +141,14 @@ class Conversation:
             return _reply(await in_thread(lambda: alert_overview.silences_message(kb.silences, lang, local)))
         if name == "state":
             return await self._state(known, intent, author, now, context)
+        if name == "described":
+            fit = await in_thread(lambda: fitting(kb, intent.get("about")))
+            if len(fit) == 1:
+                message = await in_thread(lambda: known.ticket(fit[0].id, lang, local))
+                return self._with_context(message, author, now, context, ticket=fit[0].id)
+            return await self._retrieve(intent, author, now, context)
+        if name == "contact" and (contact := known.contact(intent.text, lang)) is not None:
+            return _reply(contact)
         if name in ("recent", "handled", "may_act"):
             found = await in_thread(lambda: _found(known, intent, lang, local, context))
             return self._with_context(found.message, author, now, context, **_shown(found), asked=name)
@@ -244,7 +252,7 @@ class Conversation:
         also = topic_lines(intent.text, author.lang, 1)
         if found.status == "none":
             message = answers.not_found(found, author.lang)
-            return _reply(message.model_copy(update={"text": "\n".join([message.text, *also])}))
+            return _reply(message.model_copy(update={"text": "\n".join([*also, message.text])}))
         return self.ask_which(found, author, now, also)
 
     async def _any_job(self, none: Resolution) -> Resolution:
@@ -264,7 +272,7 @@ class Conversation:
 
     def ask_which(self, found: Resolution, author: Author, now: float, also: Sequence[str] = ()) -> Turn:
         """Ask which of several jobs is meant, or whether the only one is; the answer is a number.
-        `also`: further lines.
+        `also`: lines that precede the question.
         """
         if found.status == "found" and found.job is not None:
             found = found.model_copy(update={"status": "several", "jobs": [found.job]})
@@ -279,7 +287,7 @@ class Conversation:
         def act() -> Outgoing:
             self.app.kb().pending_commands.put(*author.key, choice, expires(now))
             message = answers.which_job(found, author.lang)
-            return message.model_copy(update={"text": "\n".join([message.text, *also])})
+            return message.model_copy(update={"text": "\n".join([*also, message.text])})
 
         return Turn(act)
 
@@ -346,6 +354,7 @@ _PLAIN = frozenset(
     (
         *("cancel", "status", "help", "thanks", "ticket", "history", "chosen", "alerts", "silences", "state"),
         *("undeletable", "observes_only", "recent", "handled", "may_act", "follow_up"),
+        *("described", "contact"),
     )
 )
 

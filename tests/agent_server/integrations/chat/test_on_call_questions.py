@@ -213,6 +213,19 @@ async def test_escalation_names_people_with_contacts(chat: Any) -> None:
     assert "escalat" not in await chat.says("who is on call for network")
 
 
+@pytest.mark.parametrize("say", ["any update on the NFS ticket?", "NFS的告警现在什么情况"])
+async def test_a_ticket_described_by_words_is_shown(chat: Any, say: str) -> None:
+    fire(chat, NFS, XID)
+    answer = await chat.says(say)
+    assert "14 tasks in D state" in answer
+    assert "Xid" not in answer
+
+
+@pytest.mark.parametrize("say", ["王伟的电话多少", "how do I reach wang?"])
+async def test_contacts_of_a_person_are_shown(chat: Any, say: str) -> None:
+    assert "+86 10 5555 0100" in await chat.says(say)
+
+
 async def test_a_follow_up_asks_the_same_of_something_else(chat: Any) -> None:
     fire(chat, NFS, XID)
     assert "王伟" in await chat.says("who is on call for storage")
