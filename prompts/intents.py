@@ -40,7 +40,8 @@ class Rule:
 @dataclass(frozen=True)
 class IntentRules:
     """All rules. `before`, `after`: politeness around a message; `stop`: words that are no job names; `here`: this
-    machine itself.
+    machine itself; `escalate`: that asks who is next if those on call do not suffice; `normal`: what is usual;
+    `filler`: words that describe no ticket.
     """
 
     rules: tuple[Rule, ...]
@@ -50,7 +51,10 @@ class IntentRules:
     look: re.Pattern[str]
     work: re.Pattern[str]
     here: re.Pattern[str]
+    escalate: re.Pattern[str]
+    normal: re.Pattern[str]
     stop: frozenset[str]
+    filler: frozenset[str]
 
 
 @cache
@@ -70,7 +74,10 @@ def intent_rules() -> IntentRules:
         look=_compiled(parts["look"], parts, numbers),
         work=_compiled(parts["work"], parts, numbers),
         here=_compiled(parts["here"], parts, numbers),
+        escalate=_compiled(parts["escalate"], parts, numbers),
+        normal=_compiled(parts["normal"], parts, numbers),
         stop=frozenset(word for line in data["stop"] for word in line.split()),
+        filler=frozenset(word for line in data["filler"] for word in line.split()),
     )
 
 

@@ -15,6 +15,7 @@ from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.ticket_models import Link, Ticket
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Severity
+from whystall.tools.node.vantage import host_name
 
 LINKS = 5
 """Maximum links added to one ticket at a time."""
@@ -47,6 +48,20 @@ def things_of(labels: Mapping[str, str]) -> list[str]:
     if pod := labels.get("pod"):
         found.append(f"pod:{labels.get('namespace', '')}/{pod}")
     return list(dict.fromkeys(found))
+
+
+def other_hosts(things: Iterable[str]) -> list[str]:
+    """Return the hosts among `things` besides this one, each once."""
+    own = host_name().partition(".")[0].casefold()
+    hosts = [value for kind, _, value in (thing.partition(":") for thing in things) if kind == "node"]
+    local = {own, "localhost", "127.0.0.1", "[::1]"}
+    return [host for host in dict.fromkeys(hosts) if host.casefold() not in local and _bare(host) != own]
+
+
+def _bare(host: str) -> str:
+    """Return the name of a host without its domain; an address as it is."""
+    first = host.partition(".")[0].casefold()
+    return host if first.isdigit() else first
 
 
 def severity_word(labels: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from whystall.agent_server.integrations.alerts.matchers import format_matcher
 from whystall.agent_server.integrations.alerts.receivers import Receiver
-from whystall.agent_server.integrations.alerts.related import severity_of, severity_word, things_of
+from whystall.agent_server.integrations.alerts.related import other_hosts, severity_of, severity_word, things_of
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Group, Stored
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
@@ -213,6 +213,7 @@ def message(
         truncated=group.truncated,
         ticket=ticket,
         triage=triage,
+        elsewhere=other_hosts(summary.things)[:_NAMES] if what in ("first", "more") and not triage else [],
     )
     head = _words(lang)["heads"][what]
     return Outgoing(title=line(f"{head}: {title(group, summary, lang)}", 200), text=text, lang=lang)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
@@ -92,7 +93,12 @@ def firing(kb: Stores) -> list[Firing]:
                 found[stored.alert.fingerprint] = Firing(stored.alert, group.ticket or "")
         if len(found) >= _MOST:
             break
-    return sorted(found.values(), key=lambda one: (-_rank(one), one.alert.starts, one.places))
+    return worst_first(found.values())
+
+
+def worst_first(alerts: Iterable[Firing]) -> list[Firing]:
+    """Return `alerts`, the worst severity first and of these the oldest."""
+    return sorted(alerts, key=lambda one: (-_rank(one), one.alert.starts, one.places))
 
 
 def named_alerts(alerts: Sequence[Firing], text: str) -> list[Firing]:
@@ -113,25 +119,54 @@ def _canonical(value: str) -> str:
     return re.sub(r"[-_]", "", value.casefold())
 
 
+def chosen_alerts(alerts: Sequence[Firing], text: str) -> list[Firing]:
+    """Return those of `alerts` that the question `text` names, of the severity in it or a worse one; else all."""
+    least = min((severity.rank for severity in severities_of(text)), default=-1)
+    return [one for one in named_alerts(alerts, text) or alerts if _rank(one) >= least]
+
+
 def alerts_message(kb: Stores, text: str, lang: Lang, now: datetime) -> Outgoing:
-    """Return the firing alerts that the question `text` names, of the severity in it or a worse one; else all."""
+    """Return the firing alerts that the question `text` chooses; see `chosen_alerts`."""
     title = say(lang, "title.alerts")
     found = firing(kb)
-    least = min((severity.rank for severity in severities_of(text)), default=-1)
-    chosen = [one for one in named_alerts(found, text) or found if _rank(one) >= least]
+    chosen = chosen_alerts(found, text)
     if not found:
         return outgoing(lang, [say(lang, "alerts.none")], title)
     if not chosen:
         return outgoing(lang, [say(lang, "alerts.none_of_severity", len(found))], title)
-    return outgoing(lang, [say(lang, "alerts.head", len(chosen)), *alert_lines(chosen, lang, now)], title)
+    return outgoing(lang, [_head(chosen, lang), *alert_lines(chosen, lang, now)], title)
+
+
+def _head(alerts: Sequence[Firing], lang: Lang) -> Safe:
+    """Return how many alerts fire, on how many hosts, by severity."""
+    hosts = {thing for one in alerts for thing in things_of(one.alert.labels) if thing.startswith("node:")}
+    counts = Counter(one.severity for one in alerts if one.severity is not None)
+    known = words(lang)["severities"]
+    shown = [f"{known[one.value]} {counts[one]}" for one in sorted(counts, key=lambda one: -one.rank)]
+    return Safe(
+        say(lang, "alerts.head", len(alerts))
+        + (say(lang, "alerts.hosts", len(hosts)) if hosts else "")
+        + (say(lang, "alerts.by_severity", Safe(_comma(lang).join(shown))) if len(counts) > 1 else "")
+    )
+
+
+def _folded(alerts: Sequence[Firing]) -> list[tuple[str, _Fold]]:
+    """Return the alerts by name, the worst first."""
+    folds: dict[str, _Fold] = {}
+    for one in alerts:
+        folds.setdefault(one.alert.name, _Fold()).alerts.append(one)
+    return sorted(folds.items(), key=lambda item: -item[1].rank)
+
+
+def listed_tickets(alerts: Sequence[Firing]) -> list[str]:
+    """Return the ticket of each line of `alert_lines`; empty for a line without just one."""
+    found = [{one.ticket for one in fold.alerts if one.ticket} for _, fold in _folded(alerts)[:_SHOWN]]
+    return [min(tickets) if len(tickets) == 1 else "" for tickets in found]
 
 
 def alert_lines(alerts: Sequence[Firing], lang: Lang, now: datetime) -> list[str]:
     """Return a line per name of an alert, the worst first, at most `_SHOWN`, and how many names were left out."""
-    folds: dict[str, _Fold] = {}
-    for one in alerts:
-        folds.setdefault(one.alert.name, _Fold()).alerts.append(one)
-    ordered = sorted(folds.items(), key=lambda item: -item[1].rank)
+    ordered = _folded(alerts)
     lines = [f"- {_line(title, fold, lang, now)}" for title, fold in ordered[:_SHOWN]]
     if len(ordered) > _SHOWN:
         lines.append(f"- {say(lang, 'ticket.more', len(ordered) - _SHOWN)}")
@@ -153,7 +188,7 @@ def _line(title: str, fold: _Fold, lang: Lang, now: datetime) -> Safe:
         severity=say(lang, "alerts.severity", words(lang)["severities"][severity.value]) if severity else Safe(""),
         places=say(lang, "alerts.on", Safe(_comma(lang).join([*shown, *more]))) if shown else Safe(""),
         count=say(lang, "alerts.one") if len(fold.alerts) == 1 else say(lang, "alerts.count", len(fold.alerts)),
-        since=_at(min(one.alert.starts for one in fold.alerts), now),
+        since=at_time(min(one.alert.starts for one in fold.alerts), now),
         ticket=numbers or say(lang, "alerts.no_ticket"),
         what=say(lang, "alerts.what", markdown(short(first.description, _DESCRIPTION)))
         if first.description
@@ -180,20 +215,21 @@ def silences_message(silences: Silences, lang: Lang, now: datetime) -> Outgoing:
 
 def _silence(silence: Silence, lang: Lang, now: datetime) -> Safe:
     pending = silence.state(now.timestamp()) == "pending"
-    begins = say(lang, "silences.begins", _at(silence.starts, now)) if pending else Safe("")
+    begins = say(lang, "silences.begins", at_time(silence.starts, now)) if pending else Safe("")
     return say(
         lang,
         "silences.line",
         id=silence.id,
         matchers=Safe(_comma(lang).join(name(short(matcher, _TEXT)) for matcher in silence.matchers)),
         begins=begins,
-        until=_at(silence.ends, now),
+        until=at_time(silence.ends, now),
         by=name(short(silence.by, _TEXT)),
         why=say(lang, "silences.why", short(silence.comment, _TEXT)) if silence.comment else Safe(""),
     )
 
 
-def _at(seconds: float, now: datetime) -> Safe:
+def at_time(seconds: float, now: datetime) -> Safe:
+    """Return Unix seconds as a time in the zone of `now`."""
     return Safe(clock(datetime.fromtimestamp(seconds, timezone.utc), now))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
 from whystall.agent_server.integrations.chat import message_texts as texts
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import clock, outgoing
@@ -26,6 +27,7 @@ from whystall.knowledge_base.ticket_models import State
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short
+from whystall.prompts.intents import intent_rules
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -40,6 +42,8 @@ _OWN_SHIFT = re.compile(
     r"|我.*(?:什么时候|何时|几点|哪天|值班吗)|(?:什么时候|何时|轮到)我",
     re.I,
 )
+_OWN = re.compile(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的|我(?:名下|手上|手里|负责|在处理)", re.I)
+_NAMES = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 _SIMILARITY = 0.8
 _NAME = 120
 _CONTACT = 300
@@ -53,6 +57,7 @@ _ASKING = frozenset(
         *("morning", "evening", "afternoon", "weekend", "week", "monday", "tuesday", "wednesday", "thursday", "friday"),
         *("saturday", "sunday", "mon", "tue", "wed", "thu", "fri", "sat", "sun", "noon", "midnight", "hours", "hour"),
         *("day", "days", "minutes", "after", "from", "and", "please", "currently", "team", "schedule", "should", "can"),
+        *("help", "support", "backup", "this", "that", "me", "us", "wake", "up", "if", "gets", "worse", "tell"),
         *("what", "about", "handles", "handling", "escalate", "ask", "someone", "anyone", "there", "with", "my", "our"),
     )
 )
@@ -65,8 +70,11 @@ class Answers:
     kb: Stores
     settings: Settings | None
 
-    def on_call(self, intent: Intent, lang: Lang, now: datetime, user: str = "") -> Outgoing:
-        """Return who is on call in the schedules and at the time in the question, who is next, or when `user` is."""
+    def on_call(self, intent: Intent, lang: Lang, now: datetime, user: str = "", ticket: str = "") -> Outgoing:
+        """Return who is on call in the schedules and at the time in the question, who is next, to whom it escalates, or
+        when `user` is on call. `ticket`: the last one shown, whose schedule is meant if a question about escalation
+        names none.
+        """
         title = say(lang, "title.on_call")
         schedules = sorted(self.settings.oncall.schedules) if self.settings is not None else []
         if not schedules:
@@ -76,6 +84,10 @@ class Answers:
             comma = words(lang)["marks"]["comma"]
             known = Safe(comma.join(name(one) for one in schedules[:SHOWN]))
             return outgoing(lang, [say(lang, "on_call.unknown", name(unknown), known)], title)
+        escalates = intent_rules().escalate.search(intent.text) is not None
+        if escalates and ticket and not self.names_schedule(intent.text, lang):
+            assignment = self.kb.tickets.get(ticket).assignment
+            chosen = [assignment.schedule] if assignment and assignment.schedule in schedules else chosen
         at = when(intent.text, now)
         if _OWN_SHIFT.search(intent.text):
             return outgoing(lang, [self._own_shift(user, schedules, lang, now)], title)
@@ -84,6 +96,8 @@ class Answers:
         if at is None and _NEXT.search(intent.text):
             after = [(turn.until, self.on_call_at([turn.schedule], turn.until)[0]) for turn in turns if turn.until]
             lines += [self._line_of(turn, lang, until, now) for until, turn in after]
+        if escalates:
+            lines += [self._steps_of(turn.schedule, lang, at or now) for turn in turns]
         lines += [say(lang, "jobs.more", len(chosen) - SHOWN)] if len(chosen) > SHOWN else []
         return outgoing(lang, [f"- {line}" for line in lines] if len(lines) > 1 else lines, title)
 
@@ -93,21 +107,42 @@ class Answers:
         overrides = self.kb.overrides.all()
         return [on_call(self.settings.oncall, overrides, schedule, at) for schedule in schedules]
 
+    def names_schedule(self, text: str, lang: Lang) -> bool:
+        """Return whether `text` names a schedule that is known, or a category that has one."""
+        known = sorted(self.settings.oncall.schedules) if self.settings is not None else []
+        return bool(known) and self._named_schedules(text, known, lang) != []
+
+    def contact(self, text: str, lang: Lang) -> Outgoing | None:
+        """Return the contacts of the person that `text` names; None if it names no one of the settings."""
+        user = self._assignee(text, "", own=False)
+        return outgoing(lang, [self.person(user)]) if user else None
+
+    def names_person(self, text: str) -> bool:
+        """Return whether `text` names a person of the settings."""
+        return bool(self._assignee(text, "", own=False))
+
+    def _named_schedules(self, text: str, known: Sequence[str], lang: Lang) -> list[str]:
+        """Return the schedules that `text` names itself, or by a category."""
+        assert self.settings is not None  # noqa: S101 - the caller checked
+        lowered = {one.lower(): one for one in known}
+        tokens = [t.lower() for t in _NAMES.findall(text)]
+        if named := [lowered[t] for t in tokens if t in lowered]:
+            return list(dict.fromkeys(named))
+        meant = [
+            c
+            for c, word in words(lang)["categories"].items()
+            if c != "none" and (str(word).lower() in text.lower() or c in tokens)
+        ]
+        of_category = [s for c in meant if (s := self.settings.oncall.categories.get(c)) is not None]
+        return list(dict.fromkeys(of_category))
+
     def _schedules(self, text: str, known: Sequence[str], lang: Lang) -> tuple[list[str], str]:
         """Return the schedules that `text` names, or a name in it that is unknown."""
         assert self.settings is not None  # noqa: S101 - the caller checked
+        if named := self._named_schedules(text, known, lang):
+            return named, ""
         lowered = {one.lower(): one for one in known}
-        tokens = [t.lower() for t in re.findall(r"[A-Za-z][\w.-]*", text, re.ASCII)]
-        named = [lowered[t] for t in tokens if t in lowered]
-        if named:
-            return list(dict.fromkeys(named)), ""
-        categories = {**words(lang)["categories"]}
-        meant = [
-            c for c, word in categories.items() if c != "none" and (str(word).lower() in text.lower() or c in tokens)
-        ]
-        of_category = [s for c in meant if (s := self.settings.oncall.categories.get(c)) is not None]
-        if of_category:
-            return list(dict.fromkeys(of_category)), ""
+        tokens = [t.lower() for t in _NAMES.findall(text)]
         left = [t for t in tokens if t not in _ASKING and not t.isdigit()]
         for token in left:
             if close := difflib.get_close_matches(token, lowered, 1, _SIMILARITY):
@@ -122,9 +157,25 @@ class Answers:
         at = Safe(clock(wanted_at, now)) if wanted_at is not None else say(lang, "on_call.now")
         if not turn.users:
             return say(lang, "on_call.nobody", schedule=name(turn.schedule), at=at)
-        users = Safe(str(words(lang)["marks"]["semicolon"]).join(self._person(user) for user in turn.users))
+        users = Safe(str(words(lang)["marks"]["semicolon"]).join(self.person(user) for user in turn.users))
         until = say(lang, "on_call.until", Safe(clock(turn.until, now))) if turn.until is not None else ""
         return say(lang, "on_call.is", schedule=name(turn.schedule), at=at, users=users, until=until)
+
+    def _steps_of(self, schedule: str, lang: Lang, at: datetime) -> Safe:
+        """Return whom a ticket of `schedule` goes to if no one acknowledges it, step by step."""
+        assert self.settings is not None  # noqa: S101 - the caller checked
+        semicolon = str(words(lang)["marks"]["semicolon"])
+        steps = []
+        for step in self.settings.oncall.schedules[schedule].escalation:
+            users = list(self.settings.oncall.expanded(step.users))
+            for turn in self.on_call_at(step.schedules, at):
+                users += [user for user in turn.users if user not in users]
+            people = Safe(semicolon.join(self.person(user) for user in users)) or Safe("-")
+            after = Safe(quantity(step.after.total_seconds(), "s"))
+            steps.append(say(lang, "on_call.step", after=after, users=people))
+        if not steps:
+            return say(lang, "on_call.no_steps", name(schedule))
+        return say(lang, "on_call.steps", schedule=name(schedule), steps=Safe(semicolon.join(steps)))
 
     def _own_shift(self, user: str, schedules: Sequence[str], lang: Lang, now: datetime) -> Safe:
         """Return when `user` is on call next, or now."""
@@ -139,13 +190,13 @@ class Answers:
             if user in shift.users
         ]
         if not found:
-            return say(lang, "on_call.not_yours", self._person(user), _AHEAD.days)
+            return say(lang, "on_call.not_yours", self.person(user), _AHEAD.days)
         begins, schedule, ends = min(found)
         at = say(lang, "on_call.now") if begins <= now else Safe(clock(begins, now))
         until = say(lang, "on_call.until", Safe(clock(ends, now)))
-        return say(lang, "on_call.is", schedule=name(schedule), at=at, users=self._person(user), until=until)
+        return say(lang, "on_call.is", schedule=name(schedule), at=at, users=self.person(user), until=until)
 
-    def _person(self, user: str) -> Safe:
+    def person(self, user: str) -> Safe:
         """Return the name of `user` with the contacts in the settings."""
         if self.settings is None:
             return name(user)
@@ -155,23 +206,33 @@ class Answers:
         """Describe the ticket `id`, with its latest changes if `history`; times are in the zone of `now`."""
         try:
             events = self.kb.tickets.events(id) if history else ()
-            return texts.ticket_message(self.kb.tickets.get(id), lang, now, events)
+            ticket = self.kb.tickets.get(id)
+            elsewhere = next(iter(other_hosts(things_of(ticket.labels))), "")
+            return texts.ticket_message(ticket, lang, now, events, elsewhere)
         except ToolError as error:
             if error.code is not ErrorCode.NOT_FOUND:
                 raise
             return outgoing(lang, [say(lang, "ticket.there_is_none", name(id))])
 
-    def tickets(self, intent: Intent, lang: Lang, user: str) -> tuple[Outgoing, list[str]]:
+    def tickets(
+        self, intent: Intent, lang: Lang, user: str, but: Sequence[str] = (), *, worse: bool = False
+    ) -> tuple[Outgoing, list[str]]:
         """Return the tickets with the states, severities and assignee in the question, the worst first, and the ids
-        shown.
+        shown. `but`: tickets to leave out; `worse`: also those of worse severities.
         """
-        own = re.search(r"\b(?:my|mine)\b|\b(?:to|for|of|on) me\b|我的|给我的", intent.text, re.I) is not None
+        own = _OWN.search(intent.text) is not None
         whose = self._assignee(intent.text, user, own)
         if own and whose is None:
             return outgoing(lang, [say(lang, "ticket.not_known")], say(lang, "title.tickets")), []
-        wanted = Wanted(states=states_of(intent.text), severities=severities_of(intent.text), assignee=whose)
-        lines = sorted(self.kb.tickets.lines(wanted, _SORTED), key=lambda line: -line.severity.rank)[:SHOWN]
-        return texts.tickets_message(lines, self.kb.tickets.count(wanted), lang), [line.id for line in lines]
+        severities = severities_of(intent.text)
+        if worse and severities:
+            least = min(severity.rank for severity in severities)
+            severities = tuple(severity for severity in Severity if severity.rank >= least)
+        wanted = Wanted(states=states_of(intent.text), severities=severities, assignee=whose)
+        found = [line for line in self.kb.tickets.lines(wanted, _SORTED) if line.id not in but]
+        lines = sorted(found, key=lambda line: -line.severity.rank)[:SHOWN]
+        total = len(found) if but else self.kb.tickets.count(wanted)
+        return texts.tickets_message(lines, total, lang), [line.id for line in lines]
 
     def _assignee(self, text: str, user: str, own: bool) -> str | None:
         """Return the assignee that is meant: "" for unassigned tickets, None for all."""
@@ -234,11 +295,11 @@ def states_of(text: str) -> tuple[State, ...]:
 def severities_of(text: str) -> tuple[Severity, ...]:
     """Return the severities in `text`; empty: all."""
     patterns: tuple[tuple[str, Severity], ...] = (
-        (r"\bcritical\b|危急|紧急|致命|\bp0\b", Severity.CRITICAL),
-        (r"\bmajor\b|(?<!不)严重", Severity.MAJOR),
+        (r"\bcriticals?\b|\burgent\b|危急|紧急|致命|\bp0\b", Severity.CRITICAL),
+        (r"\bmajors?\b|\b(?:serious|severe)\b|(?<!不)严重|\bp1\b", Severity.MAJOR),
         (r"\bminor\b|轻微", Severity.MINOR),
     )
-    return tuple(severity for pattern, severity in patterns if re.search(pattern, text, re.I))
+    return tuple(severity for pattern, severity in patterns if re.search(pattern, text, re.I | re.A))
 
 
 def _negated(pattern: str, text: str) -> bool:

@@ -185,7 +185,7 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
         answers, local = functions.answers, datetime.fromtimestamp(now, author.zone)
         first = [say(lang, "look_up.not_understood")]
         found = look_up(answers, author.incoming.text, lang, local, first=first)
-        lines = [found.text] if found is not None else [say(lang, "unknown")]
+        lines = [found.message.text] if found is not None else [say(lang, "unknown")]
     if exchange.stopped in ("struck", "empty"):
         lines.append(say(lang, "model.struck"))
     elif exchange.stopped:

@@ -61,7 +61,12 @@ def author_of(incoming: Incoming, settings: Settings | None, last: Lang | None =
     user = next((known for known, person in users.items() if person.chats.get(name) == incoming.sender), "")
     terminal = name == TERMINAL
     allowed = terminal or (channel is not None and not {incoming.sender, EVERYBODY}.isdisjoint(channel.may_change))
-    zone_name = (channel.timezone if channel else None) or (settings.oncall.timezone if settings is not None else None)
+    zones = (
+        users[user].timezone if user else None,
+        channel.timezone if channel else None,
+        settings.oncall.timezone if settings is not None else None,
+    )
+    zone_name = next((zone for zone in zones if zone), None)
     wordless = not any(letter.isalpha() for letter in incoming.text)
     return Author(
         incoming=incoming,

@@ -12,7 +12,8 @@ from whystall.agent_server.app import App
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat import investigations
 from whystall.agent_server.integrations.chat.author import author_of
-from whystall.agent_server.integrations.chat.conversation import TRANSIENT, Conversation, error_message
+from whystall.agent_server.integrations.chat.confirming import TRANSIENT, error_message
+from whystall.agent_server.integrations.chat.conversation import Conversation
 from whystall.agent_server.integrations.chat.message_texts import outgoing
 from whystall.agent_server.integrations.chat.sending import queue
 from whystall.agent_server.integrations.chat.turn import Act

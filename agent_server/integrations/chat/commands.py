@@ -12,9 +12,11 @@ from datetime import datetime, timezone
 from typing import Any, get_args
 
 from whystall.agent_server.integrations.alerts.silencing import add, matchers_of
+from whystall.agent_server.integrations.chat.alert_overview import firing
 from whystall.agent_server.integrations.chat.author import Author
 from whystall.agent_server.integrations.chat.intents import Intent
 from whystall.agent_server.integrations.chat.message_texts import clock, outgoing, ticket_name
+from whystall.agent_server.integrations.chat.silence_words import matcher_of
 from whystall.agent_server.integrations.chat.times import until
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.settings.model import Settings
@@ -26,7 +28,6 @@ from whystall.knowledge_base.tickets.life import refusal
 from whystall.prompts.chat import chat_words, name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import words
-from whystall.tools.contract.errors import ErrorCode, ToolError
 
 CONFIRM_S = 300.0
 """Seconds until a pending command expires."""
@@ -85,7 +86,7 @@ class Commands:
         lang = author.lang
         if not author.may_change:
             return None, outgoing(lang, [say(lang, "not_you")])
-        slots = {name: value for name, value in intent.slots.items() if name != "time"}
+        slots = {name: value for name, value in intent.slots.items() if name not in ("time", "nth", "it")}
         missing = self._complete(intent, slots, author, now)
         if missing is not None:
             return None, outgoing(lang, [missing])
@@ -107,8 +108,9 @@ class Commands:
         lang, id = author.lang, slots.get("id", "")
         if id:
             slots["id"] = self.kb.tickets.get(id.lstrip("0") or "0").id
-        if (forbidden := self._forbidden(intent.name, slots.get("id", ""))) is not None:
-            raise ToolError(ErrorCode.BAD_ARGUMENT, forbidden, f"`ticket {slots['id']}` shows its state")
+        if self._forbidden(intent.name, slots.get("id", "")):
+            ticket = self.kb.tickets.get(slots["id"])
+            return say(lang, "lacks.state", ticket=ticket_name(ticket, lang), state=words(lang)["states"][ticket.state])
         if intent.name == "resolve" and not slots.get("because"):
             return say(lang, "lacks.because", id=id)
         if intent.name == "close":
@@ -118,13 +120,15 @@ class Commands:
         if intent.name == "assign":
             return self._resolve_person(slots, lang)
         if intent.name == "silence":
+            if (missing := self._resolve_words(slots, lang)) is not None:
+                return missing
             return self._resolve_silence(intent, slots, lang, now)
         return None
 
-    def _forbidden(self, command: str, id: str) -> str | None:
-        """Return why the state of ticket `id` does not allow `command`."""
+    def _forbidden(self, command: str, id: str) -> bool:
+        """Return whether the state of ticket `id` does not allow `command`."""
         to = _STATES.get(command)
-        return refusal(self.kb.tickets.get(id), to) if to is not None and id else None
+        return to is not None and bool(id) and refusal(self.kb.tickets.get(id), to) is not None
 
     def _resolve_reason(self, slots: dict[str, str], lang: Lang) -> Safe | None:
         reason = slots.pop("as", "")
@@ -153,6 +157,17 @@ class Commands:
         comma = words(lang)["marks"]["comma"]
         known = Safe(comma.join(name(user) for user in sorted(people)[:_KNOWN])) or Safe("-")
         return say(lang, "lacks.person", name(short(slots["to"], _SHOWN)), known)
+
+    def _resolve_words(self, slots: dict[str, str], lang: Lang) -> Safe | None:
+        """Replace words for alerts ("node7", "NFS") by a matcher; return a message if not just one thing is meant."""
+        words_ = slots.pop("about", "") or slots["matchers"]
+        if re.search(r"[=~]", words_):
+            return None
+        found = matcher_of(words_, firing(self.kb))
+        if found is None:
+            return say(lang, "lacks.matcher", name(short(words_, _SHOWN)))
+        slots["matchers"] = found
+        return None
 
     def _resolve_silence(self, intent: Intent, slots: dict[str, str], lang: Lang, now: datetime) -> Safe | None:
         ends = until(intent.get("time"), now)
@@ -221,8 +236,6 @@ def expires(now: float) -> float:
 
 
 def _quoted(matcher: str) -> str:
-    """Return ``alertname=X`` with the value quoted, and ``X`` alone as the name of an alert."""
-    if re.fullmatch(r"[A-Za-z_][\w:.-]*", matcher):
-        return f'alertname="{matcher}"'
+    """Return ``alertname=X`` with the value quoted."""
     found = re.fullmatch(r' *([\w.]+) *(=~|!~|!=|=) *"?([^"]*?)"? *', matcher)
     return f'{found[1]}{found[2]}"{found[3]}"' if found is not None else matcher

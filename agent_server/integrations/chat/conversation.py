@@ -11,10 +11,12 @@ from typing import Any
 from whystall.agent_server.app import App
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.integrations.chat import alert_overview, answers, investigations
-from whystall.agent_server.integrations.chat.answers import Answers
+from whystall.agent_server.integrations.chat.answers import Answers, severities_of
 from whystall.agent_server.integrations.chat.assistant import answer_with_model
 from whystall.agent_server.integrations.chat.author import Author, author_of
-from whystall.agent_server.integrations.chat.commands import CHANGE, Commands, PendingCommand, expires
+from whystall.agent_server.integrations.chat.commands import CHANGE, expires
+from whystall.agent_server.integrations.chat.confirming import Confirming
+from whystall.agent_server.integrations.chat.handling import handled_message, may_act_message
 from whystall.agent_server.integrations.chat.intents import (
     Intent,
     names_this_host,
@@ -23,9 +25,12 @@ from whystall.agent_server.integrations.chat.intents import (
     understand,
     wanted_of,
 )
-from whystall.agent_server.integrations.chat.look_up import NEAREST, NEAREST_ASKED, is_named, look_up
+from whystall.agent_server.integrations.chat.look_up import Found, is_named, look_up, similar_or_past, topic_lines
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
+from whystall.agent_server.integrations.chat.recent import recent_message
 from whystall.agent_server.integrations.chat.references import chosen_position, ticket_of
+from whystall.agent_server.integrations.chat.ticket_words import fitting, said
+from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.messages import Incoming, Outgoing
 from whystall.agent_server.job_lookup.find import choose_rank, find, running_jobs
@@ -35,13 +40,10 @@ from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
 from whystall.prompts.intents import intent_rules
-from whystall.tools.contract.errors import ErrorCode, ToolError
 
 CHOOSE = "choose"
 _CONTEXT_S = 3600.0  # how long "that" refers to the last subject
 _SYMPTOM = 1000
-TRANSIENT = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
-"""Errors after which the same message may be answered later."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Conversation:
     ticket_service: TicketService
     settings: Settings | None
     no_worker: bool = False
+
+    @property
+    def _confirming(self) -> Confirming:
+        return Confirming(self.app.kb(), self.ticket_service, self.settings)
 
     async def turn(
         self, incoming: Incoming, now: float, lang: Lang | None = None, llm: bool | None = None
@@ -82,9 +88,9 @@ class Conversation:
         ):
             return await self._chosen(chosen, author, now, pending)
         if intent.name in ("yes", "no"):
-            return self._confirm(intent.name == "yes", author, now)
+            return self._confirming.confirm(intent.name == "yes", author, now)
         if intent.changes:
-            return await self._request_confirmation(intent, author, now)
+            return await self._confirming.request(intent, author, now, context)
         if author.llm and intent.name not in _PLAIN:
             return await answer_with_model(self, intent, author, now, context)
         parts = parts_of(author.incoming.text)
@@ -106,11 +112,15 @@ class Conversation:
         known = Answers(kb, self.settings)
         name = intent.name
         if name == "why":
-            return await self._why(intent, author, now)
+            return await self._why(intent, author, now, context)
         if name == "jobs":
             return await self._jobs(intent, author, now)
+        if name == "follow_up":
+            return await self.answer_query(self._followed(known, intent, author, now, context), author, now, context)
         if name == "on_call":
-            return _reply(await in_thread(lambda: known.on_call(intent, lang, local, author.user)))
+            last = str(context.get("ticket") or "")
+            message = await in_thread(lambda: known.on_call(intent, lang, local, author.user, last))
+            return self._with_context(message, author, now, context, asked=name)
         if name in ("ticket", "history", "spoken", "chosen"):
             id = ticket_of(intent, context)
             if id is None:
@@ -119,17 +129,31 @@ class Conversation:
             return self._with_context(message, author, now, context, ticket=id)
         if name == "tickets":
             message, ids = await in_thread(lambda: known.tickets(intent, lang, author.user))
-            return self._with_context(message, author, now, context, listed=ids)
+            return self._with_context(message, author, now, context, listed=ids, asked=name)
         if name == "similar":
             return _reply(await in_thread(lambda: self._similar(known, intent, lang, context)))
         if name == "alerts":
-            return _reply(await in_thread(lambda: alert_overview.alerts_message(kb, intent.text, lang, local)))
+            message = await in_thread(lambda: alert_overview.alerts_message(kb, intent.text, lang, local))
+            chosen = await in_thread(lambda: alert_overview.chosen_alerts(alert_overview.firing(kb), intent.text))
+            listed = alert_overview.listed_tickets(chosen)
+            return self._with_context(message, author, now, context, listed=listed, asked=name)
         if name == "silences":
             return _reply(await in_thread(lambda: alert_overview.silences_message(kb.silences, lang, local)))
         if name == "state":
             return await self._state(known, intent, author, now, context)
+        if name == "described":
+            fit = await in_thread(lambda: fitting(kb, intent.get("about")))
+            if len(fit) == 1:
+                message = await in_thread(lambda: known.ticket(fit[0].id, lang, local))
+                return self._with_context(message, author, now, context, ticket=fit[0].id)
+            return await self._retrieve(intent, author, now, context)
+        if name == "contact" and (contact := known.contact(intent.text, lang)) is not None:
+            return _reply(contact)
+        if name in ("recent", "handled", "may_act"):
+            found = await in_thread(lambda: _found(known, intent, lang, local, context))
+            return self._with_context(found.message, author, now, context, **_shown(found), asked=name)
         if name == "how_to":
-            return await self._how_to(intent, author, now)
+            return await self._how_to(intent, author, now, context)
         if name == "cancel":
             return Turn(lambda: self._cancel(author))
         if name == "status":
@@ -139,40 +163,57 @@ class Conversation:
             return _reply(outgoing(lang, [say(lang, "help"), rest], say(lang, "title.help")))
         if name in ("thanks", "undeletable", "observes_only"):
             return _reply(outgoing(lang, [say(lang, name)]))
-        return await self._retrieve(intent, author, now)
+        return await self._retrieve(intent, author, now, context)
+
+    def _followed(self, known: Answers, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Intent:
+        """Return the last question, asked of what a follow-up names; a question about that alone if it does not fit."""
+        asked, about = str(context.get("asked", "")), intent.get("about")
+        fits = {
+            "on_call": known.names_schedule(about, author.lang) or when(about, datetime.now(author.zone)) is not None,
+            "tickets": bool(severities_of(about)) or known.names_person(about),
+            "alerts": bool(severities_of(about)),
+            "state": bool(severities_of(about)),
+            "recent": True,
+            "handled": True,
+        }
+        name = asked if fits.get(asked) else "why" if subject_of(about)[1] else "about"
+        return Intent(name, about, intent.lang)
 
     async def _state(self, known: Answers, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
         """Return the firing alerts and the open tickets."""
         lang, local = author.lang, datetime.fromtimestamp(now, author.zone)
         alerts = await in_thread(lambda: alert_overview.alerts_message(known.kb, intent.text, lang, local))
-        tickets, ids = await in_thread(lambda: known.tickets(intent, lang, author.user))
-        message = alerts.model_copy(
-            update={"text": "\n".join([alerts.text, say(lang, "ticket.open_ones"), tickets.text])}
-        )
-        return self._with_context(message, author, now, context, listed=ids)
+        chosen = await in_thread(lambda: alert_overview.chosen_alerts(alert_overview.firing(known.kb), intent.text))
+        folded = alert_overview.listed_tickets(chosen)
+        of_alerts = [one.ticket for one in chosen if one.ticket]
+        tickets, ids = await in_thread(lambda: known.tickets(intent, lang, author.user, of_alerts, worse=True))
+        rest = [say(lang, "ticket.other_open" if of_alerts else "ticket.open_ones"), tickets.text]
+        text = "\n".join([alerts.text, *(rest if ids or not of_alerts else [])])
+        message = alerts.model_copy(update={"text": text})
+        return self._with_context(message, author, now, context, listed=[*folded, *ids], asked="state")
 
-    async def _how_to(self, intent: Intent, author: Author, now: float) -> Turn:
+    async def _how_to(self, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
         """Return what is known about the fault in the question, or diagnose the running job that it names."""
         wanted, sure = subject_of(intent.text)
         if sure and (await find(wanted, look_s=0)).status != "none":
-            return await self._why(intent, author, now)
-        return await self._retrieve(intent, author, now)
+            return await self._why(intent, author, now, context)
+        return await self._retrieve(intent, author, now, context)
 
-    async def _retrieve(self, intent: Intent, author: Author, now: float, *, tried: Sequence[str] = ()) -> Turn:
+    async def _retrieve(
+        self, intent: Intent, author: Author, now: float, context: dict[str, Any], *, tried: Sequence[str] = ()
+    ) -> Turn:
         """Return what is stored about the words of a message. `tried`: what was looked for on this machine, which it
         names.
         """
         lang, local = author.lang, datetime.fromtimestamp(now, author.zone)
         first = [say(lang, "look_up.not_understood")] if intent.name == "none" else []
         known = Answers(self.app.kb(), self.settings)
-        nearest = NEAREST_ASKED if intent.name == "how_to" else NEAREST
-        found = await in_thread(
-            lambda: look_up(known, intent.text, lang, local, first=first, last=tried, nearest=nearest)
-        )
+        asked = intent.name == "how_to"
+        found = await in_thread(lambda: look_up(known, intent.text, lang, local, first=first, last=tried, asked=asked))
         if intent.name == "none" and (turn := await self._offer_job(intent, author, now, found is None)) is not None:
             return turn
         if found is not None:
-            return _reply(found)
+            return self._with_context(found.message, author, now, context, **_shown(found))
         last = "unknown" if intent.name == "none" else "look_up.nothing"
         return _reply(outgoing(lang, [*tried, say(lang, last)]))
 
@@ -189,7 +230,7 @@ class Conversation:
         jobs = await self._any_job(Resolution(status="none"))
         return self.ask_which(jobs, author, now) if jobs.status == "several" else None
 
-    async def _why(self, intent: Intent, author: Author, now: float) -> Turn:
+    async def _why(self, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
         """Diagnose the process that the question names, or ask which one is meant: nothing is diagnosed unnamed."""
         wanted, sure = subject_of(intent.text)
         if not wanted.text and names_this_host(intent.text):
@@ -197,10 +238,10 @@ class Conversation:
         found = await find(wanted)
         known = Answers(self.app.kb(), self.settings)
         if "close" in found.how and await in_thread(lambda: is_named(known, intent.text)):
-            return await self._retrieve(intent, author, now)  # a host is named, and no job here is called so
+            return await self._retrieve(intent, author, now, context)  # a host is named, and no job here is called so
         if found.status == "none" and sure:
             tried = answers.not_found(found, author.lang).text
-            return await self._retrieve(intent, author, now, tried=[tried])
+            return await self._retrieve(intent, author, now, context, tried=[tried])
         if found.status == "none" and wanted.text:  # its only word may be no name
             found = await find(Wanted(rank=wanted.rank))
             wanted = Wanted(rank=wanted.rank)
@@ -208,9 +249,11 @@ class Conversation:
             return self.investigate(found, author, intent.text)
         if found.status == "none" and wanted.rank is None:
             found = await self._any_job(found)
+        also = topic_lines(intent.text, author.lang, 1)
         if found.status == "none":
-            return _reply(answers.not_found(found, author.lang))
-        return self.ask_which(found, author, now)
+            message = answers.not_found(found, author.lang)
+            return _reply(message.model_copy(update={"text": "\n".join([*also, message.text])}))
+        return self.ask_which(found, author, now, also)
 
     async def _any_job(self, none: Resolution) -> Resolution:
         """Return all jobs of this host to choose from; `none`, which found nothing, if there are none."""
@@ -227,8 +270,10 @@ class Conversation:
             return Turn(lambda: investigations.started_message(request, found, author.lang, self.settings), request)
         return Turn(lambda: investigations.start(self.app.kb(), author, found, symptom, self.settings))
 
-    def ask_which(self, found: Resolution, author: Author, now: float) -> Turn:
-        """Ask which of several jobs is meant, or whether the only one is; the answer is a number."""
+    def ask_which(self, found: Resolution, author: Author, now: float, also: Sequence[str] = ()) -> Turn:
+        """Ask which of several jobs is meant, or whether the only one is; the answer is a number.
+        `also`: lines that precede the question.
+        """
         if found.status == "found" and found.job is not None:
             found = found.model_copy(update={"status": "several", "jobs": [found.job]})
         choice = {
@@ -241,7 +286,8 @@ class Conversation:
 
         def act() -> Outgoing:
             self.app.kb().pending_commands.put(*author.key, choice, expires(now))
-            return answers.which_job(found, author.lang)
+            message = answers.which_job(found, author.lang)
+            return message.model_copy(update={"text": "\n".join([*also, message.text])})
 
         return Turn(act)
 
@@ -282,66 +328,11 @@ class Conversation:
             return outgoing(author.lang, [say(author.lang, "dropped")])
         return message
 
-    async def _request_confirmation(self, intent: Intent, author: Author, now: float) -> Turn:
-        kb, local = self.app.kb(), datetime.fromtimestamp(now, author.zone)
-        commands = Commands(kb, self.ticket_service, self.settings)
-        command, message = await in_thread(lambda: commands.prepare(intent, author, local))
-        target = f"ticket:{intent.get('id')}" if intent.get("id") else "silence"
-
-        def act() -> Outgoing:
-            detail = {
-                "command": intent.name,
-                "sender": author.incoming.sender,
-                "channel": author.incoming.place.channel,
-            }
-            if command is not None:
-                kb.pending_commands.put(*author.key, {**command.body(), "lang": author.lang}, expires(now))
-                kb.audit.put(author.name, "chat.asked", target, "to_confirm", {**detail, "slots": command.slots})
-            elif not author.may_change:
-                kb.audit.put(author.name, "chat.asked", target, "not_allowed", detail)
-            return message
-
-        return Turn(act)
-
-    def _confirm(self, yes: bool, author: Author, now: float) -> Turn:
-        """Execute or drop the pending command."""
-        kb = self.app.kb()
-        commands = Commands(kb, self.ticket_service, self.settings)
-
-        def act() -> Outgoing:
-            body = kb.pending_commands.take(*author.key, now)
-            command = PendingCommand.read(body) if body is not None else None
-            if command is None:
-                return outgoing(author.lang, [say(author.lang, "dropped" if body is not None else "nothing_waits")])
-            detail = {
-                "command": command.command,
-                "sender": author.incoming.sender,
-                "channel": author.incoming.place.channel,
-            }
-            target = f"ticket:{command.slots['id']}" if "id" in command.slots else "silence"
-            if not yes:
-                kb.audit.put(author.name, "chat.confirmed", target, "dropped", detail)
-                return outgoing(author.lang, [say(author.lang, "dropped")])
-            try:
-                with kb.transaction():
-                    message = commands.execute(command, author, datetime.fromtimestamp(now, author.zone))
-                    kb.audit.put(
-                        author.name, "chat.confirmed", target, "ok" if author.may_change else "not_allowed", detail
-                    )
-            except ToolError as error:
-                if error.code in TRANSIENT:
-                    raise
-                kb.audit.put(author.name, "chat.confirmed", target, error.code.value, detail)
-                return error_message(error, author.lang)
-            return message
-
-        return Turn(act)
-
     def _similar(self, known: Answers, intent: Intent, lang: Lang, context: dict[str, Any]) -> Outgoing:
         if id := intent.get("id").lstrip("0"):
             return known.similar_to(id, lang)
-        if text := intent.get("text"):
-            return known.similar(text, lang)
+        if (text := intent.get("text")) and (words_ := said(text)) and (words_.words or words_.chinese):
+            return similar_or_past(known, text, lang)
         if diagnosis := context.get("diagnosis"):
             return similar_message(self.app.kb().get_diagnosis(str(diagnosis)).matches, lang)
         if context.get("ticket"):
@@ -362,15 +353,25 @@ class Conversation:
 _PLAIN = frozenset(
     (
         *("cancel", "status", "help", "thanks", "ticket", "history", "chosen", "alerts", "silences", "state"),
-        *("undeletable", "observes_only"),
+        *("undeletable", "observes_only", "recent", "handled", "may_act", "follow_up"),
+        *("described", "contact"),
     )
 )
 
 
+def _found(known: Answers, intent: Intent, lang: Lang, local: datetime, context: dict[str, Any]) -> Found:
+    if intent.name == "recent":
+        return recent_message(known.kb, intent.text, lang, local)
+    if intent.name == "handled":
+        return handled_message(known, intent, context, lang)
+    return may_act_message(known, intent, lang, local)
+
+
+def _shown(found: Found) -> dict[str, object]:
+    """Return what later messages can refer to: positions in the lists, and the ticket if there is just one."""
+    only = {id for id in found.listed if id}
+    return {"listed": found.listed, **({"ticket": only.pop()} if len(only) == 1 else {})}
+
+
 def _reply(message: Outgoing) -> Turn:
     return Turn(lambda: message)
-
-
-def error_message(error: ToolError, lang: Lang) -> Outgoing:
-    """Return `error` with its remedy as a message."""
-    return outgoing(lang, [say(lang, "failed", message=error.message, remedy=error.remedy)])

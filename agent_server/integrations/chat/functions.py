@@ -201,9 +201,10 @@ class Functions:
         return {"count": len(chosen), "alerts": [_alert_data(one) for one in chosen[:LISTED]]}
 
     def _search(self, text: str) -> dict[str, Any]:
-        message = look_up(self.answers, text, self.lang, self.now)
-        if message is None:
+        found = look_up(self.answers, text, self.lang, self.now)
+        if found is None:
             return {"found": False}
+        message = found.message
         self.plain.append(message)
         return {"found": True, "text": short(message.text, _RESULT)}
 

@@ -37,6 +37,7 @@ _WORD = re.compile(r"(?<![\w./-])[A-Za-z]{5,20}(?![\w./-])", re.ASCII)
 # Words that typing errors are corrected to; none belongs to a command that changes something.
 _KNOWN = (
     *("diagnose", "investigate", "training", "process", "stalled", "stalling", "blocked", "hanging", "slower", "stuck"),
+    *("straggler", "stragglers", "critical", "severity", "escalate", "timeout", "dataloader", "diagnosis", "happened"),
     *("ticket", "tickets", "incident", "incidents", "similar", "oncall", "throughput", "checkpoint", "running"),
 )
 

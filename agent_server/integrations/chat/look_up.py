@@ -8,45 +8,64 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
+from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
 from whystall.agent_server.integrations.chat.alert_overview import (
     Firing,
     alert_lines,
+    at_time,
     firing,
+    listed_tickets,
     named_alerts,
     terms_of,
 )
 from whystall.agent_server.integrations.chat.answers import Answers
 from whystall.agent_server.integrations.chat.intents import corrected
-from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message, ticket_line
+from whystall.agent_server.integrations.chat.message_texts import outgoing, past_line, similar_message, ticket_line
+from whystall.agent_server.integrations.chat.ticket_words import ENDED
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.knowledge_base.background import informativeness
 from whystall.knowledge_base.classify.severities import xid_action, xids
 from whystall.knowledge_base.models import Lang, Match
 from whystall.knowledge_base.retrieval import query_of
-from whystall.knowledge_base.ticket_models import Ticket
+from whystall.knowledge_base.ticket_models import LIVE, State, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.knowledge_base.tokens import CONCEPT
-from whystall.prompts.chat import chat_words, say
-from whystall.prompts.escape import Safe
+from whystall.prompts.chat import chat_words, name, say
+from whystall.prompts.escape import Safe, short
+from whystall.prompts.intents import intent_rules
 from whystall.prompts.render import words
+from whystall.prompts.topics import divided, topics_of
 
 _TELLING = 0.8
 """Least informativeness (`knowledge_base.background`) of a plain word that a ticket is searched for; an estimate."""
 NEAREST, NEAREST_ASKED = 0.3, 0.1
 """Least confidence of an incident that is shown as the nearest one, if none is likely enough to be an answer; the
-second if the message asks what to do about a fault.
+second if the message asks about a fault.
 """
 _PLAIN = 0.3
 """Least informativeness of a word that counts as shared; below are words such as "all" and "from"."""
 _SHARED = 2  # words or concepts that make a text similar
 _PART = 2  # letters
 _COMPARED = 200  # worst alerts, latest open tickets
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ALERT_NAME = re.compile(r"(?<![\w.-])[A-Z]\w*[a-z]\w*[A-Z]\w*(?![\w.-])", re.ASCII)  # NodeDiskLatencyHigh
+_NAMES = 2
+_NAME = 120
+_HOSTS = 3
+_DESCRIBED = 300
 _SHOWN = 5
 _CARDS = 3
 _XIDS = 3
+
+
+@dataclass(frozen=True)
+class Found:
+    """An answer by retrieval. `listed`: the ticket of each line of its lists, empty for a line without just one."""
+
+    message: Outgoing
+    listed: list[str]
 
 
 def look_up(
@@ -57,24 +76,92 @@ def look_up(
     *,
     first: Sequence[str] = (),
     last: Sequence[str] = (),
-    nearest: float = NEAREST,
-) -> Outgoing | None:
+    asked: bool = False,
+) -> Found | None:
     """Return what is stored about the words of `text`, between the lines `first` and `last`; None if nothing is.
 
-    Incidents that are not likely to fit are shown only as the nearest ones, with at least the confidence `nearest`, and
+    `last` is for a name that was searched for on this machine; where alerts of another host have it, the answer states
+    what to run there instead. `asked`: the message asks about a fault or a term: explanations come first, and the
+    nearest incidents need less confidence. Incidents that are not likely to fit are shown only as the nearest ones, and
     only if nothing else was found.
     """
     text = corrected(text)
-    alerts, tickets = _alerts(known, text), _tickets(known, text)
+    named = named_alerts(firing(known.kb), text)
+    alerts, tickets = named or _alike_alerts(known, text), _tickets(known, text)
+    explained = topic_lines(text, lang)
     lines = _xid_lines(text, lang)
+    if asked:
+        lines += [*_name_lines(known, text, lang, now), *explained]
     if alerts:
         lines += [say(lang, "look_up.alerts"), *alert_lines(alerts, lang, now)]
-    if tickets:
-        lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(ticket, lang)}" for ticket in tickets[:_SHOWN])]
-    cards = _cards(known, text, 1.0 if lines else nearest)
+        lines += _runbook_lines(alerts, lang) if asked else []
+    lines += [line for line in _advice(named, lang) if line not in lines]
+    shown = tickets[:_SHOWN]
+    folded = listed_tickets(alerts)
+    left = [ticket for ticket in shown if ticket.id not in folded]
+    if left:
+        lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(ticket, lang)}" for ticket in left)]
+    there = _there(named, lang)
+    stored = len(lines) > (len(explained) if asked else 0)
+    cards = _cards(known, text, 1.0 if stored else NEAREST if explained else NEAREST_ASKED if asked else NEAREST)
+    if not asked and not stored:
+        lines += explained
     if cards:
         lines += [say(lang, "look_up.incidents"), similar_message(cards, lang).text]
-    return outgoing(lang, [*first, *lines, *last]) if lines else None
+    if not lines:
+        return None
+    listed = [*folded, *(ticket.id for ticket in left)]
+    return Found(outgoing(lang, [*first, *lines, *([there] if there else last)]), listed)
+
+
+def topic_lines(text: str, lang: Lang, most: int = 2) -> list[str]:
+    """Return what the terms and faults in `text` mean, what is usual, and what to examine first."""
+    usual = intent_rules().normal.search(text) is not None
+    lines: list[str] = []
+    for topic in topics_of(corrected(text), most):
+        normal = topic.normal.get(lang)
+        lines.append(normal if usual and normal else topic.means[lang])
+        if first := topic.first.get(lang):
+            lines.append(say(lang, "look_up.first", first))
+    return lines
+
+
+def _there(alerts: Sequence[Firing], lang: Lang) -> Safe | None:
+    """Return what to run on the other hosts that `alerts` concern; None if they concern no other host."""
+    other = other_hosts(thing for one in alerts for thing in things_of(one.alert.labels))
+    if not other:
+        return None
+    comma: str = words(lang)["marks"]["comma"]
+    return say(lang, "look_up.there", Safe(comma.join(name(short(host, _NAME)) for host in other[:_HOSTS])))
+
+
+def _advice(alerts: Sequence[Firing], lang: Lang) -> list[str]:
+    """Return what the catalogue asks for, for the Xid codes in the descriptions of `alerts`."""
+    return _xid_lines(" ".join(one.description for one in alerts[:_COMPARED]), lang)
+
+
+def _name_lines(known: Answers, text: str, lang: Lang, now: datetime) -> list[str]:
+    """Return when the alerts named in `text` that do not fire were last received, and what their sender wrote."""
+    firing_now = {one.alert.name for one in firing(known.kb)}
+    lines: list[str] = []
+    for word in list(dict.fromkeys(_ALERT_NAME.findall(text)))[:_NAMES]:
+        if word in firing_now:
+            continue
+        latest = next(iter(known.kb.alerts.find(name=word, limit=1)), None)
+        if latest is None:
+            lines.append(say(lang, "look_up.no_alert", name(word)))
+            continue
+        one = Firing(latest.alert, "")
+        what = one.description or "-"
+        at = at_time(latest.alert.starts, now)
+        lines.append(say(lang, "look_up.earlier_alert", alert=name(word), at=at, what=short(what, _DESCRIBED)))
+    return lines
+
+
+def _runbook_lines(alerts: Sequence[Firing], lang: Lang) -> list[str]:
+    """Return the runbook that the sender names for the first of `alerts` that has one."""
+    runbook = next((url for one in alerts if (url := one.alert.annotations.get("runbook_url"))), None)
+    return [say(lang, "look_up.runbook", name(short(runbook, _DESCRIBED)))] if runbook else []
 
 
 def is_named(known: Answers, text: str) -> bool:
@@ -82,20 +169,42 @@ def is_named(known: Answers, text: str) -> bool:
     return bool(named_alerts(firing(known.kb), text)) or any(shared for shared, _ in _ticket_names(known, text))
 
 
-def _alerts(known: Answers, text: str) -> list[Firing]:
-    """Return the alerts that `text` names, else those in similar words."""
-    found = firing(known.kb)
+def _alike_alerts(known: Answers, text: str) -> list[Firing]:
+    """Return the firing alerts in words similar to `text`."""
     asked = _ideas(text)
-    return named_alerts(found, text) or [
+    return [
         one
-        for one in found[:_COMPARED]
-        if len(asked & _ideas(f"{_CAMEL.sub(' ', one.alert.name)} {one.description}")) >= _SHARED
+        for one in firing(known.kb)[:_COMPARED]
+        if len(asked & _ideas(f"{divided(one.alert.name)} {one.description}")) >= _SHARED
     ]
 
 
-def _tickets(known: Answers, text: str) -> list[Ticket]:
-    """Return the open tickets that have a name of `text`, else those in similar words; those that share most first."""
-    found = _ticket_names(known, text)
+def past_tickets(known: Answers, text: str) -> list[Ticket]:
+    """Return the ended tickets that have a name of `text`, else those in similar words; at most `_SHOWN`."""
+    return _tickets(known, text, ENDED)[:_SHOWN]
+
+
+def similar_or_past(known: Answers, text: str, lang: Lang) -> Outgoing:
+    """Return ended tickets and past incidents about the words of `text`, and open tickets that have a name in it."""
+    past = past_tickets(known, text)
+    live = [one for shared, one in _ticket_names(known, text) if shared][:_SHOWN]
+    cards = known.matches(text, _CARDS)
+    cards = [match for match in cards if not match.weak] if past else cards
+    lines: list[str] = []
+    if past:
+        lines += [say(lang, "look_up.past"), *(f"- {past_line(one, lang)}" for one in past)]
+    if live:
+        lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(one, lang)}" for one in live)]
+    if cards or not lines:
+        lines += [similar_message(cards, lang).text]
+    return outgoing(lang, lines, say(lang, "title.similar"))
+
+
+def _tickets(known: Answers, text: str, states: Sequence[State] = LIVE) -> list[Ticket]:
+    """Return the tickets of `states` that have a name of `text`, else those in similar words; those that share most
+    first.
+    """
+    found = _ticket_names(known, text, states)
     if not any(shared for shared, _ in found):
         asked = _ideas(text)
         alike = ((len(asked & _ideas(f"{one.human.title} {one.human.description}")), one) for _, one in found)
@@ -103,11 +212,11 @@ def _tickets(known: Answers, text: str) -> list[Ticket]:
     return [ticket for shared, ticket in sorted(found, key=lambda one: -one[0]) if shared]
 
 
-def _ticket_names(known: Answers, text: str) -> list[tuple[int, Ticket]]:
-    """Return the latest open tickets, with how many names of `text` each has in a label or in its text."""
+def _ticket_names(known: Answers, text: str, states: Sequence[State] = LIVE) -> list[tuple[int, Ticket]]:
+    """Return the latest tickets of `states`, with how many names of `text` each has in a label or in its text."""
     names = {term for term in terms_of(text) if any(map(str.isdigit, term)) or informativeness(term) >= _TELLING}
     found: list[tuple[int, Ticket]] = []
-    for ticket in known.kb.tickets.list(Wanted(states=("open", "acknowledged")), _COMPARED):
+    for ticket in known.kb.tickets.list(Wanted(states=states), _COMPARED):
         places = " ".join(value.partition(":")[0] for value in ticket.labels.values())
         held = terms_of(f"{ticket.human.title} {ticket.human.description} {places}")
         found.append((len(names & held), ticket))

@@ -173,9 +173,35 @@ def _list_line(ticket: Ticket | Line, title: str, user: str | None, lang: Lang) 
     )
 
 
-def ticket_message(ticket: Ticket, lang: Lang, now: datetime, history: Sequence[Event] = ()) -> Outgoing:
+def which_ticket(tickets: Sequence[Ticket], about: str, fit: bool, lang: Lang) -> Outgoing:
+    """Return the question which of `tickets` is meant. `fit`: they fit the words `about`; else none does."""
+    first = say(lang, "ticket.no_fit", name(short(about, _NAME))) if about and not fit else ""
+    lines = [first, say(lang, "ticket.several" if fit else "ticket.which")]
+    more = len(tickets) - _SHOWN
+    lines += [f"- {ticket_line(one, lang)}" for one in tickets[:_SHOWN]]
+    return outgoing(lang, [*lines, *([f"- {say(lang, 'ticket.more', more)}"] if more > 0 else [])])
+
+
+def past_line(ticket: Ticket, lang: Lang) -> Safe:
+    """Return the line of an ended ticket: what it was and what ended it."""
+    known = words(lang)
+    why = say(lang, "ticket.resolution", short(ticket.resolution, _TEXT)) if ticket.resolution else Safe("")
+    return say(
+        lang,
+        "ticket.past",
+        id=ticket.id,
+        state=known["states"][ticket.state],
+        at=Safe((ticket.ended or ticket.updated)[:10]),
+        title=ticket_title(ticket, lang),
+        why=why,
+    )
+
+
+def ticket_message(
+    ticket: Ticket, lang: Lang, now: datetime, history: Sequence[Event] = (), elsewhere: str = ""
+) -> Outgoing:
     """Describe a ticket: state, assignee, diagnosis, last comment, and the latest changes of its `history`. Times are
-    in the zone of `now`.
+    in the zone of `now`. `elsewhere`: the other host that it concerns, where it must be diagnosed.
     """
     known = words(lang)
     lines: list[str] = [ticket_name(ticket, lang)]
@@ -209,7 +235,7 @@ def ticket_message(ticket: Ticket, lang: Lang, now: datetime, history: Sequence[
         if cause and (fix := next(iter(sorted(cause.remedies, key=lambda r: (-r.gain, r.effort))), None)):
             lines.append(say(lang, "verdict.try", Safe(fix.text.get(lang))))
     else:
-        code = ticket.analysis.triage if ticket.analysis else ""
+        code = (ticket.analysis.triage if ticket.analysis else "") or (f"elsewhere:{elsewhere}" if elsewhere else "")
         known_codes = chat_words(lang)["no_look"]
         kind, _, detail = code.partition(":")
         why = (

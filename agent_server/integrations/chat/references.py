@@ -1,27 +1,45 @@
-"""Resolve what a message refers to in the messages before it: a position in a list, the last ticket."""
+"""Resolve what a message refers to: a position in the last list, the last ticket, a ticket described by words."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from whystall.agent_server.integrations.chat.intents import Intent
+from whystall.agent_server.integrations.chat.ticket_words import ENDED, fitting
+from whystall.agent_server.stores import Stores
+from whystall.knowledge_base.ticket_models import LIVE, Ticket
 
 _ORDINALS = {word: n for n, word in enumerate(("first", "second", "third", "fourth", "fifth"), 1)}
+_ORDINALS |= {word: n for n, word in enumerate(("1st", "2nd", "3rd", "4th", "5th"), 1)}
 _ORDINALS |= {word: n for n, word in enumerate("一二三四五六七八九十", 1)} | {"last": -1, "最后": -1}
 
 
 def ticket_of(intent: Intent, context: dict[str, Any]) -> str | None:
-    """Return the number of the ticket that is meant: a number, a position in the last list, or the last ticket."""
-    if intent.name == "spoken":
-        found = context.get("ticket")
-        return str(found) if found else None
-    if intent.name in ("ticket", "history"):
-        return intent.get("id").lstrip("0") or "0"
-    shown = [str(id) for id in context.get("listed") or []]
-    nth = intent.get("nth").lower()
-    position = int(nth) if nth.isdigit() else _ORDINALS.get(nth, 0)
-    return shown[position - 1] if 0 < position <= len(shown) else shown[-1] if position < 0 and shown else None
+    """Return the number of the ticket that is meant: a number, a position in the last list, or the last ticket; None
+    if there is none there.
+    """
+    if id := intent.get("id"):
+        return id.lstrip("0") or "0"
+    if nth := intent.get("nth").lower():
+        shown = [str(id) for id in context.get("listed") or []]
+        position = int(nth) if nth.isdigit() else _ORDINALS.get(nth, 0)
+        found = shown[position - 1] if 0 < position <= len(shown) else shown[-1] if position < 0 and shown else ""
+        return found or None
+    last = context.get("ticket")
+    return str(last) if last else None
+
+
+def meant_tickets(kb: Stores, intent: Intent, context: dict[str, Any]) -> Sequence[str | Ticket]:
+    """Return the number of the ticket that a command concerns, or the tickets that fit its words if not just one does.
+
+    Without number, position and words it is the last ticket that was shown. Blocks on the database.
+    """
+    if about := intent.get("about"):
+        return fitting(kb, about, ENDED if intent.name == "reopen" else LIVE)
+    id = ticket_of(intent, context)
+    return [] if id is None else [id]
 
 
 def chosen_position(text: str, pending: dict[str, Any]) -> int | None:

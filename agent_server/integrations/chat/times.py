@@ -95,6 +95,17 @@ _PARTS = (
 """The parts of a time besides dates and durations."""
 
 
+_BEFORE_SPAN = re.compile(r"(过去|最近|近|这|前|在)")
+_LAST_NIGHT = r"\b(?:last night|overnight|while i was (?:asleep|sleeping))\b|昨晚|昨夜|夜里|半夜|凌晨"
+_PERIODS = (
+    (r"\b(?:last|past) hour\b|(?:过去|最近)一?个?小时", timedelta(hours=1)),
+    (r"\bfew hours\b|几个?小时", timedelta(hours=6)),
+    (r"\b(?:last|previous) shift\b|\bhand-?(?:over|off)\b|上个?班|交班|交接", timedelta(hours=12)),
+    (r"\b(?:last|past|this) week\b|\bfew days\b|上周|这周|本周|这几天|最近几天", timedelta(days=7)),
+)
+"""Periods that end now, by the words for them."""
+
+
 def when(text: str, now: datetime) -> datetime | None:
     """Return the time that `text` names, in the zone of `now`; None without one (or for "now")."""
     for match in _SPAN.finditer(text):
@@ -133,6 +144,32 @@ def until(text: str, now: datetime) -> datetime | None:
     span = _span(found)
     end = now + span if span is not None else when(text, now)
     return end if end is not None and now < end <= now + _LONGEST else None
+
+
+def period(text: str, now: datetime) -> tuple[datetime, datetime]:
+    """Return begin and end of the past period that `text` names ("last night", 过去6小时, "since yesterday"), in the
+    zone of `now`; without one the last 24 hours. A night is from 18:00 to 9:00.
+    """
+    spaced = _BEFORE_SPAN.sub(r"\1 ", text)  # a number is no part of the word before it
+    if (found := _span(_SPAN.search(spaced))) is not None:
+        return now - found, now
+    for pattern, span in _PERIODS:
+        if re.search(pattern, text, re.I):
+            return now - span, now
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    begin, end = now - timedelta(days=1), now
+    if re.search(_LAST_NIGHT, text, re.I):
+        begin, end = midnight - timedelta(hours=6), min(now, midnight + timedelta(hours=9))
+    elif re.search(r"\bweekend\b|周末", text, re.I):
+        begin = midnight - timedelta(days=(now.weekday() - 5) % 7)
+        end = min(now, begin + timedelta(days=2))
+    elif re.search(r"前天", text):
+        begin, end = midnight - timedelta(days=2), midnight - timedelta(days=1)
+    elif re.search(r"\byesterday\b|昨天|昨日", text, re.I):
+        begin, end = midnight - timedelta(days=1), midnight
+    elif re.search(r"\b(?:today|this morning|midnight)\b|今天|今早|今日", text, re.I):
+        begin = midnight
+    return begin, (now if re.search(r"\bsince\b|以来|至今|到现在|从", text, re.I) else end)
 
 
 def _span(match: re.Match[str] | None) -> timedelta | None:

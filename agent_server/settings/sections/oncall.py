@@ -101,13 +101,15 @@ Accounts = Annotated[dict[Name, Annotated[str, Field(max_length=200)]], Field(ma
 
 
 class Person(Section):
-    """A user (``[users.NAME]``). `name`: for display; `email`, `phone`: shown where a person is on call. `chats`: the
-    id in each chat (``{ops = "U024BE7LH"}``); `trackers`: the account in each tracker (``{gitlab = "wang.wei"}``).
+    """A user (``[users.NAME]``). `name`: for display; `email`, `phone`: shown where a person is on call. `timezone`: of
+    times in answers to this person, instead of the chat's. `chats`: the id in each chat (``{ops = "U024BE7LH"}``);
+    `trackers`: the account in each tracker (``{gitlab = "wang.wei"}``).
     """
 
     name: Annotated[str, Field(max_length=100)] = ""
     email: Annotated[str, Field(max_length=254)] = ""
     phone: Annotated[str, Field(max_length=40)] = ""
+    timezone: Zone | None = None
     chats: Accounts = Field(default_factory=dict)
     trackers: Accounts = Field(default_factory=dict)
 

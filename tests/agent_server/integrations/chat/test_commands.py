@@ -146,7 +146,7 @@ async def test_more_commands(chat: Any) -> None:
         ("close 1 as duplicate", "Give the original"),
         ("close 1 as duplicate of 1", "Give the original"),
         ("assign 1 to nobody-known", "not in the settings"),
-        ("reopen 1", "not over"),
+        ("reopen 1", "open already"),
         ("ack 99", "no ticket"),
         ("link 1 to 99", "no ticket"),
         ("silence a=b for 9000 days", "Give a duration"),
