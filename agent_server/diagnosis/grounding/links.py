@@ -226,8 +226,11 @@ def _waited_at(waker: Finding) -> tuple[int | None, str]:
 def waits(wait: Finding, other: Finding, findings: Iterable[Finding] = ()) -> frozenset[str]:
     """Return `roles`, or `roles_in_chain` among `findings`, unless the subject of `other` waits for `wait` in turn:
     taking turns holds nobody up, a deadlock does."""
-    turns = bool(roles(other, wait)) and not (wait.attributes.get("open") == other.attributes.get("open") == "yes")
-    return frozenset() if turns else roles(wait, other) or roles_in_chain(wait, other, findings)
+    known = list(findings)
+    back = roles(other, wait) or roles_in_chain(other, wait, known)
+    if back and not (wait.attributes.get("open") == other.attributes.get("open") == "yes"):
+        return frozenset()
+    return roles(wait, other) or roles_in_chain(wait, other, known)
 
 
 def _named_roles(wait: Finding, other: Finding) -> frozenset[str]:

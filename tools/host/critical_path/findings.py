@@ -204,7 +204,7 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
 
 
 def _awaited_label(world: World, row: Row, step: Step) -> str:
-    """Return the thread that `step` of a chain waits for most, with the number of others; empty if it waits for none."""
+    """Return the thread that `step` of a chain waits for most, with the number of others; empty for none."""
     found = row.awaited(step)
     if not found:
         return ""
