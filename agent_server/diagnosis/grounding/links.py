@@ -201,23 +201,36 @@ def named_processes(finding: Finding) -> dict[str, int]:
 
 def roles_in_chain(wait: Finding, other: Finding, findings: Iterable[Finding]) -> frozenset[str]:
     """Return the roles of the thread of `other`, which `wait` names, if `other` is what it did while a third thread
-    waited for the thread of `wait`; `findings`: among which that wait is sought."""
-    waiter, via = _THREAD.search(other.attributes.get("waiter", "")), other.attributes.get("via")
-    if not waiter or not via or not wait.kind.startswith((*_WAITS, *_WAITS_TOO)) or wait.id == other.id:
+    waited for the thread of `wait`; `findings`: among which that is sought."""
+    waiter, via = _waited_at(other)
+    if waiter is None or not via or not wait.kind.startswith((*_WAITS, *_WAITS_TOO)) or wait.id == other.id:
         return frozenset()
-    first = (f for f in findings if f.subject.tid == int(waiter["tid"]) and f.kind == "path.wait")
+    if _waited_at(wait) == (waiter, via):
+        return _named_roles(wait, other)  # one chain has both
     through = any(
-        of.attributes.get("function") == via and any(tid == wait.subject.tid for _, tid, _ in _named(of))
-        for of in first
+        any(tid == wait.subject.tid for _, tid, _ in _named(of))
+        if of.kind == "path.wait" and of.subject.tid == waiter and of.attributes.get("function") == via
+        else of.kind == "path.waker" and of.subject.tid == wait.subject.tid and _waited_at(of) == (waiter, via)
+        for of in findings
     )
     return _named_roles(wait, other) if through else frozenset()
 
 
-def waits(wait: Finding, other: Finding) -> frozenset[str]:
-    """Return `roles` unless the subject of `other` waits for `wait` in turn: taking turns holds nobody up, a deadlock
-    does."""
-    turns = bool(roles(other, wait)) and not (wait.attributes.get("open") == other.attributes.get("open") == "yes")
-    return frozenset() if turns else roles(wait, other)
+def _waited_at(waker: Finding) -> tuple[int | None, str]:
+    """Return the thread that waits for what `waker` did, and where; None if it names none."""
+    words = waker.attributes
+    waiter = _THREAD.search(words.get("waiter", ""))
+    return (int(waiter["tid"]) if waiter is not None else None), words.get("via", "")
+
+
+def waits(wait: Finding, other: Finding, findings: Iterable[Finding] = ()) -> frozenset[str]:
+    """Return `roles`, or `roles_in_chain` among `findings`, unless the subject of `other` waits for `wait` in turn:
+    taking turns holds nobody up, a deadlock does."""
+    known = list(findings)
+    back = roles(other, wait) or roles_in_chain(other, wait, known)
+    if back and not (wait.attributes.get("open") == other.attributes.get("open") == "yes"):
+        return frozenset()
+    return roles(wait, other) or roles_in_chain(wait, other, known)
 
 
 def _named_roles(wait: Finding, other: Finding) -> frozenset[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from whystall.agent_server.diagnosis.grounding import links
 from whystall.agent_server.diagnosis.grounding.links import abnormal, layer
-from whystall.knowledge_base.causes import about, device_of
+from whystall.knowledge_base.causes import about, device_of, matches
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Claim, Victim
 from whystall.tools.contract.findings import Finding, Polarity
 
@@ -82,7 +82,7 @@ def _waits_for(claim: Claim, subject: Finding, other: Finding, case: CaseFacts) 
 
 def _causes(claim: Claim, subject: Finding, other: Finding, case: CaseFacts) -> Fault | None:
     """The other finding must wait for the subject, or a supported cause or the same operation must tie both."""
-    waits = links.waits(other, subject)
+    waits = links.waits(other, subject, case.findings.values())
     if claim.role and claim.role not in waits:
         return Fault("role", other.id)
     if not abnormal(subject) and not _evidence(subject, case):
@@ -91,7 +91,7 @@ def _causes(claim: Claim, subject: Finding, other: Finding, case: CaseFacts) -> 
         return Fault("normal", other.id)
     if (waits and abnormal(subject)) or _brings_about(subject, other, case):
         return None
-    if (links.waits(subject, other) and abnormal(other)) or _brings_about(other, subject, case):
+    if (links.waits(subject, other, case.findings.values()) and abnormal(other)) or _brings_about(other, subject, case):
         return Fault("reversed", other.id)
     return Fault("not_tied", subject.id)
 
@@ -125,7 +125,12 @@ def _brings_about(subject: Finding, other: Finding, case: CaseFacts) -> bool:
 
 
 def _effect(finding: Finding, assessment: Assessment, case: CaseFacts) -> bool:
-    """Return whether an abnormal `finding` measures what evidence of a supported cause does, of the same thread."""
+    """Return whether an abnormal `finding` measures what evidence of a supported cause does, of the same thread.
+
+    Time that the catalogue subtracts from a cause is that of another one.
+    """
+    if any(matches(pattern, finding, case.victim) for pattern in case.causes[assessment.cause].less):
+        return False
     return abnormal(finding) and any(
         links.same_thread(finding, of)
         and links.topics(finding) & links.topics(of)
@@ -173,7 +178,7 @@ def _explains(claim: Claim, subject: Finding, other: Finding, case: CaseFacts) -
     share = subject.window_pct
     if share <= 0.0:
         return Fault("share", subject.id)
-    waits = links.waits(other, subject)
+    waits = links.waits(other, subject, case.findings.values())
     parts = links.in_different_rows(subject, other)
     same = links.same_thread(subject, other) and links.same_object(subject, other) and not parts
     if not waits and not (same and links.same_topic(subject, other)):

@@ -47,7 +47,8 @@ KINDS: dict[str, KindSpec] = {
         f"{_PATH} between between_object killed standstill",
         share="window_pct",
     ),
-    # What a thread did while another one waited for it; subject: that thread; `waiter`: the waiting one.
+    # What a thread did while another one waited for it; subject: that thread; `waiter`: the waiting one;
+    # `by`: the thread that it waits for in turn, inside a chain.
     "path.waker": kind(Mechanism.WAKER, "thread", _PATH_METRICS, f"{_PATH} mode waiter via", share="window_pct"),
     # A function that recurs, for a short time each.
     "path.pause": kind(

@@ -40,6 +40,8 @@ _EXCHANGE_PCT = 50.0
 # A row is reported as spent for processes that came and went if they account for this share of it.
 _MOSTLY = 0.5
 _LAG_PCT = 2.0
+# One thread stands for all that ended a row's waits if it ended this share of them.
+_MAIN = 0.9
 # A row is reported as not ended if open waits are this share of it; less is a wait that the window cut off.
 _OPEN = 0.5
 
@@ -185,6 +187,8 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
             attributes["mode"] = step.mode
         else:
             attributes |= {"wait": step.code, "object": world.objects.name(step.object)}
+            # of a wait for a CPU `by` would be who had it
+            attributes["by"] = "" if step.code == "cpu" else _awaited_label(world, row, step)
         path = step.object if step.code != RUNNING and step.object.startswith("/") else None
         made = finding(
             "path.waker",
@@ -197,6 +201,16 @@ def _waker_findings(world: World, line: Timeline, row: Row) -> list[Finding]:
         if not any(made.subject == one.subject and made.attributes == one.attributes for one in found):
             found.append(made)
     return found
+
+
+def _awaited_label(world: World, row: Row, step: Step) -> str:
+    """Return the thread that `step` of a chain waits for most, with the number of others; empty for none."""
+    found = row.awaited(step)
+    if not found:
+        return ""
+    (tid, took), others = found.most_common(1)[0], len(found) - 1
+    text = thread_label(world, tid)
+    return text if not others or took >= _MAIN * found.total() else f"{text} +{others}"
 
 
 def _is_presumed(world: World, line: Timeline, row: Row, other: Timeline) -> bool:
@@ -292,7 +306,7 @@ def main_actor(row: Row) -> str:
     (number, comm), took = row.by.most_common(1)[0]
     others = len(row.by) - 1
     text = f"{comm} ({number})".lstrip()
-    return text if not others or took >= 0.9 * row.by.total() else f"{text} +{others}"
+    return text if not others or took >= _MAIN * row.by.total() else f"{text} +{others}"
 
 
 def chain_text(world: World, row: Row) -> str:

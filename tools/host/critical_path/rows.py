@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median, median_high
 
 from whystall.tools.contract.text import path_pattern
@@ -168,6 +169,16 @@ class Row:
         return sum(
             took for chain, took in self.chains.items() if any(self._group(one) == self._group(step) for one in chain)
         )
+
+    def awaited(self, step: Step) -> Counter[int]:
+        """Return the threads that `step` waits for in the row's chains, and for how long."""
+        found: Counter[int] = Counter()
+        for chain, took in self.chains.items():
+            for one, after in pairwise(chain):
+                if self._group(one) == self._group(step) and after.tid not in (0, one.tid):
+                    found[after.tid] += took
+                    break
+        return found
 
     def chain(self) -> tuple[Step, ...]:
         """Return the chain with most of the time among those that end in the root."""

@@ -8,7 +8,7 @@ from recordings import PID, Scene
 
 from whystall.tools.host.critical_path.choose import leaves_work
 
-OTHER, PEER = 4101, 5000
+OTHER, LOADER, PEER = 4101, 4102, 5000
 TAKES = ("get (python3.11/queue.py:171)", "next_batch (train.py:41)")
 SAVE = ("fsync (python3.11/os.py:1)", "save (ckpt.py:9)")
 TASK = {"context": "task", "runnable_ns": 0}
@@ -41,6 +41,19 @@ def test_further_kinds_at_the_end_are_findings_too() -> None:
     wakers = {f.attributes.get("wait", "running"): f.window_pct for f in findings if f.kind == "path.waker"}
     assert wakers["file"] == pytest.approx(40, abs=0.5)
     assert wakers["sleep"] == pytest.approx(30, abs=0.5)
+
+
+def test_a_thread_inside_a_chain_names_the_one_that_it_waits_for() -> None:
+    scene = Scene().thread(user=30).process(PID, "train").thread(LOADER, "loader")
+    scene.thread(PEER, "saver", pid=PEER).process(PEER, "saver")
+    for second in range(12):
+        scene.wait(second, 800, "futex", lock=64, waker=(PID, LOADER, "loader"), user=TAKES, **TASK)
+        lock = {"lock": 96, "waker": (PEER, PEER, "saver"), "user": ("pack (ckpt.py:5)",)}
+        scene.wait(second, 790, "futex", tid=LOADER, **lock, **TASK)
+        scene.wait(second, 780, "fsync", "/d/a", tid=PEER, state="D", user=SAVE, runnable_ns=0)
+    _, findings = account_of(scene)
+    named = {f.subject.comm: f.attributes.get("by") for f in findings if f.kind == "path.waker"}
+    assert named == {"loader": f"saver ({PEER})", "saver": None}
 
 
 def test_threads_that_take_the_requests_in_turn_count_as_their_process() -> None:
