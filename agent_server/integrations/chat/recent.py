@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -33,6 +34,8 @@ from whystall.prompts.render import words
 _ALERTS, _TICKETS, _EVENTS = 5000, 500, 200  # latest ones that are read
 _SHOWN = 8
 _NAME = 120
+_HOST = re.compile(r"[a-z][a-z.]*\d[\w.]*")
+"""A word that names a host or job, whether it is known or not."""
 _COUNTED = ("opened", "acknowledged", "resolved", "closed", "reopened", "escalated", "commented")
 """Changes of tickets that are counted, in this order."""
 
@@ -50,13 +53,17 @@ def recent_message(kb: Stores, text: str, lang: Lang, now: datetime) -> Found:
     began, ended = _alerts(kb, begin, end)
     started = worst_first([Firing(alert, of_alert.get(alert.fingerprint, "")) for alert in began])
     over = [Firing(alert, of_alert.get(alert.fingerprint, "")) for alert in ended]
-    if names:
-        started, over = named_alerts(started, text), named_alerts(over, text)
-        about = {one.ticket for one in (*started, *over)}
-        tickets = [one for one in tickets if one.id in about or names & _names(one)]
+    named = named_alerts(started, text), named_alerts(over, text)
+    about = {one.ticket for alerts in named for one in alerts}
+    its = [one for one in tickets if one.id in about or names & _names(one)]
+    # a word that names nothing recorded leaves nothing out: it may be any word
+    if names and (its or any(named)):
+        (started, over), tickets, names = named, its, set()
     known = [ticket for ticket in tickets if ticket.id not in listed_tickets(started)]
     total = sum((counts[ticket.id] for ticket in tickets), Counter())
     lines: list[str] = [say(lang, "recent.head", begin=Safe(clock(begin, now)), end=Safe(clock(end, now)))]
+    if unknown := [term for term in sorted(names) if _HOST.fullmatch(term)]:
+        lines.append(say(lang, "recent.none_of", Safe(words(lang)["marks"]["comma"].join(map(name, unknown)))))
     if started:
         lines += [say(lang, "recent.began", len(started)), *alert_lines(started, lang, now)]
     if over:
@@ -70,7 +77,7 @@ def recent_message(kb: Stores, text: str, lang: Lang, now: datetime) -> Found:
             say(lang, "recent.tickets", Safe(comma.join(f"{events[w]} {total[w]}" for w in _COUNTED if total[w])))
         )
         lines += [f"- {ticket_line(one, lang)}" for one in known[:_SHOWN]]
-    if len(lines) == 1:
+    if not (started or over or total):
         lines.append(say(lang, "recent.nothing"))
     lines.append(say(lang, "recent.not_recorded"))
     listed = [*listed_tickets(started), *("" for _ in over[:_SHOWN]), *(one.id for one in known[:_SHOWN])]

@@ -262,6 +262,23 @@ async def test_a_past_period_is_summed_up(chat: Any, say: str) -> None:
     assert "XidErrors" not in about
 
 
+@pytest.mark.parametrize(
+    "say", ["summarise the last 3 hours please", "recap of the last 24h", "what changed in the last 3 hours on node99"]
+)
+async def test_words_that_name_nothing_recorded_leave_nothing_out(chat: Any, say: str) -> None:
+    fire(chat, XID)
+    answer = await chat.says(say)
+    assert "Alerts that began: 1" in answer
+    assert "No alert" not in answer
+    assert ("node99" in answer) == ("node99" in say)
+
+
+async def test_a_past_period_of_one_host(chat: Any) -> None:
+    fire(chat, XID)
+    fire(chat, NFS)
+    assert "Alerts that began: 1" in await chat.says("what changed in the last 3 hours on node7")
+
+
 async def test_past_tickets_answer_whether_it_happened_before(chat: Any) -> None:
     fire(chat, XID)
     chat.ticket_service.resolve(number(chat, "Xid"), "reseated the GPU", "wang")
