@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -92,6 +94,8 @@ def test_a_damaged_recording_is_refused(tmp_path: Path, damage: str) -> None:
 
 def test_an_answer_that_there_is_no_room_to_store_is_given_all_the_same() -> None:
     with App().closing() as app:
+        with closing(sqlite3.connect(app.kb().path)) as file:
+            file.execute("VACUUM")  # merging the index leaves free pages
         with app.kb()._file.read() as db:
             pages = db.conn.execute("PRAGMA page_count").fetchone()[0]
             db.conn.execute(f"PRAGMA max_page_count = {pages}")
