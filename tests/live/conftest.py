@@ -66,7 +66,6 @@ THOROUGH = (
     "test_service_unit",
     "test_slow_disk",
     "test_tools",
-    "test_torch_step",
     "test_wait_tools",
     "test_wake_contexts",
     "test_workloads",
