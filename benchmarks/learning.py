@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.common import Report, Row, publish
-from benchmarks.told_incidents import Told, carried, diagnosis_of
+from benchmarks.reported_incidents import Reported, carried, diagnosis_of
 from whystall.knowledge_base.baselines import PlainFts
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Incident, Match
@@ -106,15 +106,15 @@ class Replay:
         """Replay the incidents; count each ticket in its part."""
         for number, incident in enumerate(self.incidents):
             part = parts[number * len(parts) // len(self.incidents)]
-            told = Told(number, host=f"node{number}")
-            opened = self.kb.remember(diagnosis_of(incident, told), ticket=True)
+            reported = Reported(number, host=f"node{number}")
+            opened = self.kb.remember(diagnosis_of(incident, reported), ticket=True)
             assert opened.ticket is not None
             self._count(part, incident, opened.matches)
             cause = incident.cause
             wrong = cause is not None and self._dice.random() < _WRONG
             if wrong:
                 cause = self._dice.choice([other for other in self.causes if other != cause])
-            self.kb.tickets.attach(opened.ticket, diagnosis_of(incident, told, cause=cause), "engine")
+            self.kb.tickets.attach(opened.ticket, diagnosis_of(incident, reported, cause=cause), "engine")
             card = self.kb.tickets.resolve(opened.ticket, incident.fix.en, "ann").card
             assert card is not None
             self.kb.cards.accept(card, "ann")
@@ -149,15 +149,15 @@ class Replay:
         for number, (card, incident) in enumerate(self.of.items()):
             cause = self.named[card]
             if cause is not None:
-                same = Told(number, host=f"spare{number}", visit=1)
+                same = Reported(number, host=f"spare{number}", visit=1)
                 found = self.kb.match(diagnosis_of(incident, same, cause=cause))
                 self._recognized(again, "known", found, {card}, found[:1] != [] and found[0].known)
-            other = Told(len(self.of) + number, host=f"other{number}", visit=1)
+            other = Reported(len(self.of) + number, host=f"other{number}", visit=1)
             found = self.kb.match(diagnosis_of(incident, other))
             self._recognized(again, "features", found, {card}, True)
-            other = Told(len(self.of) + number, host=f"other{number}", visit=1, lang="zh")
+            other = Reported(len(self.of) + number, host=f"other{number}", visit=1, lang="zh")
             found = self.kb.match(diagnosis_of(incident, other))
-            self._recognized(again, "retold", found, {card}, True)
+            self._recognized(again, "paraphrased", found, {card}, True)
         cards = {incident.id: card for card, incident in self.of.items()}
         with closing(PlainFts(self.kb.cards.get(id) for id in self.named)) as fts:
             for question in (one for one in asked if one.cards):
@@ -185,8 +185,8 @@ class Replay:
                 if incident.cause is None:
                     continue
                 job = (visit + 2) * len(self.incidents) + number
-                told = Told(job, host=f"host{job}", visit=visit + 2, lang="zh" if visit % 2 else "en")
-                seen = self.kb.remember(diagnosis_of(incident, told), ticket=False)
+                reported = Reported(job, host=f"host{job}", visit=visit + 2, lang="zh" if visit % 2 else "en")
+                seen = self.kb.remember(diagnosis_of(incident, reported), ticket=False)
                 if not seen.matches or seen.matches[0].weak:
                     review.silent[visit] += 1
                     continue
@@ -257,15 +257,16 @@ def _repeated(again: _Again, orders: int) -> Iterator[Row]:
     names = {
         "known": "the same fault again, on another host: known, own card first",
         "features": "same features, another job and host: own card first",
-        "retold": "same features, told in the other language: own card first",
+        "paraphrased": "same features, reported in the other language: own card first",
     }
     for how, what in names.items():
         yield Row(what, _share(again.hits[how], again.asked[how], orders))
     asked = again.asked["text"]
-    title = f"told in other words, text alone, {asked / orders:.0f} questions: hit@1"
+    title = f"reported in other words, text alone, {asked / orders:.0f} questions: hit@1"
     yield Row(title, _share(again.hits["text"], asked, orders), _share(again.hits["fts"], asked, orders))
     yield Row(
-        "told in other words: answered, of these right", _share(again.hits["answered"], again.asked["answered"], orders)
+        "reported in other words: answered, of these right",
+        _share(again.hits["answered"], again.asked["answered"], orders),
     )
 
 

@@ -42,10 +42,10 @@ _SUPPORTING = 0.5
 # of findings of both. With every second curated card as a case without a cause, 36 of 44 then find no card once all of
 # their cause are removed (15 without this rule), and 30 instead of 31 rank one of their cause first.
 _ALIKE, _ALIKE_KINDS = 0.75, 0.5
-# Confidence of a text from which a fault counts as told again. In a replay of the curated incidents each of the 76
+# Least confidence of a text that is the report of a known fault. In a replay of the curated incidents each of the 76
 # without distinctive features has at least 0.95 for its own symptom; without their card, 14 get another one with 0.6
 # to 0.97, of which seven are below this.
-_TOLD_AGAIN = 0.9
+_SAME_FAULT = 0.9
 _SHOWN = 12
 _NEAREST = 3  # nearest cards shown if none is similar
 _CAUSE = "cause:"
@@ -91,12 +91,12 @@ def similar(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
     return numbered(found)
 
 
-def told_alike(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
-    """Return incidents that answer the symptom of a case without a cause as a text, unless its evidence contradicts
+def similar_by_text(file: Database, evidence: Evidence, limit: int = 5) -> list[Match]:
+    """Return incidents that a search for the symptom of a case without a cause finds, unless its evidence contradicts
     them.
 
-    For a case in which `similar` finds nothing: a fault that no tool measures is told in like words when it returns.
-    See `text_search.search`. Those that are less likely than `_TOLD_AGAIN` are `weak`.
+    For a case in which `similar` finds nothing: some faults show in no finding, only in how their symptom is described.
+    See `text_search.search`. Those that are less likely than `_SAME_FAULT` are `weak`.
     """
     if evidence.cause is not None:
         return []
@@ -108,7 +108,7 @@ def told_alike(file: Database, evidence: Evidence, limit: int = 5) -> list[Match
             cards[n].features = frozenset(features)
     fitting = {card.id for card in cards.values() if not _contradicted(card, evidence)}
     return numbered(
-        match.model_copy(update={"weak": (match.confidence or 0.0) < _TOLD_AGAIN})
+        match.model_copy(update={"weak": (match.confidence or 0.0) < _SAME_FAULT})
         for match in found
         if match.incident in fitting
     )

@@ -101,11 +101,11 @@ class KnowledgeBase:
         return text_search.search(self._file, text, limit)
 
     def match(self, diagnosis: Diagnosis) -> list[Match]:
-        """Return past incidents similar to `diagnosis`; see `matching.similar`. If there are none, those that are told
-        alike; see `matching.told_alike`.
+        """Return past incidents similar to `diagnosis`; see `matching.similar`. If there are none, those of a
+        similar symptom; see `matching.similar_by_text`.
         """
         evidence = evidence_of(diagnosis)
-        return matching.similar(self._file, evidence) or matching.told_alike(self._file, evidence)
+        return matching.similar(self._file, evidence) or matching.similar_by_text(self._file, evidence)
 
     def similar(self, evidence: Evidence, limit: int = 5) -> list[Match]:
         """Return past incidents similar to the case described by `evidence`; see `matching.similar`."""

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.generated_cards import card, case
 from benchmarks.learning import Replay, _Part, _Review
-from benchmarks.told_incidents import Told, carried, diagnosis_of
+from benchmarks.reported_incidents import Reported, carried, diagnosis_of
 from whystall.knowledge_base.faults import same_fault
 from whystall.knowledge_base.incidents import curated
 from whystall.knowledge_base.models import Incident
@@ -29,13 +29,13 @@ def replay(tmp_path: Path, incidents: list[Incident]) -> Iterator[Replay]:
         yield made
 
 
-def test_an_incident_told_again_is_the_same_fault_only_for_the_same_job(incidents: list[Incident]) -> None:
+def test_an_incident_reported_again_is_the_same_fault_only_for_the_same_job(incidents: list[Incident]) -> None:
     one = next(incident for incident in incidents if incident.cause == "fsync_storm")
-    first = diagnosis_of(one, Told(7, "node1"), cause=one.cause)
-    assert same_fault(first, diagnosis_of(one, Told(7, "node2", visit=1), cause=one.cause))
-    assert not same_fault(first, diagnosis_of(one, Told(8, "node1"), cause=one.cause))
-    told = diagnosis_of(one, Told(7, "node1", lang="zh"))
-    assert (told.cause, told.culprit, told.symptom) == (None, None, one.symptom.zh)
+    first = diagnosis_of(one, Reported(7, "node1"), cause=one.cause)
+    assert same_fault(first, diagnosis_of(one, Reported(7, "node2", visit=1), cause=one.cause))
+    assert not same_fault(first, diagnosis_of(one, Reported(8, "node1"), cause=one.cause))
+    other = diagnosis_of(one, Reported(7, "node1", lang="zh"))
+    assert (other.cause, other.culprit, other.symptom) == (None, None, one.symptom.zh)
 
 
 def test_findings_carry_most_features_of_the_cards(incidents: list[Incident]) -> None:

@@ -29,7 +29,7 @@ from whystall.agent_server.integrations.chat.look_up import Found, is_named, loo
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.recent import recent_message
 from whystall.agent_server.integrations.chat.references import chosen_position, ticket_of
-from whystall.agent_server.integrations.chat.ticket_words import fitting, said
+from whystall.agent_server.integrations.chat.ticket_words import describing_words, fitting
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.chat.turn import Turn
 from whystall.agent_server.integrations.messages import Incoming, Outgoing
@@ -331,7 +331,7 @@ class Conversation:
     def _similar(self, known: Answers, intent: Intent, lang: Lang, context: dict[str, Any]) -> Outgoing:
         if id := intent.get("id").lstrip("0"):
             return known.similar_to(id, lang)
-        if (text := intent.get("text")) and (words_ := said(text)) and (words_.words or words_.chinese):
+        if (text := intent.get("text")) and (words_ := describing_words(text)) and (words_.words or words_.chinese):
             return similar_or_past(known, text, lang)
         if diagnosis := context.get("diagnosis"):
             return similar_message(self.app.kb().get_diagnosis(str(diagnosis)).matches, lang)

@@ -19,7 +19,7 @@ from whystall.agent_server.integrations.chat.alert_overview import (
 )
 from whystall.agent_server.integrations.chat.look_up import Found
 from whystall.agent_server.integrations.chat.message_texts import clock, outgoing, ticket_line
-from whystall.agent_server.integrations.chat.ticket_words import said
+from whystall.agent_server.integrations.chat.ticket_words import describing_words
 from whystall.agent_server.integrations.chat.times import period
 from whystall.agent_server.journal.alerts import Alert
 from whystall.agent_server.stores import Stores
@@ -118,7 +118,7 @@ def _changed(kb: Stores, begin: datetime, end: datetime) -> tuple[list[Ticket], 
 def _names(ticket: Ticket) -> set[str]:
     places = " ".join(value.partition(":")[0] for value in ticket.labels.values())
     text = f"{ticket.human.title} {ticket.human.description} {places}"
-    return terms_of(text) | said(text).words
+    return terms_of(text) | describing_words(text).words
 
 
 def _ended_line(alert: Alert, lang: Lang, now: datetime) -> Safe:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from whystall.agent_server.integrations.alerts.matchers import format_matcher
 from whystall.agent_server.integrations.chat.alert_overview import WORD, Firing
+from whystall.agent_server.integrations.chat.ticket_words import is_in
 from whystall.prompts.intents import intent_rules
 from whystall.prompts.topics import divided
 
 _PORT = re.compile(r":[0-9]{1,5}")
 _NAME = re.compile(r"[A-Za-z_][\w:.-]*", re.ASCII)
-_PREFIX = 3
 
 
 def matcher_of(words: str, alerts: Sequence[Firing]) -> str | None:
@@ -56,6 +56,4 @@ def _described(words: str, alert: str) -> bool:
     """Return whether every word is in the name of `alert`, or begins a word of it."""
     own = {word.casefold() for word in WORD.findall(divided(alert))}
     asked = {word.casefold() for word in WORD.findall(words)} - intent_rules().filler
-    return bool(asked) and all(
-        word in own or (len(word) >= _PREFIX and any(one.startswith(word) for one in own)) for word in asked
-    )
+    return bool(asked) and all(is_in(word, own) for word in asked)

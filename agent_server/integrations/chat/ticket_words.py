@@ -27,7 +27,7 @@ _CJK = re.compile(r"[\u3400-\u9fff]+")
 
 
 @dataclass(frozen=True)
-class Said:
+class DescribingWords:
     """The words of a message that can describe a ticket. `words`: in lower case; `chinese`: runs of characters."""
 
     words: frozenset[str]
@@ -35,19 +35,19 @@ class Said:
     concepts: frozenset[str]
 
 
-def said(text: str) -> Said:
+def describing_words(text: str) -> DescribingWords:
     """Return the words of `text` without those that describe nothing, such as "the" and "ticket"."""
     filler = intent_rules().filler
     words = {word.casefold() for word in WORD.findall(divided(text)) if not word.isdigit()}
     for word in sorted((one for one in filler if not one.isascii()), key=len, reverse=True):
         text = text.replace(word, " ")
     chinese = tuple(_CJK.findall(text))
-    return Said(frozenset(words - filler), chinese, frozenset(concepts(" ".join(chinese))))
+    return DescribingWords(frozenset(words - filler), chinese, frozenset(concepts(" ".join(chinese))))
 
 
 def fitting(kb: Stores, text: str, states: Sequence[State] = LIVE) -> list[Ticket]:
     """Return the tickets that have every word of `text` in title, labels or description."""
-    asked = said(text)
+    asked = describing_words(text)
     if not asked.words and not asked.chinese:
         return []
     tickets = kb.tickets.list(Wanted(states=states), _READ)
@@ -56,21 +56,21 @@ def fitting(kb: Stores, text: str, states: Sequence[State] = LIVE) -> list[Ticke
 
 def nearest(kb: Stores, text: str, states: Sequence[State] = LIVE) -> list[Ticket]:
     """Return the tickets with most informative words of a question in title or labels; none without any."""
-    asked = said(text)
+    asked = describing_words(text)
     words = {word for word in asked.words if any(map(str.isdigit, word)) or informativeness(word) >= _PLAIN}
     scored = []
     for ticket in kb.tickets.list(Wanted(states=states), _READ):
         held = _text(ticket, described=False)
         own = _words(held)
-        shared = sum(_is_in(word, own) for word in words) + len(asked.concepts & concepts(held))
+        shared = sum(is_in(word, own) for word in words) + len(asked.concepts & concepts(held))
         scored.append((shared, ticket))
     most = max((shared for shared, _ in scored), default=0)
     return [ticket for shared, ticket in scored if most and shared == most]
 
 
-def _has_all(asked: Said, held: str) -> bool:
+def _has_all(asked: DescribingWords, held: str) -> bool:
     own = _words(held)
-    if not all(_is_in(word, own) for word in asked.words):
+    if not all(is_in(word, own) for word in asked.words):
         return False
     found = concepts(held)
     return all(run in held or (concepts(run) and concepts(run) <= found) for run in asked.chinese)
@@ -86,7 +86,7 @@ def _words(text: str) -> set[str]:
     return {word.casefold() for word in WORD.findall(text)}
 
 
-def _is_in(word: str, words: set[str]) -> bool:
+def is_in(word: str, words: set[str]) -> bool:
     """Return whether `word` is one of `words`, or the beginning of one without digits: node1 is not node12."""
     exact = word in words or len(word) < _PREFIX or any(map(str.isdigit, word))
     return word in words if exact else any(one.startswith(word) for one in words)

@@ -201,7 +201,7 @@ def _threads(frame: pl.DataFrame, span_s: float) -> list[ThreadTime]:
     """Return the target's threads, most accounted time (running, waiting, blocked) first.
 
     Threads are read after the host, on a slow host by seconds. Times of a thread whose readings lie further apart than
-    the host's are scaled down to `span_s`, of which they are told as shares.
+    the host's are scaled down to `span_s`, of which shares are reported.
     """
     found = []
     for (pid, tid), rows in _series(frame, lambda r: (r["pid"], r["tid"])).items():

@@ -30,8 +30,8 @@ _LETTERS = str.maketrans("0123456789", "abcdefghij")
 
 
 @dataclass(frozen=True)
-class Told:
-    """How an incident is told: by the job of a number, on `host`, in `lang`; `visit` counts the times it is told."""
+class Reported:
+    """How an incident is reported: number of the job, host, language, and how often it was reported before."""
 
     job: int
     host: str
@@ -39,30 +39,30 @@ class Told:
     lang: Lang = "en"
 
 
-def diagnosis_of(incident: Incident, told: Told, cause: str | None = None) -> Diagnosis:
+def diagnosis_of(incident: Incident, reported: Reported, cause: str | None = None) -> Diagnosis:
     """Return a diagnosis with the findings of `incident`: of `cause`, or inconclusive without one."""
     # Digits of file names do not distinguish faults.
-    path = _path(incident, f"job-{told.job}".translate(_LETTERS))
+    path = _path(incident, f"job-{reported.job}".translate(_LETTERS))
     findings = _findings(incident, path)
     comm = next(iter(_values(incident, "program")), "python")
     sure = cause is not None
     ids = [finding.id for finding in findings]
-    culprit = Culprit(pid=told.job + 1, comm=comm, path=path, syscall=next(iter(_values(incident, "op")), None))
+    culprit = Culprit(pid=reported.job + 1, comm=comm, path=path, syscall=next(iter(_values(incident, "op")), None))
     return Diagnosis(
-        id=f"d{told.job}-{told.visit}" + ("-cause" if sure else ""),
+        id=f"d{reported.job}-{reported.visit}" + ("-cause" if sure else ""),
         created="2025-01-01T00:00:00Z",
-        target=f"pid {told.job + 1} ({comm})",
-        symptom=incident.symptom.get(told.lang),
+        target=f"pid {reported.job + 1} ({comm})",
+        symptom=incident.symptom.get(reported.lang),
         verdict=Verdict.CONFIRMED if sure else Verdict.INCONCLUSIVE,
         cause=cause,
         severity=Severity.MAJOR,
-        victim=_victim(told.job + 1, comm),
+        victim=_victim(reported.job + 1, comm),
         culprit=culprit if sure else None,
         chain=ids,
         assessments=[Assessment(cause=cause, state=CauseState.SUPPORTED, for_=ids)] if cause is not None else [],
         findings=findings,
         steps=[Step(tools=[*incident.checks], why="first_look", window_s=10, findings=ids, status={})],
-        coverage=[_coverage(told)],
+        coverage=[_coverage(reported)],
     )
 
 
@@ -162,15 +162,15 @@ def _victim(pid: int, comm: str) -> Victim:
     )
 
 
-def _coverage(told: Told) -> Coverage:
+def _coverage(reported: Reported) -> Coverage:
     return Coverage(
         recording="r",
-        host=told.host,
+        host=reported.host,
         kernel="6.8",
         start="2025-01-01T00:00:00Z",
         window_s=10,
         requested_s=10,
-        target=f"pid {told.job + 1}",
+        target=f"pid {reported.job + 1}",
         collectors=[],
         not_seen=[],
     )
