@@ -176,6 +176,8 @@ async def test_affected_hosts_are_counted(chat: Any, say: str) -> None:
         ("how do I run a diagnosis", "diagnose --pid"),
         ("怎么静默告警", "静默 NodeDiskLatencyHigh 2小时"),
         ("what does BogusThingDown mean", "No alert named"),
+        ("what does KubePodCrashLooping mean", "logs POD --previous"),
+        ("exit code 137, now what", "without an OOM kill in the kernel log"),
     ],
 )
 async def test_terms_and_faults_are_explained(chat: Any, say: str, words: str) -> None:
