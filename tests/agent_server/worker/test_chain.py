@@ -86,7 +86,7 @@ def test_one_alert_is_one_issue_wherever_the_server_is_killed(tmp_path: Path, se
     points = [Point(at, after) for at in range(1, commits + 1) for after in (False, True)]
     points += [Point(request=request) for request in range(1, requests + 1)]
     if not os.environ.get("WHYSTALL_EVERY_KILL"):
-        points = points[1::8]
+        points = points[1::16]
 
     def failed(numbered: tuple[int, Point]) -> str | None:
         number, point = numbered

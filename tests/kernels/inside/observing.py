@@ -24,7 +24,7 @@ from running import Running, file_server
 
 MIB = 1 << 20
 SECONDS = 6.0
-PATIENCE_S = 300  # an emulated machine beside others is slow to start
+PATIENCE_S = 600  # an emulated machine beside others is slow to start
 LIMIT_MIB, FILE_MIB = 16, 24  # small, since an emulated machine reads slowly
 QUOTA_CPUS = 0.2
 FSYNC_S, NAP_S = 0.15, 0.2
@@ -136,6 +136,16 @@ def timers_for_users() -> Iterator[None]:
             PARANOID.write_text(before)
 
 
+def _ended(process: subprocess.Popen[str]) -> int:
+    """Wait for `process` and return its exit status; reports that it runs, since a silent guest is taken to hang."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=60)
+        print("it is being observed", flush=True)
+    raise TimeoutError(f"no recording after {PATIENCE_S} s")
+
+
 @contextlib.contextmanager
 def recording_as_user(load: Working, place: Path) -> Iterator[Path]:
     """`whystall record` of the load, with capabilities only; it has ended when the block is left."""
@@ -151,7 +161,7 @@ def recording_as_user(load: Working, place: Path) -> Iterator[Path]:
         process = subprocess.Popen(as_user(argv), stdout=said, stderr=said, env=environment, cwd=place)
         try:
             yield out
-            status = process.wait(timeout=PATIENCE_S)
+            status = _ended(process)
         finally:
             process.kill()
             process.wait()
