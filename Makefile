@@ -3,7 +3,8 @@
 # make demo-alert  an alert, from Alertmanager to a tracker, with the server killed on the way
 # make demo-cache  a job whose data is pushed out of the page cache: diagnosed, cured by hybrid I/O, looked at again (root)
 # make test    unit tests, every tool once on this kernel, and the live tests that can run side by side (as root)
-# make test-all  make test, then the thorough unit tests, one stock kernel in a VM, and the live tests that run one by one
+# make test-all  make test, then a third of the thorough unit tests (another one each day; all with THIRD=all), one stock
+#                kernel in a VM, and the other live tests
 # make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the table in docs/kernels.md
 # make conformance  the official conformance runner of MCP against the server; writes docs/conformance.md
 # make docs    the command reference (docs/commands.md), written from the program
@@ -18,8 +19,7 @@ SHELL := /bin/sh
 # Tests start hundreds of processes; without cached bytecode each would compile the program.
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
-.PHONY: demo demo-llm demo-alert demo-cache test test-unit test-beside
-.PHONY: test-all test-thorough test-thorough-beside test-old-kernel test-kernels
+.PHONY: demo demo-llm demo-alert demo-cache test test-all test-thorough test-old-kernel test-kernels
 .PHONY: setup build lint types docs conformance bench bench-faults clean
 
 VENV := .venv
@@ -43,43 +43,39 @@ demo-cache: build
 
 # A failed test is repeated alone, once, since live tests measure a machine that others may be using. Both runs are shown.
 slowest = --durations 25 --durations-min 1
-run_tests = $(2) $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
+run_tests = $(2) $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
 
-# Two workers per processor, since many tests wait. They take what live tests and guests leave of the processors. More
-# threads within each worker would only wait for one another.
-pooled = POLARS_MAX_THREADS=1 chrt --idle 0
+# Workers share the processors: more threads within each only wait for one another.
+pooled = POLARS_MAX_THREADS=1
 unit = --numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside
 beside = tests/live --numprocesses 3
 matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
 tools_on_kernel = $(matrix) $(1) -- tests/kernels/inside/test_tools_on_kernel.py $(2)
 twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel); }
 
-# Live tests that others do not disturb run three at a time, beside the unit tests.
+# Two workers per processor, since many tests wait. Live tests that others do not disturb run three at a time.
 test:
 	@$(MAKE) --no-print-directory --jobs 3 build .setup/test-packages .setup/bytecode
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-unit test-beside
-	$(call twice,--host,-k "not no_kprobes")
-
-test-unit:
 	$(call run_tests,$(unit) -m 'not thorough',$(pooled))
-
-test-beside:
+	$(call twice,--host,-k "not no_kprobes")
 	$(call run_tests,$(beside) -m 'beside and not thorough')
 
+# A third of the files with thorough unit tests a day, all with THIRD=all: there is no time for all of them each time.
 # Every worker collects all files that it is given. Live tests have runs of their own.
-thorough = $(shell grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests)
+THIRD := $(shell echo $$(($$(date +%s) / 86400 % 3)))
+with_thorough = grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests | sort
+thorough = $(shell $(with_thorough) | awk -v third=$(THIRD) 'third == "all" || NR % 3 == third')
 
 # The other live tests measure what a neighbour would distort. Before them, all that no neighbour disturbs shares the
 # processors: the emulated guest leaves half of them idle.
 test-all: test .setup/torch
-	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target test-old-kernel test-thorough test-thorough-beside types
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-old-kernel test-thorough types
+	$(call run_tests,$(beside) -m 'beside and thorough')
 	$(call run_tests,tests/live -m 'not beside')
 
+# They take what the guest leaves, whose time passes while it waits for a processor.
 test-thorough: build .setup/test-packages .setup/conformance/installed
-	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,$(pooled))
-
-test-thorough-beside: build .setup/test-packages .setup/torch
-	$(call run_tests,$(beside) -m 'beside and thorough')
+	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,$(pooled) chrt --idle 0)
 
 # The guest is emulated, and slow: of the privileges only the least are tried in it, and its recordings are judged here;
 # `make test-kernels` tries all, in the guests.

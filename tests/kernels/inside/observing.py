@@ -27,6 +27,8 @@ SECONDS = 6.0
 PATIENCE_S = 600  # an emulated machine beside others is slow to start
 LIMIT_MIB, FILE_MIB = 16, 24  # small, since an emulated machine reads slowly
 QUOTA_CPUS = 0.2
+EVENTS = ("fsync", "nap", "direct", "used", "pass")
+"""Of the load."""
 FSYNC_S, NAP_S = 0.15, 0.2
 REQUEST_KIB = 64
 NOBODY = 65534
@@ -42,6 +44,15 @@ class Working:
     def __init__(self, program: Running, spinning: Cgroup, reading: Cgroup, device: str) -> None:
         self.program, self.spinning, self.reading, self.device = program, spinning, reading, device
         self.pids: dict[str, int] = program.start["children"]
+
+    def wait_for_open_acts(self) -> None:
+        """Wait until all that was in progress is logged: on a slow machine an act may take seconds."""
+        wanted = {event: len(self.program.of(event)) + 2 for event in EVENTS}
+        end = time.monotonic() + PATIENCE_S
+        while any(len(self.program.of(event)) < count for event, count in wanted.items()):
+            if time.monotonic() > end:
+                raise TimeoutError("the load stands still")
+            time.sleep(0.1)
 
     def log(self) -> Load:
         """What it logged; it is stopped."""
@@ -104,7 +115,7 @@ def load() -> Iterator[Working]:
         spinning.enroll(made.pids["spinner"])
         reading.enroll(made.pids["reader"])
         program.go()
-        for event in ("fsync", "nap", "direct", "used", "pass"):
+        for event in EVENTS:
             program.until(event, timeout_s=PATIENCE_S)
         yield made
 
@@ -222,7 +233,7 @@ def looks(load: Working, place: Path, wanted: Collection[str]) -> dict[str, Look
         with disarmed():
             record_here(load, place / "tracefs", tracefs=True)
     counted.append(counts(load))
-    time.sleep(0.5)  # so that the load's own clock goes beyond
+    load.wait_for_open_acts()
     first, second = ([late - early for early, late in zip(*two, strict=True)] for two in pairwise(counted))
     made = {
         "root": Look("root", armed, place / "root", "ebpf", *first),
