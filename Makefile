@@ -60,11 +60,12 @@ test:
 	$(call twice,--host,-k "not no_kprobes")
 	$(call run_tests,$(beside) -m 'beside and not thorough')
 
-# A third of the files with thorough unit tests a day, all with THIRD=all: there is no time for all of them each time.
+# A third of the files with thorough unit tests a day, all with THIRD=all: there is no time for all of them each time. That of
+# the conformance runner is always among them.
 # Every worker collects all files that it is given. Live tests have runs of their own.
 THIRD := $(shell echo $$(($$(date +%s) / 86400 % 3)))
 with_thorough = grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests | sort
-thorough = $(shell $(with_thorough) | awk -v third=$(THIRD) 'third == "all" || NR % 3 == third')
+thorough = $(shell $(with_thorough) | awk -v third=$(THIRD) 'third == "all" || NR % 3 == third || /conformance/')
 
 # The other live tests measure what a neighbour would distort. Before them, all that no neighbour disturbs shares the
 # processors: the emulated guest leaves half of them idle.
