@@ -186,6 +186,8 @@ def test_late_wakes_are_late_in_the_trace_too(case: Look, kind: str, engine: str
         # it must have slept until then, and the trace must tell all
         if overlap(dark, *span) or not overlap(asleep, span[0] - 1000, span[0]):
             continue
+        if overlap(asleep, *span) > 300_000:
+            continue  # the timer itself came late: a hypervisor had taken the CPU, of which the trace knows nothing
         compared += 1
         kept = overlap(off, *span) + overlap(stolen, *span)
         wrong += abs(kept - wake.late_ns) > max(300_000, 0.05 * wake.late_ns)
