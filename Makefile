@@ -2,9 +2,9 @@
 # make demo-llm  the same, driven by a language model (yours, or fixed rules behind the same protocol)
 # make demo-alert  an alert, from Alertmanager to a tracker, with the server killed on the way
 # make demo-cache  a job whose data is pushed out of the page cache: diagnosed, cured by hybrid I/O, looked at again (root)
-# make test    unit tests, every tool once on this kernel, and the live tests that can run side by side (as root)
-# make test-all  make test, then a third of the thorough unit tests (another one each day; all with THIRD=all), one stock
-#                kernel in a VM, and the other live tests
+# make test    unit tests, and every tool once on this kernel (as root)
+# make test-all  make test, live tests, one stock kernel in a VM, and of the files of thorough tests and of live tests that must
+#                run alone a third (another one each day; all with THIRD=all)
 # make test-kernels  the kernel matrix: Debian's 5.10, 6.1 and 6.12 in VMs, and this host; writes the table in docs/kernels.md
 # make conformance  the official conformance runner of MCP against the server; writes docs/conformance.md
 # make docs    the command reference (docs/commands.md), written from the program
@@ -48,31 +48,30 @@ run_tests = $(2) $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && 
 # Workers share the processors: more threads within each only wait for one another.
 pooled = POLARS_MAX_THREADS=1
 unit = --numprocesses $(WORKERS) --dist loadfile --ignore tests/live --ignore tests/kernels/inside
-beside = tests/live --numprocesses 3
 matrix = PYTHONPATH=tests $(BIN)/python -m kernels.matrix
 tools_on_kernel = $(matrix) $(1) -- tests/kernels/inside/test_tools_on_kernel.py $(2)
 twice = $(tools_on_kernel) || { echo "failed: repeated once"; $(tools_on_kernel); }
 
-# Two workers per processor, since many tests wait. Live tests that others do not disturb run three at a time.
+# Two workers per processor, since many tests wait.
 test:
 	@$(MAKE) --no-print-directory --jobs 3 build .setup/test-packages .setup/bytecode
 	$(call run_tests,$(unit) -m 'not thorough',$(pooled))
 	$(call twice,--host,-k "not no_kprobes")
-	$(call run_tests,$(beside) -m 'beside and not thorough')
 
-# A third of the files with thorough unit tests a day, all with THIRD=all: there is no time for all of them each time. That of
-# the conformance runner is always among them.
-# Every worker collects all files that it is given. Live tests have runs of their own.
+# There is no time for all thorough tests, and all live ones, each time: a third of their files a day, all with THIRD=all. The
+# conformance runner is always among them. Every worker collects all files that it is given.
 THIRD := $(shell echo $$(($$(date +%s) / 86400 % 3)))
-with_thorough = grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests | sort
-thorough = $(shell $(with_thorough) | awk -v third=$(THIRD) 'third == "all" || NR % 3 == third || /conformance/')
+of_third = awk -v third=$(THIRD) 'third == "all" || NR % 3 == third || /conformance/'
+thorough = $(shell grep -rl --include 'test_*.py' --exclude-dir live 'mark[.]thorough' tests | sort | $(of_third))
+live = $(shell ls tests/live/test_*.py | $(of_third))
 
-# The other live tests measure what a neighbour would distort. Before them, all that no neighbour disturbs shares the
-# processors: the emulated guest leaves half of them idle.
+# Live tests that others do not disturb run side by side; the rest measures what a neighbour would distort. Between them, all
+# that no neighbour disturbs shares the processors: the emulated guest leaves half of them idle.
 test-all: test .setup/torch
+	$(call run_tests,tests/live --numprocesses 3 -m 'beside and not thorough')
 	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target test-old-kernel test-thorough types
-	$(call run_tests,$(beside) -m 'beside and thorough')
-	$(call run_tests,tests/live -m 'not beside')
+	$(call run_tests,$(live) --numprocesses 2 -m 'beside and thorough')
+	$(call run_tests,$(live) -m 'not beside')
 
 # They take what the guest leaves, whose time passes while it waits for a processor.
 test-thorough: build .setup/test-packages .setup/conformance/installed

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from running import SIMULATOR, Event, Running
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 STEP = {"event", "step", "t_mono_ns", "compute_s", "random_s", "stall_s", "total_s"}
 CHECKPOINT = {

@@ -24,6 +24,8 @@ from whystall.knowledge_base import database
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
+pytestmark = pytest.mark.thorough
+
 HERE = Path(__file__).parent
 
 
@@ -207,7 +209,6 @@ def writer(path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True, env=env)
 
 
-@pytest.mark.thorough
 def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> None:
     dice = random.Random(11)
     for round in range(4):

@@ -15,6 +15,8 @@ from whystall.knowledge_base import exchange
 from whystall.knowledge_base.store import KnowledgeBase
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:

@@ -21,7 +21,7 @@ BESIDE = (
     "test_ftrace_read",
     "test_least_privilege",
 )
-"""Modules whose tests may run three at a time: they judge by what a program logged of itself and by the kernel's own
+"""Modules whose tests may run side by side: they judge by what a program logged of itself and by the kernel's own
 accounts, or say which engine answered and what it could not see, whatever else the machine does. All others go one by
 one: each would be the other's noise, or they make the same control groups. Single tests are marked ``beside``.
 """
@@ -70,7 +70,7 @@ THOROUGH = (
     "test_wake_contexts",
     "test_workloads",
 )
-"""Such modules for which `make test` has no time."""
+"""Such modules that run every third day: see the Makefile."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

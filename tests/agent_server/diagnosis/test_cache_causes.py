@@ -13,6 +13,8 @@ from solving import solve
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
+pytestmark = pytest.mark.thorough
+
 COLD = "/data/cold.bin"
 READ = ("__schedule", "io_schedule", "folio_wait_bit_common", "filemap_get_pages", "filemap_read", "vfs_read")
 CHECKPOINT = "/data/run7/chk_000005.bin"

@@ -29,6 +29,8 @@ from whystall.tools.recording.collector import Capture
 from whystall.tools.recording.store import Recording
 from whystall.tools.toolbox import registry
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 RECORDED = Path(__file__).parents[2] / "recorded"
 TOOLS = {tool.name: tool for tool in registry().all()}

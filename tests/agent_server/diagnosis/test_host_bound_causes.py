@@ -22,6 +22,8 @@ from whystall.tools.contract.findings import Finding, Interval, Polarity, Severi
 from whystall.tools.recording.target import Target
 from whystall.tools.toolbox import registry
 
+pytestmark = pytest.mark.thorough
+
 HOST_BOUND = {"core_neighbour", "forced_migrations", "host_bound_dispatch", "late_wakeups"}
 
 

@@ -35,6 +35,8 @@ from whystall.tools.contract.text import clean
 from whystall.tools.recording.store import Recording
 from whystall.tools.toolbox import registry
 
+pytestmark = pytest.mark.thorough
+
 NONCE = "0123456789abcdef"
 MARK = "zqx"  # stands in every instruction and nowhere else
 ORDERS = {
@@ -266,7 +268,6 @@ def undisturbed() -> tuple[list[tuple[str, str]], tuple[Any, ...]]:
         *(pytest.param("english", (place,), marks=pytest.mark.thorough) for place in PLACES),
     ],
 )
-@pytest.mark.thorough
 def test_what_a_stranger_wrote_stands_in_fences_and_changes_nothing(order: str, places: tuple[str, ...]) -> None:
     model = Gullible()
     found = driven(model, ORDERS[order], *places)

@@ -33,6 +33,8 @@ from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[2] / "recorded"
 FIRST_HERE = list(FIRST_TOOLS)
 SCENES = sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))
@@ -124,7 +126,6 @@ def closest(request: Request) -> Turn:
     return say(*calls)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("scene", SCENES)
 def test_how_closely_a_model_looks_changes_no_verdict(scene: str) -> None:
     by_rules = solve(recorded(scene), "slow")
@@ -190,7 +191,6 @@ def test_a_model_that_thinks_longer_than_the_budget_is_left() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "after",
 )
-@pytest.mark.thorough
 def test_whatever_stops_a_model_the_rules_finish(answers: list[Answer], stopped: str) -> None:
     found = on_stall(answers)
     assert (found.reasoning.stopped, answer(found)[:2]) == (stopped, RIGHT)
@@ -275,7 +275,6 @@ def test_what_is_neither_an_answer_nor_an_error_of_a_model_passes_through() -> N
     ],
     ids=lambda value: str(value)[:40],
 )
-@pytest.mark.thorough
 def test_target_engine_and_files_are_not_for_the_model_to_choose(arguments: Any, said: str) -> None:
     watching = Watching(stall())
     found = driven(watching, [say(("fileslower", arguments)), concluding(), concluding()])

@@ -47,6 +47,8 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import resolve
 from whystall.tools.toolbox import registry
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[2] / "recorded"
 TOOLS = {tool.name: tool for tool in registry().all()}
 LOOKS = ["fileslower", "offcputime", "host_snapshot"]
@@ -150,7 +152,6 @@ def test_evidence_of_another_process_confirms_nothing_that_is_only_likely() -> N
     assert found.diagnosis.culprit == by_rules.culprit
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in RECORDED.glob("*/manifest.json")))
 def test_observing_a_stalled_process_changes_no_verdict(name: str) -> None:
     """Every recorded case, with a process beside it that stalls on its disk."""

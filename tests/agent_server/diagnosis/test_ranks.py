@@ -31,6 +31,8 @@ from whystall.tools.recording.judging import judge
 from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 CAUSES = load_causes()
 
 
@@ -181,7 +183,6 @@ def test_the_same_slow_host_is_one_ticket_and_another_is_another() -> None:
     assert key("a") == key("a") != key("b")
 
 
-@pytest.mark.thorough
 def test_a_fix_is_seen_in_the_traces_of_a_later_run() -> None:
     before = diagnose(job(Fault("compute", (1,), ms=25)))
     assert compare(before, diagnose(job())).solved is True
@@ -322,7 +323,6 @@ def test_a_gathered_recording_is_diagnosed_without_a_look_at_any_host(app: App, 
         ({"jobs": 2}, True, "scheduler and jobs read traces"),
     ],
 )
-@pytest.mark.thorough
 def test_what_would_be_ignored_is_refused(
     app: App, saved: Path, given: dict[str, Any], source: bool, said: str
 ) -> None:

@@ -22,6 +22,8 @@ from whystall.knowledge_base.models import Diagnosis, Lang, Verdict
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.toolbox import registry
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[2] / "recorded"
 TOOLS = {tool.name: tool for tool in registry().all()}
 
@@ -89,7 +91,6 @@ def test_what_the_rules_did_comes_out_the_same(case: str) -> None:
     "policy",
     [pytest.param(name, marks=pytest.mark.thorough if name.endswith("-stubborn") else ()) for name in sorted(POLICIES)],
 )
-@pytest.mark.thorough
 def test_what_a_model_did_comes_out_the_same(policy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = driven(policy, monkeypatch)
     assert found.reasoning is not None
@@ -182,7 +183,6 @@ def test_ranks_that_a_model_had_no_host_for_too(monkeypatch: pytest.MonkeyPatch)
     ],
     ids=["verdict", "cause", "chain", "tools", "less", "twice", "more", "tool", "shape", "empty", "options"],
 )
-@pytest.mark.thorough
 def test_where_it_first_differs_is_told(
     change: Callable[[list[dict[str, Any]]], object], where: str, recorded: str, now: str
 ) -> None:
@@ -209,7 +209,6 @@ def test_where_it_first_differs_is_told(
     ],
     ids=["less", "more", "another", "claims", "struck", "stopped", "settings", "limits"],
 )
-@pytest.mark.thorough
 def test_another_conversation_is_told(
     change: Callable[[list[dict[str, Any]]], object], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

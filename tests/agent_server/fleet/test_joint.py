@@ -25,6 +25,8 @@ from whystall.tools.recording.judging import judge
 from whystall.tools.recording.packed import pack
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 TRACES = Path(__file__).parents[2] / "recorded/ranks"
 WINDOW = {"duration": 2}
 
@@ -325,7 +327,6 @@ def test_without_the_slow_ranks_host_nobody_is_accused_for_it(tmp_path: Path) ->
     assert result.verdict in ("unknown", "clear_in_part")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("content", [b"", b"PK", b"x" * 1000])
 def test_what_is_no_recording_is_reported(content: bytes, tmp_path: Path) -> None:
     answers = packed("nothing", tmp_path)

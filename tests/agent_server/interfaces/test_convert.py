@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from scheduled import BUSY_NS, PERIOD_NS, PERIODS, REAL_NS, TID, profile_text, trace_text, write
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -50,7 +52,6 @@ def slices(path: Path, name: str) -> list[dict[str, Any]]:
     return [event for event in events if event.get("ph") == "X" and event["name"] == name]
 
 
-@pytest.mark.thorough
 def test_the_name_says_the_format(trace: Path, convert: Run, tmp_path: Path) -> None:
     for name, format in (("t.json", "json"), ("t.pftrace", "perfetto"), ("ftrace_data.db", "db"), ("t.txt", "text")):
         found = answer(convert("--input", trace, "--output", tmp_path / name, "--json"))
@@ -66,7 +67,6 @@ def test_the_name_says_the_format(trace: Path, convert: Run, tmp_path: Path) -> 
     assert again["events"] == {"switches": 2 * PERIODS, "wakeups": PERIODS}
 
 
-@pytest.mark.thorough
 def test_older_and_newer_spellings_write_the_same(trace: Path, convert: Run, tmp_path: Path) -> None:
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     profile = tmp_path / "profile.json"

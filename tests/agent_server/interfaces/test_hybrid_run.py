@@ -22,6 +22,8 @@ from whystall.tools.hybrid_io.report import Programs
 from whystall.tools.hybrid_io.run import Options, environment
 from whystall.tools.hybrid_io.run import Run as Ran
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 MIB = 1 << 20
 WRITES = "import sys; open(sys.argv[1], 'wb', 0).write(bytes(8 << 20)); print('said'); sys.stderr.write('told\\n')"

@@ -19,6 +19,8 @@ from whystall.agent_server.interfaces.cli import main as cli
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.models import Incident
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 FIX = "checkpoints are written by a thread now"
@@ -199,7 +201,6 @@ def typed(env: dict[str, str], words: tuple[str, ...], keys: str) -> str:
     return seen.decode()
 
 
-@pytest.mark.thorough
 def test_a_person_on_a_terminal_is_asked(solved: dict[str, str], env: dict[str, str]) -> None:
     here = {**env, **solved, "TERM": "xterm"}
     review = ("kb", "review", "ticket-1")

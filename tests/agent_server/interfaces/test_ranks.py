@@ -18,6 +18,8 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.ranks.slow_node_check import tool as slow_node_check
 from whystall.tools.toolbox import registry
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 RANKS = Path(__file__).parents[2] / "recorded" / "ranks"
 SLOW, EVEN = RANKS / "compute", RANKS / "nothing"
@@ -60,7 +62,6 @@ def test_a_directory_of_ranks_says_who_is_slow(whystall: Run) -> None:
     assert "Target: the job" in lines[0]
 
 
-@pytest.mark.thorough
 def test_what_was_gathered_gives_the_same_answer_redacted_or_not(whystall: Run, gathered: Path, tmp_path: Path) -> None:
     live = answer(whystall, "--traces", str(SLOW))
     assert of(answer(whystall, "--from", str(gathered))) == of(live)
@@ -141,7 +142,6 @@ def test_a_diagnosis_of_ranks_names_the_cause_and_writes_the_ticket(whystall: Ru
     assert "A rank computes more slowly than its peers" in told.stdout
 
 
-@pytest.mark.thorough
 def test_a_ticket_about_ranks_is_verified_by_a_later_run(whystall: Run) -> None:
     ticket = json.loads(whystall("diagnose", "--traces", str(SLOW), "--ticket", "--json").stdout)["ticket"]
     bare = whystall("verify", ticket)
@@ -174,7 +174,6 @@ async def call(tool: str, arguments: dict[str, Any], *chosen: str) -> tuple[Any,
     return result, "\n".join(block.text for block in result.content)  # type: ignore[union-attr]
 
 
-@pytest.mark.thorough
 @pytest.mark.anyio
 @pytest.mark.usefixtures("_own_state")
 async def test_a_client_gets_what_the_command_line_prints(whystall: Run, gathered: Path) -> None:

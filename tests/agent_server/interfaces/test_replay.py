@@ -17,6 +17,8 @@ from mcp_types import PromptReference, ResourceTemplateReference
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.server import McpServer
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 RECORDED = Path(__file__).parents[2] / "recorded"
 

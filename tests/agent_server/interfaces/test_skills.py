@@ -28,7 +28,7 @@ from whystall.agent_server.interfaces.mcp.schemas import full_schema
 from whystall.agent_server.interfaces.mcp.server import McpServer
 from whystall.tools.contract.params import parse_params
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "tests/recorded"
 FILES = {path.parent.name: path for path in sorted((ROOT / "skills").glob("*/SKILL.md"))}
@@ -242,7 +242,6 @@ async def follow(client: Client, name: str, given: dict[str, Any], entries: dict
     return answers
 
 
-@pytest.mark.thorough
 async def test_the_story_of_stalled_training(entries: dict[str, Entry]) -> None:
     async with connected() as client:
         told = await follow(client, "stalled-training", {"recording": str(RECORDED / "checkpoint")}, entries)
@@ -283,7 +282,6 @@ async def test_the_story_of_slow_inference(entries: dict[str, Entry]) -> None:
     assert not [f for f in told["lock_wait"]["findings"] if f["polarity"] == "abnormal"]
 
 
-@pytest.mark.thorough
 async def test_the_story_of_a_hang(tmp_path: Path, entries: dict[str, Entry]) -> None:
     scene = Scene(window_s=2)
     for rank, (started, stack) in enumerate([(38, (*ALL_REDUCE, *TRAIN)), (37, ("load (job.py:6)", *TRAIN))]):
@@ -304,7 +302,6 @@ async def test_the_story_of_a_hang(tmp_path: Path, entries: dict[str, Entry]) ->
         assert dumps["slow_node_check"]["data"]["hangs"]
 
 
-@pytest.mark.thorough
 async def test_the_story_of_an_idle_accelerator(tmp_path: Path, entries: dict[str, Entry]) -> None:
     trace, profile = write(tmp_path)
     given = {"recording": str(trace), "profile": str(profile), "pid": TID}

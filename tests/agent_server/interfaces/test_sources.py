@@ -18,6 +18,8 @@ from scheduled import PERIODS, TID, profile_text, trace_text, write
 from whystall.agent_server.app import App
 from whystall.agent_server.interfaces.mcp.server import McpServer
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -56,7 +58,6 @@ def test_a_trace_file_is_judged_like_a_recording(packed: bool, tmp_path: Path, w
     assert whystall("diagnose", "--from", str(trace)).returncode == 0
 
 
-@pytest.mark.thorough
 def test_a_profile_joins_the_trace(tmp_path: Path, whystall: Run) -> None:
     trace, profile = write(tmp_path)
     words = ("run", "host_bound", "--from", str(trace), "--pid", str(TID), "--profile", str(profile))
@@ -90,7 +91,6 @@ def test_an_answer_about_no_thread_is_no_health(tmp_path: Path, whystall: Run) -
     assert "no_dispatch_thread" in {spot["code"] for spot in found["coverage"]["not_seen"]}
 
 
-@pytest.mark.thorough
 @pytest.mark.anyio
 async def test_both_doors_give_the_same(tmp_path: Path, whystall: Run) -> None:
     trace, profile = write(tmp_path)

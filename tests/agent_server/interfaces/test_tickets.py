@@ -21,7 +21,7 @@ from whystall.knowledge_base.ticket_models import Comment
 from whystall.prompts.render import words
 from whystall.tools.contract.errors import ToolError
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 HOSTILE = "/data/`$(id)`\x1b[31m/**x** <b>chk_000120.bin"
 

@@ -21,6 +21,8 @@ from whystall.agent_server.settings.load import load
 from whystall.agent_server.worker.configured import configured
 from whystall.agent_server.worker.service import Service
 
+pytestmark = pytest.mark.thorough
+
 ALERTS, CALENDAR = "token-of-alerts-0123456789", "token-of-calendars-012345"
 DINGTALK, GITLAB = "SECdingtalk", "hook-token"
 WECOM = chat_callbacks.WeComKeys("token-of-wecom-012345", "6qkdMrq68nTKduznJYO1A37W2oEgpkMUvkttRToqhUt", "ww1")

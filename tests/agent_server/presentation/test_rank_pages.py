@@ -22,6 +22,8 @@ from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.judging import judge
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 SLOW = Plan(ranks=4, steps=20, faults=(Fault("compute", (2,), ms=15),))
 HOSTILE = "</script><script>alert(1)</script>"
 

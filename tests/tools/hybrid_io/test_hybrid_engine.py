@@ -24,6 +24,8 @@ from whystall.tools.hybrid_io import layout, library
 from whystall.tools.hybrid_io.hybrid_file import HybridFile, counters, hybrid_open
 from whystall.tools.hybrid_io.policy import Policy
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 COPY_MIB = int(os.environ.get("WHYSTALL_TEST_MIB", "48"))
 """How much `test_a_copy_is_the_same` copies; several GB by hand."""

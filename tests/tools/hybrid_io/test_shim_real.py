@@ -16,6 +16,8 @@ from shimmed import EAGER, plain, shimmed, takes_direct
 from whystall.tools.hybrid_io.build import compiler
 from whystall.tools.hybrid_io.run import Options
 
+pytestmark = pytest.mark.thorough
+
 MIB = 1 << 20
 LARGE = Options(keep_file=1)
 """As by default, but that files which fit the cache are treated like those that do not."""
@@ -146,7 +148,6 @@ print(sum(int(n.sum()) for n in torch.utils.data.DataLoader(Data(), num_workers=
 """
 
 
-@pytest.mark.thorough
 def test_checkpoints_of_torch(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = shimmed([sys.executable, "-c", TORCH], tmp_path, LARGE)

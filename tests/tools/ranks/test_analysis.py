@@ -12,6 +12,8 @@ from whystall.tools.ranks.analysis.analyse import JobAnalysis, analyse
 from whystall.tools.ranks.job import MATCHED, OWN, WAITS, Job, job_of
 from whystall.tools.ranks.traces.gather import gather
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[2] / "recorded" / "ranks"
 ROWS_AND_COLUMNS = {(0, 1), (2, 3), (0, 2), (1, 3)}
 

@@ -23,6 +23,8 @@ from whystall.tools.ranks.traces.gather import gather, with_before
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 
+pytestmark = pytest.mark.thorough
+
 BEFORE = Plan(ranks=4, steps=20, seed=1)
 AFTER = replace(BEFORE, seed=2)
 Tables = dict[str, pl.DataFrame]
@@ -60,7 +62,6 @@ def slowed(*faults: Fault, **more: Any) -> Plan:
     return replace(AFTER, faults=faults, **more)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("device", [True, False])
 def test_equal_runs_are_equal(seed: int, device: bool) -> None:
@@ -73,7 +74,6 @@ def test_equal_runs_are_equal(seed: int, device: bool) -> None:
     assert judged.data.slow_steps == []
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_that_vary_much_accuse_no_rank(seed: int) -> None:
     plan = replace(BEFORE, jitter=0.25)
@@ -402,7 +402,6 @@ def test_real_faults_are_named_beside_the_sound_run(after: str, what: str) -> No
     assert {key[2] for key in found if key[0] in ("compute", "loader", "gap")} <= costly
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("before", "what"), [("compute", "compute"), ("loader", "loader")])
 def test_a_real_job_that_was_mended_is_faster(before: str, what: str) -> None:
     """The operators that are gone were most of the work of the slow run."""
@@ -412,7 +411,6 @@ def test_a_real_job_that_was_mended_is_faster(before: str, what: str) -> None:
     assert judged.data.parts[0].change_ms < 0
 
 
-@pytest.mark.thorough
 def test_a_real_slow_link() -> None:
     found = differences(real("nothing", "link"))
     assert max(found, key=lambda key: found[key].metrics["change_ms"])[0] == "transfer"

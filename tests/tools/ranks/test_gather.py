@@ -20,6 +20,8 @@ from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 
+pytestmark = pytest.mark.thorough
+
 HOUR_US = 3.6e9
 
 

@@ -24,6 +24,8 @@ from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[2] / "recorded" / "flight_recorder"
 SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "flight_recorder"
 ALL = ("default_pg", range(4))
@@ -469,7 +471,6 @@ def test_recorded_hangs(name: str) -> None:
         ((13, 15), (), (), (), "0-12, 14"),
     ],
 )
-@pytest.mark.thorough
 def test_the_public_sample_in_parts(
     tmp_path: Path,
     kept: Sequence[int],

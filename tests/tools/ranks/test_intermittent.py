@@ -22,6 +22,8 @@ from whystall.tools.ranks.statistics.correlation import half_life, serial, unbia
 from whystall.tools.ranks.statistics.trend import trend
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 SLOW = 1
 
 
@@ -75,7 +77,6 @@ def test_the_rank_and_its_steps_are_named(shape: str, noise: str) -> None:
         assert row.slow_steps.lost_ms == pytest.approx(row.slow_steps.count * (row.lost_ms_per_step or 0))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ranks", "steps", "shape"),
     [
@@ -116,7 +117,6 @@ HEALTHY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_a_healthy_job_accuses_no_rank(kind: str) -> None:
     for ranks, steps in ((2, 20), (4, 50)):

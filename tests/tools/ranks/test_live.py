@@ -13,6 +13,8 @@ from whystall.tools.ranks.traces.window import window_of, with_ranks
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.tables import TABLES
 
+pytestmark = pytest.mark.thorough
+
 SLOW = slow_node_check.Params(live=True)
 
 
@@ -68,7 +70,6 @@ def test_a_rank_that_is_ready_but_gets_no_cpu_is_slow_on_its_host(changed: dict[
     assert [(row.rank, row.slow_class) for row in judged.data.accused] == [(1, "host_slow")]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("library", ["gloo", "mpi", "nccl"])
 def test_nobody_is_accused_in_a_healthy_job(seed: int, library: str) -> None:

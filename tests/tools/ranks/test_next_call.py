@@ -17,6 +17,8 @@ from whystall.tools.ranks.slow_node_check.tool import Params, judge
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.tables import file_of
 
+pytestmark = pytest.mark.thorough
+
 
 def check(plan: Plan, traces: str | None = None, paths: dict[int, str] | None = None) -> Data:
     recording = simulate(plan).recording

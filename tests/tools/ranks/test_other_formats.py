@@ -14,6 +14,8 @@ from whystall.tools.ranks.slow_node_check.tables import Data
 from whystall.tools.ranks.slow_node_check.tool import Params, judge
 from whystall.tools.ranks.traces.gather import gather
 
+pytestmark = pytest.mark.thorough
+
 RANKS = 4
 WORLD = 0xABCD
 

@@ -12,6 +12,8 @@ from whystall.tools.ranks.analysis.peers import peers
 from whystall.tools.ranks.job import MATCHED, Job, Peers, job_of
 from whystall.tools.ranks.matching.operations import match
 
+pytestmark = pytest.mark.thorough
+
 
 def found(plan: Plan, stages: str = "") -> list[Peers]:
     job = job_of(simulate(plan).recording)

@@ -17,6 +17,8 @@ from whystall.tools.ranks.traces.gather import gather
 from whystall.tools.recording.judging import judge
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).parents[2] / "recorded" / "ranks"
 
 

@@ -21,6 +21,8 @@ from whystall.tools.ranks.slow_node_check.tool import Params, judge
 from whystall.tools.ranks.traces.gather import gather, with_before
 from whystall.tools.timeline.profiles import open_profile
 
+pytestmark = pytest.mark.thorough
+
 SAMPLES = Path(__file__).parents[4] / "shared" / "data"
 sampled = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the public samples are not here")
 
@@ -112,7 +114,6 @@ def test_a_rank_that_computes_longer_is_named(name: str, tmp_path: Path) -> None
     assert ("step_sums" in found.reasons) == name.startswith("sums")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ALL)
 def test_a_healthy_job_accuses_nobody(name: str, tmp_path: Path) -> None:
     ALL[name](tmp_path, job(jitter=0.05, seed=len(name)))
@@ -147,7 +148,6 @@ def test_idle_time_of_sums_accuses_nobody(name: str, tmp_path: Path) -> None:
 # --- stages ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["parquet", "ndtimeline", "ndtimeline_trace", "sums_csv", "sums_ascend_cluster"])
 def test_a_stage_with_more_work_is_no_slow_rank(name: str, tmp_path: Path) -> None:
     ALL[name](tmp_path, job(8, stages=2, stage_factor=1.5))
@@ -170,7 +170,6 @@ def test_a_pipeline_of_unknown_stages_is_not_compared(tmp_path: Path) -> None:
 # --- no verdict ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ALL)
 def test_few_steps_are_no_evidence(name: str, tmp_path: Path) -> None:
     ALL[name](tmp_path, job(steps=2, slow=[2]))
@@ -353,7 +352,6 @@ def test_text_of_tables_is_made_inert(tmp_path: Path) -> None:
     assert not any("\x1b" in name for name in names)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("value", ["9" * 30, "-1", "1e300", "nan", "", "9223372036854775807"])
 @pytest.mark.parametrize("column", ["rank", "step", "start", "end", "peer", "seq", "size"])
 def test_absurd_numbers_do_no_harm(value: str, column: str, tmp_path: Path) -> None:
@@ -369,7 +367,6 @@ def test_absurd_numbers_do_no_harm(value: str, column: str, tmp_path: Path) -> N
         assert answer(tmp_path).accused == []
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["csv", "mindspore", "ascend_cluster"])
 def test_tables_behind_a_url(name: str, tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")

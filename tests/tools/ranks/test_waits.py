@@ -13,6 +13,8 @@ from whystall.tools.ranks.matching.clock_offsets import estimate
 from whystall.tools.ranks.matching.operations import match
 from whystall.tools.recording.store import Recording
 
+pytestmark = pytest.mark.thorough
+
 US = 1000
 SLOW = (Fault("compute", (2,), ms=8.0),)
 

@@ -17,6 +17,8 @@ from whystall.tools.timeline.ftrace import source as ftrace_source
 from whystall.tools.timeline.ftrace.text import read
 from whystall.tools.timeline.sched import TABLES, SchedTrace
 
+pytestmark = pytest.mark.thorough
+
 DATA = Path(__file__).with_name("data") / "ftrace"
 
 

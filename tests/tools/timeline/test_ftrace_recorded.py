@@ -13,6 +13,8 @@ from whystall.tools.timeline.ftrace import text as ftrace_text
 from whystall.tools.timeline.ftrace.text import read
 from whystall.tools.timeline.sched import TABLES
 
+pytestmark = pytest.mark.thorough
+
 DATA = Path(__file__).with_name("data") / "ftrace"
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "ftrace" / "trappy_trace.txt"
 TEXTS = sorted(path.name for path in DATA.glob("*.txt"))
@@ -103,7 +105,6 @@ def test_events_lost_by_the_pipe_are_holes_with_their_number() -> None:
     assert [(cpu, lost) for _, _, cpu, lost, _ in trace.table("holes").rows()] == [(0, 7233), (1, 7882)]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_size_of_blocks_does_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read(DATA / name)

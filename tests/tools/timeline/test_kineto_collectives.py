@@ -13,6 +13,8 @@ from whystall.tools.timeline.collectives import COLLECTIVES
 from whystall.tools.timeline.kineto import trace as kineto
 from whystall.tools.timeline.profile import Profile
 
+pytestmark = pytest.mark.thorough
+
 PID = 4242
 BASE = 1_711_964_646_000_000_000
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "kineto" / "collective_args.json.gz"

@@ -26,6 +26,8 @@ from whystall.agent_server.worker.service import Service
 from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.ticket_models import Ticket
 
+pytestmark = pytest.mark.thorough
+
 SHARED, OWN = "token-of-all-hosts-0123456789", "token-of-node009-0123456789"
 CENTRE = '[reports]\ntoken = {{ file = "{0}/shared" }}\n[reports.tokens]\nnode009 = {{ file = "{0}/own" }}\n'
 

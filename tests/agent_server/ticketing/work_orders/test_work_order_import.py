@@ -25,6 +25,8 @@ from whystall.agent_server.ticketing.work_orders.trial_copy import trial_copy
 from whystall.knowledge_base.classify.centroids import work_orders
 from whystall.tools.contract.errors import ToolError
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
@@ -93,7 +95,6 @@ def test_a_backlog_is_filed_counted_and_scored(kb: Stores) -> None:
     assert (first.origin, first.labels["host"]) == ("work_order", "gpu-0")
 
 
-@pytest.mark.thorough
 def test_again_changes_nothing_and_reports_the_same(kb: Stores) -> None:
     data = table(backlog(150))
     first = take(kb, data, Columns(category="label"))
@@ -137,7 +138,6 @@ with Stores(Path(sys.argv[1])) as kb, open(sys.argv[2], "rb") as stream:
 """
 
 
-@pytest.mark.thorough
 def test_killed_in_the_middle_and_run_again_is_as_one_run(kb: Stores, seeded: bytes, tmp_path: Path) -> None:
     data = table(backlog(6 * BATCH))
     file = tmp_path / "orders.csv"

@@ -33,6 +33,8 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 from whystall.tools.recording.window import observe
 
+pytestmark = pytest.mark.thorough
+
 RECORDED = Path(__file__).with_name("recorded")
 HOST = Target(everything=True)
 READY = {"fileslower": "TIME(s) FILENAME", "cachestat": "HITS HITRATIO"}

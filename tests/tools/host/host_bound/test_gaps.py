@@ -13,6 +13,8 @@ from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.host.host_bound import tool as host_bound
 
+pytestmark = pytest.mark.thorough
+
 Work = tuple[Cpus, Scene]
 
 

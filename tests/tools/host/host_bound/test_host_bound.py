@@ -19,6 +19,8 @@ from whystall.tools.recording.redact import redact
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 
+pytestmark = pytest.mark.thorough
+
 
 def run(cpus: Cpus, scene: Scene, params: dict[str, Any] | None = None, **build: Any) -> Judgement[host_bound.Data]:
     build = {"without": ["profile"]} | build

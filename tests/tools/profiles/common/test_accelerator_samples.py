@@ -24,7 +24,7 @@ from whystall.tools.timeline.profiles import open_profile
 DATA = Path(__file__).parents[5] / "shared" / "data"
 KINETO = ("timesformer_h100.json.gz", "collective_args.json.gz")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="no public samples here")
+pytestmark = [pytest.mark.skipif(not DATA.is_dir(), reason="no public samples here"), pytest.mark.thorough]
 
 
 @cache

@@ -12,6 +12,8 @@ from whystall.tools.stacks.build import Builder
 from whystall.tools.stacks.model import StackProfile
 from whystall.tools.stacks.tree import Part
 
+pytestmark = pytest.mark.thorough
+
 SAMPLES, FUNCTIONS = 4000, 24
 REST = np.linspace(1, 12, FUNCTIONS)
 
