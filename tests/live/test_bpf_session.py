@@ -243,7 +243,7 @@ log(what="done", rows=rows); sys.stdin.readline()
         seen, lines = observe(subject, call_min_ns=0, switch_min_ns=0, ring_bytes=1 << 23, variants=variants)
     calls = {call.start: call for call in named(seen.calls, "clock_nanosleep")}
     segments = [s for s in seen.segments if syscalls.name(s.nr) == "clock_nanosleep" and s.off_class == "S"]
-    starts, slept = sorted(calls), 0
+    starts, slept, overcharged = sorted(calls), 0, 0
     assert len(starts) == 2000
     for (blocked, cpu, begin, blocked_after, cpu_after, end), start in zip(lines[-1]["rows"], starts, strict=True):
         call = calls[start]
@@ -252,7 +252,8 @@ log(what="done", rows=rows); sys.stdin.readline()
         if blocked_after > blocked:  # where the timer came before the switch, it did not sleep
             slept += 1
             assert call.s_ns > 0
-            assert call.cpu_ns < cpu_after - cpu + 500_000  # time of interrupts is nobody's
+            overcharged += call.cpu_ns > cpu_after - cpu + 500_000
+    assert overcharged < 20  # what interrupts and a hypervisor take while it is on the CPU is not in its CPU time
     assert slept > 1900
     assert len(segments) == slept
     assert all(one.end <= two.start for one, two in itertools.pairwise(segments))
