@@ -112,7 +112,7 @@ def test_the_list_tells_what_each_does_and_what_went_wrong(run: Run, tmp_path: P
         assert taken is not None
         kb.messages.failed(taken.n, "not_in_channel: invite it")
     listed = {one["name"]: one for one in json.loads(run("list", "--json")[1])}
-    facts = {name: (one["hears"], one["told"], one["waiting"], one["failed"]) for name, one in listed.items()}
+    facts = {name: (one["receives"], one["notified"], one["waiting"], one["failed"]) for name, one in listed.items()}
     assert facts == {
         "dingtalk": (True, True, 0, 0),
         "feishu": (True, True, 0, 0),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 # Secrets that authenticate incoming messages; one of them is enough.
-_HEARING = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "encoding_aes_key", "secret")
+_SECRETS_TO_RECEIVE = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "encoding_aes_key", "secret")
 
 
 def add(app: typer.Typer) -> None:
@@ -52,8 +52,8 @@ def list_chats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
             {
                 "name": name,
                 "kind": known[name].kind if name in known else None,
-                "hears": name in known and _hears(settings, name),
-                "told": name in known and known[name].home() is not None,
+                "receives": name in known and _receives(settings, name),
+                "notified": name in known and known[name].home() is not None,
                 "waiting": counts.get(name, (0, 0))[0],
                 "failed": counts.get(name, (0, 0))[1],
                 "troubles": [
@@ -70,10 +70,10 @@ def list_chats(as_json: JsonOption = False, lang: LangOption = "en") -> None:
     if not listed:
         console.say(say("none"))
     for one in listed:
-        hears = say("hears", one["name"]) if one["hears"] else say("deaf")
-        tells = say("tells" if one["told"] else "dumb")
-        shown = {key: value for key, value in one.items() if key not in ("hears", "told", "troubles")}
-        console.say(say("line" if one["kind"] else "removed", **shown, hears=hears, tells=tells))
+        receives = say("receives", one["name"]) if one["receives"] else say("receives_nothing")
+        notified = say("notified" if one["notified"] else "answers_only")
+        shown = {key: value for key, value in one.items() if key not in ("receives", "notified", "troubles")}
+        console.say(say("line" if one["kind"] else "removed", **shown, receives=receives, notified=notified))
         for trouble in one["troubles"]:
             console.say("  " + say("trouble", **{key: trouble[key] for key in ("created", "title", "error")}))
 
@@ -153,11 +153,11 @@ def _failed(name: str, code: str, message: str) -> ToolError:
     return ToolError(ErrorCode.IO_ERROR, f"{name}: {why}", "see its settings and secrets, or try again")
 
 
-def _hears(settings: Settings, name: str) -> bool:
+def _receives(settings: Settings, name: str) -> bool:
     chat = settings.chat[name]
     if chat.kind == "feishu":  # its app_secret is for answering
         return chat.encrypt_key is not None or chat.verification_token is not None
-    return any(getattr(chat, secret, None) is not None for secret in _HEARING)
+    return any(getattr(chat, secret, None) is not None for secret in _SECRETS_TO_RECEIVE)
 
 
 def _words(lang: str) -> Callable[..., str]:
