@@ -43,6 +43,9 @@ def hung(code: str, /, **more: str) -> Finding:
 # A worker of a server waits for the thread that waits for the next request of a client.
 _REQUEST = "python (9 of 8) events at accept (serve.py:4) < client (99) sleep at pause (client.py:7)"
 
+# A producer of the job waits for the lock of another process, which sleeps meanwhile.
+_LOCKED = "python (48) file_lock at produce (p.py:9) of /data/index.lock < other (47) sleep at hold (o.py:5)"
+
 
 def leader(*found: Finding, symptom: str = "") -> str | None:
     causes = considered_for(load_causes(), symptom)
@@ -116,6 +119,10 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (hung("file", detail="read nfs4"), "stuck_file_operation"),
         (hung("file", detail="read ext4"), "stuck_file_operation"),
         (wait("file_lock"), "file_lock_held"),
+        (wait("pipe", root_wait="sleep", chain=_LOCKED), "file_lock_held"),
+        (wait("socket", root_wait="running", root_outside="yes", chain=_LOCKED), "file_lock_held"),
+        (wait("queue", root_wait="sleep", root_outside="yes", chain=_LOCKED), "file_lock_held"),
+        (wait("socket", root_wait="sleep", chain=_LOCKED.replace("file_lock", "pipe")), "slow_peer"),
         (wait("queue", role="collective", root_wait="running", root_by="p (9)", root_pct=80.0), "slow_rank_on_path"),
         (
             wait("queue", 60.0, role="collective", root_wait="running", root_by="p (9)", root_pct=25.0),
