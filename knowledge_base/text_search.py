@@ -68,8 +68,8 @@ class Memory:
 
 @dataclass
 class _Candidate:
-    """What a card shares with a passage. `covered`: information, `phrased`: of it what only its phrasings have; `score`:
-    for the order.
+    """What a card shares with a passage. `covered`: information, `phrased`: what only its phrasings have of it;
+    `score`: for the order.
     """
 
     card: Card
