@@ -11,9 +11,9 @@ best card of a passage, and whether it is right.
 Printed beside it are the shares of a cross-validation over reports and questions.
 
 The model is a logistic regression with a normal prior. The effect of codes has a prior from reasoning (a code that
-only other cards have, or none, speaks against a card), since few examples have one; that of phrasings too (they state no
-fact), since those of the shipped cards were written by somebody who knew the reports. Other weights have a weak prior
-around 0.
+only other cards have, or none, speaks against a card), since few examples have one; that of phrasings too (they state
+no fact), since those of the shipped cards were written by somebody who knew the reports. Other weights have a weak
+prior around 0.
 """
 
 from __future__ import annotations
