@@ -47,7 +47,11 @@ def put_incident(db: SqliteDatabase, incident: Incident) -> None:
     A retired card is stored without index terms.
     """
     found = Indexed([], [], [], [], [], []) if incident.state == "retired" else indexed(incident)
-    values = [incident.origin, incident.state, incident.cause, incident.updated, incident.model_dump_json()]
+    left_out = (
+        None if incident.phrasings.en or incident.phrasings.zh else {"phrasings"}
+    )  # most cards of a site have none
+    body = incident.model_dump_json(exclude=left_out)
+    values = [incident.origin, incident.state, incident.cause, incident.updated, body]
     values += [" ".join(column) for column in found[:5]]
     row = db.execute("SELECT n FROM incidents WHERE id = ?", [incident.id]).fetchone()
     if row is None:

@@ -248,6 +248,7 @@ def _terms_of(db: SqliteDatabase, n: int, memory: Memory) -> _Terms:
     if n not in memory.terms:
         asked = "SELECT symptom || ' ' || concepts || ' ' || grams, later, pieces FROM incidents WHERE n = ?"
         reported, later, cut = db.execute(asked, [n]).fetchone()
-        later, _, phrased = later.partition(f" {PHRASED} ")
-        memory.terms[n] = _Terms(*(frozenset(column.split(" ")) for column in (reported, later, phrased)), f" {cut} ")
+        later, _, phrased = f" {later}".partition(f" {PHRASED} ")
+        first, again, other = (frozenset(column.split(" ")) for column in (reported, later, phrased))
+        memory.terms[n] = _Terms(first, again, other, f" {cut} ")
     return memory.terms[n]
