@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from whystall.knowledge_base.incidents import unknown_name
-from whystall.knowledge_base.models import HistoryEntry, Incident, Note, Words
+from whystall.knowledge_base.models import HistoryEntry, Incident, Note, Phrasings, Words
 from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -23,6 +23,7 @@ _TEXTS = ("title", "symptom", "root_cause", "fix")
 _LISTS = ("signatures", "kinds", "features", "checks", "components")
 _LINES = ("environment", "source", "source_url")
 _CONTENT = (*_TEXTS, "cause", *_LISTS, *_LINES)
+_EDITED = (*_CONTENT, "phrasings")  # these state no fact, so that the hash of the content leaves them out
 
 Act = Literal["drafted", "added", "imported", "noted", "edited", "reviewed", "retired"]
 
@@ -58,6 +59,8 @@ def checked(card: Incident) -> Incident:
         update[name] = _text(name, getattr(card, name), LINK)
     if update["source_url"] and not update["source_url"].startswith(("https://", "http://")):
         raise _fault("source_url", "an http or https URL is required")
+    told = card.phrasings
+    update["phrasings"] = Phrasings(en=_entries("phrasings", told.en, TITLE), zh=_entries("phrasings", told.zh, TITLE))
     for name in _LISTS:
         update[name] = _entries(name, getattr(card, name))
     update["notes"] = [n.model_copy(update={"text": _text("notes", n.text, TEXT)}) for n in card.notes[:_NOTES]]
@@ -69,10 +72,10 @@ def edited(card: Incident, changes: Mapping[str, Any], by: str, at: str) -> Inci
 
     Raises `ToolError` (bad_argument) for another field or an invalid value.
     """
-    wrong = sorted(set(changes) - set(_CONTENT))
+    wrong = sorted(set(changes) - set(_EDITED))
     if wrong or not changes:
         what = f"{clean(str(wrong[0]), NAME)!r} cannot be changed" if wrong else "no change is given"
-        raise ToolError(ErrorCode.BAD_ARGUMENT, what, f"change {', '.join(_CONTENT)}")
+        raise ToolError(ErrorCode.BAD_ARGUMENT, what, f"change {', '.join(_EDITED)}")
     whole = card.model_dump()
     for name, value in changes.items():
         kept = whole[name]
@@ -123,10 +126,10 @@ def _text(name: str, text: str, limit: int) -> str:
     return made
 
 
-def _entries(name: str, values: Sequence[str]) -> list[str]:
+def _entries(name: str, values: Sequence[str], limit: int = NAME) -> list[str]:
     if len(values) > ENTRIES:
         raise _fault(name, f"{len(values)} entries; the maximum is {ENTRIES}")
-    return list(dict.fromkeys(_text(name, value, NAME) for value in values))
+    return list(dict.fromkeys(_text(name, value, limit) for value in values))
 
 
 def _same(text: str) -> str:

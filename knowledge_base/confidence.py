@@ -20,7 +20,8 @@ class Signals:
     `information`: logarithm of the covered information, in terms that one card has; `lead`: root of the lead over
     the best card of another cause, relative to the score. `code_held`: the card has a code of the passage;
     `code_missed`: another card has; `code_unknown`: no card has. `names_unknown`: names of code that no card has,
-    three of them counting as 1. `later`: not the first passage of a text; `chinese`.
+    three of them counting as 1. `phrased`: share of the covered information that only the phrasings of the card have.
+    `later`: not the first passage of a text; `chinese`.
     """
 
     coverage: float
@@ -31,6 +32,7 @@ class Signals:
     code_missed: float
     code_unknown: float
     names_unknown: float
+    phrased: float
     later: float
     chinese: float
 

@@ -58,9 +58,9 @@ def _tools() -> frozenset[str]:
 
 
 def curated_hash() -> str:
-    """Return a hash of the curated incidents and of the glossary that they are indexed with."""
+    """Return a hash of the curated incidents and of the words that they are indexed with."""
     digest = hashlib.sha256()
-    for file in [*_files(), catalog("glossary.yaml")]:
+    for file in [*_files(), catalog("glossary.yaml"), catalog("everyday.yaml")]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

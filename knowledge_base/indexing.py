@@ -10,7 +10,7 @@ from whystall.knowledge_base import features
 from whystall.knowledge_base.data import catalog
 from whystall.knowledge_base.models import Incident, Words
 from whystall.knowledge_base.references import references
-from whystall.knowledge_base.tokens import CONCEPT, known_concepts, pieces, stem, terms
+from whystall.knowledge_base.tokens import is_group, pieces, stem, terms
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.database import Database
 
 # Increment when the terms or features of stored cards change.
-_INDEX_VERSION = 3
+_INDEX_VERSION = 4
 SIGNATURE = "sig:"
 REFERENCE = "ref:"
+PHRASED = "|"  # before the terms that only the phrasings of a card have
 _AT_ONCE = 500  # cards held in memory
 _COMPACTED = 10  # the index is merged when it has grown by one part of so many
 
 
 class Indexed(NamedTuple):
     """Index terms of a card. `symptom`: stems of title and initial symptom; `later`: of the rest, written with the
-    cause known; `concepts` and `grams` (see `tokens`): of both; `pieces`: character n-grams of title and symptom.
+    cause known, and after `PHRASED` all terms that only the phrasings have; `concepts` and `grams` (see `tokens`): of
+    all but the phrasings; `pieces`: character n-grams of all words.
     `features`: typed features, and with a prefix exact signatures (`SIGNATURE`) and references (`REFERENCE`).
     """
 
@@ -45,7 +47,11 @@ def put_incident(db: SqliteDatabase, incident: Incident) -> None:
     A retired card is stored without index terms.
     """
     found = Indexed([], [], [], [], [], []) if incident.state == "retired" else indexed(incident)
-    values = [incident.origin, incident.state, incident.cause, incident.updated, incident.model_dump_json()]
+    left_out = (
+        None if incident.phrasings.en or incident.phrasings.zh else {"phrasings"}
+    )  # most cards of a site have none
+    body = incident.model_dump_json(exclude=left_out)
+    values = [incident.origin, incident.state, incident.cause, incident.updated, body]
     values += [" ".join(column) for column in found[:5]]
     row = db.execute("SELECT n FROM incidents WHERE id = ?", [incident.id]).fetchone()
     if row is None:
@@ -76,19 +82,22 @@ def indexed(incident: Incident) -> Indexed:
         *incident.features,
         incident.source,
     ]
-    first = terms(reported)
-    rest = terms("\n".join([explained, incident.environment, *names]))
-    concepts = {f"{CONCEPT}{name}" for name in known_concepts()}
-    words = [word for word in first.words if word not in concepts]
-    symptom = list(dict.fromkeys(map(stem, words)))
-    later = dict.fromkeys(stem(word) for word in rest.words if word not in concepts)
+    first = terms(reported, everyday=True)
+    rest = terms("\n".join([explained, incident.environment, *names]), everyday=True)
+    told = terms("\n".join([*incident.phrasings.en, *incident.phrasings.zh]), everyday=True)
+    symptom, later, phrased = (
+        dict.fromkeys(stem(word) for word in found.words if not is_group(word)) for found in (first, rest, told)
+    )
+    own = {*symptom, *later, *first.words, *rest.words, *first.grams, *rest.grams}
+    groups = [word for word in told.words if is_group(word)]
+    phrasings = [term for term in (*phrased, *groups, *told.grams) if term not in own]
     keys = "\n".join([reported, explained, incident.environment, *incident.signatures, *incident.features])
     return Indexed(
-        symptom=symptom,
-        concepts=[w for w in dict.fromkeys([*first.words, *rest.words]) if w in concepts],
-        later=list(later),
+        symptom=list(symptom),
+        concepts=[word for word in dict.fromkeys([*first.words, *rest.words]) if is_group(word)],
+        later=[*later, *([PHRASED, *phrasings] if phrasings else [])],
         grams=list(dict.fromkeys([*first.grams, *rest.grams])),
-        pieces=pieces(dict.fromkeys([*words, *(word for word in rest.words if word not in concepts)])),
+        pieces=pieces(word for found in (first, rest, told) for word in found.words if not is_group(word)),
         features=[
             *(f"{SIGNATURE}{s}" for s in dict.fromkeys(incident.signatures)),
             *(f"{REFERENCE}{r}" for r in references(keys)),
@@ -114,7 +123,7 @@ def _texts(*parts: Words) -> str:
 
 def index_hash() -> str:
     """Return a hash that changes when stored cards have to be indexed again: other code, or another glossary."""
-    tables = b"".join(catalog(name).read_bytes() for name in ("glossary.yaml", "traditional.txt"))
+    tables = b"".join(catalog(name).read_bytes() for name in ("glossary.yaml", "everyday.yaml", "traditional.txt"))
     return hashlib.sha256(tables).hexdigest()[:32] + f".{_INDEX_VERSION}"
 
 

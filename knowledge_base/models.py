@@ -147,10 +147,18 @@ class HistoryEntry(Model):
     because: str = ""
 
 
+class Phrasings(Model):
+    """How people on call may describe the symptom of a card, not knowing its cause: synonyms, lay words, messages."""
+
+    en: list[str] = Field(default_factory=list)
+    zh: list[str] = Field(default_factory=list)
+
+
 class Incident(Model):
     """A card: a past incident, with its source.
 
-    `symptom`: as first observed, without anything found out later. `signatures`: exact keys (see `signatures.py`);
+    `symptom`: as first observed, without anything found out later. `phrasings`: other words for it, which are searched
+    and state no fact. `signatures`: exact keys (see `signatures.py`);
     `kinds`: kinds of its findings; `features`: further typed facts (see `features.py`); `checks`: tools that decided
     it. `state`: a ``draft`` is not reviewed; only a ``reviewed`` card is quoted as known; a ``retired`` one is kept and
     not matched. `created`, `updated`: RFC 3339, empty for curated cards. `notes`: further remedies; `history`: changes
@@ -160,6 +168,7 @@ class Incident(Model):
     id: str
     title: Words
     symptom: Words
+    phrasings: Phrasings = Field(default_factory=Phrasings)
     cause: str | None
     root_cause: Words
     fix: Words

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from whystall.knowledge_base.indexing import REFERENCE, SIGNATURE
-from whystall.knowledge_base.tokens import CONCEPT, pieces, stem, terms
+from whystall.knowledge_base.tokens import CONCEPT, is_group, pieces, stem, terms
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
@@ -48,10 +48,13 @@ class Query(NamedTuple):
 
 def query_of(text: str) -> Query:
     """Return the search terms of any `text`."""
-    found = terms(text)
+    found = terms(text, everyday=True)
     names: dict[str, str] = {}
     for word in found.words:
-        names.setdefault(word if word.startswith(CONCEPT) else stem(word), word.removeprefix(CONCEPT))
+        if is_group(word):
+            names.setdefault(word, word[len(CONCEPT) :])
+        else:
+            names.setdefault(stem(word), word)
     return Query(list(names), found.grams, names)
 
 
@@ -110,7 +113,7 @@ def query_pieces(query: Query, counted: Counts) -> list[str]:
     """Return the character n-grams of the rarest words of `query`: of unknown ones too, which may be a known one in
     another form.
     """
-    own = [term for term in query.words[:_COUNTED] if not term.startswith(CONCEPT)]
+    own = [term for term in query.words[:_COUNTED] if not is_group(term)]
     return pieces(query.names[term] for term in sorted(own, key=counted.of)[:_PIECE_WORDS])
 
 

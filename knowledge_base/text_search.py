@@ -16,12 +16,12 @@ from whystall.knowledge_base.background import informativeness
 from whystall.knowledge_base.confidence import Signals, answers, confidence
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.found_cards import Card, add_records, as_match, bodies_of, cards_of, numbered
-from whystall.knowledge_base.indexing import REFERENCE
+from whystall.knowledge_base.indexing import PHRASED, REFERENCE
 from whystall.knowledge_base.models import Match
 from whystall.knowledge_base.passages import Passage, passages
 from whystall.knowledge_base.references import is_code, is_specific
 from whystall.knowledge_base.retrieval import Query, Weights, by_words, counts_of, query_of, query_pieces, rareness
-from whystall.knowledge_base.tokens import CONCEPT, cjk, has_particle
+from whystall.knowledge_base.tokens import CONCEPT, EVERYDAY, cjk, has_particle
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _GENERAL = 0.35  # exponent of the general informativeness of a word
 _UNKNOWN = 0.5  # of a term that no card has
 _PAIR = 0.8  # of a pair of Chinese characters
+_EVERYDAY = 0.4  # of a group of everyday words
+_PHRASED = 1.0  # of a term that only the phrasings of a card have
 _PARTICLE = 0.6  # of one with a particle, relative to another
 _PIECE = 0.13  # of a character n-gram
 _NAME, _CODE, _SPECIFIC = 0.7, 1.5, 4.0  # of references
@@ -50,6 +52,7 @@ class _Terms(NamedTuple):
 
     reported: frozenset[str]
     later: frozenset[str]
+    phrased: frozenset[str]
     pieces: str  # with a blank around each: only a few of many are looked for
 
 
@@ -65,10 +68,13 @@ class Memory:
 
 @dataclass
 class _Candidate:
-    """What a card shares with a passage. `covered`: information; `score`: for the order."""
+    """What a card shares with a passage. `covered`: information, `phrased`: what only its phrasings have of it;
+    `score`: for the order.
+    """
 
     card: Card
     covered: float = 0.0
+    phrased: float = 0.0
     score: float = 0.0
     length: int = 0
     codes: int = 0
@@ -146,6 +152,7 @@ def _judged(db: SqliteDatabase, passage: Passage, later: bool, limit: int, memor
             code_missed=float(not one.codes and any(code in held for code in codes)),
             code_unknown=float(bool(codes) and not any(code in held for code in codes)),
             names_unknown=min(unknown / 3, 1.0),
+            phrased=one.phrased / max(one.covered, 1e-9),
             later=float(later),
             chinese=chinese,
         )
@@ -181,7 +188,12 @@ def _candidates(
         one.score = one.covered + sum(weight for piece, weight in cut.items() if f" {piece} " in its.pieces)
         for term, (weight, name) in asked.items():
             first, again = term in its.reported, term in its.later
-            if first or again:
+            if not (first or again) and term in its.phrased:
+                one.phrased += weight * _PHRASED
+                one.covered += weight * _PHRASED
+                one.score += weight * _PHRASED
+                one.shared[f"word:{name}"] = max(one.shared.get(f"word:{name}", 0.0), weight * _PHRASED)
+            elif first or again:
                 one.covered += weight
                 one.score += weight * (_BOTH if first and again else 1.0)
                 one.shared[f"word:{name}"] = max(one.shared.get(f"word:{name}", 0.0), weight)
@@ -207,6 +219,8 @@ def _term_weights(query: Query, memory: Memory) -> dict[str, tuple[float, str]]:
         weight = rareness(cards, total) * (1.0 if cards else _UNKNOWN)
         if term not in query.names:
             weight *= _PAIR * (_PARTICLE if has_particle(term) else 1.0)
+        elif term.startswith(EVERYDAY):
+            weight *= _EVERYDAY
         elif not term.startswith(CONCEPT):
             weight *= informativeness(term) ** _GENERAL
         found[term] = weight, query.names.get(term, term)
@@ -234,5 +248,7 @@ def _terms_of(db: SqliteDatabase, n: int, memory: Memory) -> _Terms:
     if n not in memory.terms:
         asked = "SELECT symptom || ' ' || concepts || ' ' || grams, later, pieces FROM incidents WHERE n = ?"
         reported, later, cut = db.execute(asked, [n]).fetchone()
-        memory.terms[n] = _Terms(frozenset(reported.split(" ")), frozenset(later.split(" ")), f" {cut} ")
+        later, _, phrased = f" {later}".partition(f" {PHRASED} ")
+        first, again, other = (frozenset(column.split(" ")) for column in (reported, later, phrased))
+        memory.terms[n] = _Terms(first, again, other, f" {cut} ")
     return memory.terms[n]

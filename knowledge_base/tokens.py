@@ -3,7 +3,7 @@
 Latin words are in lower case, whole and split at underscores; Chinese runs become overlapping pairs of characters,
 since most technical words have two. Full-width letters and traditional characters are normalized. Synonyms of both
 languages also yield one shared concept (see ``glossary.yaml``), so that a question in one language finds an answer in
-the other.
+the other. The search of incidents also knows groups of everyday words (``everyday.yaml``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _PARTICLES = frozenset(
 )
 _LONGEST = 40
 CONCEPT = "c_"
+EVERYDAY = "e_"
 PIECE = "g_"
+_GLOSSARY, _EVERYDAY = "glossary.yaml", "everyday.yaml"
 _PLURALS = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"))
 _SHORTEST_STEM = 3
 
@@ -54,11 +56,15 @@ class _Concept(Model):
     zh: list[str]
 
 
-def terms(text: str) -> Terms:
-    """Return the distinct terms of any `text`, in order."""
+def terms(text: str, *, everyday: bool = False) -> Terms:
+    """Return the distinct terms of any `text`, in order; with `everyday` also the groups of everyday words that it has
+    (``e_`` + name, see ``everyday.yaml``), which only the search of incidents uses.
+    """
     lower = plain(text)
     latin = _WORD.findall(lower)
     words = [f"{CONCEPT}{name}" for name in _concepts(latin, lower)]
+    if everyday:
+        words += [f"{EVERYDAY}{name}" for name in _concepts(latin, lower, _EVERYDAY)]
     for word in latin:
         parts = [part for part in word.split("_") if part] if "_" in word else []
         words += [w for w in (word, *parts) if _significant(w)]
@@ -87,6 +93,11 @@ def stem(word: str) -> str:
             word = base[:-1] if doubled else base
             break
     return word[:-1] if word.endswith("e") and len(word) > _SHORTEST_STEM + 1 else word
+
+
+def is_group(word: str) -> bool:
+    """Return whether a term of `terms` stands for words of like meaning: a concept, or a group of everyday words."""
+    return word.startswith((CONCEPT, EVERYDAY)) and word in _groups()
 
 
 def has_particle(pair: str) -> bool:
@@ -142,6 +153,12 @@ def known_concepts() -> frozenset[str]:
     return frozenset([*english.values(), *chinese.values()])
 
 
+@cache
+def _groups() -> frozenset[str]:
+    tables = ((CONCEPT, glossary()), (EVERYDAY, glossary(_EVERYDAY)))
+    return frozenset(f"{prefix}{name}" for prefix, words in tables for table in words for name in table.values())
+
+
 @lru_cache(maxsize=20_000)
 def concept_of(term: str) -> str | None:
     """Return the concept of `term` (a word, or a pair of Chinese characters) as a term; None without one."""
@@ -157,8 +174,8 @@ def _significant(word: str) -> bool:
     return 1 < len(word) <= _LONGEST and word not in _STOP and not word.isdigit() and word.strip("_") != ""
 
 
-def _concepts(latin: list[str], lower: str) -> list[str]:
-    phrases, runs, begins = _indexed()
+def _concepts(latin: list[str], lower: str, table: str = _GLOSSARY) -> list[str]:
+    phrases, runs, begins = _indexed(table)
     found = []
     for at, word in enumerate(latin):
         if word in phrases:
@@ -169,9 +186,11 @@ def _concepts(latin: list[str], lower: str) -> list[str]:
 
 
 @cache
-def _indexed() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, list[tuple[str, str]]], re.Pattern[str]]:
-    """Index the glossary by first English word and by first Chinese character, so that a lookup does not scan it."""
-    english, chinese = glossary()
+def _indexed(
+    table: str,
+) -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, list[tuple[str, str]]], re.Pattern[str]]:
+    """Index `table` by first English word and by first Chinese character, so that a lookup does not scan it."""
+    english, chinese = glossary(table)
     phrases: dict[str, list[tuple[list[str], str]]] = {}
     for phrase, name in english.items():
         first, *rest = phrase.split()
@@ -183,9 +202,9 @@ def _indexed() -> tuple[dict[str, list[tuple[list[str], str]]], dict[str, list[t
 
 
 @cache
-def glossary() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the concepts of the glossary, by English phrase and by Chinese word."""
-    file = catalog("glossary.yaml")
+def glossary(table: str = _GLOSSARY) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the concepts of the glossary, or of another `table`, by English phrase and by Chinese word."""
+    file = catalog(table)
     document = read_yaml(file)
     if not isinstance(document, dict):
         raise data_fault(file, "document: a mapping of concepts is required")
