@@ -83,6 +83,18 @@ def parsed(line: str, message: re.Pattern[str]) -> Line | None:
     return None
 
 
+def instant(line: str) -> tuple[int, str]:
+    """Return the instant of a line of any form, and its clock; -1 and empty if it shows none, or has no known form."""
+    line = line[:_LONGEST]
+    if line.startswith("{"):
+        entry = journal_entry(line)
+        return (entry.us, entry.clock) if entry is not None else (-1, "")
+    if (record := _KMSG.match(line)) is not None:
+        return int(record["us"]), BOOT
+    prefix = _PREFIX.match(line)
+    return _instant(prefix) if prefix is not None else (-1, "")
+
+
 def journal_entry(line: str) -> Line | None:
     """Return an entry of ``journalctl -o json``, of which a message that is not UTF-8 is a list of bytes; None if it is
     none::
