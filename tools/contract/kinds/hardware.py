@@ -37,7 +37,7 @@ KINDS: dict[str, KindSpec] = {
         "action",
     ),
     "gpu.nvlink": kind(_SENSORS, "device", "new_errors links_down", "links action"),
-    "gpu.recovery": kind(_SENSORS, "device", "", "recovery action"),
+    "gpu.recovery": kind(_SENSORS, "device", "processes", "recovery action"),
     "gpu.lost": kind(_SENSORS, "device", "count", "error action"),
     # `count`, `rate`: in the window; `total`: since the start of the host
     "host.memory": kind(_COUNTERS, "device", "count rate total", "condition counters action"),

@@ -48,7 +48,7 @@ def judged(recording: Recording) -> tuple[list[Finding], list[GpuRow]]:
             *_throttled(gpu, own, working, window_ns),
             *_memory(gpu, window_ns),
             *_pcie(gpu, own, working, window_ns),
-            *_needs(gpu, window_ns),
+            *_needs(recording, gpu),
         ]
         found += _nvlink(gpu["device"], link_rows(links, gpu["device"]), window_ns)
         rows.append(_row(gpu, own, working))
@@ -128,13 +128,15 @@ def _pcie(gpu: Row, own: list[Row], working: list[Row], window_ns: int) -> list[
     return [finding("gpu.pcie", _of(gpu), window(window_ns), metrics, severity, {"action": "reseat"})]
 
 
-def _needs(gpu: Row, window_ns: int) -> list[Finding]:
+def _needs(recording: Recording, gpu: Row) -> list[Finding]:
     needs = recovery(gpu["recovery"])
     if needs is None or needs.name == "none":
         return []
     severity = severity_of_action(needs.action) or Severity.MINOR
     attributes = {"recovery": needs.name, "action": needs.action}
-    return [finding("gpu.recovery", _of(gpu), window(window_ns), {}, severity, attributes)]
+    users = sum(row.gpu == gpu["device"] for row in process_rows(recording))
+    interval = window(recording.manifest.window_ns)
+    return [finding("gpu.recovery", _of(gpu), interval, {"processes": float(users)}, severity, attributes)]
 
 
 def _nvlink(device: str, rows: list[LinkRow], window_ns: int) -> list[Finding]:

@@ -66,7 +66,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 TOOL = Tool(
     name="gpu_health",
     title="Health of GPUs and links",
-    description="Xid and SXid errors of the kernel log with NVIDIA's actions; GPU throttling, memory, PCIe, NVLink; ports.",
+    description="Xid and SXid of the kernel log with NVIDIA's actions; GPU clocks, memory, PCIe, NVLink; port errors.",
     params=Params,
     data=Data,
     needs=_needs,
