@@ -7,8 +7,9 @@ from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
 _LOG, _SENSORS, _COUNTERS = Mechanism.LOG, Mechanism.SENSORS, Mechanism.COUNTERS
 
 KINDS: dict[str, KindSpec] = {
-    # `xid`: Xid 79, Xid 149.33; `meaning`, `action`, `further`: keys of texts; `area`: the part concerned; `root`: the
-    # error that it follows; `recovery`: what the driver states that the GPU needs. `age_s`: before the end of the log.
+    # `xid`: 79, 149.33 (with the sub-code); `meaning`, `action`, `further`: keys of texts; `area`: the part concerned;
+    # `root`: the error that it follows; `recovery`: what the driver states that the GPU needs. `age_s`: before the end
+    # of the log.
     "gpu.xid": kind(
         _LOG,
         "device",

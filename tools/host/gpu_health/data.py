@@ -28,9 +28,9 @@ class MessageRow(Model):
     root: str
     recovery: str
     fatal: str
-    links: list[int]
+    links: str
     pids: list[int]
-    comms: list[str]
+    process: str
     count: int
     last_s: float | None
     text: str

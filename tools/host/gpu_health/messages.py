@@ -55,9 +55,19 @@ class Message:
     @property
     def what(self) -> str:
         """Return the code as it is named: Xid 79, Xid 149.33, SXid 12028."""
+        return f"{'SXid' if self.first['kind'] == 'sxid' else 'Xid'} {self.code}"
+
+    @property
+    def code(self) -> str:
+        """Return the number with the sub-code of NVLink 5: 79, 149.33."""
         row = self.first
-        name = "SXid" if row["kind"] == "sxid" else "Xid"
-        return f"{name} {row['code']}" + (f".{row['sub_code']}" if row["sub_code"] >= 0 else "")
+        return f"{row['code']}.{row['sub_code']}" if row["sub_code"] >= 0 else str(row["code"])
+
+    @property
+    def process(self) -> str:
+        """Return the processes that the messages name, the first ones: python3 (812)."""
+        people = [f"{comm} ({pid})" if comm else str(pid) for pid, comm in self.processes.items()]
+        return ", ".join(people[:_NAMED])
 
     @property
     def meaning(self) -> str:
@@ -226,7 +236,7 @@ def row_of(message: Message, until: dict[str, int]) -> MessageRow:
         fatal=row["fatal"],
         links=_links(message),
         pids=list(message.processes),
-        comms=list(dict.fromkeys(message.processes.values())),
+        process=message.process,
         count=_count(message),
         last_s=age_s(message, until),
         text=row["detail"],
@@ -237,17 +247,16 @@ def finding_of(message: Message, until: dict[str, int], window_ns: int) -> Findi
     """Return the finding of a message."""
     row = message.first
     kind = "gpu.switch" if row["kind"] == "sxid" else "gpu.xid"
-    people = [f"{comm} ({pid})" if comm else str(pid) for pid, comm in message.processes.items()]
     attributes = {
-        "xid": message.what,
+        "xid": message.code,
         "meaning": message.meaning,
         "area": _area(message),
         "action": message.action,
         "further": message.further,
         "recovery": message.recovery,
         "root": message.root,
-        "links": ", ".join(map(str, _links(message))),
-        "process": ", ".join(people[:_NAMED]),
+        "links": _links(message),
+        "process": message.process,
         "uuid": row["uuid"],
         "message": row["detail"] if kind == "gpu.switch" or message.meaning == "unknown" else "",
     }
@@ -282,8 +291,8 @@ def _area(message: Message) -> str:
     return entry.area if entry is not None else "none"
 
 
-def _links(message: Message) -> list[int]:
-    return sorted({row["link"] for row in message.rows if row["link"] >= 0})
+def _links(message: Message) -> str:
+    return ", ".join(str(link) for link in sorted({row["link"] for row in message.rows if row["link"] >= 0}))
 
 
 def _count(message: Message) -> int:
