@@ -15,7 +15,6 @@ from whystall.tools.recording.target import Target
 
 _LIBRARY = "pynvml"
 _DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
-_MISSING = "the library nvidia-ml-py is not installed (`pip install 'whystall[nvml]'`)"
 
 
 class NvmlEngine(Engine):
@@ -33,7 +32,9 @@ class NvmlEngine(Engine):
         """Return that there is no driver of NVIDIA, or no library to ask it."""
         if not any(os.path.exists(path) for path in _DRIVER):
             return "no driver of NVIDIA is loaded on this host"
-        return None if library() is not None else _MISSING
+        if library() is None:
+            return "the library nvidia-ml-py is not installed (`pip install 'whystall[nvml]'`)"
+        return None
 
     def load(self, wanted: Mapping[str, Options], target: Target) -> None:
         """Initialise NVML and take the first reading."""
