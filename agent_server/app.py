@@ -63,6 +63,9 @@ _RECORD_NEEDS = [
     Need("interrupts"),
     Need("run_queue"),
     Need("memory_use"),
+    Need("device_log", optional=True),
+    Need("hardware", optional=True),
+    Need("gpu_state", optional=True),
 ]
 _CACHE_NEEDS = [Need("page_cache"), Need("residency")]
 _TRACE_NEED = Need("ftrace", FtraceOptions(frozenset({"irq", "softirq"})))

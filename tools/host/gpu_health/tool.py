@@ -29,7 +29,7 @@ class Params(LiveParams):
 def _needs(params: Params) -> list[Need]:
     if params.log is not None:
         return [Need(messages.COLLECTOR)]
-    return [Need(messages.COLLECTOR), Need(counters.COLLECTOR), Need(gpus.COLLECTOR, optional=True)]
+    return [Need(messages.COLLECTOR), *(Need(name, optional=True) for name in (counters.COLLECTOR, gpus.COLLECTOR))]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
