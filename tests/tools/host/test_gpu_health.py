@@ -16,6 +16,7 @@ from whystall.tools.collect.engines import ENGINES
 from whystall.tools.collect.log_file import recording_of_log
 from whystall.tools.collect.nvml import Nvml
 from whystall.tools.collect.tables import COLLECTORS
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.contract.result import Status
@@ -220,6 +221,14 @@ def test_a_recording_can_be_judged_again_and_redacted(tmp_path: Path) -> None:
     assert (row.what, row.action, row.pids, row.text) == ("Xid 94", "restart_app", [812], "")
     assert "train" not in row.process
     assert row.gpu != "0000:3b:00.0"
+
+
+def test_what_a_recording_lacks_is_stated_or_refused() -> None:
+    partly = judge(recorded("hardware", {}), Params())
+    assert {detail for code, detail in partly.not_seen if code == "less_told"} == {"device_log", "gpu_state"}
+    with pytest.raises(ToolError) as error:
+        judge(recorded("calibration", {}), Params())
+    assert error.value.code is ErrorCode.MISSING_COLLECTOR
 
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
 _MOST_FINDINGS = 40
+_COLLECTORS = (messages.COLLECTOR, counters.COLLECTOR, gpus.COLLECTOR)
 
 
 class Params(LiveParams):
@@ -33,9 +34,17 @@ def _needs(params: Params) -> list[Need]:
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
-    """Judge the messages of drivers, the state of GPUs and the counters of the host, as far as they were recorded."""
+    """Judge the messages of drivers, the state of GPUs and the counters of the host, as far as they were recorded.
+
+    Raises `ToolError` (missing_collector) if none of them was.
+    """
     data, found, seen, spots = Data(), list[Finding](), 0, list[tuple[str, str]]()
     window_ns = recording.manifest.window_ns
+    missing = [name for name in _COLLECTORS if not recording.has(name)]
+    if len(missing) == len(_COLLECTORS):
+        recording.table(f"{messages.COLLECTOR}.events")  # raises: there is nothing to judge
+    if params.log is None:
+        spots += [("less_told", name) for name in missing if name not in recording.manifest.left_out]
     if recording.has(messages.COLLECTOR):
         judged, until = messages.messages_of(recording), messages.ends(recording)
         data.messages = [messages.row_of(one, until) for one in judged]
