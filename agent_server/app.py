@@ -13,7 +13,7 @@ import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
-from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
+from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, open_log, opened
 from whystall.agent_server.inputs.stacks import observes, open_samples
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
@@ -63,6 +63,9 @@ _RECORD_NEEDS = [
     Need("interrupts"),
     Need("run_queue"),
     Need("memory_use"),
+    Need("device_log", optional=True),
+    Need("hardware", optional=True),
+    Need("gpu_state", optional=True),
 ]
 _CACHE_NEEDS = [Need("page_cache"), Need("residency")]
 _TRACE_NEED = Need("ftrace", FtraceOptions(frozenset({"irq", "softirq"})))
@@ -169,7 +172,8 @@ class App:
     ) -> ToolResult[Any]:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
-        The parameter `profile` names a profile to align with the trace; live it is read after the window. Tools that
+        The parameter `profile` names a profile to align with the trace; live it is read after the window. The parameter
+        `log` names a kernel log, which is judged instead of observing. Tools that
         judge the ranks of a job read the directories among their arguments, or observe the job; tools that judge stack
         samples read them from any file that holds some. `lang`: of the pages among the artifacts.
         """
@@ -181,6 +185,8 @@ class App:
             recording = await in_thread(lambda: open_job(tool, params, source))
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
+        elif (log := getattr(params, "log", None)) is not None:
+            recording = await in_thread(lambda: open_log(Path(log), source))
         elif source is not None:
             from whystall.agent_server.inputs.calibration import check_source
 

@@ -64,6 +64,13 @@ _SAMPLED = {
     "evidence": "lock_evidence",
     "proof": "lock_proof",
     "limit": "net_limits",
+    "meaning": "xid_meanings",
+    "action": "xid_actions",
+    "further": "xid_actions",
+    "recovery": "gpu_recoveries",
+    "area": "gpu_areas",
+    "condition": "hardware_conditions",
+    "throttle": "gpu_throttles",
 }
 # Attributes that are codes of what a thread does: a wait, or running.
 _DOING = ("wait", "holder_doing")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, NEWER_TOOLS, PATH_TOOL, of_hosts
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, HARDWARE_TOOL, NEWER_TOOLS, PATH_TOOL, of_hosts
 from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.observer import Observer, Options
 from whystall.agent_server.diagnosis.path_needs import NEEDED_PCT, WORTH_PCT, unneeded_tools
@@ -287,7 +287,8 @@ class Case:
     def _decidable(self) -> list[Assessment]:
         """Return the assessments without causes that an older recording cannot decide, because their tools are
         newer."""
-        unserved = NEWER_TOOLS - self.results.keys() if PATH_TOOL not in self.results else frozenset()
+        newer = NEWER_TOOLS if PATH_TOOL not in self.results else frozenset()
+        unserved = {*newer, HARDWARE_TOOL} - self.results.keys()
         return [
             a
             for a in self.assess()

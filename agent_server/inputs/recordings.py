@@ -34,6 +34,18 @@ def open_source(path: Path) -> Recording:
     return recording_of(open_trace(path), name=clean(path.name))
 
 
+def open_log(path: Path, source: Path | None) -> Recording:
+    """Return the kernel log in the file `path` as a recording.
+
+    Raises `ToolError`: bad_argument if a recording `source` is given too; what `recording_of_log` raises.
+    """
+    from whystall.tools.collect.log_file import recording_of_log
+
+    if source is not None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "log and a recording exclude each other", "give one of them")
+    return recording_of_log(path)
+
+
 def join_profile(recording: Recording, path: Path) -> Recording:
     """Return `recording` with the profile in `path`, converted to its clock.
 

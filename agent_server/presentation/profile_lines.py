@@ -42,6 +42,9 @@ COLUMNS = MappingProxyType(
         ("flamegraph_diff", "aligned"): (),
         ("compare_runs", "aligned"): (),
         ("hang", "rows"): ("rank", "pid", "comm", "doing", "object", "whom", "line", "collective", "still", "late"),
+        ("gpu_health", "messages"): (
+            *("what", "gpu", "mnemonic", "level", "severity", "count", "last_s", "process", "text"),
+        ),
         ("hang", "late"): (),
         ("heat_map", "periods"): (
             *("what", "tid", "comm", "basis", "period_s", "jitter_pct", "band_ms", "max_ms", "count", "window_pct"),

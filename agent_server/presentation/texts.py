@@ -42,6 +42,7 @@ _FIRST = 3
 _SHOWN = {"not_examined": TITLES, "matches": 3, "fixes": 3}
 # How much of them is kept if it is still too long; what matters least comes first.
 _LESS = (("not_examined", 0), ("blind", 3), ("matches", 2), ("ruled_out", 0), ("fixes", 2), ("evidence", 3))
+_FILES = ("samples", "device_log")  # collectors that a file may hold alone
 _OTHERS = 40
 _ARTIFACTS = 5
 _HEADING = 130
@@ -66,7 +67,7 @@ def result_text(result: ToolResult[Any], lang: Lang, limit: int | None = TEXT_LI
             r=result,
             headline=first,
             job=any(collector.name == "ranks" for collector in result.coverage.collectors),
-            read=not result.coverage.host and any(c.name == "samples" for c in result.coverage.collectors),
+            read=not result.coverage.host and any(c.name in _FILES for c in result.coverage.collectors),
             findings=findings,
             left=left,
             normal=normal,

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from functools import cache
 
 from whystall.knowledge_base.classify.wording import wording
-from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
-from whystall.knowledge_base.models import Model
 from whystall.knowledge_base.ticket_models import Decision
 from whystall.knowledge_base.tokens import plain
 from whystall.tools.contract.findings import Severity
+from whystall.tools.node.xid_catalogue import UNUSED, code_of, severity_of_action
 
 _PART = re.compile(r"sev-?\d|[a-z]+\d?|\d+|[\u4e00-\u9fff]+")
 _BEFORE = 12  # characters before a word searched for a negation
@@ -29,16 +28,6 @@ _XID = re.compile(
     r"(?<![a-z0-9_])xid(?: errors?| codes?)?\s*(?:\([^)]{1,40}\))?\s*[:=#]?\s*"
     r"(?P<codes>\d{1,3}(?!\d)(?:(?:\s*(?:,|/|and|or|和|、)\s*)\d{1,3}(?!\d))*)"
 )
-
-
-class _Action(Model):
-    severity: Severity
-    codes: list[int]
-
-
-class _Xids(Model):
-    source: str
-    actions: dict[str, _Action]
 
 
 def severity_of_word(word: str) -> Severity | None:
@@ -125,18 +114,10 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 def xid_action(code: int) -> tuple[str, Severity] | None:
     """Return the action that NVIDIA's catalogue asks for after the Xid `code` (``reset_gpu``), and its severity; None
-    for a code that is not in ``xid.yaml``.
+    for a code that is not in the catalogue, is not used, or is about another error.
     """
-    return _xids().get(code)
-
-
-@cache
-def _xids() -> dict[int, tuple[str, Severity]]:
-    path = catalog("xid.yaml")
-    file = as_model(_Xids, read_yaml(path), path)
-    found: dict[int, tuple[str, Severity]] = {}
-    for name, action in file.actions.items():
-        if twice := found.keys() & set(action.codes):
-            raise data_fault(path, f"actions.{name}: Xid {min(twice)} is listed twice")
-        found |= dict.fromkeys(action.codes, (name, action.severity))
-    return found
+    entry = code_of(code)
+    if entry is None or entry.meaning == UNUSED:
+        return None
+    severity = severity_of_action(entry.action)
+    return (entry.action, severity) if severity is not None else None

@@ -23,7 +23,9 @@ from whystall.bpf.privileges import NEEDED
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming somebody with less needs root")
 
 WORKLOADS = Path(__file__).with_name("workloads")
-COUNTED = frozenset({"proc", "residency", "objects", "memory_use", "job_processes"})
+COUNTED = frozenset(
+    {"proc", "residency", "objects", "memory_use", "job_processes", "device_log", "hardware", "gpu_state"}
+)
 """Collectors that no engine but /proc has."""
 Said = dict[str, dict[str, Any]]
 Ask = Callable[..., Said]

@@ -9,6 +9,7 @@ from whystall.tools.collect.collective_engine import CollectiveEngine
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
 from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
+from whystall.tools.collect.nvml_engine import NvmlEngine
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.recording.collector import Engine
 
@@ -20,4 +21,5 @@ ENGINES: Sequence[Callable[[], Engine]] = (
     BccEngine,
     TracefsEngine,
     ProcfsEngine,
+    NvmlEngine,
 )

@@ -1,4 +1,4 @@
-"""Read from the kernel log, /dev/kmsg, which processes the kernel killed for lack of memory.
+"""Read the kernel log, /dev/kmsg, and which processes the kernel killed for lack of memory.
 
 Format of records: Documentation/ABI/testing/dev-kmsg of the kernel. The two lines of a kill (mm/oom_kill.c)::
 
@@ -79,6 +79,7 @@ class KernelLog:
     def __init__(self, path: Path = Path("/dev/kmsg"), *, new: bool = True) -> None:
         self._descriptor = -1
         self.denied = False
+        self.overwritten = 0
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if new:
@@ -89,18 +90,24 @@ class KernelLog:
 
     def read(self, most: int = _MOST_RECORDS) -> list[OomKill]:
         """Return the kills since the last call, among at most `most` records."""
+        return oom_kills(self.records(most))
+
+    def records(self, most: int = _MOST_RECORDS) -> list[bytes]:
+        """Return at most `most` records since the last call; those overwritten before they were read are counted in
+        `overwritten`."""
         records: list[bytes] = []
         while self._descriptor >= 0 and len(records) < most:
             try:
                 record = os.read(self._descriptor, _RECORD_BYTES)
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    continue  # overwritten before it was read; the next one follows
+                    self.overwritten += 1  # the next one follows
+                    continue
                 break
             if not record:
                 break
             records.append(record)
-        return oom_kills(records)
+        return records
 
     def close(self) -> None:
         """Close the log."""

@@ -67,6 +67,13 @@ class ProcOptions(Options):
 
 
 @dataclass(frozen=True)
+class GpuStateOptions(Options):
+    """`period_ns`: between two readings of each GPU."""
+
+    period_ns: int = option(500_000_000, min)
+
+
+@dataclass(frozen=True)
 class FtraceOptions(Options):
     """`groups`: groups of events besides ``sched``; `cpus`: CPUs to record as bits, 0: all;
     `only_target`: only events of the target; `buffer_kb`: per CPU, 0: the engine's default.

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
+from whystall.tools.collect.device_log import DeviceLog
+from whystall.tools.collect.hardware import Hardware
 from whystall.tools.collect.objects import Objects
 from whystall.tools.collect.options import (
     MemoryUseOptions,
@@ -50,14 +52,14 @@ class ProcfsEngine(Engine):
     `proc` and `memory_use` are exact. `syscalls`, `switches` and `samples` are sampled: the target's threads 50 times
     per second, or, without a target, threads in uninterruptible sleep, and for `samples` on a CPU, 10 times per second.
     `block`, `interrupts` and `run_queue` have totals only. `residency` (of a target only), `interrupts`, `run_queue`,
-    `objects` and `job_processes` are read at the start and at the end.
+    `objects`, `job_processes` and `hardware` are read at the start and at the end, `device_log` at the end.
     """
 
     name = "procfs"
     serves = frozenset(
         {
             *("proc", "syscalls", "switches", "samples", "block", "residency", "interrupts", "run_queue", "objects"),
-            *("memory_use", "job_processes"),
+            *("memory_use", "job_processes", "device_log", "hardware"),
         }
     )
 
@@ -77,6 +79,7 @@ class ProcfsEngine(Engine):
         self._objects: Objects | None = None
         self._job: JobProcesses | None = None
         self._memory: MemoryUse | None = None
+        self._hardware: Hardware | None = None
         self._proven = False
         self._next_scan = self._next_block = self._next_children = 0
         self._started = 0
@@ -116,6 +119,9 @@ class ProcfsEngine(Engine):
             if "job_processes" in wanted:
                 self._job = JobProcesses(target, clock=self._clock)
                 self._job.take_snapshot()
+            if "hardware" in wanted:
+                self._hardware = Hardware(clock=self._clock)
+                self._hardware.sample()
             if "proc" in wanted:
                 period = ProcOptions.of(wanted, "proc").period_ns
                 self._reader = ProcReader(target, period, clock=self._clock)
@@ -196,6 +202,8 @@ class ProcfsEngine(Engine):
                 self._waits.sample(sorted({*self._pids, *followed}) or _other_pids())
             if self._block is not None:
                 self._block.sample()
+            if self._hardware is not None:
+                self._hardware.sample()
             self._stopped_ns = self._clock()
         return self._stopped_ns
 
@@ -212,6 +220,10 @@ class ProcfsEngine(Engine):
             captures["job_processes"] = self._job.read()
         if self._memory is not None:
             captures["memory_use"] = self._memory.read()
+        if "device_log" in self._wanted:
+            captures["device_log"] = DeviceLog().read()
+        if self._hardware is not None:
+            captures["hardware"] = self._hardware.read()
         if self._sampler is not None:
             self._scan(self._sampler, self._clock())
         if self._reader is not None:
@@ -240,6 +252,7 @@ class ProcfsEngine(Engine):
         """Release everything; nothing is attached."""
         self._reader, self._sampler, self._block, self._open_files = None, None, None, None
         self._interrupts, self._waits, self._objects, self._job = None, None, None, None
+        self._hardware = None
         if self._memory is not None:
             self._memory.close()
         self._memory = None

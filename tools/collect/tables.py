@@ -338,6 +338,62 @@ RUN_QUEUE = {
     "totals": _schema(f"{_THREAD} count total_ns max_ns"),
 }
 
+# Messages of device drivers in the kernel log (Xid of NVIDIA's GPUs, SXid of its switches): of the log that the kernel
+# still has and of the journal, or of a file; not of the window alone. -1 or empty: unknown.
+DEVICE_LOG = {
+    # Equal messages are one row; `number`: their order. device: PCI address; uuid: GPU-...; unit: of NVLink 5, or the
+    # switch; fatal: yes or no, as the message says; root: the Xid that it names as its cause; recovery: what Xid 154
+    # asks for; numbered: the message states the code. first_us, last_us: by clock, boot or wall (since 1970).
+    "events": _schema(
+        "number kind:str code device:str uuid:str unit:str sub_code status fatal:str link root recovery numbered:bool",
+        "count first_us last_us clock:str detail:str",
+    ),
+    # Processes that the messages of an event name.
+    "processes": _schema("number pid comm:str"),
+    # What was read: source kmsg, journal or file. lines: of the whole source; messages: of the driver, of these
+    # foreign: written by programs, unmarked: by whom does not show; quoted: in other text; lost: not kept. from_us,
+    # until_us: the first and the last instant, by clock; whole: it begins with the start of the kernel.
+    "sources": _schema(
+        "source:str lines bytes messages foreign unmarked quoted lost from_us until_us clock:str whole:bool"
+    ),
+}
+
+# Counters of the host's hardware, at the start and at the end; see `hardware`.
+HARDWARE = {
+    # kind: memory (EDAC: ce_count, ue_count of a controller, or of a module), machine_check (exceptions), thermal
+    # (throttlings of a CPU core or package, and milliseconds in them), rdma, ethernet (of a port). device: mc0, cpu7,
+    # mlx5_0, eth0; port: of RDMA, or of a module; -1: none. Counters that are 0 at both ends are left out.
+    "counters": _schema("at_ns kind:str device:str port name:str value"),
+    # At the end. state: active, down ...; rate_mbps: -1: unknown; link: infiniband, ethernet.
+    "ports": _schema("kind:str device:str port state:str rate_mbps link:str"),
+    # Which kinds could be read, and how many counters there are of each, also of those that are 0.
+    "kinds": _schema("kind:str counters"),
+}
+
+# State of NVIDIA GPUs by NVML. device: PCI address; -1 or empty: unknown. milliwatts, MHz, degrees Celsius.
+GPU_STATE = {
+    # At the end. Errors of memory: volatile: since the driver started. remap_pending, remap_failed: of rows, 1: yes.
+    # recovery: as Xid 154 numbers it. A negative limit is unknown.
+    "gpus": _schema(
+        "number device:str uuid:str model:str clock_max_mhz power_limit_mw slowdown_c pcie_generation_max",
+        "pcie_width_max",
+        "ecc_corrected ecc_uncorrected ecc_corrected_ever ecc_uncorrected_ever remapped_corrected remapped_uncorrected",
+        "remap_pending remap_failed recovery memory_bytes",
+    ),
+    # At the start, at the end, and every `period_ns` between. reasons: bits of nvmlClocksEventReasons; busy_pct: of the
+    # time in which a kernel ran, by the driver's last sample.
+    "readings": _schema(
+        "at_ns device:str clock_mhz reasons temperature_c power_mw busy_pct memory_used_bytes pcie_generation",
+        "pcie_width pcie_replays",
+    ),
+    # Of each NVLink, at the start and at the end. state: 1: up.
+    "links": _schema("at_ns device:str link state replays recoveries crc_flits crc_data"),
+    # Processes that use a GPU, at the end.
+    "processes": _schema("device:str pid comm:str used_bytes"),
+    # Values that could not be read: name: of the function; error: its text; count: times.
+    "failures": _schema("device:str call:str error:str count"),
+}
+
 # Trials of buffered and direct I/O on one file system: one row per trial, interleaved, on a temporary file of our own.
 # way, of reads: buffered (its pages dropped before), warm (the same again at once), direct, uncached, readahead; of
 # writes: buffered (until the last call returned), synced (the same with fdatasync), direct (with fdatasync). `trial`
@@ -368,6 +424,9 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "job_processes": JOB_PROCESSES,
     "collectives": COLLECTIVE_CALLS,
     "calibration": CALIBRATION,
+    "device_log": DEVICE_LOG,
+    "hardware": HARDWARE,
+    "gpu_state": GPU_STATE,
     "ftrace": sched.TABLES,
     "profile": profile.TABLES,
     # the ranks of one job, and of an earlier run of it

@@ -48,6 +48,14 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "bcc.softirqs": _bcc("softirqs", "-N", "-T", _EVERY_SECOND),
         # the system's python, which BCC is installed for
         "bcc.own": Command(("/usr/bin/python3",), ("-I", "-u", "{program}")),
+        # messages of the kernel since it started, one JSON object a line
+        "journalctl.kernel": Command(
+            ("journalctl",),
+            (
+                *("--dmesg", "--boot", "--no-pager", "--quiet", "--output", "json", "--output-fields"),
+                "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTONIC_TIMESTAMP",
+            ),
+        ),
         "py-spy": Command(
             ("py-spy",),
             (

@@ -119,7 +119,7 @@ class Finding(BaseModel):
 
 # Attributes that distinguish findings of one kind about one thread, after `syscall` and `operation`: old fingerprints
 # must not change.
-_DISTINGUISH = ("neighbour", "interrupt", "reason", "ranks", "name", "what", "error")
+_DISTINGUISH = ("neighbour", "interrupt", "reason", "ranks", "name", "what", "error", "xid", "condition", "throttle")
 # save (train.py:212)
 _LINE = re.compile(r":\d+\)$")
 

@@ -156,6 +156,18 @@ BLIND_SPOTS = frozenset(
         "logs_unread",  # logs of ranks on network file systems, whose opening may block, or too many; detail: how many
         "objects_cut",  # processes, threads, sockets that were not examined for what they wait for; detail: how many
         "interpreter_lock",  # Python processes whose interpreter lock could not be read; detail: why, and which
+        # of a kernel log: older messages are gone; detail: what is left
+        "log_overwritten",
+        "log_forged",  # programs wrote messages in the words of a driver, which were left out; detail: how many
+        "log_writer_unknown",  # the form of the log does not show whether the kernel or a program wrote a line
+        "log_damaged",  # of a file; detail: how
+        "log_cut",  # a file is too large, and its end was not read; detail: where
+        "log_form_unknown",  # no line of a file has the form of a kernel log
+        "no_driver_messages",  # the log has no message of the driver at all: whether it has such a GPU is not known
+        "gpus_unread",  # values of a GPU that could not be read; detail: which, and why
+        "no_gpus",  # this host shows no GPU; detail: why
+        "counters_absent",  # counters of the hardware that this host does not have or show; detail: which
+        "switch_codes",  # messages of an NVSwitch are graded by their own words, fatal or not, alone
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }
 )

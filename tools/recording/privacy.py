@@ -33,11 +33,11 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.PUBLIC: (
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
-        " library"
+        " library fatal link model call hardware.counters.name"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
-    Privacy.NAME: "comm waker_comm ran_comm device host text exception ftrace.markers.name",
+    Privacy.NAME: "comm waker_comm ran_comm device uuid host text exception ftrace.markers.name",
     Privacy.OBJECT: "object",
     Privacy.ADDRESS: "local remote",
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
@@ -64,13 +64,15 @@ PUBLIC_ATTRIBUTES = _names(
     " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations other_setting"
     " own peers policy processes proof ranks reason role root_detail root_in_turn root_mode root_mutual root_outside"
     " root_same root_wait setting shape standstill state syscall wait what"
+    # codes of hardware: names of errors, counters and actions
+    " action area condition counters further links meaning recovery throttle xid"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
     "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
     " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group own_group"
-    " path peer peer_code root_by root_code root_object stack user_path via waiter waker"
+    " message path peer peer_code process root root_by root_code root_object stack user_path uuid via waiter waker"
 )
 """Attributes of findings that may contain a private name: they are made of private columns."""
 

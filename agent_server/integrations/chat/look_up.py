@@ -33,7 +33,7 @@ from whystall.knowledge_base.retrieval import query_of
 from whystall.knowledge_base.ticket_models import LIVE, State, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.knowledge_base.tokens import CONCEPT
-from whystall.prompts.chat import chat_words, name, say
+from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.intents import intent_rules
 from whystall.prompts.render import words
@@ -239,7 +239,7 @@ def _cards(known: Answers, text: str, nearest: float) -> list[Match]:
 
 def _xid_lines(text: str, lang: Lang) -> list[str]:
     """Return what NVIDIA's catalogue asks for, for each Xid code in `text`."""
-    actions = chat_words(lang)["xid_actions"]
+    actions = words(lang)["xid_actions"]
     lines: list[str] = []
     for code in list(dict.fromkeys(xids(text.lower())))[:_XIDS]:
         if (found := xid_action(code)) is not None:

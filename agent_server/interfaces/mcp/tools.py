@@ -209,6 +209,8 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
     """
     if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
         raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
+    if (log := given.get("log")) is not None and not Path(log).is_absolute():
+        raise ToolError(ErrorCode.IO_ERROR, f"{log!r} is no absolute path", "give that of a kernel log on this host")
     for name in _DIRECTORIES & given.keys():
         if not _usable(given[name], ""):
             what, remedy = _NAMED[reads]

@@ -469,3 +469,10 @@ async def test_hostile_names_in_a_recording_are_inert(recording: Path, tmp_path:
         assert text
         assert not any(c in text for c in "\x1b\x07\u202e\x9b")
         assert not any(line.startswith("# IGNORE") for line in text.splitlines())
+
+
+async def test_a_log_is_named_by_an_absolute_path() -> None:
+    async with connected("auto", "gpu_health") as client:
+        answer = await client.call_tool("gpu_health", {"log": "dmesg.txt"})
+    assert answer.is_error
+    assert "no absolute path" in str(answer.content)

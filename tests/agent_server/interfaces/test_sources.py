@@ -186,3 +186,16 @@ def test_several_ranks_are_named_and_none_is_guessed(tmp_path: Path, whystall: R
 def test_a_window_is_not_spent_on_a_profile_that_cannot_be(tmp_path: Path, whystall: Run) -> None:
     words = ("run", "host_bound", "--duration", "600", "--profile", str(tmp_path / "nowhere" / "profile.json"))
     refused(whystall(*words), "bad_trace")
+
+
+def test_a_kernel_log_is_judged(tmp_path: Path, whystall: Run) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text("[100.000000] NVRM: Xid (PCI:0000:3b:00): 79, pid=812, name=p, GPU has fallen off the bus.\n")
+    found = answer(whystall("run", "gpu_health", "--log", str(log), "--json"))
+    assert [(one["kind"], one["attributes"]["xid"], one["severity"]) for one in found["findings"]] == [
+        ("gpu.xid", "79", "critical")
+    ]
+    text = whystall("run", "gpu_health", "--log", str(log), "--lang", "zh").stdout
+    assert "0000:3b:00.0 报告 Xid 79" in text
+    refused(whystall("run", "gpu_health", "--log", str(log), "--from", str(tmp_path)), "bad_argument")
+    refused(whystall("run", "gpu_health", "--log", str(tmp_path / "none")), "io_error")

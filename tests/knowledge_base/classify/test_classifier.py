@@ -101,7 +101,7 @@ def test_an_ambiguous_word_decides_nothing(kb: KnowledgeBase, text: str) -> None
 
 
 def test_the_nearest_incident_without_a_cause_is_no_cause(kb: KnowledgeBase) -> None:
-    free = kb.cards.get("xid-79-on-a-shared-circuit")
+    free = kb.cards.get("xid-63-row-remap-pending")
     assert free.cause is None
     found = kb.classifier.classify(
         Report(
