@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from whystall.tools.collect.kernel_log import OomKill, kills
 from whystall.tools.contract.text import clean
+from whystall.tools.crashes.details import Details, details
 from whystall.tools.crashes.lines import LogLine, Origin
 from whystall.tools.crashes.rules import Form, ReportRule, Rules
 from whystall.tools.crashes.stack import START, frame_of, guilty, names_of, trace
@@ -16,6 +18,16 @@ UNKNOWN = "corrupted"
 _TITLE = 200
 _FOLLOWING = 15
 """Lines after the heading of a trace, one of which must be a frame."""
+_OOM, _KILLED = "oom", ": Killed process "
+_FRAMES = 16
+# reports whose lines all look alike
+_CONTIGUOUS = (re.compile(r"\[Hardware Error\]|^EDAC |^mce: "),)
+# lines that belong to a report, whatever is printed after it
+_PART = re.compile(
+    r"\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|^\s*(?:CPU|PID|RIP|EIP|RSP|RAX|RBP|R\d\d|FS|CS|CR2|DR\d|Code|Call Trace|Hardware name|Modules"
+    r"|Workqueue|task|Oops|pc|lr|sp|NIP|LR|GPR\d*|x\d+|r\d+|Process|Stack|Tainted|Not tainted)\s*:|^=====|^-----|</?[A-Z]+>"
+    r"|Kernel panic|---\[ end|Memory state|^>?\s?[0-9a-f]{8,16}: |lock held|locks held|: Killed process|\[Hardware Error\]|oom"
+)
 _KIND = re.compile(r"\b(WARNING|INFO|BUG)\b")
 _OTHER_REPORT = "FAULT_INJECTION: forcing a failure"
 _INTERLEAVED = "interleaved with another report"
@@ -34,7 +46,8 @@ _MASKS = (
 @dataclass(frozen=True)
 class KernelReport:
     """A crash report. `start`, `end`: offsets in bytes; `why`: why it is `corrupted`; `panicked`: the kernel stopped
-    with it; `frames`: reliable functions of its first trace."""
+    with it; `frames`: reliable functions of its first trace, innermost first; `kills`: processes that it killed for
+    lack of memory; `allocator`: the line of who asked for that memory; `lines`: offsets of all its lines."""
 
     start: int
     end: int
@@ -48,13 +61,11 @@ class KernelReport:
     clock: str
     host: str
     origin: Origin
-    taint: str = ""
-    comm: str = ""
-    pid: int = -1
-    kernel: str = ""
-    modules: tuple[str, ...] = ()
+    details: Details
+    lines: frozenset[int] = frozenset()
     frames: tuple[str, ...] = ()
-    notes: dict[str, str] = field(default_factory=dict)
+    kills: tuple[OomKill, ...] = ()
+    allocator: str = ""
 
     @property
     def corrupted(self) -> bool:
@@ -84,11 +95,18 @@ def report(window: Sequence[LogLine], rules: Rules) -> KernelReport | None:
     own = _own_lines(window, rules)
     texts = [line.text for line in own]
     form, groups = _form(rule, texts)
+    killed = tuple(kills((0, text.encode("utf-8", "replace")) for text in texts)) if form.kind == _OOM else ()
+    if killed:
+        groups["task"] = killed[0].comm
     title, also, function, why = _named(form, groups, texts, rules)
     first = own[0]
+    last = first if form.alone else next(line for line in reversed(own) if line is first or _PART.search(line.text))
+    known = details(texts)
+    if killed:
+        known = known._replace(comm=killed[0].comm, pid=killed[0].pid)
     return KernelReport(
         start=first.start,
-        end=max(line.end for line in own),
+        end=last.end,
         title=title,
         also=also,
         kind=form.kind,
@@ -99,6 +117,11 @@ def report(window: Sequence[LogLine], rules: Rules) -> KernelReport | None:
         clock=first.clock,
         host=first.host,
         origin=first.origin,
+        details=known,
+        lines=frozenset(line.start for line in own),
+        frames=tuple(frame.name for frame in trace(texts)[:_FRAMES]) if form.stack is not None else (),
+        kills=killed,
+        allocator=next((clean(text.strip(), _TITLE) for text in texts if "invoked oom-killer" in text), ""),
     )
 
 
@@ -107,8 +130,13 @@ def _own_lines(window: Sequence[LogLine], rules: Rules) -> list[LogLine]:
     first = window[0]
     own = [first]
     others = False
+    sort = next((one for one in _CONTIGUOUS if one.search(first.text)), None)
     for line in window[1:]:
-        if first.stamped and not line.stamped or line.origin == "user":
+        if _KILLED in own[-1].text:
+            break  # the kill is the end; the next lines may be of another one
+        if sort is not None and not sort.search(line.text):
+            continue
+        if (first.stamped and not line.stamped) or line.origin == "user":
             continue  # of a program that writes to the same console
         others = others or _OTHER_CPU.search(line.text) is not None
         if first.caller and line.caller and line.caller != first.caller and not (others and line.caller[0] == "C"):
@@ -155,7 +183,7 @@ def _named(
 
 
 def _filled(template: str, groups: dict[str, str], frame: str) -> str:
-    known = {name: "" for name in ("what", "way", "rest", "func", "func2", "task", "kind")} | groups
+    known = dict.fromkeys(("what", "way", "rest", "func", "func2", "task", "kind"), "") | groups
     known["func"] = known["func"].partition("+")[0]
     if "rest" in groups:
         known["rest"] = masked(known["rest"])

@@ -25,7 +25,9 @@ _AT = re.compile(
     rf"(?:\[?<?(?:0x)?[0-9a-f]{{6,16}}>?\]?:?\s+)*(?:[0-9a-f]{{4}}:)?(?:\[?<[0-9a-f]+>\]?\s*)*(?P<name>{_NAME})\+0x[0-9a-f]+"
 )
 _ACQUIRED = re.compile(rf"at: (?:\[<[0-9a-f]+>\]\s+)?(?P<name>{_NAME})(?:\+0x[0-9a-f]+|\s+[\w./-]+\.[chS]:\d+)")
-START = re.compile(r"(?:Call [Tt]race:|Backtrace:|stack backtrace:|Call Trace$|backtrace:|\bstack dump:|Call Trace\b|^\s*backtrace \()")
+START = re.compile(
+    r"(?:Call [Tt]race:|Backtrace:|stack backtrace:|Call Trace$|backtrace:|\bstack dump:|Call Trace\b|^\s*backtrace \()"
+)
 _ENDS = re.compile(
     r"Allocated by task|Allocated:|Freed by task|Freed:|Memory state around|---\[ end |The buggy address|Showing all locks"
     r"|which lock already depends|Last potentially|Uninit was |Local variable|Bytes? \d+.* of \d+ are|kfence-#|Second to last"
