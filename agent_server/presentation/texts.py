@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = 6000
 _EVIDENCE = 2000
+_READ = ("samples", "crashes")
+"""Collectors of what is read from files, and not observed."""
 # What has the time, which is neither normal nor abnormal; a table lists all of it.
 _NEUTRAL = ("profile.", "thread.time")
 _FIRST = 3
@@ -66,7 +68,7 @@ def result_text(result: ToolResult[Any], lang: Lang, limit: int | None = TEXT_LI
             r=result,
             headline=first,
             job=any(collector.name == "ranks" for collector in result.coverage.collectors),
-            read=not result.coverage.host and any(c.name == "samples" for c in result.coverage.collectors),
+            read=not result.coverage.host and any(c.name in _READ for c in result.coverage.collectors),
             findings=findings,
             left=left,
             normal=normal,

@@ -286,9 +286,7 @@ def _stated(at: Instant | None) -> tuple[int, int, bool]:
 
 
 def _recorded(found: _Found, name: str) -> Recording:
-    tables: dict[str, pl.DataFrame] = filled(
-        CRASHES, logs=found.logs, reports=found.reports, failures=found.failures
-    )
+    tables: dict[str, pl.DataFrame] = filled(CRASHES, logs=found.logs, reports=found.reports, failures=found.failures)
     seen = len(found.reports) + len(found.failures)
     entry = CollectorManifest(
         engine="files",

@@ -14,6 +14,7 @@ import yaml
 Source = Literal["line", "rip", "trace", "acquired", "below"]
 _FUNC = r"(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?\s+)*(?P<func>(?:<[^>\n]+>(?:::[\w<>{}#]+)+|[a-zA-Z_$][\w.$]*))\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
 _FUNC2 = _FUNC.replace("(?P<func>", "(?P<func2>")
+_LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REACH = 12
 """Lines within which `later` must follow, unless a form states another number."""
 
@@ -86,7 +87,7 @@ def kernel_rules() -> Rules:
 
 
 def _yaml(path: Path) -> Any:
-    return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(path.read_bytes(), Loader=_LOADER)  # noqa: S506  a safe loader
 
 
 def _rule(one: dict[str, Any]) -> ReportRule:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 import polars as pl
 
-_CHUNK = 4 << 20
+_CHUNK, _SLICE = 4 << 20, 256 << 10
 WINDOW = 256 << 10
 """Bytes from a place on that its reader gets."""
 BEFORE = 16 << 10
@@ -36,6 +37,7 @@ def places(file: BinaryIO, texts: Sequence[str], taken: Callable[[int], bool]) -
     patterns = list(texts)
     held, base, searched = b"", 0, 0
     longest = max(len(text) for text in patterns)
+    either = "|".join(re.escape(text) for text in patterns)
     while True:
         chunk = file.read(_CHUNK)
         data = held + chunk
@@ -43,7 +45,7 @@ def places(file: BinaryIO, texts: Sequence[str], taken: Callable[[int], bool]) -
         # of a place near the end the window is not complete yet
         limit = len(data) if done else max(len(data) - WINDOW, 0)
         if limit > searched or done:
-            hits = _hits(data[searched : min(limit + longest - 1, len(data))], patterns)
+            hits = _hits(data[searched : min(limit + longest - 1, len(data))], patterns, either, longest)
             for hit in hits:
                 at = searched + hit
                 if at >= limit and not done:
@@ -59,17 +61,21 @@ def places(file: BinaryIO, texts: Sequence[str], taken: Callable[[int], bool]) -
         held, base, searched = data[drop:], base + drop, searched - drop
 
 
-def _hits(data: bytes, patterns: list[str]) -> list[int]:
-    """Return where one of `patterns` begins in `data`, sorted; one per line."""
+def _hits(data: bytes, patterns: list[str], either: str, longest: int) -> list[int]:
+    """Return where one of `patterns` begins in `data`, sorted; one per line.
+
+    A slice is searched for any of them first (a regular expression, `either`), which is faster than finding all.
+    """
     plain = data if data.isascii() else data.translate(_ASCII)
-    found = pl.Series([plain], dtype=pl.Binary).cast(pl.String).str.find_many(patterns)[0]
-    if found is None or not len(found):
-        return []
+    cuts = range(0, len(plain), _SLICE)
+    slices = pl.Series([plain[at : at + _SLICE + longest - 1] for at in cuts], dtype=pl.Binary).cast(pl.String)
     starts: list[int] = []
     last_end = -1
-    for at in found.sort().to_list():
-        if at > last_end:
-            starts.append(at)
-            end = data.find(b"\n", at)
-            last_end = len(data) if end < 0 else end
+    for number in slices.str.contains(either).arg_true().to_list():
+        found = slices[number : number + 1].str.find_many(patterns)[0]
+        for at in (cuts[number] + one for one in found.sort().to_list()):
+            if at > last_end:
+                starts.append(at)
+                end = data.find(b"\n", at)
+                last_end = len(data) if end < 0 else end
     return starts

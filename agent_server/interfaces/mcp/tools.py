@@ -56,6 +56,7 @@ _RANKS = ("a directory", "the directory with the traces of the ranks")
 _NAMED: dict[Reads, tuple[str, str]] = {
     "host": _RANKS,
     "ranks": _RANKS,
+    "logs": ("logs", "a log, or a directory of logs"),
     "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
 }
 

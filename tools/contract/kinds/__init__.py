@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from whystall.tools.contract.kinds import host, network, profiles, ranks, storage, threads
+from whystall.tools.contract.kinds import crashes, host, network, profiles, ranks, storage, threads
 from whystall.tools.contract.kinds.spec import KindSpec, Mechanism
 
 __all__ = ["KINDS", "KindSpec", "Mechanism"]
 
 KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
-    {**host.KINDS, **storage.KINDS, **threads.KINDS, **network.KINDS, **ranks.KINDS, **profiles.KINDS}
+    {**host.KINDS, **storage.KINDS, **threads.KINDS, **network.KINDS, **ranks.KINDS, **profiles.KINDS, **crashes.KINDS}
 )

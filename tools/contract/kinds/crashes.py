@@ -1,0 +1,21 @@
+"""Kinds of findings about crashes that logs state."""
+
+from __future__ import annotations
+
+from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
+
+KINDS: dict[str, KindSpec] = {
+    # a crash report of the kernel, `name`, of the class `what`, `count` times; `also`: other names of the same crash, a
+    # line each; `broken`: why the report is not whole; `origin`: whether the log proves that the kernel wrote it
+    "crash.kernel": kind(
+        Mechanism.LOGS,
+        "host",
+        "count boot_s anon_bytes",
+        "name what also function limit_of detail broken origin taint",
+    ),
+    # a program failed; `reaction`: to the failure of another rank; `status`: exit code, or minus the signal
+    "crash.program": kind(Mechanism.LOGS, "process", "status", "name what code detail reaction"),
+    # the process of a job that failed first, `lead_ms` before the others surely; `count`: of processes that failed by
+    # themselves
+    "crash.first": kind(Mechanism.LOGS, "process", "lead_ms count", "name what reason"),
+}
