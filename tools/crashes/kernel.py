@@ -24,9 +24,10 @@ _FRAMES = 16
 _CONTIGUOUS = (re.compile(r"\[Hardware Error\]|^EDAC |^mce: "),)
 # lines that belong to a report, whatever is printed after it
 _PART = re.compile(
-    r"\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|^\s*(?:CPU|PID|RIP|EIP|RSP|RAX|RBP|R\d\d|FS|CS|CR2|DR\d|Code|Call Trace|Hardware name|Modules"
-    r"|Workqueue|task|Oops|pc|lr|sp|NIP|LR|GPR\d*|x\d+|r\d+|Process|Stack|Tainted|Not tainted)\s*:|^=====|^-----|</?[A-Z]+>"
-    r"|Kernel panic|---\[ end|Memory state|^>?\s?[0-9a-f]{8,16}: |lock held|locks held|: Killed process|\[Hardware Error\]|oom"
+    r"\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|^\s*(?:CPU|PID|RIP|EIP|RSP|RAX|RBP|R\d\d|FS|CS|CR2|DR\d|Code|Call Trace"
+    r"|Hardware name|Modules linked in|Workqueue|task|Oops|pc|lr|sp|NIP|LR|GPR\d*|x\d+|r\d+|Process|Stack|Tainted"
+    r"|Not tainted)\s*:|^=====|^-----|</?[A-Z]+>|Kernel panic|---\[ end|Memory state|^>?\s?[0-9a-f]{8,16}: "
+    r"|locks? held|: Killed process|\[Hardware Error\]|oom"
 )
 _KIND = re.compile(r"\b(WARNING|INFO|BUG)\b")
 _OTHER_REPORT = "FAULT_INJECTION: forcing a failure"

@@ -25,7 +25,8 @@ _KMSG = re.compile(
 )
 _SYSLOG = re.compile(
     rb"(?:<(?P<priority>\d{1,4})>\d?\s?)?"
-    rb"(?P<clock>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
+    rb"(?P<clock>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?"
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
     rb" (?P<host>[\w.:-]{1,255}) (?P<tag>[\w./()@-]{1,64})(?:\[\d{1,10}\])?: ?"
 )
 _STAMP = re.compile(rb"\[ *(?P<seconds>\d{1,12}\.\d{3,9})\](?:\[ *(?P<caller>[TC]\d{1,7})\])? ?")
@@ -86,8 +87,8 @@ def _parts(raw: bytes, start: int, end: int) -> Iterator[LogLine]:
         origin = "unknown" if syslog["tag"] == b"kernel" else "user"
         clock, host, at = syslog["clock"].decode("ascii"), syslog["host"].decode("ascii"), syslog.end()
     elif raw.startswith(b"{") and (entry := _journal(raw)) is not None:
-        text, origin, clock, host = entry
-        yield LogLine(start, end, text, time_s, caller, origin, True, clock, host)
+        message, origin, clock, host = entry
+        yield LogLine(start, end, message, time_s, caller, origin, True, clock, host)
         return
     elif (facility := _DECODED.match(raw)) is not None:
         origin, at = ("kernel" if facility["name"] == b"kern" else "user"), facility.end()

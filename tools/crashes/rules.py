@@ -12,7 +12,10 @@ from typing import Any, Literal
 import yaml
 
 Source = Literal["line", "rip", "trace", "acquired", "below"]
-_FUNC = r"(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?\s+)*(?P<func>(?:<[^>\n]+>(?:::[\w<>{}#]+)+|[a-zA-Z_$][\w.$]*))\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
+_FUNC = (
+    r"(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?\s+)*(?P<func>(?:<[^>\n]+>(?:::[\w<>{}#]+)+|[a-zA-Z_$][\w.$]*))"
+    r"\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
+)
 _FUNC2 = _FUNC.replace("(?P<func>", "(?P<func2>")
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REACH = 12

@@ -9,28 +9,30 @@ from typing import NamedTuple
 from whystall.tools.crashes.rules import Rules, StackRule
 
 _NAME = r"(?:<[^>\n]+>(?:::[\w<>{}#]+)+|[a-zA-Z_$][\w.$]*)"
-# ` [<ffffffff8129>] ? do_sys_open+0x1f/0x280 fs/open.c:12`, ` vfs_read+0x12/0x20 (T)`, `[c00e] [c02] schedule+0x2c/0x70`
+# ` [<ffffffff8129>] ? do_sys_open+0x1f/0x280 fs/open.c:12`, ` vfs_read+0x12/0x20 (T)`, `[c0e] [c02] schedule+0x2c/0x70`
 _FRAME = re.compile(
     rf"^\s*(?:</?[A-Z#]\w*>\s*)*(?:\[?<?(?:0x)?[0-9a-f]{{8,16}}>?\]?:?\s+)*(?P<unsure>\? )?\(?(?P<name>{_NAME})"
     r"(?:\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|\s+[\w./-]+\.[chS]:\d+(?: \[inline\])?$)"
 )
-# `[<8011218c>] (unwind_backtrace) from [<8010e300>] (show_stack+0x18/0x1c)`, ` unwind_backtrace from show_stack+0x18/0x1c`
+# `[<8011218c>] (unwind_backtrace) from [<8010e300>] (show_stack+0x18/0x1c)`, ` dump_stack from panic+0x18/0x1c`
 _FROM = re.compile(
     rf"^\s*(?:\[<[0-9a-f]+>\] )?\(?(?P<name>{_NAME})(?:\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?)?\)? from "
     rf"(?:\[<[0-9a-f]+>\] )?(?:\(?(?P<caller>{_NAME})\+0x)?"
 )
-# `RIP: 0010:[<ffffffff8144d081>]  [<ffffffff8144d081>] __free_pages+0x21/0x80`, `pc : do_futex+0x1/0x2`, `NIP [c00] a+0x2c/0x70`
+# `RIP: 0010:[<ffffffff8144d081>]  [<ffffffff8144d081>] __free_pages+0x21/0x80`, `pc : do_futex+0x1/0x2`
 _AT = re.compile(
-    rf"(?:^|\s)(?:RIP:? |RIP: [0-9a-f]{{4}}:|EIP: |EIP: [0-9a-f]{{4}}:|I?P: |PC is at |pc : |NIP |epc\s*: |ra\s*: (?!.)|PC: |rIP: |--- interrupt: \d+ at )"
-    rf"(?:\[?<?(?:0x)?[0-9a-f]{{6,16}}>?\]?:?\s+)*(?:[0-9a-f]{{4}}:)?(?:\[?<[0-9a-f]+>\]?\s*)*(?P<name>{_NAME})\+0x[0-9a-f]+"
+    r"(?:^|\s)(?:RIP:? |RIP: [0-9a-f]{4}:|EIP: |EIP: [0-9a-f]{4}:|I?P: |PC is at |pc : |NIP |epc\s*: |PC: |rIP: "
+    r"|--- interrupt: \d+ at )(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?:?\s+)*(?:[0-9a-f]{4}:)?(?:\[?<[0-9a-f]+>\]?\s*)*"
+    rf"(?P<name>{_NAME})\+0x[0-9a-f]+"
 )
 _ACQUIRED = re.compile(rf"at: (?:\[<[0-9a-f]+>\]\s+)?(?P<name>{_NAME})(?:\+0x[0-9a-f]+|\s+[\w./-]+\.[chS]:\d+)")
 START = re.compile(
     r"(?:Call [Tt]race:|Backtrace:|stack backtrace:|Call Trace$|backtrace:|\bstack dump:|Call Trace\b|^\s*backtrace \()"
 )
 _ENDS = re.compile(
-    r"Allocated by task|Allocated:|Freed by task|Freed:|Memory state around|---\[ end |The buggy address|Showing all locks"
-    r"|which lock already depends|Last potentially|Uninit was |Local variable|Bytes? \d+.* of \d+ are|kfence-#|Second to last"
+    r"Allocated by task|Allocated:|Freed by task|Freed:|Memory state around|---\[ end |The buggy address"
+    r"|Showing all locks|which lock already depends|Last potentially|Uninit was |Local variable"
+    r"|Bytes? \d+.* of \d+ are|kfence-#|Second to last"
     r"|Rebooting in|Kernel Offset|Shutting down cpus|^INFO: task |NMI backtrace for|Sending NMI|Preemption disabled at"
     r"|hardirqs last|the code is fine|Mem-Info|Object at|cpu \d+ not responding|Stack:$|to a SOFTIRQ-irq-unsafe lock"
 )

@@ -10,15 +10,11 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1
-    )
-}
+_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTHS = {name: number for number, name in enumerate(_NAMES, 1)}
 _ISO = re.compile(
-    rb"(?<!\d)(?P<y>20\d\d)[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T _](?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
-    rb"(?P<z>Z|[+-]\d\d:?\d\d)?"
+    rb"(?<!\d)(?P<y>20\d\d)[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T _](?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d)"
+    rb"(?:[.,](?P<f>\d{1,9}))?(?P<z>Z|[+-]\d\d:?\d\d)?"
 )
 _GLOG = re.compile(rb"\b[IWEF](?P<mo>\d\d)(?P<d>\d\d) (?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d)\.(?P<f>\d{1,9})")
 _SYSLOG = re.compile(
@@ -51,10 +47,10 @@ def instant(line: bytes, year: int) -> Instant | None:
     named = found.groupdict()
     month = int(named["mo"]) if named.get("mo") else _MONTHS[named["name"].decode("ascii")]
     stated = named.get("y")
-    parts = (int(stated or year), month, *(int(found[name]) for name in ("d", "h", "mi", "s")))
+    day, hour, minute, second = (int(found[name]) for name in ("d", "h", "mi", "s"))
     zone = named.get("z")
     try:
-        moment = datetime(*parts, tzinfo=timezone.utc)
+        moment = datetime(int(stated or year), month, day, hour, minute, second, tzinfo=timezone.utc)
     except ValueError:  # February 30
         return None
     if zone and zone != b"Z":

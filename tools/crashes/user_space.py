@@ -193,7 +193,7 @@ def _summary(line: str, before: bytes, offset: int, year: int, rules: ProgramRul
     near = [*before[-_SUMMARY_BEFORE:].decode("utf-8", "replace").splitlines()[-4:], line]
     named: dict[str, re.Match[str]] = {}
     for text in near:
-        named |= {name: found for name, one in _FIELDS.items() if (found := one.search(text)) is not None}
+        named |= {name: field for name, one in _FIELDS.items() if (field := one.search(text)) is not None}
     if not {"rank", "status"} <= named.keys():
         return None
     status = int(named["status"]["v"])
@@ -219,12 +219,13 @@ def _by_rule(line: str, offset: int, end: int, rules: ProgramRules) -> Failure |
         if rule.begins not in line or (match := rule.line.search(line)) is None:
             continue
         named = {name: text or "" for name, text in match.groupdict().items()}
-        numbers = {name: int(named[name]) for name in ("rank", "local_rank", "pid") if named.get(name)}
+        rank, local_rank, pid = (int(named.get(name) or -1) for name in ("rank", "local_rank", "pid"))
         signal = named.get("signal", "")
         of_other = rule.of_other or (rule.of_other_if is not None and rule.of_other_if.search(line) is not None)
         title = clean(rule.title.format(**{"what": "", "signal": ""} | named).strip(" :,"), _TITLE)
         found = Failure(offset, end, rule.kind, title, clean(line.strip(), _TITLE), signal=signal, of_other=of_other)
-        found = replace(found, host=clean(named.get("host", "")), **numbers)
+        host = clean(named.get("host", ""))
+        found = replace(found, host=host, rank=rank, local_rank=local_rank, pid=pid)
         return _exited(found, int(named["status"]), rules) if named.get("status") else found
     return None
 
@@ -232,7 +233,7 @@ def _by_rule(line: str, offset: int, end: int, rules: ProgramRules) -> Failure |
 def error_file(text: bytes, year: int, rules: ProgramRules) -> Failure | None:
     """Return the failure in an error file of torchrun (TORCHELASTIC_ERROR_FILE); None for other files::
 
-    {"message": {"message": "ValueError: bad batch", "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1768187045"}}}
+    {"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1768187045"}}}
     """
     try:
         content = json.loads(text)["message"]
