@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from whystall.agent_server.inputs.recordings import open_source
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
-from whystall.tools.crashes.read import read_logs
+from whystall.tools.crashes.read import name_of, read_logs
 from whystall.tools.recording.store import Recording
 
 
@@ -27,4 +27,4 @@ def open_logs(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> R
     if not named:
         message = f"{tool.name} needs log: files, or directories of them"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give dmesg, console, journal or job logs")
-    return read_logs(named, Path(named[0]).name if len(named) == 1 else f"{len(named)} logs")
+    return read_logs(named, name_of(named))

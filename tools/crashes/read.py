@@ -73,6 +73,11 @@ def read_logs(paths: Sequence[str], name: str = "logs") -> Recording:
     return _recorded(found, name)
 
 
+def name_of(paths: Sequence[str]) -> str:
+    """Return a name for these logs: that of the only one, else their number."""
+    return clean(Path(paths[0]).name) if len(paths) == 1 else f"{len(paths)} logs"
+
+
 def _files(paths: Sequence[str]) -> Iterator[Path]:
     for name in paths:
         path = Path(name)

@@ -68,7 +68,7 @@ PUBLIC_ATTRIBUTES = _names(
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
     # names of crashes, which may have those of programs
-    "also"
+    "also log"
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
     "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
     " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group own_group"

@@ -91,7 +91,6 @@ def _crash(row: CrashRow, window_ns: int) -> Finding:
         comm=row.process or None,
         pid=row.pid if row.pid > 0 else None,
         cgroup=row.cgroup or None,
-        path=row.log or None,
     )
     words = {
         "name": row.title,
@@ -103,8 +102,10 @@ def _crash(row: CrashRow, window_ns: int) -> Finding:
         "broken": row.corrupted,
         "origin": row.origin,
         "taint": row.taint,
+        "log": row.log,
     }
     metrics = {
+        "window_pct": 100.0 if row.severity == "critical" else None,
         "count": float(row.count) if row.count > 1 else None,
         "boot_s": row.boot_s if row.boot_s >= 0 else None,
         "anon_bytes": float(row.anon_bytes) if row.anon_bytes >= 0 else None,
@@ -120,11 +121,11 @@ def _failure(row: FailureRow, window_ns: int) -> Finding:
         pid=row.pid if row.pid > 0 else None,
         rank=row.rank if row.rank >= 0 else None,
         host=row.host or None,
-        path=row.log or None,
     )
-    words = {"name": row.title, "what": row.crash_class, "code": row.code, "detail": row.detail}
+    words = {"log": row.log, "name": row.title, "what": row.crash_class, "code": row.code, "detail": row.detail}
     words["reaction"] = "yes" if row.reaction else ""
-    metrics = {"status": float(row.status) if row.status != UNTOLD else None}
+    status = float(row.status) if row.status != UNTOLD else None
+    metrics = {"window_pct": None if row.reaction else 100.0, "status": status}
     kept = {name: text for name, text in words.items() if text}
     bad = Severity.MINOR if row.reaction else Severity.CRITICAL
     return finding("crash.program", subject, window(window_ns), metrics, bad, kept)
@@ -132,10 +133,8 @@ def _failure(row: FailureRow, window_ns: int) -> Finding:
 
 def _first(row: FirstRow, window_ns: int) -> Finding:
     known = row.rank >= 0
-    subject = Subject(
-        type="process", rank=row.rank if known else None, comm=None if known else row.who, path=row.log or None
-    )
-    words = {"name": row.title, "what": row.crash_class, "reason": row.reason}
+    subject = Subject(type="process", rank=row.rank if known else None, comm=None if known else row.who)
+    words = {"name": row.title, "what": row.crash_class, "reason": row.reason, "log": row.log}
     metrics = {"lead_ms": row.lead_ms or None, "count": float(len(row.candidates))}
     return finding("crash.first", subject, window(window_ns), metrics, Severity.CRITICAL, words)
 
