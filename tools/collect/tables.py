@@ -354,8 +354,8 @@ CALIBRATION = {
 # Of engines that do not count failing calls: without the table, not with an empty one.
 SYSCALLS_WITHOUT_FAILURES = {name: schema for name, schema in SYSCALLS.items() if name != "failures"}
 
-# Times that logs state, in us: since the epoch if `zoned`, else of the host's time zone; -1: not stated. `width_us`: how
-# finely a time is stated. `start`, `end`: bytes of the log.
+# Times that logs state, in us: since the epoch if `zoned`, else of the host's time zone; -1: not stated. `width_us`:
+# how finely a time is stated. `start`, `end`: bytes of the log.
 _STATED = "at_us width_us zoned:bool"
 CRASHES = {
     # `left`: reports beyond the limit; `imitated`: lines of user space that look like reports of the kernel

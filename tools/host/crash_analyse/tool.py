@@ -81,7 +81,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 def _distinct(rows: list[FailureRow]) -> list[FailureRow]:
     """Return one row per process and title; those that failed by themselves first."""
     by_key = {(row.rank, row.pid, row.title): row for row in reversed(rows)}
-    return sorted(reversed(list(by_key.values())), key=lambda row: row.reaction)
+    return sorted(list(by_key.values())[::-1], key=lambda row: row.reaction)
 
 
 def _crash(row: CrashRow, window_ns: int) -> Finding:
