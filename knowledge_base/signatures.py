@@ -71,11 +71,11 @@ def crash_keys(finding: Finding) -> list[str]:
     whose name says nothing.
     """
     words = finding.attributes
-    if not finding.kind.startswith("crash.") or words.get("reaction") == "yes" or words.get("what") in _UNNAMED:
+    if not finding.kind.startswith("crash.") or words.get("reaction") or words.get("what") in _UNNAMED:
         return []
     if words.get("what") == "oom" and generic_program(finding.subject.comm or ""):
         return []
-    titles = [words.get("name", ""), *words.get("also", "").split("\n")]
+    titles = [words.get("name", ""), *words.get("also", "").split(" | ")]
     return [f"{_CRASH}{title}" for title in titles if title and not title.endswith(" in corrupted")]
 
 

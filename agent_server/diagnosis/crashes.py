@@ -53,7 +53,7 @@ def crash_diagnosis(causes: Mapping[str, Cause], result: ToolResult[Data], recor
 
 def _main(findings: Sequence[Finding]) -> Finding | None:
     """Return the crash that counts: that of the process that failed first, else the most severe."""
-    crashes = [f for f in findings if f.kind in (_KERNEL, _PROGRAM) and f.attributes.get("reaction") != "yes"]
+    crashes = [f for f in findings if f.kind in (_KERNEL, _PROGRAM) and not f.attributes.get("reaction")]
     first = next((f for f in findings if f.kind == _FIRST), None)
     if first is not None:
         named = first.attributes.get("name")

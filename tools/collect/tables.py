@@ -360,11 +360,12 @@ _STATED = "at_us width_us zoned:bool"
 CRASHES = {
     # `left`: reports beyond the limit; `imitated`: lines of user space that look like reports of the kernel
     "logs": _schema("path:str rank local_rank bytes left imitated damaged:bool"),
-    # Reports of the kernel. `why`: why it is corrupted, else empty; `boot_s`: seconds since boot, -1 not stated;
+    # Reports of the kernel. `also`: other titles, separated by |; `why`: why it is corrupted, else empty; `boot_s`:
+    # seconds since boot, -1 not stated; `functions`: of its trace, innermost first;
     # `cgroup` to `allocator`: of a kill for lack of memory
     "reports": _schema(
-        "path:str start end kind:str title:str also:strs function:str why:str origin:str panicked:bool boot_s:float",
-        f"{_STATED} host:str comm:str pid taint:str kernel:str modules:strs foreign:strs frames:strs",
+        "path:str start end kind:str title:str also:str function:str why:str origin:str panicked:bool boot_s:float",
+        f"{_STATED} host:str comm:str pid taint:str release:str modules:str foreign:str functions:str",
         "cgroup:str limit_cgroup:str anon_bytes allocator:str",
     ),
     # Failures of programs. `status`: exit code, or minus the signal; -1000: not stated; `of_other`: a reaction to the

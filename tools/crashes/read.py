@@ -30,6 +30,8 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 
 COLLECTOR = "crashes"
+SEPARATOR = " | "
+"""Between the other titles of a crash."""
 _MOST_FILES = 4096
 _DEPTH = 8
 _MOST_REPORTS = 400
@@ -235,7 +237,7 @@ def _add_report(found: _Found, path: Path, known: KernelReport, at: Instant | No
             known.end,
             known.kind,
             known.title,
-            list(known.also),
+            SEPARATOR.join(known.also),
             known.function,
             known.why,
             known.origin,
@@ -247,9 +249,9 @@ def _add_report(found: _Found, path: Path, known: KernelReport, at: Instant | No
             details.pid,
             details.taint,
             details.kernel,
-            list(details.modules),
-            list(details.foreign),
-            list(known.frames),
+            " ".join(details.modules),
+            " ".join(details.foreign),
+            " ".join(known.frames),
             (kill.cgroup or "") if kill else "",
             kill.limit_cgroup if kill else "",
             kill.anon_bytes if kill else -1,

@@ -33,7 +33,7 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.PUBLIC: (
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
-        " library origin function taint kernel signal modules foreign"
+        " library origin function functions taint release signal modules foreign"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
@@ -68,7 +68,7 @@ PUBLIC_ATTRIBUTES = _names(
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
     # names of crashes, which may have those of programs
-    "also log"
+    "also log "
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
     "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
     " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group own_group"

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from whystall.tools.contract.result import Model
 from whystall.tools.crashes.first_failure import First, Happened, Reason, first_failure
+from whystall.tools.crashes.read import SEPARATOR
 from whystall.tools.crashes.rules import kernel_rules
 from whystall.tools.crashes.times import Instant
 
@@ -40,7 +41,7 @@ class CrashRow(Model):
     panicked: bool = False
     origin: str = "unknown"
     taint: str = ""
-    kernel: str = ""
+    release: str = ""
     modules: list[str] = Field(default_factory=list)
     frames: list[str] = Field(default_factory=list)
     host: str = ""
@@ -114,6 +115,9 @@ def crash_rows(reports: pl.DataFrame) -> list[CrashRow]:
             corrupted=one["why"],
             when=_when(one["at_us"], one["zoned"]),
             log=one["path"],
+            modules=one["modules"].split(),
+            frames=one["functions"].split(),
+            also=[title for title in one["also"].split(SEPARATOR) if title],
             **{name: one[name] for name in _SAME},
         )
     order = ["critical", "major", "minor"]
@@ -121,7 +125,7 @@ def crash_rows(reports: pl.DataFrame) -> list[CrashRow]:
 
 
 _SAME = (
-    *("title", "also", "function", "pid", "panicked", "origin", "taint", "kernel", "modules", "frames", "host"),
+    *("title", "function", "pid", "panicked", "origin", "taint", "release", "host"),
     *("boot_s", "cgroup", "limit_cgroup", "anon_bytes", "allocator", "start", "end"),
 )
 

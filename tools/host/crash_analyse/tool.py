@@ -11,6 +11,7 @@ from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.contract.params import Params as BaseParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
+from whystall.tools.crashes.read import SEPARATOR
 from whystall.tools.host.common.findings import finding, window
 from whystall.tools.host.crash_analyse.rows import (
     UNTOLD,
@@ -80,8 +81,10 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
 def _distinct(rows: list[FailureRow]) -> list[FailureRow]:
     """Return one row per process and title; those that failed by themselves first."""
-    by_key = {(row.rank, row.pid, row.title): row for row in reversed(rows)}
-    return sorted(list(by_key.values())[::-1], key=lambda row: row.reaction)
+    by_key: dict[tuple[int, int, str], FailureRow] = {}
+    for row in rows:
+        by_key.setdefault((row.rank, row.pid, row.title), row)
+    return sorted(by_key.values(), key=lambda row: row.reaction)
 
 
 def _crash(row: CrashRow, window_ns: int) -> Finding:
@@ -95,12 +98,12 @@ def _crash(row: CrashRow, window_ns: int) -> Finding:
     words = {
         "name": row.title,
         "what": row.crash_class,
-        "also": "\n".join(row.also),
+        "also": SEPARATOR.join(row.also),
         "function": row.function,
         "limit_of": row.limit_cgroup,
         "detail": row.allocator,
         "broken": row.corrupted,
-        "origin": row.origin,
+        "origin": "kernel" if row.origin == "kernel" else "",
         "taint": row.taint,
         "log": row.log,
     }
@@ -123,7 +126,7 @@ def _failure(row: FailureRow, window_ns: int) -> Finding:
         host=row.host or None,
     )
     words = {"log": row.log, "name": row.title, "what": row.crash_class, "code": row.code, "detail": row.detail}
-    words["reaction"] = "yes" if row.reaction else ""
+    words["reaction"] = "rank" if row.reaction else ""
     status = float(row.status) if row.status != UNTOLD else None
     metrics = {"window_pct": None if row.reaction else 100.0, "status": status}
     kept = {name: text for name, text in words.items() if text}
@@ -134,8 +137,8 @@ def _failure(row: FailureRow, window_ns: int) -> Finding:
 def _first(row: FirstRow, window_ns: int) -> Finding:
     known = row.rank >= 0
     subject = Subject(type="process", rank=row.rank if known else None, comm=None if known else row.who)
-    words = {"name": row.title, "what": row.crash_class, "reason": row.reason, "log": row.log}
-    metrics = {"lead_ms": row.lead_ms or None, "count": float(len(row.candidates))}
+    words = {"name": row.title, "what": row.crash_class, "log": row.log}
+    metrics = {"lead_ms": row.lead_ms or None, "count": float(len(row.candidates)) if len(row.candidates) > 1 else None}
     return finding("crash.first", subject, window(window_ns), metrics, Severity.CRITICAL, words)
 
 
