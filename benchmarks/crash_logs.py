@@ -28,6 +28,8 @@ _LINES = (
     "mlx5_core 0000:3b:00.0: Port module event: module 0, Cable plugged",
     "docker0: port 3(veth8a21) entered forwarding state",
 )
+# Errors that the hardware corrected; the logs do not count them.
+_CORRECTED = ("memory_error_corrected", "machine_check_logged")
 # Classes that a TYPE stands for; the parts of others before the first hyphen are the class.
 _CLASSES = {
     "HANG": {"hung_task", "soft_lockup", "hard_lockup", "rcu_stall", "workqueue_lockup"},
@@ -37,6 +39,7 @@ _CLASSES = {
         *("panic", "general_protection", "cpu_exception", "double_fault", "oops", "memory_corruption", "slab"),
         "reference_leak",
     },
+    "MEMORY_SAFETY_UBSAN": {"ubsan"},
     "MEMORY_SAFETY_BUG": {"page_fault", "null_dereference", "memory_corruption"},
     "NULL-POINTER-DEREFERENCE": {"null_dereference"},
     "REFCOUNT_WARNING": {"refcount"},
@@ -74,7 +77,7 @@ def first(log: bytes) -> KernelReport | None:
     for at, part in enumerate(parts):
         if part.origin != "user" and beginning(part, rules) is not None:
             found = report(parts[at : at + 1000], rules)
-            if found is not None:
+            if found is not None and found.kind not in _CORRECTED:
                 return found
     return None
 
