@@ -143,6 +143,8 @@ def _own_lines(window: Sequence[LogLine], rules: Rules) -> list[LogLine]:
         if first.caller and line.caller and line.caller != first.caller and not (others and line.caller[0] == "C"):
             continue
         begun = beginning(line, rules)
+        if begun is not None and all(form.alone for form in begun[0].forms):
+            continue  # a report of one line, printed into this one
         if begun is not None and not begun[0].continues:
             break
         own.append(line)

@@ -25,6 +25,8 @@ _AT = re.compile(
     r"|--- interrupt: \d+ at )(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?:?\s+)*(?:[0-9a-f]{4}:)?(?:\[?<[0-9a-f]+>\]?\s*)*"
     rf"(?P<name>{_NAME})\+0x[0-9a-f]+"
 )
+# `RIP: 0010:0xffffffffffffffff`, `IP: (null)`: a jump to nowhere; its caller is at fault
+_NOWHERE = re.compile(r"^(?:RIP: 0010:|I?P: |PC is at )(?:\[<[0-9a-f]+>\]\s+)*(?:0x[0-9a-f]+|\s*\(null\))\s*$")
 _ACQUIRED = re.compile(rf"at: (?:\[<[0-9a-f]+>\]\s+)?(?P<name>{_NAME})(?:\+0x[0-9a-f]+|\s+[\w./-]+\.[chS]:\d+)")
 START = re.compile(
     r"(?:Call [Tt]race:|Backtrace:|stack backtrace:|Call Trace$|backtrace:|\bstack dump:|Call Trace\b|^\s*backtrace \()"
@@ -118,7 +120,8 @@ def candidates(texts: Sequence[str], rule: StackRule, named: str) -> Iterator[li
             yield [plain_name(one["name"]) for one in near if one is not None][:2]
         elif source == "rip":
             at = next((i for i in range(start, len(texts)) if instruction(texts[i])), None)
-            if at is not None:
+            lost = next((i for i in range(start, len(texts)) if _NOWHERE.search(texts[i])), len(texts))
+            if at is not None and at < lost:
                 below = trace(texts, at + 1, marked=False)
                 yield [instruction(texts[at]), *(frame.name for frame in below)]
         elif source == "below":
