@@ -150,6 +150,22 @@ def test_a_report_without_its_trace_has_no_confident_title() -> None:
     assert one.corrupted
 
 
+def test_a_jump_to_nowhere_is_the_fault_of_the_caller() -> None:
+    text = PAGE_FAULT.replace("RIP: 0010:memcpy+0x10/0x20", "RIP: 0010:0x0").replace(
+        "  ? __warn+0x1/0x2", "  demo_call+0x1/0x2"
+    )
+    one = found(text)
+    assert one is not None
+    assert one.function == "demo_call"
+
+
+def test_a_report_of_one_line_does_not_end_another() -> None:
+    between = "unregister_netdevice: waiting for lo to become free. Usage count = 6\n io_schedule"
+    one = found(HUNG.replace(" io_schedule", between))
+    assert one is not None
+    assert one.title == "INFO: task hung in demo_fs_read"
+
+
 def test_lines_of_other_writers_are_left_out_of_a_report() -> None:
     mixed = PAGE_FAULT.replace(
         "[  101.000005]", "[  101.000004][   T99] Call Trace:\n[  101.000004][   T99]  stranger+0x1/0x2\n[  101.000005]"
