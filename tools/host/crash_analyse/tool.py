@@ -40,7 +40,7 @@ class Params(BaseParams):
     ] = None
     # hosts that use NTP differ by milliseconds; a second leaves room for one that has just started
     skew_s: Annotated[
-        float, Field(ge=0, le=3600, description="by how much clocks of different hosts may differ, s")
+        float, Field(ge=0, le=3600, description="seconds by which clocks of different hosts may differ")
     ] = 1.0
     top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
 
