@@ -210,6 +210,10 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
     """
     if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
         raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
+    for path in given.get("log") or ():
+        if not _usable(path, ""):
+            message = f"{path!r} is no absolute path of a log or directory on this host"
+            raise ToolError(ErrorCode.BAD_TRACE, message, f"give {_NAMED['logs'][1]}")
     for name in _DIRECTORIES & given.keys():
         if not _usable(given[name], ""):
             what, remedy = _NAMED[reads]
@@ -217,7 +221,7 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {remedy}")
     if (named := given.pop("recording", None)) is None:
         return None
-    if not _usable(named, "" if reads == "stacks" else "manifest.json"):
+    if not _usable(named, "" if reads in ("stacks", "logs") else "manifest.json"):
         message = f"{named!r} is no absolute path of a recording"
         other = "stack samples" if reads == "stacks" else "a trace file"
         remedy = f"give a directory made by `whystall record`, or {other}"
