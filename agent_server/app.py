@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from whystall.agent_server.inputs.logs import open_logs
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, open_log, opened
 from whystall.agent_server.inputs.stacks import observes, open_samples
@@ -183,6 +184,8 @@ class App:
         profile = Path(params.profile) if getattr(params, "profile", None) else None
         if tool.reads == "ranks" and (source is not None or params.observed() is None):
             recording = await in_thread(lambda: open_job(tool, params, source))
+        elif tool.reads == "logs":
+            recording = await in_thread(lambda: open_logs(tool, params, source))
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
         elif (log := getattr(params, "log", None)) is not None:

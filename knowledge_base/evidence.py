@@ -65,7 +65,10 @@ def evidence_from(
     return Evidence(
         symptom=symptom,
         cause=cause if cause in load_causes() else None,
-        signatures=tuple(f"finding:{f.fingerprint}" for f in abnormal if keys.distinctive(f)),
+        signatures=tuple(
+            [f"finding:{f.fingerprint}" for f in abnormal if keys.distinctive(f)]
+            + [key for f in abnormal for key in keys.crash_keys(f)]
+        ),
         features=tuple(dict.fromkeys([*found, *facts.normalized(features)])),
         normal=_normal(findings),
         ran=frozenset(ran),

@@ -7,7 +7,7 @@ import re
 
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Verdict
-from whystall.tools.contract.findings import Polarity
+from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.text import path_pattern
 
@@ -26,9 +26,13 @@ _GENERIC_PROGRAMS = re.compile(
 def dedup_key(diagnosis: Diagnosis) -> str:
     """Return ``1:`` and a hash of the cause and of what is stable between runs: command, file series or device, cgroup.
 
-    Pids, times and numbers in file names do not count. Neither does the host, since a job that moves takes its fault
-    along; except for diagnoses from rank traces alone, where a slow node stays slow for the next job.
+    Of a crash its class and title count, on any host. Pids, times and numbers in file names do not count. Neither does
+    the host, since a job that moves takes its fault along; except for diagnoses from rank traces alone, where a slow
+    node stays slow for the next job.
     """
+    if (crash := _crash(diagnosis)) is not None:
+        parts = [diagnosis.cause or "", crash.attributes.get("what", ""), crash.attributes.get("name", "")]
+        return f"{_KEY_VERSION}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
     culprit, victim = diagnosis.culprit, diagnosis.victim
     parts = [diagnosis.cause or "", victim.comm if victim else ""]
     if culprit is not None:
@@ -52,6 +56,8 @@ def fault_key(diagnosis: Diagnosis) -> str | None:
     a generic command agree, which is no proof.
     """
     culprit, victim = diagnosis.culprit, diagnosis.victim
+    if _crash(diagnosis) is not None:
+        return None  # titles of crashes are signatures of their own
     host = next((c.host for c in diagnosis.coverage if c.host), "").replace("/", "_")
     key = dedup_key(diagnosis)
     what: str | None = None
@@ -73,6 +79,12 @@ def fault_key(diagnosis: Diagnosis) -> str | None:
     if not host:
         return None
     return f"{key}@{host}" if what is None else f"{key}@{host}/{what}"
+
+
+def _crash(diagnosis: Diagnosis) -> Finding | None:
+    """Return the crash that a diagnosis by logs is about; None for other diagnoses."""
+    first = next((f for f in diagnosis.findings if f.id in diagnosis.chain[:1]), None)
+    return first if first is not None and first.kind.startswith("crash.") else None
 
 
 def same_fault(one: Diagnosis, other: Diagnosis) -> bool:

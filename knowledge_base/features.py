@@ -37,6 +37,7 @@ TYPES = {
     "mode": "how it ran: mode:garbage_collection",
     "collective": "operation of ranks: collective:allreduce",
     "mismatch": "what differed between ranks: mismatch:size",
+    "crash": "class of a crash: crash:rcu_stall",
     "cgroup": "who made the cgroup: cgroup:kubepods",
     "quota": "CPU quota, rounded up to a power of two: quota:4",
     "period": "time between episodes, as the lower end of half a decade in seconds: period:30",
@@ -136,6 +137,11 @@ def of_finding(finding: Finding) -> Iterator[str]:
     ):
         if finding.kind == kind and words.get(attribute):
             yield f"{name}:{plain(words[attribute])}"
+    if finding.kind in ("crash.kernel", "crash.program"):
+        yield from _frames(words.get("function", ""))
+        yield from _code(words.get("code", ""))
+        if words.get("what"):
+            yield f"crash:{plain(words['what'])}"
     if finding.kind.startswith(("rank.", "link.")) and words.get("operation"):
         yield f"collective:{re.sub(r'[^a-z]', '', words['operation'].lower())}"
 

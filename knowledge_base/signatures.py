@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from whystall.knowledge_base.faults import fault_key, names_a_job
+from whystall.knowledge_base.faults import fault_key, generic_program, names_a_job
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.findings import Finding, Polarity
 
@@ -24,16 +24,33 @@ GENERIC_KINDS = frozenset(
         "path.waker",
         "rank.late",
         "rank.even",
+        # what crashed is in their signature; two crashes have nothing else in common
+        "crash.kernel",
+        "crash.program",
+        "crash.first",
     }
 )
 _FAULT, _FINDING, _OPERATION = "fault:", "finding:", "cause+op:"
+_CRASH = "crash:"
+# classes of crashes whose titles say what happened and not where
+_UNNAMED = frozenset(
+    {
+        "machine_check",
+        "machine_check_logged",
+        "memory_error",
+        "memory_error_corrected",
+        "exit_code",
+        "killed_for_memory",
+    }
+    | {"signal", "core_file", "collective_timeout", "reference_leak", "workqueue_lockup"}
+)
 
 
 def signatures(diagnosis: Diagnosis) -> list[str]:
     """Return the exact keys of `diagnosis`, most specific first.
 
     ``fault:KEY`` for the same fault (see `faults.fault_key`), ``finding:FINGERPRINT`` for evidence on a file of one
-    job, ``cause+op:CAUSE:OPERATION``.
+    job, ``crash:TITLE`` for a crash, ``cause+op:CAUSE:OPERATION``.
     """
     keys = []
     fault = fault_key(diagnosis) if diagnosis.cause is not None else None
@@ -41,9 +58,25 @@ def signatures(diagnosis: Diagnosis) -> list[str]:
         keys.append(f"{_FAULT}{fault}")
     if fault is None or "@" not in fault:  # else the host counts, which fingerprints lack
         keys += [f"{_FINDING}{f.fingerprint}" for f in evidence(diagnosis) if distinctive(f)]
+    keys += [key for f in evidence(diagnosis) for key in crash_keys(f)]
     if diagnosis.cause is not None:
         keys += [f"{_OPERATION}{diagnosis.cause}:{operation}" for operation in operations(diagnosis)]
     return list(dict.fromkeys(keys))
+
+
+def crash_keys(finding: Finding) -> list[str]:
+    """Return the keys of a crash: its title and its other titles. Two crashes that share one are of the same bug.
+
+    Empty if the title names no place (a function that is unknown, a signal), or a kill for lack of memory of a program
+    whose name says nothing.
+    """
+    words = finding.attributes
+    if not finding.kind.startswith("crash.") or words.get("reaction") or words.get("what") in _UNNAMED:
+        return []
+    if words.get("what") == "oom" and generic_program(finding.subject.comm or ""):
+        return []
+    titles = [words.get("name", ""), *words.get("also", "").split(" | ")]
+    return [f"{_CRASH}{title}" for title in titles if title and not title.endswith(" in corrupted")]
 
 
 def weight(signature: str) -> int:

@@ -41,6 +41,7 @@ _TOOLS = [
     "tools.host",
     "tools.ranks",
     "tools.profiles",
+    "tools.crashes",
     "tools.collect",
     "tools.timeline",
     "tools.stacks",

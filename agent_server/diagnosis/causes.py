@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 RANKS_TOOL = "slow_node_check"
 """Judges the traces of a job's ranks."""
+LOGS_TOOL = "crash_analyse"
+"""Judges logs."""
 FIRST_TOOL = "host_snapshot"
 """The cheapest tool: runs first in every case of a host."""
 PATH_TOOL = "critical_path"
@@ -29,4 +31,9 @@ def of_ranks(causes: Mapping[str, Cause]) -> dict[str, Cause]:
 
 def of_hosts(causes: Mapping[str, Cause]) -> dict[str, Cause]:
     """Return the causes that observing a host can decide; the others would stay open."""
-    return {id: cause for id, cause in causes.items() if set(cause.examined_by) != {RANKS_TOOL}}
+    return {id: cause for id, cause in causes.items() if not set(cause.examined_by) <= {RANKS_TOOL, LOGS_TOOL}}
+
+
+def of_logs(causes: Mapping[str, Cause]) -> dict[str, Cause]:
+    """Return the causes that logs can support."""
+    return {id: cause for id, cause in causes.items() if LOGS_TOOL in cause.examined_by}

@@ -14,7 +14,8 @@ import anyio
 from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL, Case
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, RANKS_TOOL
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, LOGS_TOOL, RANKS_TOOL
+from whystall.agent_server.diagnosis.crashes import crash_diagnosis
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import LiveObserver, Observer, RecordedObserver
 from whystall.agent_server.diagnosis.params import DiagnoseParams
@@ -43,6 +44,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams, parse_params
 from whystall.tools.contract.registry import Registry
 from whystall.tools.contract.text import clean
+from whystall.tools.crashes.read import name_of, read_logs
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, resolve
@@ -153,11 +155,16 @@ class DiagnosisRunner:
         """Return the diagnosis before it is compared with past incidents and stored."""
         params = run.params
         profile = Path(params.profile) if params.profile else None
+        if params.log:
+            paths = list(params.log)
+            return await self._diagnose_logs(await in_thread(lambda: read_logs(paths, name_of(paths))), run)
         if params.traces is not None:
             runs = runs_named(params)
             return await self._diagnose_ranks(await in_thread(lambda: gathered(runs)), run, live=True)
         if source is not None:
             recording = await opened(source, profile)
+            if recording.has("crashes"):
+                return await self._diagnose_logs(recording, run)
             if recording.has("ranks"):
                 return await self._diagnose_ranks(recording, run, live=False)
             return await self._investigate(RecordedObserver(recording), run, recording.manifest.target.describe())
@@ -199,6 +206,12 @@ class DiagnosisRunner:
             unseen = run.blind(found, "rank_not_looked_at", f"{error.code.value}: {error.message}")
             return run.without_host(unseen, "look_failed")
         return run.blind(with_host(found, host), "looked_later", "")
+
+    async def _diagnose_logs(self, recording: Recording, run: _Run) -> Diagnosis:
+        """Judge what logs state about crashes."""
+        tool = self._registry.get(LOGS_TOOL)
+        result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
+        return crash_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom)
 
     async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
         """Open a case for `target` and let the driver finish it. `numbered`: findings that have numbers already."""

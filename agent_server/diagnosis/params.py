@@ -21,6 +21,10 @@ class DiagnoseParams(TargetParams):
         str | None,
         Field(min_length=1, max_length=4096, description="path of the traces of a job's ranks, a directory"),
     ] = None
+    log: Annotated[
+        list[str] | None,
+        Field(max_length=4096, description="path of a log of a job or host that crashed, or a directory; repeatable"),
+    ] = None
     scheduler: Annotated[str | None, RankParams.model_fields["scheduler"]] = None
     jobs: Annotated[int | None, RankParams.model_fields["jobs"]] = None
 
@@ -40,6 +44,16 @@ class DiagnoseParams(TargetParams):
     def check(self, source: Path | None) -> None:
         """Raise `ToolError` (bad_argument) for parameters that would be ignored, given the recording `source`."""
         named = [name for name in ("pid", "comm", "cgroup") if getattr(self, name) is not None]
+        if self.log:
+            beside = [
+                *named,
+                *(name for name in ("traces", "profile") if getattr(self, name)),
+                *(["a recording"] * bool(source)),
+            ]
+            if beside:
+                message = f"log names what is judged: {', '.join(beside)} cannot"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out")
+            return
         if self.traces is not None:
             if source is not None:
                 raise ToolError(ErrorCode.BAD_ARGUMENT, "traces and a recording exclude each other", "give one of them")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.presentation.account_lines import critical_path_lines
 from whystall.agent_server.presentation.collective_lines import collective_lines
 from whystall.agent_server.presentation.comparison_lines import compare_runs_lines
+from whystall.agent_server.presentation.crash_lines import crash_analyse_lines
 from whystall.agent_server.presentation.hang_lines import hang_lines
 from whystall.agent_server.presentation.profile_lines import (
     cpu_profile_lines,
@@ -161,6 +162,7 @@ def _page_cache(data: PageCache, lang: Lang) -> list[Safe]:
 
 
 _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
+    "crash_analyse": crash_analyse_lines,
     "collective_live": collective_lines,
     "critical_path": critical_path_lines,
     "slow_node_check": _slow_node,

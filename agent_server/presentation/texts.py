@@ -42,7 +42,7 @@ _FIRST = 3
 _SHOWN = {"not_examined": TITLES, "matches": 3, "fixes": 3}
 # How much of them is kept if it is still too long; what matters least comes first.
 _LESS = (("not_examined", 0), ("blind", 3), ("matches", 2), ("ruled_out", 0), ("fixes", 2), ("evidence", 3))
-_FILES = ("samples", "device_log")  # collectors that a file may hold alone
+_FILES = ("samples", "device_log", "crashes")  # collectors that a file may hold alone
 _OTHERS = 40
 _ARTIFACTS = 5
 _HEADING = 130

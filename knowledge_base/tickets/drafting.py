@@ -103,8 +103,10 @@ def _by_person(decision: Decision) -> bool:
 
 def severity(diagnosis: Diagnosis) -> Severity:
     """Return the severity by the percentage of the window lost: at most `MAJOR` unless confirmed, `MINOR` if
-    inconclusive.
+    inconclusive. That of a crash is its own: it has happened, whatever its cause.
     """
+    if any(f.kind.startswith("crash.") for f in diagnosis.findings):
+        return diagnosis.severity
     victim = diagnosis.victim
     lost = victim.lost_pct * diagnosis.explained_pct / 100 if victim is not None and diagnosis.cause else 0.0
     if diagnosis.verdict is Verdict.INCONCLUSIVE or lost < _MAJOR_PCT:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,21 +56,23 @@ class OomKill(NamedTuple):
 
 def oom_kills(records: list[bytes]) -> list[OomKill]:
     """Return the kills among `records` of /dev/kmsg."""
-    kills: dict[int, OomKill] = {}
-    for raw in records:
-        record = _RECORD.match(raw)
-        if record is None or int(record["priority"]) >= _KERNEL:
-            continue
-        text = record["text"]
+    read = (record for raw in records if (record := _RECORD.match(raw)) is not None)
+    return kills((int(one["time_us"]), one["text"]) for one in read if int(one["priority"]) < _KERNEL)
+
+
+def kills(messages: Iterable[tuple[int, bytes]]) -> list[OomKill]:
+    """Return the kills among `messages` of the kernel: (time in us, text without prefixes)."""
+    found: dict[int, OomKill] = {}
+    for time_us, text in messages:
         if (kill := _KILL.match(text)) is not None:
             group, limit = (clean_path(kill[name]) if kill[name] else "" for name in ("group", "limit"))
             pid = int(kill["pid"])
-            kills[pid] = OomKill(int(record["time_us"]), pid, clean(kill["comm"]), group, limit, -1)
+            found[pid] = OomKill(time_us, pid, clean(kill["comm"]), group, limit, -1)
         elif (killed := _KILLED.match(text)) is not None:
             pid, of_host = int(killed["pid"]), killed["what"].startswith(b"Out")
-            alone = OomKill(int(record["time_us"]), pid, clean(killed["comm"]), "" if of_host else None, "", -1)
-            kills[pid] = kills.get(pid, alone)._replace(anon_bytes=int(killed["anon"]) * 1024)
-    return list(kills.values())
+            alone = OomKill(time_us, pid, clean(killed["comm"]), "" if of_host else None, "", -1)
+            found[pid] = found.get(pid, alone)._replace(anon_bytes=int(killed["anon"]) * 1024)
+    return list(found.values())
 
 
 class KernelLog:

@@ -14,6 +14,7 @@ Labels of launchers: ``[default2]:`` (torchrun --tee), ``2: `` (srun --label), `
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from whystall.tools.collect.python_merge import label
@@ -60,7 +61,12 @@ class LoggedException(NamedTuple):
 
 def logged_exceptions(text: bytes) -> list[LoggedException]:
     """Return the last exception of each rank in `text`, in the order of their tracebacks."""
-    found: dict[int, LoggedException] = {}
+    last = {one.rank: one for one, _ in exceptions(text)}
+    return sorted(last.values(), key=lambda one: one.line)
+
+
+def exceptions(text: bytes) -> Iterator[tuple[LoggedException, int]]:
+    """Yield each exception in `text` when its traceback ends, and the number of the line after it."""
     open_: dict[int, tuple[int, list[str]]] = {}
     for number, raw in enumerate(text.splitlines()):
         line = raw[:_LINE].decode("utf-8", "backslashreplace").rstrip()
@@ -77,8 +83,7 @@ def logged_exceptions(text: bytes) -> list[LoggedException]:
                 kept = tuple(frames[: -_FRAMES - 1 : -1])
                 of_other = bool(_OF_OTHERS.search(line))
                 kind, message = clean(end["type"]), clean(end["message"] or "")
-                found[rank] = LoggedException(rank, began, kind, message, kept, of_other)
+                yield LoggedException(rank, began, kind, message, kept, of_other), number + 1
         elif rank in open_ and (frame := _FRAME.fullmatch(line)) is not None:
             call = Call(clean(frame["name"]), clean(frame["file"], PATH_LIMIT), int(frame["line"]), "python")
             open_[rank][1].append(label(call))
-    return sorted(found.values(), key=lambda one: one.line)

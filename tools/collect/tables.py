@@ -410,6 +410,27 @@ CALIBRATION = {
 # Of engines that do not count failing calls: without the table, not with an empty one.
 SYSCALLS_WITHOUT_FAILURES = {name: schema for name, schema in SYSCALLS.items() if name != "failures"}
 
+# Times that logs state, in us: since the epoch if `zoned`, else of the host's time zone; -1: not stated. `width_us`:
+# how finely a time is stated. `start`, `end`: bytes of the log.
+_STATED = "at_us width_us zoned:bool"
+CRASHES = {
+    # `left`: reports beyond the limit; `imitated`: lines of user space that look like reports of the kernel
+    "logs": _schema("path:str rank local_rank bytes left imitated damaged:bool"),
+    # Reports of the kernel. `also`: other titles, separated by |; `why`: why it is corrupted, else empty; `boot_s`:
+    # seconds since boot, -1 not stated; `functions`: of its trace, innermost first;
+    # `cgroup` to `allocator`: of a kill for lack of memory
+    "reports": _schema(
+        "path:str start end kind:str title:str also:str function:str why:str origin:str panicked:bool boot_s:float",
+        f"{_STATED} host:str comm:str pid taint:str release:str modules:str foreign:str functions:str",
+        "cgroup:str limit_cgroup:str anon_bytes allocator:str",
+    ),
+    # Failures of programs. `status`: exit code, or minus the signal; -1000: not stated; `of_other`: a reaction to the
+    # failure of another rank; `exact`: at that time, else after it and until `until_us`
+    "failures": _schema(
+        "path:str start end kind:str title:str detail:str rank local_rank pid comm:str host:str status signal:str",
+        f"of_other:bool frames:strs {_STATED} exact:bool until_us until_width_us",
+    ),
+}
 COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "syscalls": SYSCALLS,
     "switches": SWITCHES,
@@ -427,6 +448,8 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "device_log": DEVICE_LOG,
     "hardware": HARDWARE,
     "gpu_state": GPU_STATE,
+    # what logs state about crashes
+    "crashes": CRASHES,
     "ftrace": sched.TABLES,
     "profile": profile.TABLES,
     # the ranks of one job, and of an earlier run of it

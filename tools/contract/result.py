@@ -153,6 +153,10 @@ BLIND_SPOTS = frozenset(
         # connections that started and ended between the two snapshots, and individual retransmissions
         "short_connections",
         "sender_not_observed",  # whether a narrow link or a slow sender delays data cannot be told; detail: the peer
+        "core_incomplete",  # a core file was not written to its end; detail: which
+        "origin_unknown",  # a log does not state who wrote its lines; detail: which
+        "reports_left",  # reports beyond the number that is kept; detail: of which log, how many
+        "user_space_lines",  # lines of user space that look like reports of the kernel; detail: of which log, how many
         "logs_unread",  # logs of ranks on network file systems, whose opening may block, or too many; detail: how many
         "objects_cut",  # processes, threads, sockets that were not examined for what they wait for; detail: how many
         "interpreter_lock",  # Python processes whose interpreter lock could not be read; detail: why, and which

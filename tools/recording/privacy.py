@@ -33,11 +33,12 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.PUBLIC: (
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
-        " library fatal link model call hardware.counters.name"
+        " library fatal link model call hardware.counters.name origin function functions taint release signal"
+        " modules foreign"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
-    Privacy.NAME: "comm waker_comm ran_comm device uuid host text exception ftrace.markers.name",
+    Privacy.NAME: "title also comm waker_comm ran_comm device uuid host text exception ftrace.markers.name",
     Privacy.OBJECT: "object",
     Privacy.ADDRESS: "local remote",
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
@@ -47,7 +48,7 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.CODE: (
         "frames samples.frames.name samples.frames.file samples_before.frames.name samples_before.frames.file"
     ),
-    Privacy.TEXT: "detail",
+    Privacy.TEXT: "detail allocator",
 }
 COLUMNS = MappingProxyType({name: rule for rule, names in _BY_RULE.items() for name in names.split()})
 """Text columns: by name, or as ``collector.table.column`` where the name alone does not say what it is."""
@@ -60,15 +61,17 @@ def of_column(table: str, column: str) -> Privacy | None:
 
 PUBLIC_ATTRIBUTES = _names(
     # codes, calls, errors, yes and no; functions of the kernel; CPUs, ranks and counts
-    "advice answer between brief cpus direct direction error event evidence expected files found frame_kind"
-    " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations other_setting"
-    " own peers policy processes proof ranks reason role root_detail root_in_turn root_mode root_mutual root_outside"
-    " root_same root_wait setting shape standstill state syscall wait what"
+    "advice answer between brief broken cpus direct direction error event evidence expected files found frame_kind"
+    " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations origin"
+    " other_setting own peers policy processes proof ranks reaction reason role root_detail root_in_turn root_mode"
+    " root_mutual root_outside root_same root_wait setting shape standstill state syscall taint wait what"
     # codes of hardware: names of errors, counters and actions
     " action area condition counters further links meaning recovery throttle xid"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
+    # names of crashes, which may have those of programs
+    "also log "
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
     "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
     " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group own_group"

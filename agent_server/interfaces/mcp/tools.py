@@ -56,6 +56,7 @@ _RANKS = ("a directory", "the directory with the traces of the ranks")
 _NAMED: dict[Reads, tuple[str, str]] = {
     "host": _RANKS,
     "ranks": _RANKS,
+    "logs": ("logs", "a log, or a directory of logs"),
     "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
 }
 
@@ -209,8 +210,11 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
     """
     if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
         raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
-    if (log := given.get("log")) is not None and not Path(log).is_absolute():
-        raise ToolError(ErrorCode.IO_ERROR, f"{log!r} is no absolute path", "give that of a kernel log on this host")
+    log = given.get("log") or ()
+    for path in (log,) if isinstance(log, str) else log:
+        if not _usable(path, ""):
+            message = f"{path!r} is no absolute path of a log or directory on this host"
+            raise ToolError(ErrorCode.BAD_TRACE, message, f"give {_NAMED['logs'][1]}")
     for name in _DIRECTORIES & given.keys():
         if not _usable(given[name], ""):
             what, remedy = _NAMED[reads]
@@ -218,7 +222,7 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {remedy}")
     if (named := given.pop("recording", None)) is None:
         return None
-    if not _usable(named, "" if reads == "stacks" else "manifest.json"):
+    if not _usable(named, "" if reads in ("stacks", "logs") else "manifest.json"):
         message = f"{named!r} is no absolute path of a recording"
         other = "stack samples" if reads == "stacks" else "a trace file"
         remedy = f"give a directory made by `whystall record`, or {other}"

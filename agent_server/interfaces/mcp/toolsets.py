@@ -21,7 +21,9 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
     "ranks": ("slow_node_check", "hang", "collective_live", "compare_runs"),
     "profiles": ("flame_graph", "flamegraph_diff", "heat_map"),
     "io": ("biolatency", "syscall_time", "page_cache", "hybrid_io_advise"),
-    "system": ("net_latency", "runqlat", "interrupts", "memory_growth", "gpu_health", "ftrace_capture"),
+    "system": (
+        *("net_latency", "runqlat", "interrupts", "memory_growth", "gpu_health", "ftrace_capture", "crash_analyse"),
+    ),
     "ticketing": ("ticket_draft", "kb_similar", "kb_record", "kb_feedback"),
     "fleet": ("fleet",),
 }

@@ -14,7 +14,7 @@ import pytest
 from rank_jobs import Fault, Plan, simulate
 
 from whystall.agent_server.app import App
-from whystall.agent_server.diagnosis.causes import of_hosts, of_ranks
+from whystall.agent_server.diagnosis.causes import of_hosts, of_logs, of_ranks
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.rank_process import find_rank_process
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_host
@@ -230,8 +230,8 @@ def test_a_host_that_explains_nothing_leaves_the_ranks_verdict(verdict: Verdict)
     assert (found.verdict, found.cause, found.victim) == (slow.verdict, slow.cause, slow.victim)
 
 
-def test_every_cause_is_told_by_ranks_or_by_a_host() -> None:
-    assert of_ranks(CAUSES).keys() | of_hosts(CAUSES).keys() == CAUSES.keys()
+def test_every_cause_is_told_by_ranks_by_a_host_or_by_logs() -> None:
+    assert of_ranks(CAUSES).keys() | of_hosts(CAUSES).keys() | of_logs(CAUSES).keys() == CAUSES.keys()
     assert not of_ranks(CAUSES).keys() & of_hosts(CAUSES).keys()
     assert len(of_ranks(CAUSES)) >= 8
 

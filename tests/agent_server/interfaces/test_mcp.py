@@ -112,7 +112,9 @@ async def test_every_argument_is_described_with_unit_and_bounds() -> None:
     for tool in tools:
         for name, argument in tool.input_schema["properties"].items():
             where, text = f"{tool.name}.{name}", argument.get("description", "")
-            assert argument["type"] in ("integer", "number", "string", "boolean"), where
+            assert argument["type"] in ("integer", "number", "string", "boolean", "array"), where
+            if argument["type"] == "array":  # several paths
+                assert (argument["items"]["type"], "maxItems" in argument) == ("string", True), where
             assert len(text) > 2, where
             if argument["type"] in ("integer", "number"):
                 assert "minimum" in argument, where

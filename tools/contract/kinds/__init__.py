@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from whystall.tools.contract.kinds import hardware, host, network, profiles, ranks, storage, threads
+from whystall.tools.contract.kinds import crashes, hardware, host, network, profiles, ranks, storage, threads
 from whystall.tools.contract.kinds.spec import KindSpec, Mechanism
 
 __all__ = ["KINDS", "KindSpec", "Mechanism"]
@@ -18,5 +18,6 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
         **ranks.KINDS,
         **profiles.KINDS,
         **hardware.KINDS,
+        **crashes.KINDS,
     }
 )

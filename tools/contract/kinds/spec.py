@@ -22,6 +22,7 @@ class Mechanism(str, Enum):
     WAKER = "waker"  # what the thread that ended a wait did during it
     OBJECTS = "objects"  # holders of awaited objects, and connections: /proc, sock_diag, memory of processes
     TRIAL = "trial"  # a trial run by whystall on the same file system
+    LOGS = "logs"  # what the kernel and programs wrote about themselves
     DEVICE = "device"  # what the accelerator did by its own clock, as its profiler recorded it
     LOG = "log"  # what drivers wrote into the kernel log
     SENSORS = "sensors"  # state and error counters of a device, by its vendor's management library

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
 
 # Secrets that authenticate incoming messages; one of them is enough.
-_SECRETS_TO_RECEIVE = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "encoding_aes_key", "secret")
+_INBOUND_SECRETS = ("app_secret", "signing_secret", "encrypt_key", "verification_token", "encoding_aes_key", "secret")
 
 
 def add(app: typer.Typer) -> None:
@@ -157,7 +157,7 @@ def _receives(settings: Settings, name: str) -> bool:
     chat = settings.chat[name]
     if chat.kind == "feishu":  # its app_secret is for answering
         return chat.encrypt_key is not None or chat.verification_token is not None
-    return any(getattr(chat, secret, None) is not None for secret in _SECRETS_TO_RECEIVE)
+    return any(getattr(chat, secret, None) is not None for secret in _INBOUND_SECRETS)
 
 
 def _words(lang: str) -> Callable[..., str]:

@@ -1,0 +1,106 @@
+"""Diagnose a job or host from what its logs state about crashes. Pure.
+
+A log is one source: the diagnosis is at most `likely`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+
+from whystall.agent_server.diagnosis.case import step_of
+from whystall.agent_server.diagnosis.causes import of_logs
+from whystall.agent_server.diagnosis.verdict import ONE_SOURCE
+from whystall.knowledge_base.causes import matches
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Culprit, Diagnosis, Verdict, Victim
+from whystall.knowledge_base.times import rfc3339
+from whystall.tools.contract.findings import Finding, Severity
+from whystall.tools.contract.result import ToolResult
+from whystall.tools.host.crash_analyse.tool import Data
+
+_FIRST, _KERNEL, _PROGRAM = "crash.first", "crash.kernel", "crash.program"
+
+
+def crash_diagnosis(causes: Mapping[str, Cause], result: ToolResult[Data], recording: str, symptom: str) -> Diagnosis:
+    """Return the diagnosis by the logs alone. `result`: of crash_analyse on `recording` (its id)."""
+    findings = [f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate(result.findings, 1)]
+    main = _main(findings)
+    victim = _victim(main) if main is not None else None
+    cause = None if main is None else next((id for id, c in of_logs(causes).items() if _fits(c, main, victim)), None)
+    now = datetime.now(timezone.utc)
+    return Diagnosis(
+        id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+        created=rfc3339(now),
+        target=recording,
+        symptom=symptom,
+        verdict=Verdict.LIKELY if cause else Verdict.INCONCLUSIVE,
+        cause=cause,
+        severity=main.severity if main is not None else Severity.INFO,
+        victim=victim,
+        culprit=_culprit(main) if main is not None and cause else None,
+        explained_pct=100.0 if cause else 0.0,
+        chain=[main.id, *(f.id for f in findings if f.kind == _FIRST)] if main is not None and cause else [],
+        assessments=_assessments(cause, main),
+        missing=[ONE_SOURCE] if cause else ["unexplained_loss" if main is not None else "symptom_not_observed"],
+        findings=findings,
+        steps=[step_of([result.model_copy(update={"findings": findings})], "logs_of_job")],
+        coverage=[result.coverage],
+        artifacts=[artifact.uri for artifact in result.artifacts],
+        recording=recording,
+    )
+
+
+def _main(findings: Sequence[Finding]) -> Finding | None:
+    """Return the crash that counts: that of the process that failed first, else the most severe."""
+    crashes = [f for f in findings if f.kind in (_KERNEL, _PROGRAM) and not f.attributes.get("reaction")]
+    first = next((f for f in findings if f.kind == _FIRST), None)
+    if first is not None:
+        named = first.attributes.get("name")
+        own = [f for f in crashes if f.attributes.get("name") == named]
+        same = [f for f in own if f.subject.rank == first.subject.rank]
+        if own:
+            return (same or own)[0]
+    return max(crashes, key=lambda f: f.severity.rank, default=None)
+
+
+def _fits(cause: Cause, main: Finding, victim: Victim | None) -> bool:
+    return any(matches(pattern, main, victim) for pattern in cause.primary)
+
+
+def _victim(main: Finding) -> Victim:
+    subject = main.subject
+    return Victim(
+        type="job" if subject.rank is None else "rank",
+        rank=subject.rank,
+        host=subject.host,
+        pid=subject.pid or 0,
+        tid=subject.pid or 0,
+        comm=subject.comm or "",
+        chosen_by="crashed",
+        user_pct=0.0,
+        system_pct=0.0,
+        runnable_pct=0.0,
+        blocked_pct=0.0,
+        idle_pct=0.0,
+        lost_pct=100.0,
+    )
+
+
+def _culprit(main: Finding) -> Culprit:
+    subject, words = main.subject, main.attributes
+    return Culprit(
+        pid=subject.pid,
+        comm=subject.comm,
+        cgroup=subject.cgroup,
+        kernel_path=words.get("function") or None,
+        code=words.get("code") or None,
+        rank=subject.rank,
+    )
+
+
+def _assessments(cause: str | None, main: Finding | None) -> list[Assessment]:
+    if cause is None or main is None:
+        return []
+    state = Assessment(cause=cause, state=CauseState.SUPPORTED, explained_pct=100.0, window_pct=100.0)
+    return [state.model_copy(update={"for_": [main.id], "by": ["crash_analyse"]})]
