@@ -13,6 +13,7 @@ from whystall.prompts.render import FORMATS, fill, voice, words
 OPTIONS = {
     "slow_node_check": "--traces DIR",
     "compare_runs": "--before DIR --after DIR",
+    "crash_analyse": "--log FILE",
     "flame_graph": "--from FILE",
     "flamegraph_diff": "--before FILE --after FILE",
 }
