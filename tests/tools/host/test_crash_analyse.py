@@ -87,7 +87,7 @@ def test_ranks_are_known_by_the_paths_of_torchrun(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "stderr.log").write_text("Fatal Python error: Segmentation fault\n", "utf-8")
     (row,) = judge(read_logs([str(tmp_path)]), Params()).data.failures
-    assert (row.rank, row.local_rank, row.title) == (-1, 3, "Fatal Python error: Segmentation fault")
+    assert (row.rank, row.local_rank, row.title) == (None, 3, "Fatal Python error: Segmentation fault")
 
 
 def test_lines_of_user_space_are_told_and_left_out(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 from pydantic import Field
@@ -14,7 +14,7 @@ from whystall.tools.crashes.read import SEPARATOR
 from whystall.tools.crashes.rules import kernel_rules
 from whystall.tools.crashes.times import Instant
 
-UNTOLD = -1000
+_UNTOLD = -1000
 """Status of a failure that states none."""
 _REACTIONS = frozenset({"signal", "exit_code", "core_file"})
 
@@ -25,7 +25,7 @@ class CrashRow(Model):
     `crash_class`: a class of crashes; `severity`: of the class; `title`, `also`: names of the crash: two crashes are
     of the same bug if they share one; `function`: the one at fault; `corrupted`: why the report is not whole, else
     empty; `origin`: kernel, or unknown where the log does not state who wrote its lines; `start`, `end`: bytes of the
-    first report in `log`; `boot_s`: since boot, -1 unknown; `when`: by the log, RFC 3339 (without a zone if it states
+    first report in `log`; `boot_s`: since boot; `when`: by the log, RFC 3339 (without a zone if it states
     none). `cgroup` to `allocator`: of a kill for lack of memory.
     """
 
@@ -46,10 +46,10 @@ class CrashRow(Model):
     frames: list[str] = Field(default_factory=list)
     host: str = ""
     when: str = ""
-    boot_s: float = -1
+    boot_s: float | None = None
     cgroup: str = ""
     limit_cgroup: str = ""
-    anon_bytes: int = -1
+    anon_bytes: int | None = None
     allocator: str = ""
     log: str = ""
     start: int = 0
@@ -57,18 +57,18 @@ class CrashRow(Model):
 
 
 class FailureRow(Model):
-    """A failure of a program: `rank` and `local_rank` -1, `pid` -1: unknown; `status`: exit code, or minus the signal,
-    -1000 unknown; `reaction`: to the failure of another rank; `exact`: it was at `when`, else after it."""
+    """A failure of a program. `status`: exit code, or minus the signal; `reaction`: to the failure of another rank;
+    `exact`: it was at `when`, else after it."""
 
     crash_class: str
     title: str
     detail: str = ""
-    rank: int = -1
-    local_rank: int = -1
-    pid: int = -1
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
     process: str = ""
     host: str = ""
-    status: int = UNTOLD
+    status: int | None = None
     signal: str = ""
     reaction: bool = False
     code: str = ""
@@ -84,7 +84,7 @@ class FirstRow(Model):
 
     reason: Reason
     who: str = ""
-    rank: int = -1
+    rank: int | None = None
     crash_class: str = ""
     title: str = ""
     log: str = ""
@@ -118,6 +118,8 @@ def crash_rows(reports: pl.DataFrame) -> list[CrashRow]:
             modules=one["modules"].split(),
             frames=one["functions"].split(),
             also=[title for title in one["also"].split(SEPARATOR) if title],
+            boot_s=_known(one["boot_s"]),
+            anon_bytes=_known(one["anon_bytes"]),
             **{name: one[name] for name in _SAME},
         )
     order = ["critical", "major", "minor"]
@@ -126,7 +128,7 @@ def crash_rows(reports: pl.DataFrame) -> list[CrashRow]:
 
 _SAME = (
     *("title", "function", "pid", "panicked", "origin", "taint", "release", "host"),
-    *("boot_s", "cgroup", "limit_cgroup", "anon_bytes", "allocator", "start", "end"),
+    *("cgroup", "limit_cgroup", "allocator", "start", "end"),
 )
 
 
@@ -140,24 +142,18 @@ def failure_rows(failures: pl.DataFrame) -> list[FailureRow]:
             code=one["frames"][0] if one["frames"] else "",
             when=_when(one["at_us"] if one["at_us"] >= 0 else one["until_us"], one["zoned"]),
             log=one["path"],
-            **{
-                name: one[name]
-                for name in (
-                    "title",
-                    "detail",
-                    "rank",
-                    "local_rank",
-                    "pid",
-                    "host",
-                    "status",
-                    "signal",
-                    "exact",
-                    "start",
-                )
-            },
+            status=one["status"] if one["status"] != _UNTOLD else None,
+            rank=_known(one["rank"]),
+            local_rank=_known(one["local_rank"]),
+            pid=_known(one["pid"]),
+            **{name: one[name] for name in ("title", "detail", "host", "signal", "exact", "start")},
         )
         for one in failures.iter_rows(named=True)
     ]
+
+
+def _known(number: Any) -> Any:
+    return number if number >= 0 else None
 
 
 def first_row(failures: pl.DataFrame, reports: pl.DataFrame, skew_s: float) -> FirstRow | None:
@@ -166,7 +162,7 @@ def first_row(failures: pl.DataFrame, reports: pl.DataFrame, skew_s: float) -> F
     A kill by the kernel counts as the failure of the rank whose pid it names, else of a process of its own.
     """
     rows = failure_rows(failures)
-    ranks = {row.pid: row.rank for row in rows if row.pid >= 0 and row.rank >= 0}
+    ranks = {row.pid: row.rank for row in rows if row.pid is not None and row.rank is not None}
     events: list[_Event] = []
     for row, one in zip(rows, failures.iter_rows(named=True), strict=True):
         at = _instant(one["at_us"], one["width_us"], one["zoned"])
@@ -198,11 +194,11 @@ def _event(
 
 
 def _who(row: FailureRow) -> str:
-    if row.rank >= 0:
+    if row.rank is not None:
         return f"rank {row.rank}"
-    if row.local_rank >= 0:
+    if row.local_rank is not None:
         return f"local rank {row.local_rank} {row.host}".strip()
-    return f"pid {row.pid}" if row.pid >= 0 else row.log
+    return f"pid {row.pid}" if row.pid is not None else row.log
 
 
 def _first(found: First, events: list[_Event]) -> FirstRow:
@@ -213,7 +209,7 @@ def _first(found: First, events: list[_Event]) -> FirstRow:
     # what the process stated itself says more than how it ended
     own = [one.row for one in events if one.happened.who == event.happened.who and not one.happened.of_other]
     row = next((one for one in own if one.crash_class not in _REACTIONS), event.row)
-    rank = next((one.rank for one in own if isinstance(one, FailureRow) and one.rank >= 0), -1)
+    rank = next((one.rank for one in own if isinstance(one, FailureRow) and one.rank is not None), None)
     return FirstRow(
         reason=found.reason,
         who=event.happened.who,

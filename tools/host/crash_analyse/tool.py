@@ -14,7 +14,6 @@ from whystall.tools.contract.result import Model
 from whystall.tools.crashes.read import SEPARATOR
 from whystall.tools.host.common.findings import finding, window
 from whystall.tools.host.crash_analyse.rows import (
-    UNTOLD,
     CrashRow,
     FailureRow,
     FirstRow,
@@ -81,7 +80,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
 
 def _distinct(rows: list[FailureRow]) -> list[FailureRow]:
     """Return one row per process and title; those that failed by themselves first."""
-    by_key: dict[tuple[int, int, str], FailureRow] = {}
+    by_key: dict[tuple[int | None, int | None, str], FailureRow] = {}
     for row in rows:
         by_key.setdefault((row.rank, row.pid, row.title), row)
     return sorted(by_key.values(), key=lambda row: row.reaction)
@@ -110,8 +109,8 @@ def _crash(row: CrashRow, window_ns: int) -> Finding:
     metrics = {
         "window_pct": 100.0 if row.severity == "critical" else None,
         "count": float(row.count) if row.count > 1 else None,
-        "boot_s": row.boot_s if row.boot_s >= 0 else None,
-        "anon_bytes": float(row.anon_bytes) if row.anon_bytes >= 0 else None,
+        "boot_s": row.boot_s,
+        "anon_bytes": None if row.anon_bytes is None else float(row.anon_bytes),
     }
     kept = {name: text for name, text in words.items() if text}
     return finding("crash.kernel", subject, window(window_ns), metrics, Severity(row.severity), kept)
@@ -120,14 +119,14 @@ def _crash(row: CrashRow, window_ns: int) -> Finding:
 def _failure(row: FailureRow, window_ns: int) -> Finding:
     subject = Subject(
         type="process",
-        comm=row.process or (None if row.rank >= 0 else Path(row.log).name),
-        pid=row.pid if row.pid > 0 else None,
-        rank=row.rank if row.rank >= 0 else None,
+        comm=row.process or (None if row.rank is not None else Path(row.log).name),
+        pid=row.pid or None,
+        rank=row.rank,
         host=row.host or None,
     )
     words = {"log": row.log, "name": row.title, "what": row.crash_class, "code": row.code, "detail": row.detail}
     words["reaction"] = "rank" if row.reaction else ""
-    status = float(row.status) if row.status != UNTOLD else None
+    status = None if row.status is None else float(row.status)
     metrics = {"window_pct": None if row.reaction else 100.0, "status": status}
     kept = {name: text for name, text in words.items() if text}
     bad = Severity.MINOR if row.reaction else Severity.CRITICAL
@@ -135,8 +134,8 @@ def _failure(row: FailureRow, window_ns: int) -> Finding:
 
 
 def _first(row: FirstRow, window_ns: int) -> Finding:
-    known = row.rank >= 0
-    subject = Subject(type="process", rank=row.rank if known else None, comm=None if known else row.who)
+    known = row.rank is not None
+    subject = Subject(type="process", rank=row.rank, comm=None if known else row.who)
     words = {"name": row.title, "what": row.crash_class, "log": row.log}
     metrics = {"lead_ms": row.lead_ms or None, "count": float(len(row.candidates)) if len(row.candidates) > 1 else None}
     return finding("crash.first", subject, window(window_ns), metrics, Severity.CRITICAL, words)
