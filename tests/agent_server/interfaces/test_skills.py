@@ -321,7 +321,8 @@ async def test_the_story_of_the_page_cache(tmp_path: Path, entries: dict[str, En
     cache.places[OTHER] = "/job"
     scene.cgroup(full=True, hits=5000)
     cache.memory(limit=1000, usage=999, hits=5000)
-    rereading(streaming(cache, pid=OTHER), pid=PID, back=2000).build(without=("ranks", "crashes")).save(tmp_path / "cache")
+    cache = rereading(streaming(cache, pid=OTHER), pid=PID, back=2000)
+    cache.build(without=("ranks", "crashes")).save(tmp_path / "cache")
     async with connected() as client:
         told = await follow(client, "page-cache", {"recording": str(tmp_path / "cache")}, entries)
     assert (told["diagnose"]["verdict"], told["diagnose"]["cause"]) == ("confirmed", "cache_pollution")
