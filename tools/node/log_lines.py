@@ -17,7 +17,8 @@ Forms that are understood, each with an example::
     NVRM: Xid ...                                                          the message alone
 
 The kernel marks what programs write to /dev/kmsg: the priority's facility (priority // 8) is then not 0, whatever the
-program asked for (kernel/printk/printk.c, devkmsg_write). Forms without priority do not show it.
+program asked for (kernel/printk/printk.c, devkmsg_write). Forms without priority do not show it: the name ``kernel`` in
+syslog's forms is no proof, since any program may log under it.
 """
 
 from __future__ import annotations
@@ -132,9 +133,9 @@ def _writer(prefix: re.Match[str]) -> bool | None:
         return int(prefix["priority"]) < _FACILITY
     if prefix["facility"] is not None:
         return prefix["facility"] == "kern"
-    if prefix["program"] is not None:
-        return bool(prefix["program"] == _KERNEL)
-    return None
+    if prefix["program"] not in (None, _KERNEL):
+        return False
+    return None  # any program may log under the name of the kernel
 
 
 def _instant(prefix: re.Match[str]) -> tuple[int, str]:
