@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.inputs.logs import open_logs
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, open_log, opened
 from whystall.agent_server.inputs.stacks import observes, open_samples
@@ -174,7 +173,7 @@ class App:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
         The parameter `profile` names a profile to align with the trace; live it is read after the window. The parameter
-        `log` names a kernel log, which is judged instead of observing. Tools that
+        `kernel_log` names a kernel log, which is judged instead of observing. Tools that
         judge the ranks of a job read the directories among their arguments, or observe the job; tools that judge stack
         samples read them from any file that holds some. `lang`: of the pages among the artifacts.
         """
@@ -185,10 +184,12 @@ class App:
         if tool.reads == "ranks" and (source is not None or params.observed() is None):
             recording = await in_thread(lambda: open_job(tool, params, source))
         elif tool.reads == "logs":
+            from whystall.agent_server.inputs.logs import open_logs
+
             recording = await in_thread(lambda: open_logs(tool, params, source))
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
-        elif (log := getattr(params, "log", None)) is not None:
+        elif (log := getattr(params, "kernel_log", None)) is not None:
             recording = await in_thread(lambda: open_log(Path(log), source))
         elif source is not None:
             from whystall.agent_server.inputs.calibration import check_source

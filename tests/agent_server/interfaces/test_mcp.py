@@ -475,6 +475,6 @@ async def test_hostile_names_in_a_recording_are_inert(recording: Path, tmp_path:
 
 async def test_a_log_is_named_by_an_absolute_path() -> None:
     async with connected("auto", "gpu_health") as client:
-        answer = await client.call_tool("gpu_health", {"log": "dmesg.txt"})
+        answer = await client.call_tool("gpu_health", {"kernel_log": "dmesg.txt"})
     assert answer.is_error
     assert "no absolute path" in str(answer.content)

@@ -191,11 +191,11 @@ def test_a_window_is_not_spent_on_a_profile_that_cannot_be(tmp_path: Path, whyst
 def test_a_kernel_log_is_judged(tmp_path: Path, whystall: Run) -> None:
     log = tmp_path / "dmesg.txt"
     log.write_text("[100.000000] NVRM: Xid (PCI:0000:3b:00): 79, pid=812, name=p, GPU has fallen off the bus.\n")
-    found = answer(whystall("run", "gpu_health", "--log", str(log), "--json"))
+    found = answer(whystall("run", "gpu_health", "--kernel-log", str(log), "--json"))
     assert [(one["kind"], one["attributes"]["xid"], one["severity"]) for one in found["findings"]] == [
         ("gpu.xid", "79", "critical")
     ]
-    text = whystall("run", "gpu_health", "--log", str(log), "--lang", "zh").stdout
+    text = whystall("run", "gpu_health", "--kernel-log", str(log), "--lang", "zh").stdout
     assert "0000:3b:00.0 报告 Xid 79" in text
-    refused(whystall("run", "gpu_health", "--log", str(log), "--from", str(tmp_path)), "bad_argument")
-    refused(whystall("run", "gpu_health", "--log", str(tmp_path / "none")), "io_error")
+    refused(whystall("run", "gpu_health", "--kernel-log", str(log), "--from", str(tmp_path)), "bad_argument")
+    refused(whystall("run", "gpu_health", "--kernel-log", str(tmp_path / "none")), "io_error")

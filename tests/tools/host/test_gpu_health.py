@@ -41,7 +41,7 @@ def of_log(tmp_path: Path, *lines: str) -> Recording:
 
 def told(recording: Recording) -> Told:
     """Return severity and attributes of each message, by its code and the bus of its GPU."""
-    found = judge(recording, Params(log="x")).findings
+    found = judge(recording, Params(kernel_log="x")).findings
     buses = [(one.subject.device or "")[5:7] for one in found]
     return {
         f"{one.attributes['xid']}@{bus}": (one.severity, one.attributes) for one, bus in zip(found, buses, strict=True)
@@ -83,7 +83,7 @@ def test_a_lost_gpu_is_critical_with_the_vendors_actions(tmp_path: Path) -> None
         f"[ 100.000000] NVRM: Xid ({A}): 79, pid=812, name=python3, GPU has fallen off the bus.",
         "[ 400.000000] eth0: up",
     )
-    (found,) = judge(recording, Params(log="x")).findings
+    (found,) = judge(recording, Params(kernel_log="x")).findings
     assert (found.kind, found.severity, found.subject.device) == ("gpu.xid", Severity.CRITICAL, "0000:3b:00.0")
     assert found.metrics == {"count": 1, "age_s": 300}
     assert found.attributes == {
@@ -95,7 +95,7 @@ def test_a_lost_gpu_is_critical_with_the_vendors_actions(tmp_path: Path) -> None
         "process": "python3 (812)",
         "uuid": uuid,
     }
-    (row,) = judge(recording, Params(log="x")).data.messages
+    (row,) = judge(recording, Params(kernel_log="x")).data.messages
     assert (row.mnemonic, row.pids, row.last_s) == ("ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS", [812], 300)
 
 
@@ -185,7 +185,7 @@ def test_an_unknown_code_shows_its_message(tmp_path: Path) -> None:
 def test_links_of_one_code_are_one_message(tmp_path: Path) -> None:
     unit = "149, NETIR_LINK_EVT Fatal XC0 i0 Link"
     lines = [f"[{n}.000000] NVRM: Xid ({A}): {unit} {n:02} (0x021425c6 0x00000000)" for n in (3, 1, 2)]
-    (found,) = judge(of_log(tmp_path, *lines), Params(log="x")).findings
+    (found,) = judge(of_log(tmp_path, *lines), Params(kernel_log="x")).findings
     assert (found.attributes["links"], found.metrics["count"]) == ("1, 2, 3", 3)
 
 
@@ -195,7 +195,7 @@ def test_switches_are_graded_by_their_words(tmp_path: Path) -> None:
         "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress error",
         "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
     )
-    verdict = judge(recording, Params(log="x"))
+    verdict = judge(recording, Params(kernel_log="x"))
     assert [(one.kind, one.severity) for one in verdict.findings] == [
         ("gpu.switch", Severity.MAJOR),
         ("gpu.switch", Severity.MINOR),
@@ -204,11 +204,11 @@ def test_switches_are_graded_by_their_words(tmp_path: Path) -> None:
 
 
 def test_a_log_without_messages_is_no_proof_of_health(tmp_path: Path) -> None:
-    result = judged(TOOL, of_log(tmp_path, "[1.000000] eth0: up"), Params(log="x"))
+    result = judged(TOOL, of_log(tmp_path, "[1.000000] eth0: up"), Params(kernel_log="x"))
     assert result.findings == []
     assert "no_driver_messages" in {spot.code for spot in result.coverage.not_seen}
     loaded = of_log(tmp_path, "[1.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86")
-    assert "no_driver_messages" not in {spot.code for spot in judged(TOOL, loaded, Params(log="x")).coverage.not_seen}
+    assert "no_driver_messages" not in {spot.code for spot in judged(TOOL, loaded, Params(kernel_log="x")).coverage.not_seen}
 
 
 def test_a_recording_can_be_judged_again_and_redacted(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ _COLLECTORS = (messages.COLLECTOR, counters.COLLECTOR, gpus.COLLECTOR)
 class Params(LiveParams):
     """Parameters of gpu_health. All GPUs and ports of the host are judged, whatever the target."""
 
-    log: Annotated[
+    kernel_log: Annotated[
         str | None,
         Field(min_length=1, max_length=4096, description="a kernel log to judge instead: dmesg, syslog, journal"),
     ] = None
 
 
 def _needs(params: Params) -> list[Need]:
-    if params.log is not None:
+    if params.kernel_log is not None:
         return [Need(messages.COLLECTOR)]
     return [Need(messages.COLLECTOR), *(Need(name, optional=True) for name in (counters.COLLECTOR, gpus.COLLECTOR))]
 
@@ -43,7 +43,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     missing = [name for name in _COLLECTORS if not recording.has(name)]
     if len(missing) == len(_COLLECTORS):
         recording.table(f"{messages.COLLECTOR}.events")  # raises: there is nothing to judge
-    if params.log is None:
+    if params.kernel_log is None:
         spots += [("less_told", name) for name in missing if name not in recording.manifest.left_out]
     if recording.has(messages.COLLECTOR):
         judged, until = messages.messages_of(recording), messages.ends(recording)
