@@ -109,7 +109,7 @@ def answers(folder: Path, names: list[str]) -> None:
             wanted = _CLASSES.get(kind, {kind.partition("-")[0].lower()})
             right["class"] += found is not None and found.kind in wanted
     print(f"title {right['title']}/{titled}, same bug {right['same_bug']}/{titled}, class {right['class']}/{classed}")
-    print(f"silent {right['silent']}/{negatives}, corrupted told {right['corrupted']}/{titled}")
+    print(f"silent {right['silent']}/{negatives}, recognised as corrupted {right['corrupted']}/{titled}")
 
 
 def main() -> int:

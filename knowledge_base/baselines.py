@@ -53,5 +53,5 @@ def card_text(card: Incident) -> str:
     """Return what the baselines search of `card`."""
     words = (card.title, card.symptom, card.root_cause, card.fix)
     names = [card.cause or "", *card.components, *card.kinds, *card.features]
-    told = [*card.phrasings.en, *card.phrasings.zh]
-    return "\n".join([*(w.en for w in words), *(w.zh for w in words), *told, *names])
+    phrasings = [*card.phrasings.en, *card.phrasings.zh]
+    return "\n".join([*(w.en for w in words), *(w.zh for w in words), *phrasings, *names])

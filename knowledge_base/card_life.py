@@ -59,8 +59,10 @@ def checked(card: Incident) -> Incident:
         update[name] = _text(name, getattr(card, name), LINK)
     if update["source_url"] and not update["source_url"].startswith(("https://", "http://")):
         raise _fault("source_url", "an http or https URL is required")
-    told = card.phrasings
-    update["phrasings"] = Phrasings(en=_entries("phrasings", told.en, TITLE), zh=_entries("phrasings", told.zh, TITLE))
+    given = card.phrasings
+    update["phrasings"] = Phrasings(
+        en=_entries("phrasings", given.en, TITLE), zh=_entries("phrasings", given.zh, TITLE)
+    )
     for name in _LISTS:
         update[name] = _entries(name, getattr(card, name))
     update["notes"] = [n.model_copy(update={"text": _text("notes", n.text, TEXT)}) for n in card.notes[:_NOTES]]

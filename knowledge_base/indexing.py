@@ -84,20 +84,20 @@ def indexed(incident: Incident) -> Indexed:
     ]
     first = terms(reported, everyday=True)
     rest = terms("\n".join([explained, incident.environment, *names]), everyday=True)
-    told = terms("\n".join([*incident.phrasings.en, *incident.phrasings.zh]), everyday=True)
+    other = terms("\n".join([*incident.phrasings.en, *incident.phrasings.zh]), everyday=True)
     symptom, later, phrased = (
-        dict.fromkeys(stem(word) for word in found.words if not is_group(word)) for found in (first, rest, told)
+        dict.fromkeys(stem(word) for word in found.words if not is_group(word)) for found in (first, rest, other)
     )
     own = {*symptom, *later, *first.words, *rest.words, *first.grams, *rest.grams}
-    groups = [word for word in told.words if is_group(word)]
-    phrasings = [term for term in (*phrased, *groups, *told.grams) if term not in own]
+    groups = [word for word in other.words if is_group(word)]
+    phrasings = [term for term in (*phrased, *groups, *other.grams) if term not in own]
     keys = "\n".join([reported, explained, incident.environment, *incident.signatures, *incident.features])
     return Indexed(
         symptom=list(symptom),
         concepts=[word for word in dict.fromkeys([*first.words, *rest.words]) if is_group(word)],
         later=[*later, *([PHRASED, *phrasings] if phrasings else [])],
         grams=list(dict.fromkeys([*first.grams, *rest.grams])),
-        pieces=pieces(word for found in (first, rest, told) for word in found.words if not is_group(word)),
+        pieces=pieces(word for found in (first, rest, other) for word in found.words if not is_group(word)),
         features=[
             *(f"{SIGNATURE}{s}" for s in dict.fromkeys(incident.signatures)),
             *(f"{REFERENCE}{r}" for r in references(keys)),
