@@ -155,6 +155,8 @@ BLIND_SPOTS = frozenset(
         "sender_not_observed",  # whether a narrow link or a slow sender delays data cannot be told; detail: the peer
         "core_incomplete",  # a core file was not written to its end; detail: which
         "origin_unknown",  # a log does not state who wrote its lines; detail: which
+        # no log shows a crash: a kernel that crashes seldom writes its last messages to disk
+        "no_crash_logged",
         "reports_left",  # reports beyond the number that is kept; detail: of which log, how many
         "user_space_lines",  # lines of user space that look like reports of the kernel; detail: of which log, how many
         "logs_unread",  # logs of ranks on network file systems, whose opening may block, or too many; detail: how many

@@ -19,6 +19,7 @@ _TITLE = 200
 _FOLLOWING = 15
 """Lines after the heading of a trace, one of which must be a frame."""
 _OOM, _KILLED = "oom", ": Killed process "
+_UNKNOWN = "an unknown process"
 _FRAMES = 16
 # reports whose lines all look alike
 _CONTIGUOUS = (re.compile(r"\[Hardware Error\]|^EDAC |^mce: "),)
@@ -97,8 +98,8 @@ def report(window: Sequence[LogLine], rules: Rules) -> KernelReport | None:
     texts = [line.text for line in own]
     form, groups = _form(rule, texts)
     killed = tuple(kills((0, text.encode("utf-8", "replace")) for text in texts)) if form.kind == _OOM else ()
-    if killed:
-        groups["task"] = killed[0].comm
+    if form.kind == _OOM:  # who asked for memory last need not be whom the kernel killed
+        groups["task"] = killed[0].comm if killed else groups.get("task") or _UNKNOWN
     title, also, function, why = _named(form, groups, texts, rules)
     first = own[0]
     last = first if form.alone else next(line for line in reversed(own) if line is first or _PART.search(line.text))

@@ -38,6 +38,7 @@ _MOST_REPORTS = 400
 """Reports, and failures, that are kept per file; of more only the number."""
 _REPORT_LINES = 1000
 _SMALL = 1 << 20
+_HEAD = 4096
 _JOURNAL, _KDUMP = b"LPKSHHRH", (b"KDUMP   ", b"makedumpfile")
 # `rank3.log`, `rank_3/`, `attempt_0/3/stderr.log`, `job-3.err`
 _RANK = re.compile(r"rank[-_.]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
@@ -50,6 +51,7 @@ class _Found:
     reports: list[tuple[object, ...]] = field(default_factory=list)
     failures: list[tuple[object, ...]] = field(default_factory=list)
     not_seen: list[tuple[str, str]] = field(default_factory=list)
+    readable: bool = False  # one file at least is a text, a core file or an error file
 
 
 def read_logs(paths: Sequence[str], name: str = "logs") -> Recording:
@@ -107,7 +109,7 @@ def _read(path: Path, found: _Found) -> None:
     rank = int(one["rank"]) if (one := _RANK.search(path.name) or _RANK.search(str(path.parent))) else -1
     local = int(two["local"]) if (two := _LOCAL.search(str(path))) else -1
     with opened(path) as file:
-        head = file.read(64)
+        head = file.read(_HEAD)
         file.seek(0)
         if is_core(head):
             _core(path, file, status.st_size, rank, local, found)
@@ -127,6 +129,10 @@ def _read(path: Path, found: _Found) -> None:
                 found.logs.append((clean_path(str(path)), rank, local, status.st_size, 0, 0, False))
                 return
             file.seek(0)
+        if b"\0" in head:
+            found.not_seen.append(("log_damaged", clean_path(f"{path}: NUL bytes (binary, or UTF-16)")))
+        else:
+            found.readable = True
         _text(path, file, (rank, local), year, found)
 
 
@@ -299,7 +305,7 @@ def _recorded(found: _Found, name: str) -> Recording:
         engine="files",
         seen=seen,
         kept=seen,
-        proven=True,
+        proven=found.readable or seen > 0,
         not_seen=[BlindSpot(code=code, detail=detail) for code, detail in found.not_seen],
     )
     manifest = Manifest(

@@ -97,6 +97,28 @@ def test_lines_of_user_space_are_told_and_left_out(tmp_path: Path) -> None:
     assert [spot.code for spot in recording.manifest.collectors["crashes"].not_seen] == ["user_space_lines"]
 
 
+def test_logs_without_a_crash_are_no_proof_of_health(tmp_path: Path) -> None:
+    (tmp_path / "calm.txt").write_text("[   10.100000] python[88]: BUG report feature enabled\n", "utf-8")
+    found = judge(read_logs([str(tmp_path / "calm.txt")]), Params())
+    assert (found.findings, found.not_seen) == ([], [("no_crash_logged", "")])
+
+
+def test_a_binary_file_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "c.bin").write_bytes(bytes(range(256)) * 64)
+    entry = read_logs([str(tmp_path / "c.bin")]).manifest.collectors["crashes"]
+    assert [spot.code for spot in entry.not_seen] == ["log_damaged"]
+    assert not entry.proven
+
+
+def test_who_asked_for_memory_is_not_taken_for_whom_the_kernel_killed(tmp_path: Path) -> None:
+    path = tmp_path / "oom.txt"
+    path.write_text("[  912.300000] sidecar invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0\n", "utf-8")
+    data = judge(read_logs([str(path)]), Params()).data
+    assert [row.title for row in data.crashes] == ["out of memory: killed an unknown process"]
+    assert data.first is not None
+    assert data.first.who == str(path)  # not a name
+
+
 def test_packed_binary_and_damaged_files_are_read_as_far_as_possible(tmp_path: Path) -> None:
     packed = gzip.compress(OOPS.encode())
     (tmp_path / "a.gz").write_bytes(packed)

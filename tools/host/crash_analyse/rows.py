@@ -172,7 +172,7 @@ def first_row(failures: pl.DataFrame, reports: pl.DataFrame, skew_s: float) -> F
         (crash,) = crash_rows(reports.filter((pl.col("path") == one["path"]) & (pl.col("start") == one["start"])))
         at = _instant(one["at_us"], one["width_us"], one["zoned"])
         rank = ranks.get(one["pid"], -1)
-        who = f"rank {rank}" if rank >= 0 else f"{one['comm']} ({one['pid']})"
+        who = f"rank {rank}" if rank >= 0 else _killed(one["comm"], one["pid"]) or one["path"]
         events.append(_event(crash, who, one["host"], at, None, True, False, len(events)))
     if not events:
         return None
@@ -191,6 +191,11 @@ def _event(
     index: int,
 ) -> _Event:
     return _Event(row, Happened(index, who, host, at, exact and at is not None, of_other, until))
+
+
+def _killed(comm: str, pid: int) -> str:
+    """Return the name of a killed process; empty if the log does not state it."""
+    return f"{comm} ({pid})".strip() if pid >= 0 else comm
 
 
 def _who(row: FailureRow) -> str:

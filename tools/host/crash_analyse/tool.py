@@ -75,6 +75,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         data=Data(first=first, crashes=crashes[: params.top], failures=failed[: params.top]),
         seen=reports.height + failures.height,
         totals={"crashes": len(crashes), "failures": len(failed)},
+        not_seen=[] if crashes or failed else [("no_crash_logged", "")],
     )
 
 
