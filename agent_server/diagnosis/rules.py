@@ -86,7 +86,7 @@ def next_tools(
 def _deciding(cause: Cause, tools: Mapping[str, Tool[Any, Any]]) -> list[str]:
     """Return the tools that examine a cause, without those of which a cheaper one finds all that decides it."""
     kinds = {p.kind for p in (*cause.primary, *cause.required, *cause.against)}
-    able = [tools[name] for name in cause.examined_by if name in tools and tools[name].reads != "logs"]
+    able = [tools[name] for name in cause.examined_by if name in tools]
 
     def is_covered(tool: Tool[Any, Any]) -> bool:
         found = tool.kinds & kinds
