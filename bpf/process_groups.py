@@ -91,6 +91,15 @@ class _Library(NamedTuple):
     segments: tuple[tuple[int, int, int], ...]
 
 
+def prepare(pid: int) -> None:
+    """Read the symbols of the libraries of process `pid` ahead, which takes a fraction of a second the first time.
+
+    Raises ``OSError`` if the process ends or may not be read.
+    """
+    for _ in _classes(pid):
+        pass
+
+
 def process_groups(pid: int, memory: Reader, tids: Iterable[int]) -> list[ProcessGroup]:
     """Return the process groups of process `pid` that its threads `tids` serve or use, by address; empty without any.
 

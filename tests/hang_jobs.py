@@ -41,21 +41,23 @@ COMPUTES = R({WORLD: 37}, ("forward (model.py:41)", *TRAIN), {"state": "R"})
 
 
 def judged(
-    *ranks: R, sizes: dict[str, int] | None = None, members: dict[str, list[int]] | None = None
+    *ranks: R,
+    sizes: dict[str, int] | None = None,
+    members: dict[str, list[int]] | None = None,
+    looks: str = "start end",
 ) -> Judgement[Data]:
-    """The job of `ranks`; `members`: global ranks of each group other than the one of all."""
+    """The job of `ranks`; `members`: global ranks of groups other than the one of all; `looks`: when it was read."""
     scene = Scene(window_s=2)
     for rank, one in enumerate(ranks):
         pid = 100 + rank
-        scene.seen(
-            "threads", pid=pid, tid=pid, comm="python", **one.row, pystack=scene.stack(one.stack, kernel=False), lock=0
-        )
+        stack = scene.stack(one.stack, kernel=False)
+        scene.seen("threads", looks=looks, pid=pid, tid=pid, comm="python", **one.row, pystack=stack, lock=0)
         for group, started in one.started.items():
             of = (members or {}).get(group, [*range(len(ranks))])
             size = (sizes or {}).get(group, len(of))
             number = of[rank] if len(set(of)) < len(of) else of.index(rank)
             place = {"backend": one.backend, "name": group, "rank": number, "size": size}
-            scene.seen("process_groups", pid=pid, group=1000 + int(group), started=started, **place)
+            scene.seen("process_groups", looks=looks, pid=pid, group=1000 + int(group), started=started, **place)
     return judge(scene.build(), Params())
 
 

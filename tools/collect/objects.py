@@ -10,7 +10,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from whystall.bpf import process_groups
 from whystall.tools.collect import proc_parse as parse
 from whystall.tools.collect.objects_frozen import Freezers
 from whystall.tools.collect.objects_proc import Proc
@@ -23,7 +25,7 @@ from whystall.tools.collect.tables import OBJECTS, filled
 from whystall.tools.recording.collector import Capture
 from whystall.tools.recording.target import Target, children_of
 
-_FIND_NS = 1_000_000_000  # finding interpreters before the window: it reads symbol tables
+_FIND_NS = 1_000_000_000  # finding interpreters and process groups before the window: it reads symbol tables
 
 
 class Objects:
@@ -49,6 +51,8 @@ class Objects:
             for pid in own:
                 if not over():
                     self._interpreters.runtime(pid, named_only=False)
+                    with suppress(OSError):  # it ends
+                        process_groups.prepare(pid)
         self._freezers.forget()
         snapshot = Snapshot(self._proc, self._interpreters, self._threads, self._rows, self._clock())
         snapshot.run(own, last=last, everywhere=self._target.everything)

@@ -75,6 +75,11 @@ def test_nobody_is_accused_without_a_rank_outside(ranks: tuple[R, ...], sizes: d
     assert found.data.absent == ("0: 2-3" if sizes else "")
 
 
+def test_a_job_that_was_not_read_at_the_start_is_not_said_to_move() -> None:
+    found = judged(INSIDE, LOADS, looks="end")
+    assert (found.data.verdict, late(found), found.findings) == ("not_compared", [], [])
+
+
 RECEIVES = ("recv (torch/distributed/distributed_c10d.py:2700)", WRAPPER, *TRAIN)
 
 

@@ -48,6 +48,8 @@ _COLLECTIVES = ("all_", "reduce", "broadcast", "gather", "scatter", "barrier")
 _PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 UNSEEN = "unseen"
 """The ranks read wait for members that are on other hosts, or were not read."""
+NOT_COMPARED = "not_compared"
+"""No rank was read at the start of the window: whether the job moved is not known."""
 _Process = tuple[str, int]
 
 
@@ -103,7 +105,7 @@ def hang_of(ranks: Sequence[RankState], failures: Failures) -> Hang:
         return found
     sure = [one for one in failures.failed if one.sure]
     idle = found.verdict == OUTSIDE and not any(one.may_spin for one in ranks)
-    if found.verdict == MOVING or idle:
+    if found.verdict in (MOVING, NOT_COMPARED) or idle:
         return replace(found, failed=sure)
     if failures.just_left and not sure:
         return replace(found, verdict=ENDING, late=[], mismatched=[])
@@ -132,6 +134,8 @@ def _living(ranks: Sequence[RankState]) -> Hang:
     if any(len({one.groups[key].rank for one in members}) < len(members) for key, members in groups.items()):
         return Hang(SEVERAL_JOBS)
     absent = {key: gone for key, members in groups.items() if (gone := _absent(key, members))}
+    if not any(_seen_before(one) for one in ranks):
+        return Hang(NOT_COMPARED, absent=absent)
     if _moved(ranks):
         return Hang(MOVING, absent=absent)
     waiting = [one for one in ranks if one.waits_for_ranks]
@@ -165,7 +169,11 @@ def _living(ranks: Sequence[RankState]) -> Hang:
 def _moved(ranks: Sequence[RankState]) -> bool:
     """Return whether the job made progress: a rank began a collective, or all ranks are somewhere else than before."""
     began = any(m.before is not None and m.before != m.started for one in ranks for m in one.groups.values())
-    return began or not any(one.still for one in ranks)
+    return began or not any(one.still for one in ranks if _seen_before(one))
+
+
+def _seen_before(one: RankState) -> bool:
+    return any(member.before is not None for member in one.groups.values())
 
 
 def _members(ranks: Sequence[RankState]) -> dict[GroupKey, list[RankState]]:
