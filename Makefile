@@ -41,9 +41,11 @@ demo-alert: build
 demo-cache: build
 	@$(BIN)/python examples/cache_demo.py
 
-# A failed test is repeated alone, once, since live tests measure a machine that others may be using. Both runs are shown.
+# A failed test is repeated alone, at most twice, since live tests measure a machine that others may be using for a while. All
+# runs are shown.
 slowest = --durations 25 --durations-min 1
-run_tests = $(2) $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none; }
+repeat = $(BIN)/python -m pytest $(1) --numprocesses 0 --last-failed --last-failed-no-failures none
+run_tests = $(2) $(BIN)/python -m pytest $(slowest) $(1) || { test $$? -eq 1 && { $(repeat) || $(repeat); }; }
 
 # Workers share the processors: more threads within each only wait for one another.
 pooled = POLARS_MAX_THREADS=1

@@ -34,6 +34,11 @@ def built(directory: Path, *options: str) -> Path:
     return program
 
 
+def waits(pid: int, tid: int) -> bool:
+    """Return whether the thread is in a system call, which tells where its stack is."""
+    return len(Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()) > 3
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="builds a program with g++")
 @pytest.mark.parametrize("options", [(), ("-DREFERENCES=16",), ("-DWATCHDOG",)])
 def test_groups_of_nccl_are_read_with_their_numbers(tmp_path: Path, options: tuple[str, ...]) -> None:
@@ -42,8 +47,9 @@ def test_groups_of_nccl_are_read_with_their_numbers(tmp_path: Path, options: tup
     assert program.stdin is not None
     try:
         assert program.stdout.readline() == b"ready\n"
-        time.sleep(0.3)  # its threads reach their wait
         tids = [int(name) for name in os.listdir(f"/proc/{program.pid}/task")]
+        while not all(waits(program.pid, tid) for tid in tids):
+            time.sleep(0.05)
         with Memory(program.pid) as memory:
             found = process_groups(program.pid, memory, tids)
     finally:
