@@ -190,12 +190,12 @@ def _is_small(cause: Cause, leader: Assessment, victim: Victim | None) -> bool:
 
 
 def _is_side_effect(by_id: Mapping[str, Finding], one: Assessment, of: Assessment) -> bool:
-    """Return whether `one` is what running the function of `of` brings about, and far less than its own work: who
-    makes many objects also runs the garbage collector and faults in their memory."""
+    """Return whether `one` is part of `of`, or what running its function brings about, and far less than it: who makes
+    many objects also runs the garbage collector; who gives memory back spends time in munmap."""
     first, other = by_id[one.for_[0]], by_id[of.for_[0]]
     same = first.attributes.get("function", "") == other.attributes.get("function") != ""
     running = first.kind == other.kind == "path.running" and same
-    return running and one.window_pct < _SIDE_EFFECT * of.window_pct
+    return (running or first.id in of.for_) and one.window_pct < _SIDE_EFFECT * of.window_pct
 
 
 def _rivals(

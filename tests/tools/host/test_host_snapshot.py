@@ -385,6 +385,17 @@ def test_faults_for_memory_that_is_not_kept_are_abnormal(faults: int, grown_byte
     assert (finding.polarity is Polarity.ABNORMAL, finding.metrics["rate"]) == (bad, faults / 10)
 
 
+def test_memory_that_was_given_back_in_between_is_not_kept() -> None:
+    """With huge pages few faults fetch much, and where in its cycle the window ends is chance."""
+    sizes = [0, 250 << 20, 10 << 20, 240 << 20, 100 << 20]
+    rows = [
+        {**PROCESS, "at_ns": at * SPAN // 4, "minor_faults": 2_000 * at, "rss_bytes": size}
+        for at, size in enumerate(sizes)
+    ]
+    (finding,) = of(judge(processes=rows), "process.minor_faults")
+    assert finding.polarity is Polarity.ABNORMAL
+
+
 def test_without_a_target_no_thread_or_neighbour_is_named() -> None:
     result = judge(everything=True, processes=pair(PROCESS, user_ns=9 * S, major_faults=600))
     kinds = {f.kind for f in result.findings}

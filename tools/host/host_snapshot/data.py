@@ -84,7 +84,7 @@ class Disk(Model):
 
 class Process(Model):
     """One process, all its threads. `cpu_pct`: of one CPU; `block_io_pct`: of one thread's time. `grown_bytes`: of
-    resident memory in the window; negative if it shrank. `kernel`: a thread of the kernel."""
+    resident memory in the window; negative if it shrank; `returned_bytes`: by which it fell between readings. `kernel`: a thread of the kernel."""
 
     pid: int
     comm: str
@@ -97,6 +97,7 @@ class Process(Model):
     minor_faults: int = 0
     kernel: bool = False
     grown_bytes: int = 0
+    returned_bytes: int = 0
     read_bytes_rate: float | None
     write_bytes_rate: float | None
     rss_bytes: int

@@ -212,7 +212,8 @@ def _minor_faults(m: Measures) -> list[Finding]:
     found = []
     for p in sorted((p for p in m.processes if p.in_target), key=lambda p: -p.minor_faults)[:_PROCESSES]:
         rate = p.minor_faults / m.span_s
-        kept = p.grown_bytes >= _KEPT_SHARE * _PAGE * p.minor_faults
+        # what it gave back meanwhile shows that it only happened to end with more
+        kept = p.grown_bytes >= max(_KEPT_SHARE * _PAGE * p.minor_faults, p.returned_bytes)
         bad = Severity.MINOR if rate >= MINOR_FAULT_RATE and not kept else None
         metrics = {"count": p.minor_faults, "rate": rate, "grown_bytes": p.grown_bytes if p.grown_bytes > 0 else None}
         found.append(finding("process.minor_faults", _process(p), m.span, metrics, bad))

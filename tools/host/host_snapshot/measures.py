@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import polars as pl
@@ -306,6 +307,7 @@ def _processes(frame: pl.DataFrame, members: frozenset[int], span_s: float) -> l
                 major_faults=max(0, last["major_faults"] - first["major_faults"]),
                 minor_faults=max(0, last["minor_faults"] - first["minor_faults"]),
                 grown_bytes=last["rss_bytes"] - first["rss_bytes"],
+                returned_bytes=sum(max(0, a["rss_bytes"] - b["rss_bytes"]) for a, b in pairwise(rows)),
                 kernel=last["ppid"] == _KTHREADD or last["pid"] == _KTHREADD,
                 read_bytes_rate=None if reads is None else reads / seconds,
                 write_bytes_rate=None if writes is None else writes / seconds,
