@@ -214,12 +214,22 @@ class Snapshot:
         self._rows.cut("sockets", (len(kept) - _MOST_SOCKETS) or int(self._sockets.cut))
         comms: dict[int, str] = {}
         for inode in kept[:_MOST_SOCKETS]:
-            pid, fd = next(iter(self._holders.of(name_of(inode))), (-1, -1))
+            pid, fd = self._owner(inode)
             if pid not in comms:
                 comms[pid] = clean(self._proc.comm(pid)) if pid > 0 else ""
             row = self._sockets.row(self._at, inode, pid, fd, comms[pid])
             if row is not None:
                 self._rows.keep("sockets", row)
+
+    def _owner(self, inode: int) -> tuple[int, int]:
+        """Return the process of a socket, and its descriptor. Processes that were forked with both ends of a pair hold
+        both: of these it is the first that does not wait at the other end."""
+        holders = self._holders.of(name_of(inode))
+        other = self._peer(name_of(inode))
+        waiting = (
+            {thread.pid for thread in self._waiting if thread.object == other} if len(holders) > 1 and other else ()
+        )
+        return next((one for one in holders if one.pid not in waiting), next(iter(holders), (-1, -1)))
 
     def _further_sockets(self, own: set[int], kept: set[int]) -> set[int]:
         """Return the sockets between the processes to which the target has connections, and those to which these have

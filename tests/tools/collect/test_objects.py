@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -248,3 +252,36 @@ def test_our_own_process_is_not_among_the_children_of_the_target() -> None:
     objects = Objects(Target(everything=False, pid=os.getppid(), pids=[os.getppid()]))
     objects.take_snapshot(last=True)
     assert os.getpid() not in objects.read().tables["threads"]["pid"].to_list()
+
+
+_PAIR = """
+import os, socket
+a, b = socket.socketpair()
+child = os.fork()
+if child == 0:
+    b.recv(1)
+print(child, os.fstat(a.fileno()).st_ino, os.fstat(b.fileno()).st_ino, flush=True)
+a.recv(1)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="reading the descriptors of other processes needs root")
+def test_of_a_pair_that_two_processes_hold_the_other_one_has_the_other_end() -> None:
+    """As with multiprocessing.Pipe, where both ends stay open in the forked process."""
+    with subprocess.Popen([sys.executable, "-c", _PAIR], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child, ours, theirs = (int(word) for word in parent.stdout.readline().split())
+        try:
+            while not all(_receives(pid) for pid in (parent.pid, child)):
+                time.sleep(0.01)
+            objects = Objects(Target(everything=False, pid=parent.pid, pids=[parent.pid]))
+            objects.take_snapshot(last=True)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.kill()
+    rows = objects.read().tables["sockets"].iter_rows(named=True)
+    assert {row["inode"]: row["pid"] for row in rows} == {ours: parent.pid, theirs: child}
+
+
+def _receives(pid: int) -> bool:
+    return Path(f"/proc/{pid}/syscall").read_text().startswith(f"{number('recvfrom')} ")

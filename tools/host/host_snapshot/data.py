@@ -84,7 +84,8 @@ class Disk(Model):
 
 class Process(Model):
     """One process, all its threads. `cpu_pct`: of one CPU; `block_io_pct`: of one thread's time. `grown_bytes`: of
-    resident memory in the window; negative if it shrank; `returned_bytes`: by which it fell between readings. `kernel`: a thread of the kernel."""
+    resident memory in the window; negative if it shrank; `returned_bytes`: by which it fell between readings.
+    `kernel`: a thread of the kernel."""
 
     pid: int
     comm: str
