@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from making import finding
 
 from whystall.knowledge_base.classify import rules
@@ -265,3 +267,20 @@ def test_there_are_two_languages() -> None:
 def test_a_shrinking_function_has_a_text_with_its_direction(lang: Lang) -> None:
     """What shrank is a normal finding too, and a change."""
     assert "{direction}" in words(lang)["kinds"]["profile.change"]["normal"]
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("prompts/**/*.yaml")), ids=lambda file: file.name)
+def test_no_key_is_given_twice(file: Path) -> None:
+    """PyYAML takes the last one silently."""
+
+    def repeated(node: yaml.Node) -> list[str]:
+        if isinstance(node, yaml.SequenceNode):
+            return [text for one in node.value for text in repeated(one)]
+        if not isinstance(node, yaml.MappingNode):
+            return []
+        names = Counter(key.value for key, _ in node.value)
+        own = [f"{name} (line {node.start_mark.line + 1})" for name, count in names.items() if count > 1]
+        return own + [text for _, value in node.value for text in repeated(value)]
+
+    tree = yaml.compose(file.read_text())
+    assert tree is None or repeated(tree) == []
