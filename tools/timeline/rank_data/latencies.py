@@ -112,12 +112,24 @@ def _own_times(rows: pl.DataFrame) -> pl.DataFrame:
     edges = edges.with_columns(depth=pl.col("sign").cum_sum().over(_THREAD), until=pl.col("at").shift(-1).over(_THREAD))
     opened = pl.when(pl.col("sign") > 0).then("row")
     edges = edges.with_columns(owner=opened.forward_fill().over(*_THREAD, "depth"))
-    own = (
-        edges.filter(pl.col("depth") > 0)
-        .drop_nulls(["owner", "until"])
-        .group_by(row="owner")
-        .agg(ns=(pl.col("until") - pl.col("at")).sum())
-    )
+    edges = edges.filter(pl.col("depth") > 0).drop_nulls(["owner", "until"])
+    inner = _same_call(edges, ranges)
+    owners = edges.join(inner, on="owner", how="left").with_columns(row=pl.coalesce("caller", "owner"))
+    own = owners.group_by("row").agg(ns=(pl.col("until") - pl.col("at")).sum())
     found = ranges.join(own, on="row", how="left", maintain_order="left").with_columns(pl.col("ns").fill_null(0))
     waits = pl.col("name").str.contains(rank_work.TALKS) | rank_work.loading()
+    found = found.join(inner.select(row="owner"), on="row", how="anti", maintain_order="left")
     return found.filter(~waits).select(*_KEY, "start_ns", "step", "ns")
+
+
+def _same_call(edges: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return operators (owner) that are called by one (caller) of the same name: an overload that redirects to another
+    one, as aten::sort does. Both are one call."""
+    opens = edges.filter(pl.col("sign") > 0).select(*_THREAD, "depth", "at", "owner").sort("at", maintain_order=True)
+    outer = opens.select(*_THREAD, "at", depth=pl.col("depth") + 1, caller="owner")
+    pairs = opens.join_asof(outer, on="at", by=[*_THREAD, "depth"], check_sortedness=False).drop_nulls("caller")
+    names = ranges.select("row", "name")
+    pairs = pairs.join(names.rename({"row": "owner"}), on="owner").join(
+        names.rename({"row": "caller", "name": "of"}), on="caller"
+    )
+    return pairs.filter(pl.col("name") == pl.col("of")).select("owner", "caller")

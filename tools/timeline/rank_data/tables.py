@@ -136,6 +136,14 @@ LATENCIES = pl.Schema(
 ENVIRONMENT = pl.Schema({"rank": _N, "what": _S, "value": _S})
 """Hardware and versions as a trace states them. `what`: device, or the name of a version (cuda_runtime_version)."""
 
+BASELINE: dict[str, pl.Schema] = {
+    # `run`: number of the stored run, in the order of storing; `at`: when it was stored, RFC 3339
+    "runs": pl.Schema({"run": _N, "at": _S, "source": _S, "device": _B, "world_size": _N}),
+    "latencies": pl.Schema([("run", _N), *LATENCIES.items()]),
+    "environment": pl.Schema([("run", _N), *ENVIRONMENT.items()]),
+}
+"""The collector ``baseline``: earlier runs that were stored under one name."""
+
 TABLES: dict[str, pl.Schema] = {
     "ranks": RANKS,
     "steps": STEPS,
