@@ -1,4 +1,4 @@
-"""Stored runs, by name of the baseline, with latencies of their operators: what `compare_runs --baseline` compares with.
+"""Stored runs with latencies of their operators, by name of the baseline: for `compare_runs --baseline`.
 
 The size is bounded: `RUNS` runs per baseline, of which the oldest give way; `ROWS` operators per run, those with the
 most time; `NAMES` baselines.

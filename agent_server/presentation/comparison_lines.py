@@ -44,11 +44,9 @@ def compare_runs_lines(data: CompareData, lang: Lang) -> list[Safe]:
 def _latencies(data: CompareData, lang: Lang) -> list[Safe]:
     """Return a line per operator that differs from the stored runs, or from the other ranks."""
     texts = words(lang)["compared"]
-    lines = []
+    shown: list[Safe] = []
     if data.stored_runs:
-        tested = sum(row.q_value is not None for row in data.latencies)
-        lines.append(texts["stored_runs"].format(runs=data.stored_runs, tested=tested, rows=len(data.latencies)))
-    shown = [_name(line) for line in lines]
+        shown.append(Safe(texts["stored_runs"].format(runs=data.stored_runs, tested=data.tested, rows=data.listed)))
     for row in data.latencies[:_OPERATORS]:
         known = {"rank": Safe(str(row.rank)), "name": _name(f"{row.name} {row.shape}")}
         known["after"] = Safe(quantity(row.after_us or 0.0, "us"))

@@ -58,6 +58,7 @@ def judge_baseline(job: Job, baseline: Baseline, min_pct: float, window_ns: int)
 def _conclude(data: CompareData, now: pl.DataFrame, min_pct: float) -> None:
     rows = data.latencies
     tested = [row for row in rows if row.q_value is not None]
+    data.listed, data.tested = len(rows), len(tested)
     changed = {state: sum(row.state == state for row in tested) for state in ("slower", "faster")}
     if not tested:
         data.reasons.append("nothing_comparable")

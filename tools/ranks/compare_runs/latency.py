@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -17,7 +18,7 @@ import polars as pl
 from whystall.tools.ranks.compare_runs.tables import LatencyRow, LatencyState
 from whystall.tools.ranks.statistics.factor import Factor, factor
 from whystall.tools.ranks.statistics.multiple import false_discovery
-from whystall.tools.ranks.statistics.probability import median
+from whystall.tools.ranks.statistics.probability import corrected, median, student_tail
 from whystall.tools.ranks.statistics.two_samples import rank_test
 
 DISCOVERY = 0.05
@@ -25,8 +26,8 @@ DISCOVERY = 0.05
 LEAST_BLOCKS = 6
 _MOST = 60
 """Blocks of stored runs, or of other ranks, that are compared: more add little to the certainty."""
-_APART = 3.0
-"""A change must exceed so many standard deviations of the medians of stored runs, or of other ranks."""
+_PRIOR = 4.0
+"""Degrees of freedom of the usual difference between runs, beside those of one operator's runs."""
 _COST = 0.005
 """Share of the rank's measured time that a change must cost or save."""
 _MIX = 0.1
@@ -49,7 +50,7 @@ def compared(now: pl.DataFrame, stored: pl.DataFrame, labels: Sequence[str], min
     totals: dict[int, int] = {}
     for key, row in present.items():
         totals[key[0]] = totals.get(key[0], 0) + row["total_ns"]
-    usual = _run_spread(earlier)
+    usual = _usual_spread(earlier)
     ranks, names = {key[0] for key in earlier}, {key[:3] for key in earlier}
     rows, tests = [], []
     for key, row in present.items():
@@ -60,22 +61,83 @@ def compared(now: pl.DataFrame, stored: pl.DataFrame, labels: Sequence[str], min
             )
             rows.append(_listed(key, state, None, row))
             continue
-        before, after = _blocks(runs), [float(value) for value in row["blocks"]]
-        listed = _listed(key, "too_few", runs, row)
-        rows.append(listed)
-        if min(len(before), len(after)) >= LEAST_BLOCKS:
-            tests.append((len(rows) - 1, rank_test(before, after)[0], factor(before, after), key, runs, row))
-    for q, (place, _, size, key, runs, row) in zip(false_discovery([one[1] for one in tests]), tests, strict=True):
+        rows.append(_listed(key, "too_few", runs, row))
+        test = _tested(len(rows) - 1, runs, row, usual)
+        if test is not None:
+            tests.append(test)
+    for test, q, of_blocks in _rated(tests):
         least = min_pct / 100 * (2 if len(labels) == 1 else 1)
-        cost = (size.value - 1) * row["p50_ns"] / size.value * row["count"] / max(totals[key[0]], 1)
-        state = _state(size, q, cost, least, max(usual, _spread(runs)), runs, row)
-        rows[place] = rows[place].model_copy(
-            update={**_change(size), "q_value": q, "cost_pct": 100 * cost, "state": state}
-            | ({"since": _since(runs, row, labels)} if state in ("slower", "faster") else {})
+        cost = _cost(test, totals)
+        state = _state(test, q, of_blocks, cost, least)
+        rows[test.place] = rows[test.place].model_copy(
+            update={**_change(test.size), "q_value": q, "cost_pct": 100 * cost, "state": state}
+            | ({"since": _since(test, labels)} if state in ("slower", "faster") else {})
         )
     rows = _beside_peers(rows, present, totals, min_pct)
     rows += [_listed(key, "only_before", runs, None) for key, runs in earlier.items() if key not in present]
     return sorted(rows, key=_order)
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The operator of row `place`: in others (stored runs or other ranks) and in `row`. `p_blocks`: of the difference
+    of their blocks, `p_value`: also of that of their medians; `onset`: the first block of `row` that differs."""
+
+    place: int
+    others: Sequence[Row]
+    row: Row
+    size: Factor
+    p_blocks: float
+    p_value: float
+    onset: int
+
+    @property
+    def middle_ns(self) -> float:
+        """The median of what differs."""
+        return median(self.row["blocks"][self.onset :]) if self.onset else float(self.row["p50_ns"])
+
+
+def _tested(place: int, others: Sequence[Row], row: Row, usual: float) -> _Test | None:
+    """Compare `row` with `others`; None with too few blocks. `usual`: what medians of others usually differ by."""
+    before, after = _blocks(others), [float(value) for value in row["blocks"]]
+    if min(len(before), len(after)) < LEAST_BLOCKS:
+        return None
+    # a change within the run resembles a correlation of neighbours, which hides it; one of so many places was chosen
+    onset = _onset(others, row)
+    p_blocks = rank_test(before, after[onset:])[0]
+    if onset:
+        p_blocks = corrected(p_blocks, len(after))
+    middle = median(after[onset:]) if onset else float(row["p50_ns"])
+    p_value = max(p_blocks, _p_between(others, middle, usual))
+    return _Test(place, others, row, factor(before, after[onset:]), p_blocks, p_value, onset)
+
+
+def _p_between(others: Sequence[Row], middle: float, usual: float) -> float:
+    """Return the chance, two-sided, that one more of `others` has such a median: a t-test whose variance is that of
+    `others` moderated by the usual one (G. K. Smyth 2004, "Linear models and empirical Bayes methods for assessing
+    differential expression in microarray experiments"); 0 for a single other, which has none."""
+    count = len(others)
+    if count < 2:
+        return 0.0
+    logs = [math.log(max(one["p50_ns"], 1)) for one in others]
+    freedom = count - 1
+    variance = (_PRIOR * usual**2 + freedom * statistics.variance(logs)) / (_PRIOR + freedom)
+    far = abs(math.log(max(middle, 1.0)) - statistics.fmean(logs))
+    if variance <= 0:
+        return 0.0 if far else 1.0
+    return min(1.0, 2 * student_tail(far / math.sqrt(variance * (1 + 1 / count)), _PRIOR + freedom))
+
+
+def _rated(tests: Sequence[_Test]) -> list[tuple[_Test, float, float]]:
+    """Return each test with its false discovery rate, and that of its blocks alone."""
+    q, of_blocks = (false_discovery([getattr(one, name) for one in tests]) for name in ("p_value", "p_blocks"))
+    return list(zip(tests, q, of_blocks, strict=True))
+
+
+def _cost(test: _Test, totals: Mapping[int, int]) -> float:
+    """Return the share of the rank's measured time that the change costs (below 0: saves)."""
+    calls = test.row["count"] * (1 - test.onset / len(test.row["blocks"]))
+    return (1 - 1 / test.size.value) * test.middle_ns * calls / max(totals[test.row["rank"]], 1)
 
 
 def _order(row: LatencyRow) -> tuple[bool, float, int, str, str]:
@@ -97,28 +159,30 @@ def _blocks(runs: Sequence[Row]) -> list[float]:
     return values[::step]
 
 
-def _spread(rows: Sequence[Row]) -> float:
-    """Return the standard deviation of the logarithms of the rows' medians; 0 of one."""
-    return statistics.stdev(math.log(max(row["p50_ns"], 1)) for row in rows) if len(rows) > 1 else 0.0
+def _usual_spread(earlier: Mapping[Key, Sequence[Row]]) -> float:
+    """Return the standard deviation of the logarithms of medians of stored runs, of the middle operator; two or three
+    runs of one operator say too little."""
+    found = []
+    for rows in earlier.values():
+        if len(rows) > 1:
+            freedom = len(rows) - 1
+            # the median of chi-square (E. B. Wilson and M. M. Hilferty 1931): a small sample's is mostly too small
+            usual = freedom * (1 - 2 / (9 * freedom)) ** 3
+            found.append(statistics.variance(math.log(max(one["p50_ns"], 1)) for one in rows) * freedom / usual)
+    return math.sqrt(median(found))
 
 
-def _run_spread(earlier: Mapping[Key, Sequence[Row]]) -> float:
-    """Return what the medians of stored runs usually differ by: two or three of one operator say too little."""
-    return median(_spread(rows) for rows in earlier.values() if len(rows) > 1)
-
-
-def _state(
-    size: Factor, q: float, cost: float, least: float, spread: float, runs: Sequence[Row], row: Row
-) -> LatencyState:
+def _state(test: _Test, q: float, of_blocks: float, cost: float, least: float) -> LatencyState:
+    size = test.size
     up = size.value > 1
     change = max(size.value, 1 / size.value) - 1
-    if q >= DISCOVERY or change < least or abs(cost) < _COST or size.low <= 1 <= size.high:
+    if of_blocks >= DISCOVERY or change < least or abs(cost) < _COST or size.low <= 1 <= size.high:
         return "same"
-    middles = [one["p50_ns"] for one in runs]
-    apart = row["p50_ns"] / max(middles) if up else min(middles) / max(row["p50_ns"], 1)
-    if math.log1p(change) < _APART * spread or apart < 1 + least / 2:
+    middles = [one["p50_ns"] for one in test.others]
+    apart = test.middle_ns / max(middles) if up else min(middles) / max(test.middle_ns, 1)
+    if q >= DISCOVERY or apart < 1 + least / 2:
         return "noisy"
-    if not row["shape"] and not _shifted(runs, row, up=up, least=least / 2):
+    if not test.row["shape"] and not _shifted(test.others, test.row, up=up, least=least / 2):
         return "mix_unknown"
     return "slower" if up else "faster"
 
@@ -140,24 +204,45 @@ def _change(size: Factor, prefix: str = "") -> dict[str, float]:
     return {prefix + name: 100 * (value - 1) for name, value in values.items()}
 
 
-def _since(runs: Sequence[Row], row: Row, labels: Sequence[str]) -> str:
+def _since(test: _Test, labels: Sequence[str]) -> str:
     """Return the label of the first of the last stored runs that are as slow as this one (as fast, if it is faster), or
     the step of this run with which the change began; empty if all of this run differs."""
-    usual = median(one["p50_ns"] for one in runs)
-    middle = math.sqrt(max(usual, 1) * max(row["p50_ns"], 1))
-    beyond = row["p50_ns"] > usual
-    alike = [(one["p50_ns"] > middle) == beyond for one in runs]
+    if test.onset:
+        step = test.row["block_steps"][test.onset]
+        return f"#{step}" if step >= 0 else ""
+    middle, beyond = _between(test.others, test.middle_ns)
+    alike = [(one["p50_ns"] > middle) == beyond for one in test.others]
     first = len(alike)
     while first and alike[first - 1]:
         first -= 1
-    if first < len(alike):
-        return labels[runs[first]["run"]]
-    blocks = [(value > middle) == beyond for value in row["blocks"]]
-    at = next((place for place in range(len(blocks)) if sum(blocks[place:]) >= _ALL * (len(blocks) - place)), 0)
-    usual_first = at >= LEAST_BLOCKS // 2 and sum(blocks[:at]) <= (1 - _ALL) * at
-    return f"#{row['block_steps'][at]}" if usual_first and row["block_steps"][at] >= 0 else ""
+    return labels[test.others[first]["run"]] if first < len(alike) else ""
 
 
+def _onset(others: Sequence[Row], row: Row) -> int:
+    """Return the block from which on `row` differs, while the blocks ahead are as usual; 0 if there is none."""
+    blocks = row["blocks"]
+    upper = sorted(blocks, key=lambda value: abs(math.log(max(value, 1)) - math.log(_usual_ns(others))))
+    middle, beyond = _between(others, median(upper[len(upper) // 2 :]))
+    far = [(value > middle) == beyond for value in blocks]
+    for at in range(_BEGUN, len(blocks) - LEAST_BLOCKS + 1):
+        ahead, behind = sum(far[:at]), sum(far[at:])
+        if far[at] and ahead <= (1 - _ALL) * at and behind >= _ALL * (len(blocks) - at):
+            return at
+    return 0
+
+
+def _usual_ns(others: Sequence[Row]) -> float:
+    return max(median(one["p50_ns"] for one in others), 1.0)
+
+
+def _between(others: Sequence[Row], reached_ns: float) -> tuple[float, bool]:
+    """Return the middle between the usual median and the one `reached_ns`, and whether that is longer."""
+    usual = _usual_ns(others)
+    return math.sqrt(usual * max(reached_ns, 1.0)), reached_ns > usual
+
+
+_BEGUN = 3
+"""Blocks that must be as usual before a change within a run."""
 _ALL = 0.9
 """Share of the blocks from a step on that must differ."""
 
@@ -177,14 +262,13 @@ def _beside_peers(
             continue
         middle = median(row["p50_ns"] for row in others)
         found[place] = listed.model_copy(update={"peers_us": middle / 1e3})
-        blocks, beside = [float(value) for value in own["blocks"]], _blocks(others)
-        if min(len(blocks), len(beside)) >= LEAST_BLOCKS:
-            tests.append((place, rank_test(beside, blocks)[0], factor(beside, blocks), own, others))
-    for q, (place, _, size, own, others) in zip(false_discovery([one[1] for one in tests]), tests, strict=True):
-        cost = (1 - 1 / size.value) * own["p50_ns"] * own["count"] / max(totals[own["rank"]], 1)
-        state = _state(size, q, cost, 2 * min_pct / 100, _spread(others), others, own)
-        update = {**_change(size, "peers_"), "peers_q_value": q, "peers_slower": state == "slower"}
-        found[place] = found[place].model_copy(update=update)
+        test = _tested(place, others, own, 0.0)
+        if test is not None:
+            tests.append(test)
+    for test, q, of_blocks in _rated(tests):
+        state = _state(test, q, of_blocks, _cost(test, totals), 2 * min_pct / 100)
+        update = {**_change(test.size, "peers_"), "peers_q_value": q, "peers_slower": state == "slower"}
+        found[test.place] = found[test.place].model_copy(update=update)
     return found
 
 

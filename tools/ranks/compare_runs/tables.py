@@ -198,7 +198,7 @@ class CompareData(Model):
     """`step_*`: means, `median_*`: medians. `low_ms` to `high_ms`: 99 % interval of the change of the mean. `superior`:
     the probability that a later step takes longer than an earlier one. `set_aside`: outliers left out.
     `aligned`: names of operators that are compared as one. `latencies`: with a stored baseline, whose runs
-    `stored_runs` counts."""
+    `stored_runs` counts; `tested` of the `listed` operators, shapes and ranks have enough calls in both."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)
@@ -208,6 +208,8 @@ class CompareData(Model):
     steps_after: int = 0
     set_aside: int = 0
     stored_runs: int = 0
+    listed: int = 0
+    tested: int = 0
     step_before_ms: float | None = None
     step_after_ms: float | None = None
     median_before_ms: float | None = None
