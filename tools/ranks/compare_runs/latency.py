@@ -28,9 +28,10 @@ _MOST = 60
 """Blocks of stored runs, or of other ranks, that are compared: more add little to the certainty."""
 _PRIOR = 4.0
 """Degrees of freedom of the usual difference between runs, beside those of one operator's runs."""
-_COST = 0.005
+_COST = 0.01
 """Share of the rank's measured time that a change must cost or save."""
 _MIX = 0.1
+_LEAST_PEERS = 3
 
 Key = tuple[int, str, str, str]
 Row = dict[str, Any]
@@ -73,7 +74,7 @@ def compared(now: pl.DataFrame, stored: pl.DataFrame, labels: Sequence[str], min
             update={**_change(test.size), "q_value": q, "cost_pct": 100 * cost, "state": state}
             | ({"since": _since(test, labels)} if state in ("slower", "faster") else {})
         )
-    rows = _beside_peers(rows, present, totals, min_pct)
+    rows = _beside_peers(rows, present, totals, min_pct, _spread_of(earlier, usual))
     rows += [_listed(key, "only_before", runs, None) for key, runs in earlier.items() if key not in present]
     return sorted(rows, key=_order)
 
@@ -115,17 +116,18 @@ def _tested(place: int, others: Sequence[Row], row: Row, usual: float) -> _Test 
 def _p_between(others: Sequence[Row], middle: float, usual: float) -> float:
     """Return the chance, two-sided, that one more of `others` has such a median: a t-test whose variance is that of
     `others` moderated by the usual one (G. K. Smyth 2004, "Linear models and empirical Bayes methods for assessing
-    differential expression in microarray experiments"); 0 for a single other, which has none."""
-    count = len(others)
-    if count < 2:
-        return 0.0
+    differential expression in microarray experiments"). 0 where nothing is known of it."""
     logs = [math.log(max(one["p50_ns"], 1)) for one in others]
-    freedom = count - 1
-    variance = (_PRIOR * usual**2 + freedom * statistics.variance(logs)) / (_PRIOR + freedom)
+    count, prior = len(logs), _PRIOR if usual > 0 else 0.0
+    freedom = prior + count - 1
+    if not freedom:
+        return 0.0
+    own = statistics.variance(logs) if count > 1 else 0.0
+    variance = (prior * usual**2 + (count - 1) * own) / freedom
     far = abs(math.log(max(middle, 1.0)) - statistics.fmean(logs))
     if variance <= 0:
         return 0.0 if far else 1.0
-    return min(1.0, 2 * student_tail(far / math.sqrt(variance * (1 + 1 / count)), _PRIOR + freedom))
+    return min(1.0, 2 * student_tail(far / math.sqrt(variance * (1 + 1 / count)), freedom))
 
 
 def _rated(tests: Sequence[_Test]) -> list[tuple[_Test, float, float]]:
@@ -160,16 +162,36 @@ def _blocks(runs: Sequence[Row]) -> list[float]:
 
 
 def _usual_spread(earlier: Mapping[Key, Sequence[Row]]) -> float:
-    """Return the standard deviation of the logarithms of medians of stored runs, of the middle operator; two or three
-    runs of one operator say too little."""
+    """Return the standard deviation of the logarithms of medians of stored runs, of the operator in the middle of all
+    time: two or three runs of one operator say too little, and short operators vary more."""
     found = []
     for rows in earlier.values():
         if len(rows) > 1:
             freedom = len(rows) - 1
             # the median of chi-square (E. B. Wilson and M. M. Hilferty 1931): a small sample's is mostly too small
             usual = freedom * (1 - 2 / (9 * freedom)) ** 3
-            found.append(statistics.variance(math.log(max(one["p50_ns"], 1)) for one in rows) * freedom / usual)
-    return math.sqrt(median(found))
+            found.append((_variance(rows) * freedom / usual, sum(row["total_ns"] for row in rows)))
+    found.sort()
+    half, reached = sum(weight for _, weight in found) / 2, 0.0
+    for variance, weight in found:
+        reached += weight
+        if reached >= half:
+            return math.sqrt(variance)
+    return 0.0
+
+
+def _variance(rows: Sequence[Row]) -> float:
+    """Return the variance of the logarithms of the rows' medians."""
+    return statistics.variance(math.log(max(row["p50_ns"], 1)) for row in rows)
+
+
+def _spread_of(earlier: Mapping[Key, Sequence[Row]], usual: float) -> dict[tuple[str, str, str], float]:
+    """Return by kind, name and shape what stored runs differ by, at least `usual`."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for key, rows in earlier.items():
+        if len(rows) > 1:
+            found.setdefault(key[1:], []).append(_variance(rows))
+    return {key: max(math.sqrt(statistics.fmean(values)), usual) for key, values in found.items()}
 
 
 def _state(test: _Test, q: float, of_blocks: float, cost: float, least: float) -> LatencyState:
@@ -248,9 +270,14 @@ _ALL = 0.9
 
 
 def _beside_peers(
-    rows: Sequence[LatencyRow], present: Mapping[Key, Row], totals: Mapping[int, int], min_pct: float
+    rows: Sequence[LatencyRow],
+    present: Mapping[Key, Row],
+    totals: Mapping[int, int],
+    min_pct: float,
+    spreads: Mapping[tuple[str, str, str], float],
 ) -> list[LatencyRow]:
-    """Return `rows` with what the other ranks take for the same operator and shape."""
+    """Return `rows` with what the other ranks take for the same operator and shape. A difference counts only where it is
+    known what is usual: from three other ranks on, or from two stored runs (`spreads`)."""
     of_name: dict[tuple[str, str, str], list[Row]] = {}
     for key, row in present.items():
         of_name.setdefault(key[1:], []).append(row)
@@ -262,8 +289,9 @@ def _beside_peers(
             continue
         middle = median(row["p50_ns"] for row in others)
         found[place] = listed.model_copy(update={"peers_us": middle / 1e3})
-        test = _tested(place, others, own, 0.0)
-        if test is not None:
+        spread = spreads.get((listed.kind, listed.name, listed.shape), 0.0)
+        test = _tested(place, others, own, spread)
+        if test is not None and (spread > 0 or len(others) >= _LEAST_PEERS):
             tests.append(test)
     for test, q, of_blocks in _rated(tests):
         state = _state(test, q, of_blocks, _cost(test, totals), 2 * min_pct / 100)
