@@ -1,4 +1,4 @@
-"""Trace runs of a small job with torch's profiler, on the CPU: ``torch_runs.py DIR shapes|plain NAME[:SLOW_US@RANK]...``
+"""Trace runs of a small job with torch's profiler, on the CPU: ``torch_runs.py DIR shapes|plain RUN[:SLOW_US@RANK]``
 
 Each run has two ranks. The operator ``probe::work`` computes for 300 us; in a run with SLOW_US so much longer on RANK,
 with the same shape: what a slower device or a worse kernel does.

@@ -276,8 +276,8 @@ def _beside_peers(
     min_pct: float,
     spreads: Mapping[tuple[str, str, str], float],
 ) -> list[LatencyRow]:
-    """Return `rows` with what the other ranks take for the same operator and shape. A difference counts only where it is
-    known what is usual: from three other ranks on, or from two stored runs (`spreads`)."""
+    """Return `rows` with what the other ranks take for the same operator and shape. A difference counts only where
+    it is known what is usual: from three other ranks on, or from two stored runs (`spreads`)."""
     of_name: dict[tuple[str, str, str], list[Row]] = {}
     for key, row in present.items():
         of_name.setdefault(key[1:], []).append(row)
