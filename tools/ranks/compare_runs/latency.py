@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ def compared(now: pl.DataFrame, stored: pl.DataFrame, labels: Sequence[str], min
     totals: dict[int, int] = {}
     for key, row in present.items():
         totals[key[0]] = totals.get(key[0], 0) + row["total_ns"]
-    usual = _usual_spread(earlier)
+    usual = _usual_spread(earlier.values())
     ranks, names = {key[0] for key in earlier}, {key[:3] for key in earlier}
     rows, tests = [], []
     for key, row in present.items():
@@ -161,11 +161,11 @@ def _blocks(runs: Sequence[Row]) -> list[float]:
     return values[::step]
 
 
-def _usual_spread(earlier: Mapping[Key, Sequence[Row]]) -> float:
-    """Return the standard deviation of the logarithms of medians of stored runs, of the operator in the middle of all
-    time: two or three runs of one operator say too little, and short operators vary more."""
+def _usual_spread(groups: Iterable[Sequence[Row]]) -> float:
+    """Return the standard deviation of the logarithms of medians of stored runs, or of ranks, of the operator in the
+    middle of all time: two or three medians of one operator say too little, and short operators vary more."""
     found = []
-    for rows in earlier.values():
+    for rows in groups:
         if len(rows) > 1:
             freedom = len(rows) - 1
             # the median of chi-square (E. B. Wilson and M. M. Hilferty 1931): a small sample's is mostly too small
@@ -282,6 +282,7 @@ def _beside_peers(
     for key, row in present.items():
         of_name.setdefault(key[1:], []).append(row)
     found, tests = list(rows), []
+    among = _usual_spread(group for group in of_name.values() if len(group) > _LEAST_PEERS)
     for place, listed in enumerate(rows):
         own = present[listed.rank, listed.kind, listed.name, listed.shape]
         others = [row for row in of_name[listed.kind, listed.name, listed.shape] if row["rank"] != listed.rank]
@@ -289,7 +290,7 @@ def _beside_peers(
             continue
         middle = median(row["p50_ns"] for row in others)
         found[place] = listed.model_copy(update={"peers_us": middle / 1e3})
-        spread = spreads.get((listed.kind, listed.name, listed.shape), 0.0)
+        spread = max(spreads.get((listed.kind, listed.name, listed.shape), 0.0), among)
         test = _tested(place, others, own, spread)
         if test is not None and (spread > 0 or len(others) >= _LEAST_PEERS):
             tests.append(test)
