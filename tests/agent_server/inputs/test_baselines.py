@@ -52,7 +52,8 @@ def test_a_slower_operator_of_one_rank_is_named_and_an_equal_run_accuses_none(tm
     # 600 us of processor time instead of 300; the profiler adds to both
     assert work.low_pct < 100 < work.high_pct + 10
     assert rows["probe::work", 0].state != "slower"
-    assert work.peers_slower
+    # without shapes the difference between two ranks may be one of the mix, if one of them was disturbed
+    assert work.peers_slower or shapes == "plain"
     assert name not in {of for of, _ in claimed(equal)}
     assert ("shapes_unknown" in slow.data.reasons) == (shapes == "plain")
 

@@ -95,7 +95,7 @@ class _Test:
     @property
     def middle_ns(self) -> float:
         """The median of what differs."""
-        return median(self.row["blocks"][self.onset :]) if self.onset else float(self.row["p50_ns"])
+        return median(map(float, self.row["blocks"][self.onset :])) if self.onset else float(self.row["p50_ns"])
 
 
 def _tested(place: int, others: Sequence[Row], row: Row, usual: float) -> _Test | None:

@@ -58,10 +58,10 @@ def _text(dims: bytes, types: bytes, grid: bytes, block: bytes) -> str:
     kinds = [*kinds, *[""] * len(sizes)]
     # arguments without dimensions are no tensors
     pairs = zip(sizes, kinds, strict=False)
-    text = clean(" ".join(f"{kind if isinstance(kind, str) else ''}{_size(size)}" for size, kind in pairs if size))
-    if not text:
-        return NO_TENSORS
-    return text if len(text) <= _LIMIT else clean(text, _LIMIT - 20) + f" #{_digest(text)}"
+    text = " ".join(f"{kind if isinstance(kind, str) else ''}{_size(size)}" for size, kind in pairs if size)
+    if len(text) > _LIMIT:  # long ones often begin alike
+        return f"{clean(text[: _LIMIT - 20])} #{_digest(text)}"
+    return clean(text) or NO_TENSORS
 
 
 def _digest(text: str) -> str:

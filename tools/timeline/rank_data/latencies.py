@@ -66,7 +66,7 @@ def joined_latencies(parts: pl.DataFrame) -> pl.DataFrame:
     with the most calls."""
     longest = pl.col("count").arg_max()
     most = BLOCKS * _FILES
-    thin = pl.int_range(pl.len()) % (-(-pl.len() // most)) == 0
+    thin = pl.int_range(pl.len()) % ((pl.len() + most - 1) // most) == 0
     of_key = ["rank", *_KEY]
     spread = parts.select(*of_key, "blocks", "block_steps").explode("blocks", "block_steps")
     spread = spread.group_by(of_key, maintain_order=True).agg(pl.col("blocks", "block_steps").filter(thin))

@@ -111,7 +111,7 @@ OPERATORS = pl.Schema(
 )
 """Work by name over all steps, the names with the most time; the rest is one row named ``(others)`` per kind."""
 
-LATENCIES = pl.Schema(
+_CALLS = pl.Schema(
     {
         "rank": _N,
         # kernel, memcpy, memset (device); operator (host: without the operators that it calls)
@@ -127,11 +127,10 @@ LATENCIES = pl.Schema(
         "p50_ns": _I,
         "p90_ns": _I,
         "p99_ns": _I,
-        # medians of successive blocks of calls, and the step in which each block begins
-        "blocks": pl.List(_I),
-        "block_steps": pl.List(_N),
     }
 )
+# medians of successive blocks of calls, and the step in which each block begins
+LATENCIES = pl.Schema([*_CALLS.items(), ("blocks", pl.List(_I)), ("block_steps", pl.List(_N))])
 """Single calls by name and input shape, after warming up, those with the most time (`rank_data.latencies`)."""
 ENVIRONMENT = pl.Schema({"rank": _N, "what": _S, "value": _S})
 """Hardware and versions as a trace states them. `what`: device, or the name of a version (cuda_runtime_version)."""
