@@ -138,7 +138,7 @@ def _rated(tests: Sequence[_Test]) -> list[tuple[_Test, float, float]]:
 
 def _cost(test: _Test, totals: Mapping[int, int]) -> float:
     """Return the share of the rank's measured time that the change costs (below 0: saves)."""
-    calls = test.row["count"] * (1 - test.onset / len(test.row["blocks"]))
+    calls = float(test.row["count"]) * (1 - test.onset / len(test.row["blocks"]))
     return (1 - 1 / test.size.value) * test.middle_ns * calls / max(totals[test.row["rank"]], 1)
 
 
