@@ -351,8 +351,9 @@ def _add(found: Found, table: str, frame: pl.DataFrame, texts: dict[int, str], e
             device=pl.col("device").fill_null(0) if device else pl.lit(-1, pl.Int64),
             stream=pl.col("stream").fill_null(-1) if device else pl.lit(-1, pl.Int64),
             correlation=scoped,
-            shape=_shapes(found, frame["shape"]),
-        ).cast(dict(RAW))
+        )
+        .cast(RAW)
+        .with_columns(shape=_shapes(found, frame["shape"]))
     )
 
 
@@ -361,7 +362,8 @@ def _shapes(found: Found, shapes: pl.Series) -> pl.Series:
     new = shapes.drop_nulls().unique(maintain_order=True).to_list()
     places = {shape: len(found.shapes) + place for place, shape in enumerate(new)}
     found.shapes += new
-    return shapes.replace_strict(places, default=-1, return_dtype=pl.Int32)
+    numbered: pl.Series = shapes.replace_strict(places, default=-1, return_dtype=pl.Int32)
+    return numbered
 
 
 def _name(table: str, number: int | None, text: str | None, texts: dict[int, str]) -> str:
