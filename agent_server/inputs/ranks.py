@@ -57,6 +57,7 @@ def open_job(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> Re
     if runs.now is None or (_BEFORE in wanted and runs.before is None and not stored):
         message = f"{tool.name} needs {options}: directories with the traces of the ranks"
         live = ", or observe the running job (live)" if "live" in tool.params.model_fields else ""
+        live += ", or a baseline in place of before" if "baseline" in tool.params.model_fields else ""
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"give them, or a recording made by `whystall gather`{live}")
     return gathered(runs)
 
