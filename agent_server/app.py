@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from whystall.agent_server.inputs.ranks import Runs, gathered, open_job
-from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, open_log, opened
+from whystall.agent_server.inputs.ranks import Runs, gathered, open_job, with_baseline
+from whystall.agent_server.inputs.recordings import (
+    check_profile_place,
+    in_thread,
+    joining,
+    open_log,
+    open_source,
+    opened,
+)
 from whystall.agent_server.inputs.stacks import observes, open_samples
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
@@ -32,6 +39,7 @@ from whystall.tools.contract.extras import extra
 from whystall.tools.contract.params import JobParams, Params, TargetParams, parse_params
 from whystall.tools.contract.registry import Registry, Tool
 from whystall.tools.contract.result import ToolResult
+from whystall.tools.ranks.job import job_of
 from whystall.tools.ranks.params import RankParams
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.judging import artifact_path
@@ -51,6 +59,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.llm.wire import LlmError
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Lang
+    from whystall.knowledge_base.operator_baselines import Stored
     from whystall.knowledge_base.ticket_models import Ticket
 
 # A recording is judged later with thresholds unknown now: keep what is slower than a millisecond.
@@ -182,7 +191,7 @@ class App:
         params = parse_params(tool.params, arguments)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
         if tool.reads == "ranks" and (source is not None or params.observed() is None):
-            recording = await in_thread(lambda: open_job(tool, params, source))
+            recording = await in_thread(lambda: self._job(tool, params, source))
         elif tool.reads == "logs":
             from whystall.agent_server.inputs.logs import open_logs
 
@@ -201,6 +210,20 @@ class App:
                 recording = await self._observed(tool, params, engine, profile, progress)
                 return _timed(await in_thread(lambda: judged(tool, recording, params, lang)), recording, called_ns)
         return await in_thread(lambda: judged(tool, recording, params, lang))
+
+    def _job(self, tool: Tool[Any, Any], params: Params, source: Path | None) -> Recording:
+        """Return the ranks for `tool`, with the stored runs that `params` names."""
+        recording, name = open_job(tool, params, source), getattr(params, "baseline", None)
+        return recording if name is None else with_baseline(recording, self.kb().operator_baselines, name)
+
+    def store_baseline(self, name: str, traces: Path) -> Stored:
+        """Store the run whose traces, or recording of `gather`, are at `traces` in the baseline `name`. Raises
+        `ToolError`: what reading raises; bad_argument, database."""
+        from whystall.knowledge_base.times import now
+
+        gathered_before = (traces / "manifest.json").is_file()
+        job = job_of(open_source(traces) if gathered_before else gathered(Runs(str(traces))))
+        return self.kb().operator_baselines.add(name, job.tables, now())
 
     async def _observed(
         self, tool: Tool[Any, Any], params: Params, engine: Engine, profile: Path | None, progress: Progress | None

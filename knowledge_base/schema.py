@@ -257,12 +257,26 @@ _V4 = (
     "CREATE INDEX client_tasks_created ON client_tasks (created)",
 )
 
+_V5 = (
+    # Stored runs that later ones are compared with, operator by operator.
+    """CREATE TABLE operator_baselines (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, digest TEXT NOT NULL, at TEXT NOT NULL,
+        body TEXT NOT NULL, UNIQUE (name, digest))""",
+    """CREATE TABLE operator_latencies (
+        run INTEGER NOT NULL, rank INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, shape TEXT NOT NULL,
+        count INTEGER NOT NULL, per_step REAL NOT NULL, total_ns INTEGER NOT NULL, p10_ns INTEGER NOT NULL,
+        p50_ns INTEGER NOT NULL, p90_ns INTEGER NOT NULL, p99_ns INTEGER NOT NULL, blocks TEXT NOT NULL,
+        block_steps TEXT NOT NULL, PRIMARY KEY (run, rank, kind, name, shape)) WITHOUT ROWID""",
+    """CREATE TRIGGER operator_baselines_ad AFTER DELETE ON operator_baselines BEGIN
+        DELETE FROM operator_latencies WHERE run = old.id; END""",
+)
+
 
 def migrations() -> tuple[Migrations, set[str]]:
     """Return the migrations in order, and their names."""
     from sqlite_utils.migrations import Migrations
 
-    versions = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4}
+    versions = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4, "operator_baselines": _V5}
     schema = Migrations("whystall")
     for name, statements in versions.items():
 

@@ -14,6 +14,7 @@ from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import diagnoses_of, get_diagnosis, put_diagnosis
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.models import Diagnosis, Match
+from whystall.knowledge_base.operator_baselines import OperatorBaselines
 from whystall.knowledge_base.seeding import seed
 from whystall.knowledge_base.tickets.ticket_store import TicketStore
 from whystall.tools.recording.home import home
@@ -91,6 +92,11 @@ class KnowledgeBase:
         from whystall.knowledge_base.classify.similar_texts import TextIndex
 
         return TextIndex(self._file)
+
+    @cached_property
+    def operator_baselines(self) -> OperatorBaselines:
+        """Stored runs with latencies of their operators."""
+        return OperatorBaselines(self._file)
 
     @cached_property
     def cards(self) -> CardStore:

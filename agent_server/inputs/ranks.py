@@ -9,11 +9,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from whystall.agent_server.inputs.recordings import open_source
+from whystall.knowledge_base.operator_baselines import OperatorBaselines
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.ranks.traces.gather import gather, with_before
+from whystall.tools.recording.manifest import CollectorManifest
 from whystall.tools.recording.store import Recording
 
+_BASELINE = "baseline"
 _NOW, _NOW_ALSO, _BEFORE = "traces", "after", "before"
 
 
@@ -48,11 +51,28 @@ def open_job(tool: Tool[Any, Any], params: BaseModel, source: Path | None) -> Re
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{options} and a recording exclude each other", "give one of them")
     if source is not None:
         return open_source(source)
-    if runs.now is None or (_BEFORE in wanted and runs.before is None):
+    stored = getattr(params, "baseline", None) is not None
+    if stored and runs.before is not None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "before and baseline exclude each other", "give one of them")
+    if runs.now is None or (_BEFORE in wanted and runs.before is None and not stored):
         message = f"{tool.name} needs {options}: directories with the traces of the ranks"
         live = ", or observe the running job (live)" if "live" in tool.params.model_fields else ""
+        live += ", or a baseline in place of before" if "baseline" in tool.params.model_fields else ""
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, f"give them, or a recording made by `whystall gather`{live}")
     return gathered(runs)
+
+
+def with_baseline(recording: Recording, baselines: OperatorBaselines, name: str) -> Recording:
+    """Return a copy of `recording` that also holds the stored runs `name`, as the collector ``baseline``. Raises
+    `ToolError` (not_found, database)."""
+    tables = baselines.load(name)
+    manifest = recording.manifest.model_copy(deep=True)
+    count = tables["latencies"].height
+    manifest.collectors[_BASELINE] = CollectorManifest(
+        engine="knowledge_base", seen=count, kept=count, proven=count > 0, not_seen=[]
+    )
+    added = {f"{_BASELINE}.{table}": frame for table, frame in tables.items()}
+    return Recording.in_memory(manifest, recording.tables() | added)
 
 
 def gathered(runs: Runs) -> Recording:

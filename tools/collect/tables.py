@@ -455,6 +455,7 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     # the ranks of one job, and of an earlier run of it
     "ranks": rank_tables.TABLES,
     "ranks_before": rank_tables.TABLES,
+    "baseline": rank_tables.BASELINE,
     # sampled stacks, and those of an earlier profile
     "samples": stack_samples.TABLES,
     "samples_before": stack_samples.TABLES,

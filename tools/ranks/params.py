@@ -13,6 +13,8 @@ Directory = Annotated[
     Field(min_length=1, max_length=4096, description="path of the ranks' traces, a directory"),
 ]
 
+BaselineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
 
 class RankParams(Params):
     """How the traces of ranks are read; each tool adds which ones, and its own options."""

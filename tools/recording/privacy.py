@@ -37,6 +37,7 @@ _BY_RULE: dict[Privacy, str] = {
         " modules foreign"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
+        " shape value ranks.latencies.name ranks_before.latencies.name baseline.latencies.name at"
     ),
     Privacy.NAME: "title also comm waker_comm ran_comm device uuid host text exception ftrace.markers.name",
     Privacy.OBJECT: "object",

@@ -73,12 +73,13 @@ class ClockBridge:
 @dataclass(frozen=True)
 class Run:
     """The job of a profile, as far as its files say. `world_size` -1 unknown; `host`: its name; `backend`: nccl, gloo,
-    hccl ...; `pid` -1 unknown."""
+    hccl ...; `pid` -1 unknown. `environment`: hardware and versions, as (what, value)."""
 
     world_size: int = -1
     backend: str = ""
     host: str = ""
     pid: int = -1
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ class Profile:
     `collectives`, `groups`, `links`, `progress`: communication with other ranks, see
     `whystall.tools.timeline.collectives`. Sources of collectives only have no activities. `owners`: the operator of
     device work (`OWNERS`, a correlation at most once); most sources have none. `sums` (`SUMS`): of tables that hold the
-    time of each step by its parts, instead of steps and activities.
+    time of each step by its parts, instead of steps and activities. `shapes`: what each activity was given - types and
+    dimensions of an operator's tensors, grid and block of a kernel - empty where it is unknown; no members at all if
+    the profiler recorded none.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -108,6 +111,7 @@ class Profile:
     run: Run = Run()
     owners: pl.DataFrame = field(default_factory=OWNERS.to_frame)
     sums: pl.DataFrame = field(default_factory=SUMS.to_frame)
+    shapes: pl.Series = field(default_factory=lambda: pl.Series(dtype=pl.String))
 
     def __post_init__(self) -> None:
         for name, schema in TABLES.items():

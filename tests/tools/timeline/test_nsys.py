@@ -47,6 +47,17 @@ def rows(profile: Profile, kind: str) -> list[tuple[object, ...]]:
     return frame.select("name", (pl.col("start_ns") - EPOCH) // 1000, "pid", "tid", "device", "stream", "step").rows()
 
 
+def test_a_kernel_has_its_grid_and_block_and_the_run_its_device(tmp_path: Path) -> None:
+    one = job()
+    one.add("TARGET_INFO_GPU", vmId=0, id=0, name="NVIDIA H200\x1b[0m")
+    extents = dict(zip(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), (64, 2, 1, 128, 1, 1), strict=True))
+    one.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0] |= extents
+    profile = open_profile(one.write(tmp_path / "report.sqlite"))
+    shapes = profile.activities.with_columns(shape=profile.shapes).filter(pl.col("kind") == "kernel")["shape"]
+    assert shapes.to_list() == ["grid [64,2,1] block [128,1,1]", ""]
+    assert profile.run.environment == (("device", "NVIDIA H200\\x1b[0m"),)
+
+
 @pytest.mark.parametrize("name", ["report.sqlite", "report.db", "anything"])
 def test_what_ran(tmp_path: Path, name: str) -> None:
     profile = open_profile(job().write(tmp_path / name))

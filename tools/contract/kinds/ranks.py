@@ -81,4 +81,16 @@ KINDS: dict[str, KindSpec] = {
         "before_ms after_ms change_ms of_change_pct count_before count_after",
         "what name ranks",
     ),
+    # one call of an operator or kernel, compared with a stored baseline (medians; the change has 99 % bounds); `state`:
+    # since when; `name`: with the shape of its tensors
+    "run.operator_latency": kind(
+        Mechanism.WORK,
+        "job",
+        "before_us after_us change_pct low_pct high_pct p_value count peers_us",
+        "name ranks state",
+    ),
+    # the same on one rank compared with the other ranks of the run
+    "rank.operator_slow": kind(
+        Mechanism.WORK, "rank", "p50_us peers_us change_pct low_pct high_pct p_value count", "name"
+    ),
 }

@@ -39,6 +39,14 @@ REASONS = (
     "operators_differ",  # some operators are in one run only
     "other_format",  # traces of different profilers: only steps and operations between ranks are compared
     "hosts_differ",  # remark: some ranks ran on other hosts
+    # with a stored baseline
+    "other_hardware",  # refused: stored runs are of other devices
+    "other_versions",  # remark: libraries or drivers have other versions
+    "environment_unknown",  # remark: the traces do not state hardware and versions
+    "one_run",  # one stored run does not show how much runs differ: only changes of twice the minimum count
+    "most_operators",  # most operators changed alike: look at clocks, the host and versions
+    "shapes_unknown",  # without shapes an operator is judged only where all its quantiles changed
+    "nothing_comparable",  # no operator has enough calls in both
 )
 """Codes of `CompareData.reasons` and of checks; their sentences are in prompts/."""
 
@@ -136,10 +144,61 @@ class SlowStep(Model):
     what: str
 
 
+LatencyState = Literal[
+    "slower",
+    "faster",
+    "same",
+    "noisy",
+    "too_few",
+    "mix_unknown",
+    "other_shape",
+    "only_after",
+    "only_before",
+    "rank_not_stored",
+]
+"""`noisy`: it differs, but so do stored runs among themselves. `mix_unknown`: without shapes a change of the mix of
+calls is as likely. `other_shape`: the stored runs have it with other shapes only."""
+
+
+class LatencyRow(Model):
+    """A single call of an operator or kernel on a rank, without operators that it calls: percentiles in the stored runs
+    and now. `change_pct`: the middle change with its 99 % bounds; `q_value`: the false discovery rate at which it
+    counts. `peers_us`: the median of the other ranks in this run, and the rank's difference from them. `since`: the
+    first slow stored run, or the step of this run.
+    """
+
+    state: LatencyState
+    rank: int
+    kind: str
+    name: str
+    shape: str
+    count_before: int = 0
+    count_after: int = 0
+    before_us: float | None = None
+    after_us: float | None = None
+    p90_before_us: float | None = None
+    p90_after_us: float | None = None
+    p99_before_us: float | None = None
+    p99_after_us: float | None = None
+    change_pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    q_value: float | None = None
+    cost_pct: float | None = None
+    peers_us: float | None = None
+    peers_change_pct: float | None = None
+    peers_low_pct: float | None = None
+    peers_high_pct: float | None = None
+    peers_q_value: float | None = None
+    peers_slower: bool = False
+    since: str = ""
+
+
 class CompareData(Model):
     """`step_*`: means, `median_*`: medians. `low_ms` to `high_ms`: 99 % interval of the change of the mean. `superior`:
     the probability that a later step takes longer than an earlier one. `set_aside`: outliers left out.
-    `aligned`: names of operators that are compared as one."""
+    `aligned`: names of operators that are compared as one. `latencies`: with a stored baseline, whose runs
+    `stored_runs` counts; `tested` of the `listed` operators, shapes and ranks have enough calls in both."""
 
     verdict: Verdict = "cannot_tell"
     reasons: list[str] = Field(default_factory=list)
@@ -148,6 +207,9 @@ class CompareData(Model):
     steps_before: int = 0
     steps_after: int = 0
     set_aside: int = 0
+    stored_runs: int = 0
+    listed: int = 0
+    tested: int = 0
     step_before_ms: float | None = None
     step_after_ms: float | None = None
     median_before_ms: float | None = None
@@ -165,3 +227,4 @@ class CompareData(Model):
     collectives: list[CollectiveRow] = Field(default_factory=list)
     slow_steps: list[SlowStep] = Field(default_factory=list)
     aligned: list[AlignedRow] = Field(default_factory=list)
+    latencies: list[LatencyRow] = Field(default_factory=list)

@@ -99,7 +99,9 @@ def host_ranks(host: str, recording: Recording) -> HostRanks:
     """
     if recording.manifest.start_ns >= 1 << 62:
         raise ToolError(ErrorCode.BAD_RECORDING, f"the ranks of {host} have no possible time", "record again")
-    tables = {name: recording.table(f"{NOW}.{name}") for name in TABLES}
+    # recordings of earlier versions lack tables
+    found_tables = recording.tables()
+    tables = {name: found_tables.get(f"{NOW}.{name}", schema.to_frame()) for name, schema in TABLES.items()}
     start, clock = recording.manifest.start_ns, recording.manifest.clock
     heads = tables["ranks"].with_columns(
         path=pl.lit(f"{host}:") + pl.col("path"),

@@ -10,16 +10,18 @@ in microseconds. Categories and argument names changed in 2021 (``Kernel`` to ``
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from whystall.tools.files.formats import Head, Match
 from whystall.tools.timeline.kineto.collectives import NO_PART, CollectiveEvents, part_of, with_collectives
 from whystall.tools.timeline.kineto.event_args import CollectiveArgs
 from whystall.tools.timeline.kineto.groups import Groups
+from whystall.tools.timeline.kineto.shapes import Shapes
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.profile_reading.build import Found, call_kind, finished, is_collective, is_step
 from whystall.tools.timeline.profile_reading.format import ProfileFormat, rank_in_name
@@ -55,12 +57,16 @@ _PICKLE = b"\x80"
 _COLLECTIVE = "collective of "
 _BASE_LIMIT_NS = 4 * 10**18
 _EPOCH_NS = 10**18
+_NOTHING = msgspec.Raw()
+_DEVICES, _VERSION_LIMIT = 16, 64
 
 
 class _Args(CollectiveArgs, gc=False):
     correlation: int | str | None = -1
     device: int | str | None = None
     stream: int | str | None = None
+    grid: msgspec.Raw = _NOTHING
+    block: msgspec.Raw = _NOTHING
 
 
 class _Event(Event, gc=False):
@@ -95,13 +101,31 @@ def _rank(head: Head) -> int:
 def read(path: Path) -> Profile:
     """Return the profile in a Kineto file. Raises `ToolError` (bad_trace, io_error)."""
     file, found, collectives, labels = EventFile(path, _Event), Found(), CollectiveEvents(), _Labels()
+    shapes = Shapes(found.shapes)
     for events in file.pieces():
-        _take([event for event in events if event.ph == "X"], found, collectives, labels)
+        _take([event for event in events if event.ph == "X"], found, collectives, labels, shapes)
     on_host, groups = collectives.of_host(), Groups(file.top.get("distributedInfo"))
     found.odd += file.odd + collectives.odd + groups.odd
     shift = _shift(found, file.top.get("baseTimeNanoseconds"))
     profile = finished(path, found, _kind, source="kineto", rank=rank_of(file.top))
-    return with_collectives(profile, collectives, on_host, groups, file.top.get("host_name"), shift)
+    profile = with_collectives(profile, collectives, on_host, groups, file.top.get("host_name"), shift)
+    return replace(profile, run=replace(profile.run, environment=environment_of(file.top)))
+
+
+def environment_of(top: dict[str, object]) -> tuple[tuple[str, str], ...]:
+    """Return the devices and versions in the head of a file.
+
+    "cuda_runtime_version": 12080, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", ...}]
+    """
+    devices = top.get("deviceProperties")
+    names = [one.get("name") for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    kept = sorted({name for name in names if isinstance(name, str)})[:_DEVICES]
+    versions = [
+        (what, str(value)[:_VERSION_LIMIT])
+        for what, value in top.items()
+        if what.endswith("_version") and isinstance(value, int | str)
+    ]
+    return (*(("device", name) for name in kept), *sorted(versions)[:_DEVICES])
 
 
 def rank_of(top: dict[str, object]) -> int:
@@ -122,7 +146,7 @@ class _Labels:
     parts: list[int] = field(default_factory=list)
 
 
-def _take(events: list[_Event], found: Found, collectives: CollectiveEvents, labels: _Labels) -> None:
+def _take(events: list[_Event], found: Found, collectives: CollectiveEvents, labels: _Labels, shapes: Shapes) -> None:
     length = nanoseconds([event.dur for event in events])
     # a device's work without an end is written as a negative length; as an instant it would be the shortest
     if (backwards := (length < 0).arg_true()).len():
@@ -143,6 +167,9 @@ def _take(events: list[_Event], found: Found, collectives: CollectiveEvents, lab
             "device": whole([-1 if arg.device is None else arg.device for arg in args]),
             "stream": whole([-1 if arg.stream is None else arg.stream for arg in args]),
             "correlation": whole([arg.correlation for arg in args]),
+            "shape": pl.Series(
+                [shapes.number(arg.dims, arg.types, arg.grid, arg.block) for arg in args], dtype=pl.Int32
+            ),
         }
     )
     new = list(islice(names, len(labels.lanes), None))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -67,6 +67,8 @@ _RANK, _WORLD = (re.compile(_ENVIRONMENT.format(name=name)) for name in ("RANK",
 _NAMED = re.compile(r"rank[_-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 _KIND = {_KERNELS: "kernel", _COPIES: "memcpy", _SETS: "memset", _GRAPHS: "kernel", _CALLS: "call", _RANGES: "range"}
 _EVENT = ("start", "end", "process", "thread", "device", "stream", "correlation", "name")
+_MOST_DEVICES = 16
+_EXTENTS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _PID_BITS, _TID_BITS = 24, 24
 _STRAY = 0.01
 """A process with less than this share of the busiest one's device work is no rank: a helper that touched a device."""
@@ -110,13 +112,15 @@ def read_report(path: Path) -> NoReturn:
 @dataclass(frozen=True)
 class _Content:
     """What an export holds: tables of events (columns as `_EVENT`), NCCL's calls, texts, the session's start on the
-    epoch, and the host's name with the environment."""
+    epoch, and the host's name with the environment, and the names of its
+    devices."""
 
     tables: dict[str, pl.DataFrame]
     ranges: Ranges
     texts: dict[int, str]
     epoch: int
     environment: tuple[str, str]
+    devices: tuple[str, ...] = ()
 
     def of_process(self, process: int) -> _Content:
         """Return the events of one process, by its number in the export."""
@@ -167,7 +171,8 @@ def _content(path: Path) -> _Content:
             environment = _environment(database)
             tables = _tables(database)
             ranges = Ranges.of(database)
-            return _Content(tables, ranges, _texts(database, tables.values()), epoch, environment)
+            devices = _devices(database)
+            return _Content(tables, ranges, _texts(database, tables.values()), epoch, environment, devices)
     except sqlite3.Error as error:
         raise bad(path, f"damaged ({error})") from None
     except OSError as error:
@@ -188,6 +193,7 @@ def _profile(path: Path, content: _Content, rank: int) -> Profile:
         world_size=int(world.group(1)) if world else -1,
         host=host,
         pid=working.pop() if len(working) == 1 else -1,
+        environment=tuple(("device", name) for name in content.devices),
     )
     return with_collectives(replace(profile, run=run), content.ranges.shifted(content.epoch))
 
@@ -213,6 +219,13 @@ def _environment(database: Database) -> tuple[str, str]:
     return host, variables
 
 
+def _devices(database: Database) -> tuple[str, ...]:
+    names = {
+        clean(name) for rows in database.read("TARGET_INFO_GPU", "name") for (name,) in rows if isinstance(name, str)
+    }
+    return tuple(sorted(names)[:_MOST_DEVICES])
+
+
 def _rank(path: Path, environment: tuple[str, str]) -> int:
     found = _RANK.search(environment[1])
     return int(found.group(1)) if found else named_rank(path)
@@ -233,7 +246,8 @@ def _tables(database: Database) -> dict[str, pl.DataFrame]:
         if {"start", "end"} <= columns:
             chosen = [place if place in columns else "" for place in places]
             chosen.append(next((name for name in names if name in columns), ""))
-            found[table] = _frame(database, table, ["start", "end", *chosen])
+            extents = _EXTENTS if table == _KERNELS and columns >= set(_EXTENTS) else ()
+            found[table] = _frame(database, table, ["start", "end", *chosen], extents)
     columns = database.columns(_RANGES)
     if {"start", "end"} <= columns:
         thread = "globalTid" if "globalTid" in columns else ""
@@ -242,9 +256,10 @@ def _tables(database: Database) -> dict[str, pl.DataFrame]:
     return found
 
 
-def _frame(database: Database, table: str, places: list[str]) -> pl.DataFrame:
-    """Return the columns `places` of a table (empty: there is none) named as `_EVENT`; non-numbers are null."""
-    known = [place for place in dict.fromkeys(places) if place]
+def _frame(database: Database, table: str, places: list[str], extents: Sequence[str]) -> pl.DataFrame:
+    """Return the columns `places` of a table (empty: there is none) named as `_EVENT`, and the columns `extents` of a
+    kernel as the text ``shape``; non-numbers are null."""
+    known = [place for place in dict.fromkeys([*places, *extents]) if place]
     schema = dict.fromkeys(known, pl.Int64)
     parts = [_columns(rows, schema) for rows in database.read(table, *known)]
     frame = pl.concat([pl.DataFrame(schema=schema), *parts])
@@ -252,6 +267,7 @@ def _frame(database: Database, table: str, places: list[str]) -> pl.DataFrame:
     return frame.select(
         **{name: pl.col(place) if place else none for name, place in zip(_EVENT, places, strict=True)},
         text=pl.lit(None, pl.String),
+        shape=pl.format("grid [{},{},{}] block [{},{},{}]", *extents) if extents else pl.lit(None, pl.String),
     )
 
 
@@ -271,6 +287,7 @@ def _ranges(database: Database, columns: set[str], places: list[str]) -> pl.Data
     return frame.select(
         **{name: pl.col(place) if place else none for name, place in zip(_EVENT, places, strict=True)},
         text=pl.col("text") if "text" in more else pl.lit(None, pl.String),
+        shape=pl.lit(None, pl.String),
     )
 
 
@@ -334,8 +351,19 @@ def _add(found: Found, table: str, frame: pl.DataFrame, texts: dict[int, str], e
             device=pl.col("device").fill_null(0) if device else pl.lit(-1, pl.Int64),
             stream=pl.col("stream").fill_null(-1) if device else pl.lit(-1, pl.Int64),
             correlation=scoped,
-        ).cast(RAW)
+        )
+        .cast(RAW)
+        .with_columns(shape=_shapes(found, frame["shape"]))
     )
+
+
+def _shapes(found: Found, shapes: pl.Series) -> pl.Series:
+    """Return the index of each of `shapes` in ``found.shapes``, -1 for null."""
+    new = shapes.drop_nulls().unique(maintain_order=True).to_list()
+    places = {shape: len(found.shapes) + place for place, shape in enumerate(new)}
+    found.shapes += new
+    numbered: pl.Series = shapes.replace_strict(places, default=-1, return_dtype=pl.Int32)
+    return numbered
 
 
 def _name(table: str, number: int | None, text: str | None, texts: dict[int, str]) -> str:

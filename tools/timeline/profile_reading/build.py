@@ -43,6 +43,7 @@ _EPOCH_NS = (10**18, 4 * 10**18)  # 2001 to 2096
 _DEVICE = 4
 _LAUNCHES, _SYNCS, _RANGES, _OTHERS = (KINDS.index(kind) for kind in ("launch", "sync", "annotation", "other"))
 _DROPPED = len(KINDS)
+_SHAPE = "shape"
 
 
 class Names(dict[tuple[str, str], int]):
@@ -62,12 +63,14 @@ class Found:
     names: Names = field(default_factory=Names)
     owners: pl.DataFrame = field(default_factory=OWNERS.to_frame)
     odd: int = 0
+    shapes: list[str] = field(default_factory=list)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Add the rows whose times could be read."""
+        """Add the rows whose times could be read. An optional column ``shape`` has indexes of `shapes`, -1 unknown."""
         readable = rows.drop_nulls("end_ns")
         self.odd += rows.height - readable.height
-        self.rows.append(readable.select(RAW.names()))
+        shape = pl.col(_SHAPE).cast(pl.Int32) if _SHAPE in rows.columns else pl.lit(-1, pl.Int32)
+        self.rows.append(readable.select(*RAW.names(), shape.alias(_SHAPE)))
 
 
 def call_kind(name: str) -> str:
@@ -101,7 +104,7 @@ def finished(
 
     Raises `ToolError` (bad_trace) when nothing is left.
     """
-    rows = pl.concat(found.rows) if found.rows else RAW.to_frame()
+    rows = pl.concat(found.rows) if found.rows else pl.Schema([*RAW.items(), (_SHAPE, pl.Int32)]).to_frame()
     found.rows.clear()
     names = pl.Series("name", [clean(name, NAME_LIMIT) for _, name in found.names], dtype=pl.String)
     rows = _with_kinds(rows, [kind_of(label, name) for label, name in found.names])
@@ -131,6 +134,8 @@ def finished(
         small(rows["step"]),
     )
     first = activities["start_ns"][0]
+    shapes = pl.Series([*found.shapes, ""], dtype=pl.String)
+    place = pl.when(pl.col(_SHAPE) < 0).then(len(found.shapes)).otherwise(_SHAPE)
     return Profile(
         tables={"activities": activities.select(ACTIVITIES.names()), "steps": steps},
         clock="real" if _EPOCH_NS[0] <= first < _EPOCH_NS[1] else "",
@@ -139,6 +144,7 @@ def finished(
         bridges=tuple(bridges),
         notes=tuple(notes),
         owners=owners,
+        shapes=shapes.gather(rows.select(place).to_series()) if found.shapes else pl.Series(dtype=pl.String),
     )
 
 

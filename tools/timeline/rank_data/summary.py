@@ -14,7 +14,8 @@ from whystall.tools.timeline.collectives import SYNCHRONISING
 from whystall.tools.timeline.intervals import Cover
 from whystall.tools.timeline.profile import Profile
 from whystall.tools.timeline.rank_data import work as rank_work
-from whystall.tools.timeline.rank_data.tables import OPERATORS, RANK_COLLECTIVES, RANKS, STEPS, TABLES
+from whystall.tools.timeline.rank_data.latencies import joined_latencies, latencies
+from whystall.tools.timeline.rank_data.tables import ENVIRONMENT, OPERATORS, RANK_COLLECTIVES, RANKS, STEPS, TABLES
 
 _CALLS = ("launch", "sync")
 
@@ -120,6 +121,12 @@ def summarise(profile: Profile, path: str) -> Summary:
         "links": profile.links,
         "progress": profile.progress,
         "operators": _operators(work, loads, bool(profile.steps.height)),
+        "latencies": latencies(profile),
+        "environment": pl.DataFrame(
+            [(clean(what), clean(value)) for what, value in run.environment],
+            schema={name: ENVIRONMENT[name] for name in ("what", "value")},
+            orient="row",
+        ),
     }
     rank = pl.lit(profile.rank, pl.Int32).alias("rank")
     return Summary(
@@ -150,6 +157,8 @@ def joined(summaries: Sequence[Summary]) -> Summary:
     tables = {name: pl.concat([one.tables[name] for one in ordered]) for name in TABLES}
     rank = pl.lit(first.rank, pl.Int32).alias("rank")
     tables["groups"] = tables["groups"].unique(maintain_order=True)
+    tables["environment"] = tables["environment"].unique(maintain_order=True)
+    tables["latencies"] = joined_latencies(tables["latencies"])
     tables["progress"] = ordered[-1].tables["progress"]
     names = rank_work.kept_names(rank_work.merged(tables["operators"].drop("rank")))
     tables["operators"] = names.with_columns(rank).select(OPERATORS.names())

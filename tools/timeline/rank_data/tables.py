@@ -111,6 +111,38 @@ OPERATORS = pl.Schema(
 )
 """Work by name over all steps, the names with the most time; the rest is one row named ``(others)`` per kind."""
 
+_CALLS = pl.Schema(
+    {
+        "rank": _N,
+        # kernel, memcpy, memset (device); operator (host: without the operators that it calls)
+        "kind": _S,
+        "name": _S,
+        # types and dimensions of its tensors, or grid and block; empty: unknown
+        "shape": _S,
+        "count": _I,
+        # calls per step; -1 unknown
+        "per_step": pl.Float64,
+        "total_ns": _I,
+        "p10_ns": _I,
+        "p50_ns": _I,
+        "p90_ns": _I,
+        "p99_ns": _I,
+    }
+)
+# medians of successive blocks of calls, and the step in which each block begins
+LATENCIES = pl.Schema([*_CALLS.items(), ("blocks", pl.List(_I)), ("block_steps", pl.List(_N))])
+"""Single calls by name and input shape, after warming up, those with the most time (`rank_data.latencies`)."""
+ENVIRONMENT = pl.Schema({"rank": _N, "what": _S, "value": _S})
+"""Hardware and versions as a trace states them. `what`: device, or the name of a version (cuda_runtime_version)."""
+
+BASELINE: dict[str, pl.Schema] = {
+    # `run`: number of the stored run, in the order of storing; `at`: when it was stored, RFC 3339
+    "runs": pl.Schema({"run": _N, "at": _S, "source": _S, "device": _B, "world_size": _N}),
+    "latencies": pl.Schema([("run", _N), *LATENCIES.items()]),
+    "environment": pl.Schema([("run", _N), *ENVIRONMENT.items()]),
+}
+"""The collector ``baseline``: earlier runs that were stored under one name."""
+
 TABLES: dict[str, pl.Schema] = {
     "ranks": RANKS,
     "steps": STEPS,
@@ -119,4 +151,6 @@ TABLES: dict[str, pl.Schema] = {
     "links": RANK_LINKS,
     "progress": RANK_PROGRESS,
     "operators": OPERATORS,
+    "latencies": LATENCIES,
+    "environment": ENVIRONMENT,
 }

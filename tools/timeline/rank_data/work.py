@@ -18,7 +18,7 @@ NAMES_KEPT = 200
 _ON_DEVICE = ("kernel", "memcpy", "memset")
 _THREAD = ("pid", "tid")
 # Operators that request communication or wait for it: their time is counted from the collectives themselves.
-_TALKS = r"^(?:_?c10d|record_param_comms|(?:nccl|rccl|gloo|hccl|mpi|ucc|xccl):)"
+TALKS = r"^(?:_?c10d|record_param_comms|(?:nccl|rccl|gloo|hccl|mpi|ucc|xccl):)"
 _LOADS = r"DataLoader"
 _WORK = pl.Schema({"start_ns": pl.Int64, "end_ns": pl.Int64, "kind": pl.String, "name": pl.String, "step": pl.Int32})
 
@@ -32,7 +32,7 @@ def of_host(activities: pl.DataFrame) -> tuple[pl.DataFrame, Cover]:
     """Return the outermost operators of each thread that are work (start_ns, end_ns, kind, name, step, and busy_ns:
     without the non-work in them), and the time during which any of them worked."""
     ranges = activities.filter((pl.col("kind") == "operator") | loading())
-    idle = (pl.col("name").str.contains(_TALKS) & (pl.col("kind") == "operator")) | loading()
+    idle = (pl.col("name").str.contains(TALKS) & (pl.col("kind") == "operator")) | loading()
     ranges = ranges.select(*_WORK, *_THREAD, idle=idle).filter(pl.col("end_ns") >= pl.col("start_ns"))
     ranges = ranges.sort(*_THREAD, "start_ns", "end_ns", descending=[False, False, False, True], maintain_order=True)
     reached = pl.col("end_ns").cum_max().shift(1).over(_THREAD)
