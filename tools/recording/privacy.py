@@ -34,7 +34,7 @@ _BY_RULE: dict[Privacy, str] = {
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
         " library fatal link model call hardware.counters.name origin function functions taint release signal"
-        " modules foreign"
+        " modules foreign component where"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
     ),
