@@ -97,11 +97,16 @@ def _stand(defect: Defect, versions: Mapping[str, Sequence[Found]], signature: S
 
 
 _NOT, _OPEN, _MAYBE, _CERTAIN = 0, 1, 2, 3
+_LAST = 99999
 
 
 def _state(found: Found, text: str, vendor_patched: bool) -> int:
     try:
         inside = within(found.version, text)
+        if vendor_patched and found.vendor_built and found.version.endswith(".0"):
+            # vendors keep x.y.0 in the name while they follow x.y.z: 6.1.0-27-amd64 is 6.1.115
+            if inside != within(f"{found.version[:-2]}.{_LAST}", text):
+                return _OPEN
         development = is_development(found.version)
         if not inside and development and within(base_of(found.version), text):
             return _MAYBE

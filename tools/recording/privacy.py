@@ -67,6 +67,8 @@ PUBLIC_ATTRIBUTES = _names(
     " root_mutual root_outside root_same root_wait setting shape standstill state syscall taint wait what"
     # codes of hardware: names of errors, counters and actions
     " action area condition counters further links meaning recovery throttle xid"
+    # versions of software
+    " component fixed version"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
