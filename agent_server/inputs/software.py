@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +12,7 @@ from whystall.tools.collect.log_file import recording_of_log
 from whystall.tools.collect.tables import DEVICE_LOG, VERSIONS, filled
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
-from whystall.tools.crashes.read import name_of, read_logs
+from whystall.tools.crashes.read import files_below, name_of, read_logs
 from whystall.tools.files.input import DAMAGED, opened
 from whystall.tools.known_fixes.catalogue import components
 from whystall.tools.known_fixes.versions import UnknownVersion, parsed, upstream_kernel
@@ -32,7 +33,7 @@ def stated_versions(paths: Sequence[Path]) -> list[tuple[str, str, str, int, boo
     Line: ``node01:9:9 [0] NCCL INFO NCCL version 2.21.5+cuda12.4``. What cannot be read states nothing.
     """
     rows: dict[tuple[str, str, str, int, bool], None] = {}
-    for path in paths[:_MOST_LOGS]:
+    for path in paths:
         try:
             with opened(path) as file:
                 left = _MOST_BYTES
@@ -72,14 +73,14 @@ def with_logs(recording: Recording, named: Sequence[str]) -> Recording:
     versions of this host are left out too. Raises `ToolError` for a log that cannot be read.
     """
     crashes = read_logs(list(named), name_of(list(named)))
-    files = [Path(path) for path in named if Path(path).is_file()]
+    files = _files(named)
     manifest = recording.manifest.model_copy(deep=True)
     tables = {name: frame for name, frame in recording.tables().items() if not name.startswith("device_log.")}
     manifest.collectors.pop("device_log", None)
     manifest.left_out.pop("device_log", None)
     manifest.collectors["crashes"] = crashes.manifest.collectors["crashes"]
     tables |= crashes.tables()
-    events = [one.table("device_log.events") for one in map(recording_of_log, files[:_MOST_LOGS])]
+    events = [one.table("device_log.events") for one in map(recording_of_log, files)]
     if any(frame.height for frame in events):
         manifest.collectors["device_log"] = CollectorManifest(engine=_ENGINE, proven=True, hooks=[_ENGINE])
         tables |= {f"device_log.{name}": frame for name, frame in filled(DEVICE_LOG).items()}
@@ -87,7 +88,7 @@ def with_logs(recording: Recording, named: Sequence[str]) -> Recording:
     hosts = {host for name in ("reports", "failures") for host in crashes.table(f"crashes.{name}")["host"].to_list()}
     if "versions.versions" in tables and hosts - {""} and manifest.host not in hosts:
         tables["versions.versions"] = tables["versions.versions"].filter(pl.col("pid") != _NO_PID)
-    rows = stated_versions(files) + _kernels(crashes)
+    rows = log_versions(named, crashes)
     if rows:
         more = filled(VERSIONS, versions=list(dict.fromkeys(rows)))["versions"]
         before = tables.get("versions.versions")
@@ -95,6 +96,15 @@ def with_logs(recording: Recording, named: Sequence[str]) -> Recording:
         if "versions" not in manifest.collectors:
             manifest.collectors["versions"] = CollectorManifest(engine=_ENGINE, proven=True, hooks=[_ENGINE])
     return Recording.in_memory(manifest, tables)
+
+
+def log_versions(named: Sequence[str], crashes: Recording) -> list[tuple[str, str, str, int, bool]]:
+    """Return the versions that the logs `named` state, and the kernels of `crashes`, as rows of ``versions``."""
+    return list(dict.fromkeys(stated_versions(_files(named)) + _kernels(crashes)))
+
+
+def _files(named: Sequence[str]) -> list[Path]:
+    return [path for path in islice(files_below(named), _MOST_LOGS) if path.is_file()]
 
 
 def _kernels(crashes: Recording) -> list[tuple[str, str, str, int, bool]]:

@@ -15,7 +15,7 @@ _ALPHA = re.compile(r"\.alpha0*(\d{1,4})$", re.IGNORECASE)
 # 6.1.0-27-amd64, 5.14.0-362.el9.x86_64, 6.1.115-126.197.amzn2023.x86_64, 6.6.57
 _KERNEL = re.compile(r"(\d{1,3}\.\d{1,4}(?:\.\d{1,4})?)(.*)", re.DOTALL)
 # #1 SMP PREEMPT_DYNAMIC Debian 6.1.115-1 (2024-11-01)
-_DEBIAN = re.compile(r"\bDebian (\d{1,3}\.\d{1,4}\.\d{1,4})[-~+]")
+_DEBIAN = re.compile(r"#\d.*\bDebian (\d{1,3}\.\d{1,4}\.\d{1,4})[-~+]")
 # Ubuntu 5.15.0-91.101-generic 5.15.131
 _UBUNTU = re.compile(r"^Ubuntu \S+ (\d{1,3}\.\d{1,4}\.\d{1,4})\s*$")
 

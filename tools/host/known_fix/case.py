@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from whystall.tools.contract.findings import Finding
 from whystall.tools.known_fixes.match import Found, Signature
@@ -15,7 +16,12 @@ _MOST_TEXTS = 4000
 
 def versions_of(recording: Recording) -> dict[str, list[Found]]:
     """Return the versions of each component. What a log states counts instead of what this host has now."""
-    rows = list(recording.table("versions.versions").iter_rows(named=True))
+    return versions_by_component(recording.table("versions.versions").iter_rows(named=True))
+
+
+def versions_by_component(named: Iterable[Mapping[str, Any]]) -> dict[str, list[Found]]:
+    """Return the versions of each component in rows of the collector ``versions``; see `versions_of`."""
+    rows = list(named)
     logged = {row["component"] for row in rows if row["where"] == _LOG}
     found: dict[str, list[Found]] = {}
     for row in rows:
@@ -36,7 +42,7 @@ def signature_of(
     codes = set(xids)
     for row in _rows(recording, "crashes.reports"):
         functions |= {row["function"], *row["functions"].split()}
-        said += [row["title"], f"{row['title']} {row['also']} {row['modules']}"]
+        said += [f"{row['title']} {row['also']} {row['modules']} {row['functions']}"]
     for row in _rows(recording, "crashes.failures"):
         said += [row["title"], f"{row['title']} {row['detail']}", *row["frames"]]
     for row in _rows(recording, "device_log.events"):
@@ -59,6 +65,6 @@ def signature_of_findings(findings: Iterable[Finding], cause: str | None, texts:
     return Signature(causes, frozenset(functions), frozenset(codes), tuple(said[:_MOST_TEXTS]))
 
 
-def _rows(recording: Recording, table: str) -> Iterable[dict[str, object]] | list[dict[str, object]]:
+def _rows(recording: Recording, table: str) -> Iterable[dict[str, Any]]:
     frame = recording.find(table)
     return [] if frame is None else frame.iter_rows(named=True)
