@@ -35,8 +35,10 @@ def known_in_recording(diagnosis: Diagnosis, recording: Recording) -> Diagnosis:
 
 
 def known_in_logs(diagnosis: Diagnosis, crashes: Recording, named: Sequence[str] = ()) -> Diagnosis:
-    """Return `diagnosis` with the known defects of the versions that the logs `named`, read as `crashes`, state. Those of this host
-    do not count: the logs may be of another one, or older than an upgrade."""
+    """Return `diagnosis` with the known defects of the versions that the logs `named`, read as `crashes`, state.
+
+    Those of this host do not count: the logs may be of another one, or older than an upgrade.
+    """
     names = ("component", "version", "where", "pid", "vendor_built")
     rows = [dict(zip(names, row, strict=True)) for row in log_versions(named, crashes)]
     signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [])
@@ -50,9 +52,7 @@ def _shown(diagnosis: Diagnosis) -> Signature:
     return signature_of_findings(chain, diagnosis.cause, [text for text in (diagnosis.symptom, code) if text])
 
 
-def _with(
-    diagnosis: Diagnosis, versions: Mapping[str, Sequence[Found]], signature: Signature, arch: str
-) -> Diagnosis:
+def _with(diagnosis: Diagnosis, versions: Mapping[str, Sequence[Found]], signature: Signature, arch: str) -> Diagnosis:
     if diagnosis.verdict.no_fault:
         return diagnosis
     rows = [defect_row(one) for one in known_defects(versions, signature, arch)]

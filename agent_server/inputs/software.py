@@ -48,7 +48,7 @@ def stated_versions(paths: Sequence[Path]) -> list[tuple[str, str, str, int, boo
 
 
 def _stated(line: str) -> list[tuple[str, str, str, int, bool]]:
-    if "ersion" not in line:
+    if "ersion" not in line and "Kernel Module" not in line:
         return []
     rows = []
     for name, about in components().items():

@@ -116,9 +116,8 @@ class Versions:
         for dev, path in self._mapped(pid):
             name = os.fsdecode(path.rpartition(b"/")[2])
             rows += _named(name, pid)
-            if found := _PACKAGES.match(path):
-                if dev not in remote and len(places) < _MOST_PLACES:
-                    places.setdefault(found[1])
+            if (found := _PACKAGES.match(path)) and dev not in remote and len(places) < _MOST_PLACES:
+                places.setdefault(found[1])
             if dev not in remote:
                 rows += self._in_binary(name, f"{top}{os.fsdecode(path)}", pid)
         for place in places:
@@ -187,9 +186,7 @@ class Versions:
         if text := self._binaries[key]:
             yield from _row(component, text, "binary", pid, vendor=component == "glibc")
 
-    def _stated(
-        self, files: Iterable[tuple[str, str, str, re.Pattern[str]]], top: str, pid: int
-    ) -> Iterator[Row]:
+    def _stated(self, files: Iterable[tuple[str, str, str, re.Pattern[str]]], top: str, pid: int) -> Iterator[Row]:
         done: set[str] = set()
         for component, where, path, pattern in files:
             if component not in done and (found := pattern.search(self._small(top + path))):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from whystall.tools.known_fixes.catalogue import Defect, components, defects, within
-from whystall.tools.known_fixes.versions import UnknownVersion, base_of, is_development
+from whystall.tools.known_fixes.catalogue import Defect, components, defects, specifiers, within
+from whystall.tools.known_fixes.versions import UnknownVersion, base_of, is_development, parsed
 
 Standing = Literal["relevant", "possible", "affected", "fixed", "unaffected", "unknown"]
 ORDER: tuple[Standing, ...] = ("relevant", "possible", "affected", "unknown", "fixed", "unaffected")
@@ -75,7 +75,7 @@ def _stand(defect: Defect, versions: Mapping[str, Sequence[Found]], signature: S
         return Known(defect, "unaffected")
     if defect.component in unseen:
         return Known(defect, "unknown", unseen=unseen)
-    here: Known | None = None
+    here = Known(defect, "unaffected")
     for one in versions[defect.component]:
         states = [_state(one, defect.affected, components()[defect.component].vendor_patched)]
         states += [
@@ -83,30 +83,26 @@ def _stand(defect: Defect, versions: Mapping[str, Sequence[Found]], signature: S
             for name, text in defect.requires.items()
         ]
         state = min(states)
-        if state == _OPEN and (here is None or here.standing != "affected"):
+        if state == _OPEN:
             here = Known(defect, "unknown", one.version, one.where, unseen=unseen or (defect.component,))
         elif state > _OPEN:
             exact, alike = shown_by(defect, signature)
             standing: Standing = "relevant" if exact else "possible" if alike else "affected"
             certain = state == _CERTAIN and bool(not defect.arch or arch)
             return Known(defect, standing, one.version, one.where, certain, (*exact, *alike))
-        elif here is None:
+        elif here.standing != "unknown":
             here = Known(defect, _past(defect, one.version), one.version, one.where)
-    assert here is not None  # there is one version at least
     return here
 
 
 _NOT, _OPEN, _MAYBE, _CERTAIN = 0, 1, 2, 3
-_LAST = 99999
 
 
 def _state(found: Found, text: str, vendor_patched: bool) -> int:
     try:
         inside = within(found.version, text)
-        if vendor_patched and found.vendor_built and found.version.endswith(".0"):
-            # vendors keep x.y.0 in the name while they follow x.y.z: 6.1.0-27-amd64 is 6.1.115
-            if inside != within(f"{found.version[:-2]}.{_LAST}", text):
-                return _OPEN
+        if vendor_patched and found.vendor_built and found.version.endswith(".0") and _splits(text, found.version):
+            return _OPEN
         development = is_development(found.version)
         if not inside and development and within(base_of(found.version), text):
             return _MAYBE
@@ -115,6 +111,16 @@ def _state(found: Found, text: str, vendor_patched: bool) -> int:
     if not inside:
         return _NOT
     return _MAYBE if development or (vendor_patched and found.vendor_built) else _CERTAIN
+
+
+def _splits(text: str, version: str) -> bool:
+    """Return whether a bound of the range `text` lies within the series x.y of `version`, x.y.0.
+
+    Vendors keep x.y.0 in the name while they follow x.y.z: 6.1.0-27-amd64 is 6.1.115.
+    """
+    series = parsed(version).release[:2]
+    bounds = [parsed(one.version.removesuffix(".*")).release for one in specifiers(text)]
+    return any(bound[:2] == series and any(bound[2:]) for bound in bounds)
 
 
 def _past(defect: Defect, version: str) -> Standing:

@@ -34,9 +34,7 @@ class Params(LiveParams):
     xid: Annotated[list[int] | None, Field(max_length=100, description="Xid of the driver; may be repeated")] = None
     log: Annotated[
         list[str] | None,
-        Field(
-            max_length=64, description="path of a log with the crash; versions in it count first; may be repeated"
-        ),
+        Field(max_length=64, description="path of a log with the crash; versions in it count first; may be repeated"),
     ] = None
 
     @model_validator(mode="after")
