@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from whystall.knowledge_base.models import Lang
+from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.prompts.escape import Safe, short
-from whystall.prompts.render import FORMATS, words
+from whystall.prompts.render import FORMATS, render, words
+from whystall.tools.known_fixes.catalogue import components
 from whystall.tools.known_fixes.rows import DefectRow
+from whystall.tools.known_fixes.versions import parsed
 
 if TYPE_CHECKING:
+    from whystall.agent_server.inputs.package_sources import Offer
     from whystall.tools.host.known_fix.tool import Data
 
 _LONG = 200
@@ -62,3 +65,48 @@ def known_fix_lines(data: Data, lang: Lang) -> list[Safe]:
 
 def _list(rows: Sequence[DefectRow], lang: Lang) -> list[Safe]:
     return [Safe(f"- {defect_text(row, 'txt', lang)}") for row in rows]
+
+
+def upgrade_plan(diagnosis: Diagnosis, lang: Lang) -> Safe:
+    """Return a plan, as Markdown, for each upgrade that would end a defect which the case shows; empty without any.
+
+    A person executes it: nothing here does.
+    """
+    plans: dict[str, dict[str, object]] = {}
+    for row in upgrades(diagnosis):
+        plans.setdefault(
+            row.upgrade,
+            {
+                "name": row.upgrade,
+                # of another component than the one with the defect no version is known
+                "version": row.version if row.upgrade == row.component else f"{row.component} {row.version}",
+                "fixed": row.fixed,
+                "why": defect_text(row, "md", lang),
+                "restart": components()[row.upgrade].restart,
+            },
+        )
+    if not plans:
+        return Safe("")
+    return Safe(render(f"upgrade_plan.{lang}.md", lang, plans=list(plans.values())).strip())
+
+
+def upgrades(diagnosis: Diagnosis) -> list[DefectRow]:
+    """Return the defects that the case shows and that a version fixes, per component the one with the newest first."""
+    rows = [row for row in diagnosis.known_fixes if row.standing == "relevant" and row.fixed]
+    return sorted(rows, key=lambda row: parsed(row.fixed), reverse=True)
+
+
+def check_text(check: Offer, lang: Lang) -> Safe:
+    """Return what a package source offers."""
+    name = FORMATS["txt"].name
+    text = words(lang)["known_fixes"]["check"][check.state]
+    return Safe(
+        text.format(
+            manager=check.manager,
+            package=check.package,
+            component=check.component,
+            version=name(check.version),
+            wanted=check.wanted,
+            why=name(short(check.why, _LONG)),
+        )
+    )

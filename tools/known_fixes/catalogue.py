@@ -30,7 +30,8 @@ class Component(_Model):
     libraries: tuple[str, ...] = ()
     stated: tuple[re.Pattern[str], ...] = ()
     vendor_patched: bool = False
-    apt: str = ""
+    restart: Literal["reboot", "driver", "job"] = "job"
+    apt: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
 
 
