@@ -75,7 +75,7 @@ def test_both_languages_and_what_was_not_seen(tmp_path: Path, whystall: Run) -> 
     ("words", "code"),
     [
         (("--log", "/nowhere/x.log"), "io_error"),
-        (("--xid", "0"), "bad_argument"),
+        (("--xid", "x"), "bad_argument"),
         (("--signature", ""), "bad_argument"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
 
 KINDS: dict[str, KindSpec] = {
-    # `component` has in `version` the known defect `name`, which the case shows; `fixed`: the first version without it
-    "software.defect": kind(Mechanism.VERSIONS, "host", "", "name component version fixed"),
+    # `component` has in `version` the known defect `name`, of which the case shows so many `signs`; `fixed`: the first
+    # version without it
+    "software.defect": kind(Mechanism.VERSIONS, "host", "signs", "name component version fixed"),
 }

@@ -31,7 +31,9 @@ class Params(LiveParams):
         list[str] | None,
         Field(max_length=100, description="text that the case shows: error, function, frame; may be repeated"),
     ] = None
-    xid: Annotated[list[int] | None, Field(max_length=100, description="Xid of the driver; may be repeated")] = None
+    xid: Annotated[
+        list[str] | None, Field(max_length=100, description="number of an Xid of the driver: 119; may be repeated")
+    ] = None
     log: Annotated[
         list[str] | None,
         Field(max_length=64, description="path of a log with the crash; versions in it count first; may be repeated"),
@@ -43,8 +45,8 @@ class Params(LiveParams):
             raise ValueError(f"a path of log has 1 to {_PATH} characters")
         if any(not 0 < len(text) <= _TEXT for text in self.signature or ()):
             raise ValueError(f"a text of signature has 1 to {_TEXT} characters")
-        if any(not 0 < code < 1000 for code in self.xid or ()):
-            raise ValueError("an Xid is 1 to 999")
+        if any(not (text.isascii() and text.isdigit() and 0 < len(text) < 4) for text in self.xid or ()):
+            raise ValueError("an Xid is a number up to 999")
         return self
 
 
@@ -73,7 +75,10 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Return how the known defects stand to what `recording` and `params` state."""
     versions = versions_of(recording)
     signature = signature_of(
-        recording, [params.cause] if params.cause else [], params.signature or (), params.xid or ()
+        recording,
+        [params.cause] if params.cause else [],
+        params.signature or (),
+        [int(text) for text in params.xid or ()],
     )
     rows = [defect_row(one) for one in known_defects(versions, signature, recording.manifest.machine)]
     by = {name: [row for row in rows if row.standing == name] for name in ("relevant", "possible", "affected", "fixed")}
@@ -97,7 +102,9 @@ def _finding(row: DefectRow, recording: Recording) -> Finding:
     words = {"name": row.defect, "component": row.component, "version": row.version, "fixed": row.fixed}
     kept = {name: text for name, text in words.items() if text}
     bad = Severity.MAJOR if row.certain else Severity.MINOR
-    return finding("software.defect", subject, window(recording.manifest.window_ns), {}, bad, kept)
+    return finding(
+        "software.defect", subject, window(recording.manifest.window_ns), {"signs": len(row.shown)}, bad, kept
+    )
 
 
 TOOL = Tool(
