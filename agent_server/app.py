@@ -75,6 +75,7 @@ _RECORD_NEEDS = [
     Need("device_log", optional=True),
     Need("hardware", optional=True),
     Need("gpu_state", optional=True),
+    Need("versions", optional=True),
 ]
 _CACHE_NEEDS = [Need("page_cache"), Need("residency")]
 _TRACE_NEED = Need("ftrace", FtraceOptions(frozenset({"irq", "softirq"})))
@@ -204,10 +205,11 @@ class App:
             from whystall.agent_server.inputs.calibration import check_source
 
             check_source(params)
-            recording = await opened(source, profile)
+            recording = await self._with_logs(params, await opened(source, profile))
         else:
             with raised_when_starved():
                 recording = await self._observed(tool, params, engine, profile, progress)
+                recording = await self._with_logs(params, recording)
                 return _timed(await in_thread(lambda: judged(tool, recording, params, lang)), recording, called_ns)
         return await in_thread(lambda: judged(tool, recording, params, lang))
 
@@ -224,6 +226,16 @@ class App:
         gathered_before = (traces / "manifest.json").is_file()
         job = job_of(open_source(traces) if gathered_before else gathered(Runs(str(traces))))
         return self.kb().operator_baselines.add(name, job.tables, now())
+
+    @staticmethod
+    async def _with_logs(params: Params, recording: Recording) -> Recording:
+        """Return `recording` with what the logs in the parameter `log` state, if there are any."""
+        named = list(getattr(params, "log", None) or [])
+        if not named:
+            return recording
+        from whystall.agent_server.inputs.software import with_logs
+
+        return await in_thread(lambda: with_logs(recording, named))
 
     async def _observed(
         self, tool: Tool[Any, Any], params: Params, engine: Engine, profile: Path | None, progress: Progress | None

@@ -48,6 +48,7 @@ _TOOLS = [
     "tools.views",
     "tools.recording",
     "tools.node",
+    "tools.known_fixes",
     "tools.files",
     "tools.contract",
     "tools.hybrid_io",

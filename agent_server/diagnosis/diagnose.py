@@ -16,6 +16,7 @@ from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL, Case
 from whystall.agent_server.diagnosis.causes import FIRST_TOOL, LOGS_TOOL, RANKS_TOOL
 from whystall.agent_server.diagnosis.crashes import crash_diagnosis
+from whystall.agent_server.diagnosis.known_fixes import known_in_logs, known_in_recording, known_on_this_host
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import LiveObserver, Observer, RecordedObserver
 from whystall.agent_server.diagnosis.params import DiagnoseParams
@@ -167,7 +168,9 @@ class DiagnosisRunner:
                 return await self._diagnose_logs(recording, run)
             if recording.has("ranks"):
                 return await self._diagnose_ranks(recording, run, live=False)
-            return await self._investigate(RecordedObserver(recording), run, recording.manifest.target.describe())
+            target = recording.manifest.target.describe()
+            recorded = await self._investigate(RecordedObserver(recording), run, target)
+            return await in_thread(lambda: known_in_recording(recorded, recording))
         if profile is not None:
             check_profile_place(profile)
         async with self._window:
@@ -178,7 +181,8 @@ class DiagnosisRunner:
         """Return what is found on this host; `profile`: of an accelerator, to join."""
         target = await self._target(run.params, run.progress)
         observer = LiveObserver(target, run.params.engine, run.step_progress, joining(profile))
-        return await self._investigate(observer, run, target.describe())
+        found = await self._investigate(observer, run, target.describe())
+        return await in_thread(lambda: known_on_this_host(found, target.pids))
 
     async def _diagnose_ranks(self, recording: Recording, run: _Run, *, live: bool) -> Diagnosis:
         """Judge the traces of ranks; if `live`, also observe the slow rank's process if it is on this host."""
@@ -211,7 +215,8 @@ class DiagnosisRunner:
         """Judge what logs state about crashes."""
         tool = self._registry.get(LOGS_TOOL)
         result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
-        return crash_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom)
+        found = crash_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom)
+        return await in_thread(lambda: known_in_logs(found, recording, run.params.log or ()))
 
     async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
         """Open a case for `target` and let the driver finish it. `numbered`: findings that have numbers already."""

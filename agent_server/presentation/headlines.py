@@ -10,6 +10,7 @@ from whystall.agent_server.presentation.account_lines import critical_path_lines
 from whystall.agent_server.presentation.collective_lines import collective_lines
 from whystall.agent_server.presentation.comparison_lines import compare_runs_lines
 from whystall.agent_server.presentation.crash_lines import crash_analyse_lines
+from whystall.agent_server.presentation.defect_lines import known_fix_lines
 from whystall.agent_server.presentation.hang_lines import hang_lines
 from whystall.agent_server.presentation.profile_lines import (
     cpu_profile_lines,
@@ -172,5 +173,6 @@ _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
     "flamegraph_diff": flamegraph_diff_lines,
     "hang": hang_lines,
     "heat_map": heat_map_lines,
+    "known_fix": known_fix_lines,
     "page_cache": _page_cache,
 }

@@ -29,6 +29,10 @@ COLUMNS = MappingProxyType(
     {
         ("critical_path", "rows"): (),
         ("critical_path", "pauses"): (),
+        ("known_fix", "relevant"): (),
+        ("known_fix", "possible"): (),
+        ("known_fix", "affected"): ("defect", "component", "version", "affected", "fixed", "kind", "source"),
+        ("known_fix", "fixed"): ("defect", "component", "version", "fixed"),
         ("cpu_profile", "kinds"): (),
         ("flame_graph", "kinds"): (),
         ("flame_graph", "devices"): (),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whystall.agent_server.presentation.account_lines import account_text, other_causes
+from whystall.agent_server.presentation.defect_lines import defect_text
 from whystall.agent_server.presentation.match_lines import match_texts
 from whystall.agent_server.presentation.reasoning_lines import explanation
 from whystall.knowledge_base.causes import ranked_remedies
@@ -100,6 +101,8 @@ class TemplateValues:
             "cause": cause,
             "headline": self.title(d, cause) if cause else Safe(""),
             "fixes": _remedies(cause, d, self._lang) if cause else [],
+            "known": self._known(d, "relevant"),
+            "maybe": self._known(d, "possible"),
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
             "busy": self._busy(d),
@@ -129,6 +132,9 @@ class TemplateValues:
             "matches": match_texts(d.matches, self._suffix, self._lang, d.victim),
             "answered": not d.matches or any(not match.weak for match in d.matches),
         }
+
+    def _known(self, d: Diagnosis, standing: str) -> list[Safe]:
+        return [defect_text(row, self._suffix, self._lang) for row in d.known_fixes if row.standing == standing]
 
     def normal(self, findings: Sequence[Finding], budget: int) -> list[Safe]:
         """Return normal findings in few words: the first of each kind, and how many more there are of it."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.presentation.account_lines import path_rows
+from whystall.agent_server.presentation.defect_lines import upgrade_plan
 from whystall.agent_server.presentation.headlines import headline
 from whystall.agent_server.presentation.match_lines import MatchText, match_texts
 from whystall.agent_server.presentation.profile_lines import COLUMNS
@@ -192,6 +193,7 @@ def ticket_markdown(
         others=others[:_OTHERS],
         others_left=max(len(others) - _OTHERS, 0),
         collectors=_collectors(d.coverage) if d else [],
+        plan=upgrade_plan(d, lang) if d else "",
         **context,
         **ticket_context(ticket, causes, lang, events, alerts),
     )

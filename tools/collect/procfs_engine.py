@@ -26,6 +26,7 @@ from whystall.tools.collect.proc_reader import DEFAULT_PERIOD_NS, ProcReader
 from whystall.tools.collect.proc_residency import OpenFiles
 from whystall.tools.collect.proc_run_queue import ThreadWaits
 from whystall.tools.collect.proc_sampler import ThreadSampler
+from whystall.tools.collect.proc_versions import Versions
 from whystall.tools.collect.python_notes import refusals
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.vantage import PARTIAL_PROC, hidden_processes, proc_is_whole
@@ -52,14 +53,15 @@ class ProcfsEngine(Engine):
     `proc` and `memory_use` are exact. `syscalls`, `switches` and `samples` are sampled: the target's threads 50 times
     per second, or, without a target, threads in uninterruptible sleep, and for `samples` on a CPU, 10 times per second.
     `block`, `interrupts` and `run_queue` have totals only. `residency` (of a target only), `interrupts`, `run_queue`,
-    `objects`, `job_processes` and `hardware` are read at the start and at the end, `device_log` at the end.
+    `objects`, `job_processes` and `hardware` are read at the start and at the end, `device_log` and
+    `versions` at the end.
     """
 
     name = "procfs"
     serves = frozenset(
         {
             *("proc", "syscalls", "switches", "samples", "block", "residency", "interrupts", "run_queue", "objects"),
-            *("memory_use", "job_processes", "device_log", "hardware"),
+            *("memory_use", "job_processes", "device_log", "hardware", "versions"),
         }
     )
 
@@ -224,6 +226,9 @@ class ProcfsEngine(Engine):
             captures["device_log"] = DeviceLog().read()
         if self._hardware is not None:
             captures["hardware"] = self._hardware.read()
+        if "versions" in self._wanted:
+            followed = children_of(self._pids) if self._target.follow else []
+            captures["versions"] = Versions({*self._pids, *followed}).read()
         if self._sampler is not None:
             self._scan(self._sampler, self._clock())
         if self._reader is not None:

@@ -394,6 +394,10 @@ GPU_STATE = {
     "failures": _schema("device:str call:str error:str count"),
 }
 
+# Versions of software, read once. pid: of the process that has loaded it, -1: of the host. where: kernel, driver,
+# package, library (by its name), binary (a constant in it), file, log. vendor_built: a vendor may have changed it.
+VERSIONS = {"versions": _schema("component:str version:str where:str pid vendor_built:bool")}
+
 # Trials of buffered and direct I/O on one file system: one row per trial, interleaved, on a temporary file of our own.
 # way, of reads: buffered (its pages dropped before), warm (the same again at once), direct, uncached, readahead; of
 # writes: buffered (until the last call returned), synced (the same with fdatasync), direct (with fdatasync). `trial`
@@ -448,6 +452,7 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "device_log": DEVICE_LOG,
     "hardware": HARDWARE,
     "gpu_state": GPU_STATE,
+    "versions": VERSIONS,
     # what logs state about crashes
     "crashes": CRASHES,
     "ftrace": sched.TABLES,

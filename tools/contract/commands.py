@@ -48,6 +48,12 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "bcc.softirqs": _bcc("softirqs", "-N", "-T", _EVERY_SECOND),
         # the system's python, which BCC is installed for
         "bcc.own": Command(("/usr/bin/python3",), ("-I", "-u", "{program}")),
+        # which versions of a package its sources offer; both read only
+        "apt.versions": Command(("apt-cache",), ("madison", "{package}")),
+        "pip.versions": Command(
+            ("pip3", "pip"),
+            ("--disable-pip-version-check", "--no-input", "index", "versions", "--retries", "1", "{package}"),
+        ),
         # messages of the kernel since it started, one JSON object a line
         "journalctl.kernel": Command(
             ("journalctl",),

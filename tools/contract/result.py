@@ -171,6 +171,7 @@ BLIND_SPOTS = frozenset(
         "log_form_unknown",  # no line of a file has the form of a kernel log
         "no_driver_messages",  # the log has no message of the driver at all: whether it has such a GPU is not known
         "gpus_unread",  # values of a GPU that could not be read; detail: which, and why
+        "versions_unread",  # processes whose libraries were not read for their versions; detail: how many of how many
         "no_gpus",  # this host shows no GPU; detail: why
         "counters_absent",  # counters of the hardware that this host does not have or show; detail: which
         "switch_codes",  # messages of an NVSwitch are graded by their own words, fatal or not, alone

@@ -61,7 +61,7 @@ def read_logs(paths: Sequence[str], name: str = "logs") -> Recording:
     a directory that cannot be read are blind spots.
     """
     found = _Found()
-    files = list(islice(_files(paths), _MOST_FILES + 1))
+    files = list(islice(files_below(paths), _MOST_FILES + 1))
     if not files:
         raise ToolError(ErrorCode.BAD_ARGUMENT, "there is no log file", "give files, or a directory that has some")
     if len(files) > _MOST_FILES:
@@ -82,7 +82,8 @@ def name_of(paths: Sequence[str]) -> str:
     return clean(Path(paths[0]).name) if len(paths) == 1 else f"{len(paths)} logs"
 
 
-def _files(paths: Sequence[str]) -> Iterator[Path]:
+def files_below(paths: Sequence[str]) -> Iterator[Path]:
+    """Yield the files that are `paths`, or below the directories among them."""
     for name in paths:
         path = Path(name)
         if not path.is_dir():

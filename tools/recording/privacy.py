@@ -34,7 +34,7 @@ _BY_RULE: dict[Privacy, str] = {
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
         " library fatal link model call hardware.counters.name origin function functions taint release signal"
-        " modules foreign"
+        " modules foreign component where"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
         " shape value ranks.latencies.name ranks_before.latencies.name baseline.latencies.name at"
@@ -68,6 +68,8 @@ PUBLIC_ATTRIBUTES = _names(
     " root_mutual root_outside root_same root_wait setting shape standstill state syscall taint wait what"
     # codes of hardware: names of errors, counters and actions
     " action area condition counters further links meaning recovery throttle xid"
+    # versions of software
+    " component fixed version"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(

@@ -12,6 +12,7 @@ from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.commands.tickets_classify import add_classify
 from whystall.agent_server.interfaces.cli.commands.tickets_import import add_import
+from whystall.agent_server.interfaces.cli.commands.tickets_upgrade import add_upgrade
 from whystall.agent_server.interfaces.cli.options import JsonOption, Lang, LangOption
 from whystall.agent_server.presentation.results import done_text, whole_ticket_text
 from whystall.agent_server.presentation.ticket_texts import history_text, tickets_text
@@ -59,6 +60,7 @@ def add(app: typer.Typer) -> None:
     group.command("attach")(attach)
     add_classify(group)
     add_import(group)
+    add_upgrade(group)
     app.add_typer(group, name="tickets")
 
 

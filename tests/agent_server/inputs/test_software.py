@@ -1,0 +1,92 @@
+"""Versions that logs state: every form, hostile input, and logs of other hosts."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from whystall.agent_server.inputs.software import stated_versions, with_logs
+from whystall.tools.collect.tables import VERSIONS, filled
+from whystall.tools.host.known_fix.case import versions_of
+from whystall.tools.recording.manifest import CollectorManifest, Manifest
+from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target
+
+STATED = {
+    "node01:9:9 [0] NCCL INFO NCCL version 2.21.5+cuda12.4": ("nccl", "2.21.5"),
+    "PyTorch version: 2.7.0+cu126": ("torch", "2.7.0+cu126"),
+    "INFO 07-14 08:51:00 [api_server.py:1] vLLM API server version 0.25.0": ("vllm", "0.25.0"),
+    "Nvidia driver version: 550.163.01": ("nvidia_driver", "550.163.01"),
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  525.60.13  Wed": ("nvidia_driver", "525.60.13"),
+    "[    0.000000] Linux version 6.6.57 (a@b) #1 SMP": ("kernel", "6.6.57"),
+    "NCCL version main": None,
+    "my program version 1.2.3": None,
+}
+
+
+def observed(*rows: tuple[str, str, str, int, bool]) -> Recording:
+    """A recording of the host n1 with these versions."""
+    manifest = Manifest(
+        id="r1",
+        host="n1",
+        kernel="6.1.0",
+        machine="x86_64",
+        cpus=1,
+        target=Target(everything=True),
+        started="2026-01-01T00:00:00Z",
+        start_ns=0,
+        window_ns=1,
+        requested_ns=1,
+        collectors={"versions": CollectorManifest(engine="procfs", proven=True)},
+    )
+    return Recording.in_memory(manifest, {"versions.versions": filled(VERSIONS, versions=rows)["versions"]})
+
+
+@pytest.mark.parametrize(("line", "expected"), STATED.items(), ids=lambda one: str(one)[:20])
+def test_lines_that_state_a_version(line: str, expected: tuple[str, str] | None, tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(f"before\n{line}\nafter\n", "utf-8")
+    assert [row[:2] for row in stated_versions([log])] == ([expected] if expected else [])
+
+
+def test_packed_binary_and_truncated_logs(tmp_path: Path) -> None:
+    line = b"NCCL version 2.21.5+cuda12.4\n"
+    packed, cut, binary = tmp_path / "a.gz", tmp_path / "b.gz", tmp_path / "c.bin"
+    packed.write_bytes(gzip.compress(line))
+    cut.write_bytes(gzip.compress(os.urandom(5000) + line)[:2000])
+    binary.write_bytes(b"\0\xff" * 50_000 + b"\n" + line + b"\xfe" * 9000)
+    assert [row[:2] for row in stated_versions([packed])] == [("nccl", "2.21.5")]
+    assert stated_versions([cut, tmp_path / "none"]) == []
+    assert [row[:2] for row in stated_versions([binary])] == [("nccl", "2.21.5")]
+
+
+def test_a_log_that_states_versions_without_end_is_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"NCCL version 2.{one}.0\n" for one in range(5000)), "utf-8")
+    assert len(stated_versions([log])) == 16
+
+
+@pytest.mark.parametrize(("host", "kept"), [("n1", True), ("elsewhere", False)])
+def test_versions_of_this_host_do_not_count_for_another_one(host: str, kept: bool, tmp_path: Path) -> None:
+    rows = [("nvidia_driver", "550.54.15", "driver", -1, False)]
+    here = observed(*rows)
+    log = tmp_path / "kern.log"
+    log.write_text(
+        f"Jan 12 03:04:05 {host} kernel: [   90.000001] Out of memory: Killed process 102 (python3) total-vm:2kB\n",
+        "utf-8",
+    )
+    found = versions_of(with_logs(here, [str(log)]))
+    assert ("nvidia_driver" in found) is kept
+
+
+def test_what_a_log_states_counts_instead_of_what_this_host_has(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("NCCL version 2.21.5+cuda12.4\n", "utf-8")
+    rows = [("nccl", "2.27.3", "package", 7, False), ("torch", "2.7.0", "package", 7, False)]
+    here = observed(*rows)
+    found = versions_of(with_logs(here, [str(log)]))
+    assert [one.version for one in found["nccl"]] == ["2.21.5"]
+    assert [one.version for one in found["torch"]] == ["2.7.0"]
