@@ -27,7 +27,7 @@ def read(rows: Rows, host: str, proc: Path = Path("/proc"), sys: Path = Path("/s
     else:
         found = NvmlLinks(module)
         found.start()
-        found.stop()
+        rows.not_seen += [spot for spot in found.read().not_seen if spot[0] != "no_gpus"]
         if found.refused:
             rows.not_seen.append(("no_nvml", found.refused))
     names = found.gpus if found else {}
