@@ -72,7 +72,7 @@ def _recorded(rows: Rows, ranks: Recording | None) -> Recording:
         kernel=clean(platform.release()),
         machine=platform.machine(),
         cpus=os.cpu_count() or 1,
-        target=Target(),
+        target=Target(everything=True),
         started=now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         start_ns=0,
         window_ns=0,

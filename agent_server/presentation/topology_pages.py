@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from whystall.prompts.render import words
 from whystall.tools.contract.registry import ArtifactContent, Judgement
-from whystall.tools.timeline.rank_data.rank_list import rank_list
 from whystall.tools.views.topology_drawing import Gpu, HostView, Node
 from whystall.tools.views.topology_page import Table, topology_page, topology_svg
 
@@ -88,7 +87,7 @@ class _Views:
         ranks = self._ranks.get((one.host, one.device), [])
         kinds = self._kinds.get((one.host, one.device), [])
         lines = tuple(self._rank(rank) for rank in ranks[:2])
-        near = f"{one.relation} {' '.join(one.nearest)}" if one.nearest else ""
+        near = f"{one.relation} {one.nearest}" if one.nearest else ""
         about = [one.device, one.model, one.bus if one.bus != one.device else "", *map(self._rank, ranks), near, *kinds]
         return Gpu(one.device, lines, _letter(kinds), ", ".join(text for text in about if text))
 
@@ -127,10 +126,9 @@ def _tables(data: Data, texts: dict[str, Any], lang: Lang) -> list[Table]:
             "hosts",
             "host gpus nics nodes links ranks found",
             [
-                [r.host, str(r.gpus), str(r.nics), str(r.numa_nodes), str(r.nvlink or ""), rank_list(r.ranks)]
-                + [", ".join(r.marks)]
+                [r.host, str(r.gpus), str(r.nics), str(r.numa_nodes), str(r.nvlink or ""), r.ranks] + [r.marks]
                 for r in data.hosts
             ],
         ),
-        table("groups", "group spans ranks", [[r.name, str(r.hosts), rank_list(r.ranks)] for r in data.groups]),
+        table("groups", "group spans ranks", [[r.name, str(r.hosts), r.ranks] for r in data.groups]),
     ]

@@ -440,8 +440,8 @@ TOPOLOGY = {
     "devices": _schema("host:str kind:str device:str bus:str node cpus:str uuid:str model:str"),
     # relation: NV18, PIX, PXB, PHB, NODE, SYS; `stated` by NVIDIA's tools, else derived from PCI addresses
     "links": _schema("host:str device:str other:str relation:str stated:bool"),
-    # Processes of a job. `device`: its GPU, empty unknown; `nics`: that it has open, separated by blanks; `memory`: NUMA
-    # nodes that it may use
+    # Processes of a job. `device`: its GPU, empty unknown; `nics`: that it has open, separated by blanks; `memory`:
+    # NUMA nodes that it may use
     "ranks": _schema("host:str rank pid comm:str device:str cpus:str memory:str nics:str"),
     # What other tools found: `severity` of `kind` at a host, device or rank (-1: none)
     "marks": _schema("host:str device:str rank kind:str severity:str"),

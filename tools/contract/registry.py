@@ -55,8 +55,8 @@ class Tool(Generic[ParamsT, DataT]):
     `needs` returns the collectors, with options, for given parameters; `judge` is a pure function of a recording and
     parameters. `kinds`: the finding kinds it can produce. `cost`: relative cost of observing (1 = reading counters), to
     choose the next tool. `reads`: kind of a file given instead of observing: a recording or trace of a host (``host``),
-    the traces of a job's ranks (``ranks``), stack samples in any format (``stacks``), logs (``logs``), or what a cluster consists
-    of (``topology``; without a file, this host is read).
+    the traces of a job's ranks (``ranks``), stack samples in any format (``stacks``), logs (``logs``), or what a
+    cluster consists of (``topology``; without a file, this host is read).
     """
 
     name: str

@@ -83,6 +83,7 @@ def _read(rows: Rows, path: Path) -> None:
     elif begin == b"{":
         host = host_named(host)
         kind = _json(rows, path, host, data)
+        host = "" if kind == "whystall" else host  # it is of the hosts that it names
     else:
         matrix = smi_matrix.parse(data.decode("utf-8", "replace"))
         if matrix is None:

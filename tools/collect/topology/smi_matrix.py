@@ -27,7 +27,7 @@ _AFFINITY = re.compile(r"CPU Affinity")
 
 @dataclass
 class Matrix:
-    """A matrix: names of devices, relation by ordered pair, CPUs and NUMA node (-1) by device. `odd`: lines left out."""
+    """A matrix: names of devices, relation by ordered pair, CPUs and NUMA node by device. `odd`: lines left out."""
 
     names: list[str] = field(default_factory=list)
     relations: dict[tuple[str, str], str] = field(default_factory=dict)

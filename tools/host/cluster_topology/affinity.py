@@ -49,12 +49,12 @@ def _memory(rank: RankRow, gpu: DeviceRow) -> AffinityRow | Literal[True] | None
 
 def _nic(rank: RankRow, gpu: DeviceRow, host: Host) -> AffinityRow | Literal[True] | None:
     """Return the row if all NICs that the rank has open are at another NUMA node, and the host has a nearer one."""
-    relations = [host.relation(gpu.device, nic) for nic in rank.nics]
+    relations = [host.relation(gpu.device, nic) for nic in rank.nics.split()]
     if not relations or not all(relations) or not gpu.relation:
         return None
     if any(one != _FAR for one in relations) or gpu.relation == _FAR:
         return True
-    return _row(rank, "nic", " ".join(rank.nics), " ".join(gpu.nearest))
+    return _row(rank, "nic", rank.nics, gpu.nearest)
 
 
 def _row(rank: RankRow, what: Literal["cpu", "memory", "nic"], own: str, near: str) -> AffinityRow:

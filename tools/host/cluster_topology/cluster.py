@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from whystall.tools.collect.topology.rows import UNKNOWN, cpu_set, host_named
 from whystall.tools.host.cluster_topology.data import DeviceRow, GroupRow, LinkRow, MarkRow, RankRow
 from whystall.tools.recording.store import Recording
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Nearest first."""
@@ -94,16 +95,15 @@ def cluster_of(recording: Recording) -> Cluster:
     marks = _marks(recording, hosts, ranks)
     where = {row.rank: row.host for row in ranks}
     known = [
-        GroupRow(name=name, ranks=members, hosts=len({where[rank] for rank in members if where.get(rank)}))
+        GroupRow(name=name, ranks=rank_list(members), hosts=len({where[rank] for rank in members if where.get(rank)}))
         for name, members in groups
     ]
     return Cluster(dict(sorted(hosts.items(), key=lambda item: by_number(item[0]))), ranks, known, marks, unmatched)
 
 
-def _devices(recording: Recording, host: object) -> tuple[dict[tuple[str, str], str], list[str]]:
+def _devices(recording: Recording, host: Callable[[str], Host]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Merge devices by name, and by PCI address. A GPU with an address alone is not joined to one with a number alone:
     that NVML numbers them in the order of their addresses is not certain."""
-    assert callable(host)
     rows = list(recording.table("topology.devices").iter_rows(named=True))
     by_bus: dict[tuple[str, str], str] = {}
     for row in rows:
@@ -123,18 +123,25 @@ def _devices(recording: Recording, host: object) -> tuple[dict[tuple[str, str], 
         found = {key: row[key] for key in ("bus", "cpus", "uuid", "model")} | {"numa_node": node}
         if before is not None:
             found = {key: getattr(before, key) if value in ("", None) else value for key, value in found.items()}
-        devices[name] = DeviceRow(host=row["host"], kind=row["kind"], device=name, nearest=[], relation="", **found)
+        devices[name] = DeviceRow(host=row["host"], kind=row["kind"], device=name, nearest="", relation="", **found)
     return renamed, unmatched
 
 
 def _nearest(host: Host) -> None:
     nics = host.of_kind("nic")
+    for nic in nics:
+        # the legend of `nvidia-smi topo -m`: all relations but SYS are within one NUMA node
+        beside = {
+            gpu.numa_node for gpu in host.of_kind("gpu") if host.relation(gpu.device, nic.device) in NEARNESS[:-1]
+        }
+        if nic.numa_node is None and len(beside) == 1:
+            nic.numa_node = beside.pop()
     for gpu in host.of_kind("gpu"):
         known = {nic.device: host.relation(gpu.device, nic.device) for nic in nics}
         best = next((one for one in NEARNESS if one in known.values()), "")
         # a relation that is not known may be nearer than the best of the others
         if best and "" not in known.values():
-            gpu.relation, gpu.nearest = best, [name for name, one in known.items() if one == best]
+            gpu.relation, gpu.nearest = best, " ".join(name for name, one in known.items() if one == best)
 
 
 def _groups(recording: Recording) -> list[tuple[str, list[int]]]:
@@ -163,7 +170,7 @@ def _ranks(
     for row in recording.table("topology.ranks").iter_rows(named=True):
         one = _rank(row["rank"], row["host"], row["pid"] if row["pid"] > 0 else None, stages)
         device = renamed.get((row["host"], row["device"]), row["device"])
-        update = {"cpus": row["cpus"], "memory": row["memory"], "nics": row["nics"].split(), "device": device}
+        update = {"cpus": row["cpus"], "memory": row["memory"], "nics": row["nics"], "device": device}
         found[row["rank"]] = one.model_copy(update=update | {"placed": "stated" if device else ""})
     by_host: dict[str, list[RankRow]] = defaultdict(list)
     for _, one in sorted(found.items()):
@@ -177,7 +184,7 @@ def _ranks(
 
 
 def _rank(rank: int, host: str, pid: int | None, stages: dict[int, int]) -> RankRow:
-    empty = {"device": "", "placed": "", "cpus": "", "memory": "", "nics": [], "marks": []}
+    empty = {"device": "", "placed": "", "cpus": "", "memory": "", "nics": "", "marks": ""}
     return RankRow(rank=rank, host=host, pid=pid, stage=stages.get(rank), **empty)  # type: ignore[arg-type]
 
 
@@ -193,5 +200,5 @@ def _marks(recording: Recording, hosts: dict[str, Host], ranks: list[RankRow]) -
         device = names[0] if names else row["device"]
         found.append(MarkRow(host=host, device=device, rank=rank, kind=row["kind"], severity=row["severity"]))
         if of_rank is not None:
-            of_rank.marks.append(row["kind"])
+            of_rank.marks = f"{of_rank.marks} {row['kind']}".strip()
     return found

@@ -12,7 +12,7 @@ Placed = Literal["stated", "order", ""]
 
 
 class HostRow(Model):
-    """A host. `numa_nodes`: how many are known; `nvlink`: how many NVLinks join two of its GPUs, at most; 0: none
+    """A host. `ranks`: as 0-7; names are separated by blanks. `numa_nodes`: how many are known; `nvlink`: how many NVLinks join two of its GPUs, at most; 0: none
     known. `sources`: what stated it. `marks`: kinds of findings about it, its devices or its ranks."""
 
     host: str
@@ -20,9 +20,9 @@ class HostRow(Model):
     nics: int
     numa_nodes: int
     nvlink: int
-    ranks: list[int]
-    sources: list[str]
-    marks: list[str]
+    ranks: str
+    sources: str
+    marks: str
 
 
 class DeviceRow(Model):
@@ -38,7 +38,7 @@ class DeviceRow(Model):
     cpus: str
     uuid: str
     model: str
-    nearest: list[str]
+    nearest: str
     relation: str
 
 
@@ -54,8 +54,8 @@ class LinkRow(Model):
 
 
 class RankRow(Model):
-    """A rank of the job. `placed`: whether its GPU is stated, or assumed by the order of ranks (`order`), in which case
-    its affinity is not judged. `stage`: of the pipeline. `cpus`, `memory`: that it may use; `nics`: that it has open."""
+    """A rank of the job. `placed`: whether its GPU is stated, or assumed by the order of ranks (`order`): then its
+    affinity is not judged. `stage`: of the pipeline. `cpus`, `memory`: that it may use; `nics`: that it has open."""
 
     rank: int
     host: str
@@ -65,15 +65,15 @@ class RankRow(Model):
     stage: int | None
     cpus: str
     memory: str
-    nics: list[str]
-    marks: list[str]
+    nics: str
+    marks: str
 
 
 class GroupRow(Model):
     """A process group. `hosts`: how many it spans."""
 
     name: str
-    ranks: list[int]
+    ranks: str
     hosts: int
 
 

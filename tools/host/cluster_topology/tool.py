@@ -19,6 +19,7 @@ from whystall.tools.host.cluster_topology.data import AffinityRow, Data, HostRow
 from whystall.tools.host.common.findings import finding, window
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
+from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 FORMAT = "whystall_topology"
 _MOST_FINDINGS = 40
@@ -93,9 +94,9 @@ def _host(host: Host, ranks: list[int], marks: set[str]) -> HostRow:
         nics=len(host.of_kind("nic")),
         numa_nodes=len(host.numa),
         nvlink=max(joined, default=0),
-        ranks=ranks,
-        sources=sorted(set(host.sources)),
-        marks=sorted(marks),
+        ranks=rank_list(ranks),
+        sources=" ".join(sorted(set(host.sources))),
+        marks=" ".join(sorted(marks)),
     )
 
 
