@@ -116,7 +116,7 @@ def _device(one: Gpu, look: str, x: float, y: float, size: tuple[int, int]) -> s
 
 def _small(host: HostView) -> tuple[str, float, float]:
     gpus = [one for node in host.nodes for one in node.gpus]
-    columns = max(8, 1)
+    columns = 8
     width = columns * _CELL
     rows = max(1, -(-len(gpus) // columns))
     cells = []
@@ -127,8 +127,10 @@ def _small(host: HostView) -> tuple[str, float, float]:
             f'<g><title>{escape(f"{host.name} {one.about}")}</title><rect class="gpu{" marked" if one.mark else ""}" '
             f'x="{x}" y="{y}" width="15" height="15" rx="2"/>{letter}</g>'
         )
-    name = f"{host.mark} {host.name}" if host.mark else host.name
-    look = "name found" if host.mark else "name"
+    # NICs are not drawn: the host stands for them
+    mark = host.mark or next((one.mark for node in host.nodes for one in node.nics if one.mark), "")
+    name = f"{mark} {host.name}" if mark else host.name
+    look = "name found" if mark else "name"
     text = f'<text class="{look}" x="0" y="13">{escape(_cut(name, 17))}<title>{escape(host.name)}</title></text>'
     return text + "".join(cells), float(width), 20.0 + rows * _CELL
 

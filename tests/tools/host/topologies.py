@@ -47,7 +47,7 @@ def lstopo(version: int = 2, *, nvml: bool = True) -> str:
         name = f'<object type="OSDev" name="nvml{1 - node}" osdev_type="5"/>' if nvml else ""
         devices = (
             f'<object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[{bus[0]}0-{bus[0]}5]">'
-            f'<object type="Bridge" bridge_type="1-1" pci_busid="0000:{bus[0]}0:03.0" pci_type="0604 [8086:3c08] [0:0]">'
+            f'<object type="Bridge" bridge_type="1-1" pci_busid="0000:{bus[0]}0:03.0" pci_type="0604">'
             f'<object type="PCIDev" pci_busid="0000:{bus}:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1">'
             f'{name}<info name="GPUModel" value="H100"/></object>'
             f'<object type="PCIDev" pci_busid="0000:{bus}:01.0" pci_type="0207 [15b3:1021] [15b3:0041] 00">'
@@ -59,7 +59,8 @@ def lstopo(version: int = 2, *, nvml: bool = True) -> str:
         parts.append(f'<object type="{"Package" if version == 2 else "Machine"}" cpuset="{cpus}">{whole}</object>')
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
     named = '<info name="HostName" value="node9.example.org"/>'
-    return f'{head}<topology version="{version}.0"><object type="Machine" cpuset="0xffffffff">{named}{"".join(parts)}</object></topology>\n'
+    inside = f'<object type="Machine" cpuset="0xffffffff">{named}{"".join(parts)}</object>'
+    return f'{head}<topology version="{version}.0">{inside}</topology>\n'
 
 
 def own(hosts: int, gpus: int = 8, **changed: dict[str, Any]) -> str:

@@ -12,8 +12,9 @@ Placed = Literal["stated", "order", ""]
 
 
 class HostRow(Model):
-    """A host. `ranks`: as 0-7; names are separated by blanks. `numa_nodes`: how many are known; `nvlink`: how many NVLinks join two of its GPUs, at most; 0: none
-    known. `sources`: what stated it. `marks`: kinds of findings about it, its devices or its ranks."""
+    """A host. `ranks`: as 0-7; names are separated by blanks. `numa_nodes`: how many are known; `nvlink`: how many
+    NVLinks join two of its GPUs, at most; 0: none known. `sources`: what stated it. `marks`: kinds of findings about
+    it, its devices or its ranks."""
 
     host: str
     gpus: int
