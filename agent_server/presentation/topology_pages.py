@@ -126,7 +126,7 @@ def _tables(data: Data, texts: dict[str, Any], lang: Lang) -> list[Table]:
             "hosts",
             "host gpus nics nodes links ranks found",
             [
-                [r.host, str(r.gpus), str(r.nics), str(r.numa_nodes), str(r.nvlink or ""), r.ranks] + [r.marks]
+                [r.host, str(r.gpus), str(r.nics), str(r.numa_nodes), str(r.nvlink or ""), r.ranks, r.marks]
                 for r in data.hosts
             ],
         ),

@@ -141,8 +141,7 @@ def _mark(one: object, host: str) -> tuple[object, ...] | None:
         return None
     device, rank, of = subject.get("device"), subject.get("rank"), subject.get("host")
     known = rank if type(rank) is int and 0 <= rank < 1 << 31 else UNKNOWN
-    if isinstance(of, str) and of:
-        place = host_named(of)
-    else:
-        place = "" if known != UNKNOWN else host  # the result of a job is of many hosts
+    # the result of a job is of many hosts
+    here = host if known == UNKNOWN else ""
+    place = host_named(of) if isinstance(of, str) and of else here
     return (place, clean(device, 64) if isinstance(device, str) else "", known, clean(kind, 64), severity)

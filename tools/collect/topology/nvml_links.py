@@ -51,4 +51,3 @@ class NvmlLinks(Nvml):
             self.switched[device] += 1
         elif kind == _REMOTE_GPU and remote is not None:
             self.joined[device, pci_address(remote.busId)] += 1
-

@@ -18,7 +18,7 @@ from whystall.tools.contract.text import clean
 
 RELATION = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|NVB|PSB|C2C|N/A")
 """SOC and NVB, PSB: before driver 390 and of NVML's other levels; SOC is SYS."""
-_DEVICE = re.compile(r"(?:GPU|NIC)[0-9]{1,4}|(?:mlx[45]|hfi1|bnxt_re|irdma|efa|roce\w*|ib\w*|rdma\w*)_?[\w]{0,20}")
+_DEVICE = re.compile(r"\w[\w.-]{0,31}")
 _LEGEND = re.compile(r"\s*(NIC[0-9]{1,4}):\s*(\S{1,64})\s*$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_DEVICES = 512
@@ -44,7 +44,12 @@ def parse(text: str) -> Matrix | None:
     for raw in text.splitlines():
         line = _COLOURS.sub("", raw).rstrip("\r")
         head = _AFFINITY.split(line)[0].split()
-        if found is None and head and head[0] == "GPU0" and all(_DEVICE.fullmatch(name) for name in head):
+        if (
+            found is None
+            and _AFFINITY.search(line)
+            and head[:1] == ["GPU0"]
+            and all(_DEVICE.fullmatch(name) for name in head)
+        ):
             columns, found = head[:_MOST_DEVICES], Matrix()
         elif one := _LEGEND.fullmatch(line):
             legend[one[1]] = clean(one[2])
