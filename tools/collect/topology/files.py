@@ -124,7 +124,7 @@ def _own(rows: Rows, tables: Mapping[str, Any]) -> bool:
         for row in found:
             for value, kind in zip(row, schema.dtypes(), strict=True):
                 wanted = str if kind == pl.String else bool if kind == pl.Boolean else int
-                if type(value) is not wanted or (wanted is int and not -1 <= value < 1 << 31):
+                if type(value) is not wanted or (wanted is int and not -1 <= int(value) < 1 << 31):
                     return False
         added[name] = [tuple(clean(v) if isinstance(v, str) else v for v in row) for row in found]
     for name, found in added.items():

@@ -157,7 +157,7 @@ def add(rows: Rows, host: str, machine: Machine) -> None:
             continue
         rows.devices.append((host, kind, name, place.bus, known.node, place.cpus, device.uuid, device.model))
         places.append((name, known))
-    for at, (one, first) in enumerate(places):
+    for at, (here, first) in enumerate(places):
         for other, second in places[at + 1 :]:
             if found := relation(first, second):
-                rows.links.append((host, *sorted((one, other)), found, False))
+                rows.links.append((host, *sorted((here, other)), found, False))

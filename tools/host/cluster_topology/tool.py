@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -116,7 +115,7 @@ def _findings(far: list[AffinityRow], counts: dict[str, int], window_ns: int) ->
     return found[:_MOST_FINDINGS]
 
 
-def _blind(cluster: Cluster, counts: dict[str, int]) -> Iterable[tuple[str, str]]:
+def _blind(cluster: Cluster, counts: dict[str, int]) -> list[tuple[str, str]]:
     spots = []
     if cluster.unmatched:
         spots.append(("topology_unmatched", ", ".join(cluster.unmatched[:4])))
