@@ -197,6 +197,10 @@ class App:
             from whystall.agent_server.inputs.logs import open_logs
 
             recording = await in_thread(lambda: open_logs(tool, params, source))
+        elif tool.reads == "topology":
+            from whystall.agent_server.inputs.topology import open_topology
+
+            recording = await in_thread(lambda: open_topology(params, source))
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
         elif (log := getattr(params, "kernel_log", None)) is not None:

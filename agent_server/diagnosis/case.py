@@ -73,7 +73,9 @@ class Case:
         """
         hosts = of_hosts(causes)
         self.causes = considered_for(hosts, symptom, any_symptom=observer.profiled)
-        self.tools = {name: tool for name, tool in tools.items() if tool.reads != "logs"}  # these observe nothing
+        self.tools = {
+            name: tool for name, tool in tools.items() if tool.reads not in ("logs", "topology")
+        }  # these observe nothing
         self.observer = observer
         self.duration = duration
         self.symptom = symptom

@@ -189,7 +189,7 @@ def _requests(
     tools: Sequence[Tool[Any, Any]], seconds: float, options: Options, *, live: bool = False
 ) -> list[_Request]:
     """Return `tools` with their parameters, but those that read logs; with `live` only those that observe a host."""
-    tools = [tool for tool in tools if tool.reads != "logs"]
+    tools = [tool for tool in tools if tool.reads not in ("logs", "topology")]
     if live:
         tools = [tool for tool in tools if issubclass(tool.params, LiveParams) and tool.reads != "ranks"]
     return [(t, parse_params(t.params, {"duration": seconds, **options.get(t.name, {})})) for t in tools]

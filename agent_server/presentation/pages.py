@@ -80,7 +80,14 @@ def _critical_path(recording: Recording, judged: Judgement[Any], lang: Lang) -> 
     return path_pages(recording, judged, lang)
 
 
+def _topology(recording: Recording, judged: Judgement[Any], lang: Lang) -> Sequence[ArtifactContent]:
+    from whystall.agent_server.presentation.topology_pages import topology_pages
+
+    return topology_pages(judged, lang)
+
+
 _PAGES: dict[str, Page] = {
+    "cluster_topology": _topology,
     "cpu_profile": _cpu_profile,
     "critical_path": _critical_path,
     "flame_graph": _flame_graph,

@@ -113,7 +113,7 @@ class Nvml:
             handle = self._call(str(number), "nvmlDeviceGetHandleByIndex", number)
             info = self._call(str(number), "nvmlDeviceGetPciInfo", handle) if handle is not None else None
             if info is not None:
-                self._gpus.append((_address(info.busId), handle))
+                self._gpus.append((pci_address(info.busId), handle))
         if not count:
             self.refused = "NVML finds none"
         return bool(count)
@@ -232,7 +232,8 @@ def _text(value: object) -> str:
     return clean(value) if isinstance(value, (str, bytes)) else ""
 
 
-def _address(bus_id: object) -> str:
+def pci_address(bus_id: object) -> str:
+    """Return a PCI address of NVML (``00000000:1B:00.0``) as sysfs writes it."""
     text = _text(bus_id)
     try:
         return address(text)

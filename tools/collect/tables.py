@@ -435,7 +435,23 @@ CRASHES = {
         f"of_other:bool frames:strs {_STATED} exact:bool until_us until_width_us",
     ),
 }
+# How the hosts of a cluster, their GPUs and NICs are connected. `node`: NUMA node, -1 unknown; `cpus`: a list, empty
+# unknown.
+TOPOLOGY = {
+    "sources": _schema("path:str kind:str host:str"),
+    "numa": _schema("host:str node cpus:str"),
+    # kind: gpu, nic; `device`: GPU0 (by its NVML number), mlx5_0, or `bus`, its PCI address
+    "devices": _schema("host:str kind:str device:str bus:str node cpus:str uuid:str model:str"),
+    # relation: NV18, PIX, PXB, PHB, NODE, SYS; `stated` by NVIDIA's tools, else derived from PCI addresses
+    "links": _schema("host:str device:str other:str relation:str stated:bool"),
+    # Processes of a job. `device`: its GPU, empty unknown; `nics`: that it has open, separated by blanks; `memory`:
+    # NUMA nodes that it may use
+    "ranks": _schema("host:str rank pid comm:str device:str cpus:str memory:str nics:str"),
+    # What other tools found: `severity` of `kind` at a host, device or rank (-1: none)
+    "marks": _schema("host:str device:str rank kind:str severity:str"),
+}
 COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
+    "topology": TOPOLOGY,
     "syscalls": SYSCALLS,
     "switches": SWITCHES,
     "block": BLOCK,

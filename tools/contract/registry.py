@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ParamsT = TypeVar("ParamsT", bound=Params)
 DataT = TypeVar("DataT", bound=BaseModel)
-Reads = Literal["host", "ranks", "stacks", "logs"]
+Reads = Literal["host", "ranks", "stacks", "logs", "topology"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Tool(Generic[ParamsT, DataT]):
     `needs` returns the collectors, with options, for given parameters; `judge` is a pure function of a recording and
     parameters. `kinds`: the finding kinds it can produce. `cost`: relative cost of observing (1 = reading counters), to
     choose the next tool. `reads`: kind of a file given instead of observing: a recording or trace of a host (``host``),
-    the traces of a job's ranks (``ranks``), stack samples in any format (``stacks``), or logs (``logs``).
+    the traces of a job's ranks (``ranks``), stack samples in any format (``stacks``), logs (``logs``), or what a
+    cluster consists of (``topology``; without a file, this host is read).
     """
 
     name: str

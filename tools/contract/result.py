@@ -116,6 +116,12 @@ BLIND_SPOTS = frozenset(
         "rank_not_looked_at",  # the slow rank's process is here and could not be observed; detail: why
         "looked_later",  # the host was observed after the traces were made
         "not_calibrated",  # direct I/O could not be tried beside buffered; detail: why (a code of `calibration`), where
+        "no_nvml",  # NVIDIA's library could not be asked; detail: why
+        "topology_unread",  # inputs of a topology that could not be read; detail: which, and why
+        "topology_unmatched",  # GPUs of two sources that could not be told to be the same; detail: which
+        "no_ranks_placed",  # no rank of a job is known: no affinity could be judged
+        "ranks_by_order",  # GPUs of ranks were assumed by their order; detail: how many
+        "affinity_unknown",  # ranks for which one side of an affinity is not known; detail: which, how many
         "not_stored",  # no room for the diagnosis, and so no ticket; detail: where
         "profile_outside",  # parts of a profile lie outside of the trace's time; detail: how many
         "samples_untimed",  # samples without an instant, of which no place in time is known; detail: how many

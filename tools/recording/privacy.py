@@ -34,12 +34,12 @@ _BY_RULE: dict[Privacy, str] = {
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
         " library fatal link model call hardware.counters.name origin function functions taint release signal"
-        " modules foreign component where"
+        " modules foreign component where bus memory relation severity"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
         " shape value ranks.latencies.name ranks_before.latencies.name baseline.latencies.name at"
     ),
-    Privacy.NAME: "title also comm waker_comm ran_comm device uuid host text exception ftrace.markers.name",
+    Privacy.NAME: "title also nics other comm waker_comm ran_comm device uuid host text exception ftrace.markers.name",
     Privacy.OBJECT: "object",
     Privacy.ADDRESS: "local remote",
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
@@ -74,7 +74,7 @@ PUBLIC_ATTRIBUTES = _names(
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(
     # names of crashes, which may have those of programs
-    "also log "
+    "also log near using "
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
     "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
     " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group own_group"

@@ -57,6 +57,7 @@ _NAMED: dict[Reads, tuple[str, str]] = {
     "host": _RANKS,
     "ranks": _RANKS,
     "logs": ("logs", "a log, or a directory of logs"),
+    "topology": ("topologies", "a file of a topology, or a directory of them"),
     "stacks": ("stack samples", "a recording, an accelerator's profile, or a file of stacks"),
 }
 
@@ -214,6 +215,10 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
         if not _usable(path, ""):
             message = f"{path!r} is no absolute path of a log or directory on this host"
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {_NAMED['logs'][1]}")
+    for path in given.get("files") or ():
+        if not _usable(path, ""):
+            message = f"{path!r} is no absolute path of a file or directory on this host"
+            raise ToolError(ErrorCode.BAD_TRACE, message, f"give {_NAMED['topology'][1]}")
     for name in _DIRECTORIES & given.keys():
         if not _usable(given[name], ""):
             what, remedy = _NAMED[reads]
@@ -221,7 +226,7 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {remedy}")
     if (named := given.pop("recording", None)) is None:
         return None
-    if not _usable(named, "" if reads in ("stacks", "logs") else "manifest.json"):
+    if not _usable(named, "" if reads in ("stacks", "logs", "topology") else "manifest.json"):
         message = f"{named!r} is no absolute path of a recording"
         other = "stack samples" if reads == "stacks" else "a trace file"
         remedy = f"give a directory made by `whystall record`, or {other}"

@@ -18,7 +18,7 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
         *("diagnose", "diagnose_start", "diagnose_result", "find_job", "host_snapshot", "critical_path", "offcputime"),
         *("cpu_profile", "lock_wait", "python_stacks", "host_bound", "fileslower", "kb_search", "artifact_read"),
     ),
-    "ranks": ("slow_node_check", "hang", "collective_live", "compare_runs"),
+    "ranks": ("slow_node_check", "hang", "collective_live", "compare_runs", "cluster_topology"),
     "profiles": ("flame_graph", "flamegraph_diff", "heat_map"),
     "io": ("biolatency", "syscall_time", "page_cache", "hybrid_io_advise"),
     "system": (

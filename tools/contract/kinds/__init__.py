@@ -14,6 +14,7 @@ from whystall.tools.contract.kinds import (
     software,
     storage,
     threads,
+    topology,
 )
 from whystall.tools.contract.kinds.spec import KindSpec, Mechanism
 
@@ -30,5 +31,6 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
         **hardware.KINDS,
         **crashes.KINDS,
         **software.KINDS,
+        **topology.KINDS,
     }
 )

@@ -53,7 +53,7 @@ def _command(service: App, tool: Tool[Any, Any]) -> Callable[..., None]:
     """Return the function that runs `tool`, with the options that apply to it."""
     if compares(tool):
         return _comparer(service, tool)
-    reads_only = tool.reads in ("ranks", "logs") or (tool.reads == "stacks" and not observes(tool))
+    reads_only = tool.reads in ("ranks", "logs", "topology") or (tool.reads == "stacks" and not observes(tool))
     return _reader(service, tool) if reads_only else _runner(service, tool)
 
 

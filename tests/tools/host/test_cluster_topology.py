@@ -1,0 +1,177 @@
+"""cluster_topology on files in the shapes that nvidia-smi, lstopo and whystall write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from topologies import lstopo, matrix, own, result
+
+from whystall.agent_server.inputs.topology import open_topology
+from whystall.agent_server.presentation.topology_pages import topology_pages
+from whystall.tools.collect.topology import smi_matrix, sysfs, this_host
+from whystall.tools.collect.topology.lstopo import mask_list, parse
+from whystall.tools.collect.topology.rows import Rows
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.findings import Polarity
+from whystall.tools.contract.registry import Judgement
+from whystall.tools.host.cluster_topology.data import Data
+from whystall.tools.host.cluster_topology.tool import Params, judge
+
+
+def judged(folder: Path, **files: str) -> Judgement[Data]:
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+    params = Params(files=[str(folder)], top=200)
+    return judge(open_topology(params, None), params)
+
+
+def far(found: Judgement[Data]) -> list[tuple[int, str]]:
+    return [(row.rank, row.what) for row in found.data.affinity]
+
+
+@pytest.mark.parametrize("form", [410, 470, 510, 535])
+@pytest.mark.parametrize("tabs", [True, False])
+def test_a_matrix_is_read_in_the_forms_of_several_drivers(form: int, tabs: bool) -> None:
+    found = smi_matrix.parse("$ nvidia-smi topo -m\n" + matrix(form=form, tabs=tabs))
+    assert found is not None
+    assert found.odd == 0
+    assert len(found.names) == 16
+    assert found.relations["GPU0", "GPU7"] == "NV18"
+    assert found.relations["GPU5", "mlx5_5"] == "PIX"
+    assert found.relations["GPU0", "mlx5_7"] == "SYS"
+    assert found.cpus["GPU4"] == "56-111,168-223"
+    assert found.nodes.get("GPU4") == (1 if form >= 470 else None)
+
+
+def test_a_damaged_line_of_a_matrix_is_left_out() -> None:
+    found = smi_matrix.parse(matrix(2, 2).replace("GPU1\tNV18", "GPU1\tNV18\x1b[31m?"))
+    assert found is not None
+    assert found.odd == 1
+    assert "GPU1" not in found.names
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_lstopo_states_nodes_numbers_and_bridges(version: int, tmp_path: Path) -> None:
+    found = judged(tmp_path, lstopo__xml=lstopo(version))
+    (host,) = found.data.hosts
+    assert (host.host, host.gpus, host.nics, host.numa_nodes) == ("node9", 2, 2, 2)
+    gpus = {row.device: row for row in found.data.devices if row.kind == "gpu"}
+    assert (gpus["GPU1"].numa_node, gpus["GPU1"].nearest, gpus["GPU1"].relation) == (0, "mlx5_0", "PIX")
+    assert gpus["GPU0"].cpus == "8-15,24-31"
+
+
+def test_an_entity_in_xml_is_refused() -> None:
+    bomb = '<!DOCTYPE topology [<!ENTITY a "aaaa">]><topology>&a;</topology>'
+    with pytest.raises(ToolError, match="entity"):
+        parse(bomb.encode())
+
+
+@pytest.mark.parametrize("text", ["<topology>", "<html/>", "<topology>" + "<object>" * 300])
+def test_xml_that_is_no_topology_is_one_error(text: str) -> None:
+    with pytest.raises(ToolError):
+        parse(text.encode())
+
+
+def test_a_mask_is_a_list_of_cpus() -> None:
+    assert mask_list("0x00ff00ff") == "0-7,16-23"
+    assert mask_list("0x1,,0x3") == "0-1,64"
+    assert mask_list("0xf...f") == ""
+
+
+def test_a_gpu_by_address_alone_is_not_joined_to_a_number(tmp_path: Path) -> None:
+    found = judged(tmp_path, node9__topo=matrix(2, 2), node9__xml=lstopo(nvml=False))
+    assert found.data.hosts[0].gpus == 2
+    assert "topology_unmatched" in [code for code, _ in found.not_seen]
+
+
+def test_ranks_near_their_gpus_are_normal(tmp_path: Path) -> None:
+    found = judged(tmp_path, topology__json=own(2))
+    assert far(found) == []
+    assert found.data.judged == {"cpu": 16, "memory": 16, "nic": 16}
+    assert {one.polarity for one in found.findings} == {Polarity.NORMAL}
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"cpus": "56-111"}, ["cpu"]),
+        ({"cpus": "0,56-111"}, []),
+        ({"memory": "1"}, ["memory"]),
+        ({"memory": "0-1"}, []),
+        ({"nics": "mlx5_6 mlx5_7"}, ["nic"]),
+        ({"nics": "mlx5_1 mlx5_7"}, []),
+        # what is not known is not judged
+        ({"cpus": ""}, []),
+        ({"nics": "mlx5_99"}, []),
+        ({"device": "", "cpus": "56-111", "memory": "1", "nics": "mlx5_7"}, []),
+    ],
+)
+def test_a_rank_far_from_its_gpu_is_found(changed: dict[str, Any], what: list[str], tmp_path: Path) -> None:
+    found = judged(tmp_path, topology__json=own(2, r1=changed))
+    assert far(found) == [(1, one) for one in what]
+
+
+def test_results_of_other_tools_mark_hosts_devices_and_ranks(tmp_path: Path) -> None:
+    slow = result("slow_node_check", ("rank.compute_slow", {"rank": 9}, "major"))
+    sick = result("gpu_health", ("gpu.xid", {"device": "GPU1"}, "critical"))
+    found = judged(tmp_path, topology__json=own(2), slow_node_check__json=slow, node0__json=sick)
+    marks = [(row.host, row.device, row.rank, row.kind) for row in found.data.marks]
+    assert sorted(marks, key=str) == [("node0", "GPU1", None, "gpu.xid"), ("node1", "", 9, "rank.compute_slow")]
+
+
+def test_what_is_stored_is_read_again(tmp_path: Path) -> None:
+    first = judged(tmp_path, topology__json=own(2, r1={"cpus": "56-111"}))
+    (stored,) = first.artifacts
+    again = tmp_path / "again"
+    again.mkdir()
+    assert judged(again, topology__json=stored.text).data.model_dump() == first.data.model_dump()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\0\0", "{", "[]", '{"whystall_topology": 1, "tables": {"numa": [[1]]}}', "[" * 9999]
+)
+def test_a_file_of_something_else_is_an_error_or_a_blind_spot(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(text)
+    with pytest.raises(ToolError):
+        open_topology(Params(files=[str(tmp_path / "x.txt")]), None)
+    assert "topology_unread" in [
+        spot.code
+        for spot in open_topology(Params(files=[str(tmp_path)]), None).manifest.collectors["topology"].not_seen
+    ]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_thousand_gpus_stay_a_small_page(lang: Any, tmp_path: Path) -> None:
+    found = judged(tmp_path, topology__json=own(128, r700={"cpus": "0-1"}), node0__json=json.dumps({"findings": []}))
+    page, svg = topology_pages(found, lang)
+    assert len(page.text) < 2_000_000
+    assert page.text.count('class="gpu') >= 1024
+    assert ("r700" if lang == "en" else "700号") in svg.text
+
+
+def test_this_host_is_read_from_sysfs(tmp_path: Path) -> None:
+    for bus, pci_class, node in (("0000:03:00.0", "0x030200", 0), ("0000:83:00.0", "0x020700", 1)):
+        real = tmp_path / f"devices/pci0000:{bus[5]}0" / bus
+        (real / "infiniband/mlx5_0").mkdir(parents=True)
+        for name, text in (
+            ("class", pci_class),
+            ("vendor", "0x10de"),
+            ("numa_node", str(node)),
+            ("local_cpulist", "0-3"),
+        ):
+            (real / name).write_text(text)
+        (tmp_path / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bus/pci/devices" / bus).symlink_to(real)
+    rows = Rows()
+    assert sysfs.add(rows, "h", {"0000:03:00.0": (4, "GPU-1", "H100")}, tmp_path) == 2
+    assert [row[2] for row in rows.devices] == ["GPU4", "mlx5_0"]
+    assert rows.links == [("h", "GPU4", "mlx5_0", "SYS", False)]
+
+
+def test_a_host_without_gpus_says_what_it_could_not_see(tmp_path: Path) -> None:
+    rows = Rows()
+    this_host.read(rows, "h", proc=tmp_path, sys=tmp_path)
+    assert "no_gpus" in [code for code, _ in rows.not_seen]
