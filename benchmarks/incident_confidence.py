@@ -43,7 +43,7 @@ from whystall.knowledge_base.store import KnowledgeBase
 
 NAMES = [field.name for field in fields(Signals)]
 _PRIOR = {"code_held": 1.0, "code_missed": -1.0, "code_unknown": -2.5, "names_unknown": -0.5, "phrased": -2.0}
-_STRONG, _WEAK = 8.0, 0.1  # precisions of the priors
+_STRONG, _WEAK = 30.0, 0.1  # precisions of the priors
 # The rule of the threshold: of the texts without an answer, this share abstains, of each kind of text.
 _ABSTAINS = 0.88
 _ROUNDS = 50
