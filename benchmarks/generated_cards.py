@@ -1,10 +1,10 @@
 """Generated cards and cases for measurements of size: variations of the curated cards, the same for each seed.
 
-A card begins as a curated one. Of its words three in ten are replaced: by words of the curated cards and of the list of
-plain English, drawn as often as the cards use them, one in four of these by a made-up name (Zipf distribution over
-60,000, as names of programs, functions and hosts have); numbers by other numbers. Of its Chinese clauses three in ten
-are replaced by those of other cards. Seven in ten of its features are kept, and two to five are added, some common and
-some rare. One card in five is a recurrence of the fault of another.
+A card begins as a curated one, with its phrasings. Of its words three in ten are replaced: by words of the curated
+cards and of the list of plain English, drawn as often as the cards use them, one in four of these by a made-up name
+(Zipf distribution over 60,000, as names of programs, functions and hosts have); numbers by other numbers. Of its
+Chinese clauses three in ten are replaced by those of other cards. Seven in ten of its features are kept, and two to
+five are added, some common and some rare. One card in five is a recurrence of the fault of another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 from whystall.knowledge_base.data import catalog
 from whystall.knowledge_base.evidence import Evidence
 from whystall.knowledge_base.incidents import curated
-from whystall.knowledge_base.models import Incident, Words
+from whystall.knowledge_base.models import Incident, Phrasings, Words
 from whystall.tools.contract.kinds import KINDS
 
 _REPLACED, _NAMES, _KEPT = 0.3, 0.25, 0.7
@@ -51,6 +51,10 @@ def card(number: int) -> Incident:
     return base.model_copy(
         update={
             **update,
+            "phrasings": Phrasings(
+                en=[english(dice, phrase) for phrase in base.phrasings.en],
+                zh=[_chinese(dice, phrase) for phrase in base.phrasings.zh],
+            ),
             "id": f"card-{number}",
             "signatures": [f"fault:1:{fault}", f"finding:{fault}"],
             "features": list(dict.fromkeys([*kept, *_features(dice)])),

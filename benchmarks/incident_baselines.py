@@ -12,8 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from whystall.knowledge_base.baselines import card_text
 from whystall.knowledge_base.models import Incident
+from whystall.knowledge_base.ngrams import text_of
 
 _TOKEN = re.compile(r"[\u3400-\u9fff]+|[^\W\u3400-\u9fff]+")
 _K1, _B = 1.2, 0.75
@@ -23,7 +23,7 @@ class Baseline:
     """An inverted index of weighted terms; the score of a card is the sum of products with those of the query."""
 
     def __init__(self, cards: Iterable[Incident], split: Callable[[str], Iterator[str]], bm25: bool) -> None:
-        texts = {card.id: Counter(split(card_text(card))) for card in cards}
+        texts = {card.id: Counter(split(text_of(card))) for card in cards}
         self._split, self._bm25 = split, bm25
         with_term = Counter(term for counts in texts.values() for term in counts)
         n = len(texts)

@@ -43,9 +43,9 @@ from whystall.knowledge_base.store import KnowledgeBase
 
 NAMES = [field.name for field in fields(Signals)]
 _PRIOR = {"code_held": 1.0, "code_missed": -1.0, "code_unknown": -2.5, "names_unknown": -0.5, "phrased": -2.0}
-_STRONG, _WEAK = 8.0, 0.1  # precisions of the priors
-# The rule of the threshold: of the texts without an answer, this share abstains, of each group.
-_ABSTAINS = 0.9
+_STRONG, _WEAK = 30.0, 0.1  # precisions of the priors
+# The rule of the threshold: of the texts without an answer, this share abstains, of each kind of text.
+_ABSTAINS = 0.88
 _ROUNDS = 50
 _FOLDS = 5
 _FOREIGN = 60  # unrelated texts
@@ -115,12 +115,15 @@ def fit(rows: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def threshold(found: Sequence[Example], weights: np.ndarray) -> tuple[float, dict[str, float]]:
-    """Return the least confidence at which enough texts of each group without an answer abstain, and their shares."""
+    """Return the least confidence at which enough texts of each kind without an answer abstain, and their shares.
+
+    Reports that no card fits and those whose cards were taken out are one kind: each group alone is too small.
+    """
     silent: dict[str, list[float]] = {}
     for example in found:
         if not example.answerable:
             values = [sure(row, weights) for row, _ in example.firsts]
-            silent.setdefault(example.group, []).append(max(values, default=0.0))
+            silent.setdefault(example.group.rpartition(", ")[2], []).append(max(values, default=0.0))
     least = max(sorted(values)[math.ceil(_ABSTAINS * len(values)) - 1] for values in silent.values())
     chosen = math.ceil(least * 100 + 1e-9) / 100
     return chosen, {group: sum(v < chosen for v in values) / len(values) for group, values in silent.items()}

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from benchmarks.common import Report, Row, publish, spread
 from benchmarks.generated_cards import card, case
-from whystall.knowledge_base import matching, retrieval, text_search
+from whystall.knowledge_base import matching, ngrams, retrieval, text_search
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.evidence import Evidence
 from whystall.knowledge_base.indexing import compact, put_incident
@@ -88,6 +88,7 @@ def measure(path: Path, size: int, queries: int) -> Measured:
         order = list(methods)
         for name in order[number % len(order) :] + order[: number % len(order)]:
             retrieval._KNOWN.clear()  # counts that another method read for this case must not help
+            ngrams.n_grams.cache_clear()  # nor n-grams of its cards
             begin = time.thread_time()
             found = methods[name](evidence)
             spent = 1e3 * (time.thread_time() - begin)

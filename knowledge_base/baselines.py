@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from whystall.knowledge_base.models import Incident
+from whystall.knowledge_base.ngrams import text_of
 
 _WORD = re.compile(r"\w+")
 
@@ -18,7 +19,7 @@ class PlainFts:
     def __init__(self, cards: Iterable[Incident]) -> None:
         self._db = sqlite3.connect(":memory:")
         self._db.execute("CREATE VIRTUAL TABLE cards USING fts5 (id UNINDEXED, text)")
-        self._db.executemany("INSERT INTO cards VALUES (?, ?)", ((card.id, card_text(card)) for card in cards))
+        self._db.executemany("INSERT INTO cards VALUES (?, ?)", ((card.id, text_of(card)) for card in cards))
 
     def find(self, text: str, without: Collection[str], limit: int) -> list[str]:
         """Return ids of at most `limit` cards with any word of `text`, not in `without`, best first by bm25."""
@@ -47,11 +48,3 @@ def constant(known: Mapping[str, str | None], without: Collection[str], limit: i
         if id not in without:
             first.setdefault(cause, id)
     return [first[cause] for cause in sorted(counts, key=lambda c: (-counts[c], c)) if cause in first][:limit]
-
-
-def card_text(card: Incident) -> str:
-    """Return what the baselines search of `card`."""
-    words = (card.title, card.symptom, card.root_cause, card.fix)
-    names = [card.cause or "", *card.components, *card.kinds, *card.features]
-    phrasings = [*card.phrasings.en, *card.phrasings.zh]
-    return "\n".join([*(w.en for w in words), *(w.zh for w in words), *phrasings, *names])

@@ -16,17 +16,18 @@ from whystall.knowledge_base.models import Model
 class Signals:
     """What a card shares with a passage; every value is 0 to 1, but `information`.
 
-    `coverage`: share of the passage's information; `complete`: all of it, which only short texts reach;
-    `information`: logarithm of the covered information, in terms that one card has; `lead`: root of the lead over
-    the best card of another cause, relative to the score. `code_held`: the card has a code of the passage;
-    `code_missed`: another card has; `code_unknown`: no card has. `names_unknown`: names of code that no card has,
-    three of them counting as 1. `phrased`: share of the covered information that only the phrasings of the card have.
-    `later`: not the first passage of a text; `chinese`.
+    `coverage`: share of the passage's information; `complete`: all of it, which only short texts reach; `information`:
+    logarithm of the covered information, in terms that one card has; `alike`: likeness in character n-grams; `lead`:
+    root of the lead over the best card of another cause, relative to the score. `code_held`: the card has a code of the
+    passage; `code_missed`: another card has; `code_unknown`: no card has. `names_unknown`: names of code that no card
+    has, three of them counting as 1. `phrased`: share of the covered information that only the phrasings of the card
+    have. `later`: not the first passage of a text; `chinese`.
     """
 
     coverage: float
     complete: float
     information: float
+    alike: float
     lead: float
     code_held: float
     code_missed: float

@@ -2,7 +2,8 @@
 
 Words, character n-grams and references (codes and names) choose candidates from inverted indexes. A candidate is
 judged by the information of the text that it covers: a term counts by its rarity in the cards and in technical
-English, and a long text is searched passage by passage, so that length creates no match.
+English, and a long text is searched passage by passage, so that length creates no match. Their order also counts how
+alike text and card are in character n-grams (see `ngrams`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from whystall.knowledge_base.confidence import Signals, answers, confidence
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.found_cards import Card, add_records, as_match, bodies_of, cards_of, numbered
 from whystall.knowledge_base.indexing import PHRASED, REFERENCE
-from whystall.knowledge_base.models import Match
+from whystall.knowledge_base.models import Incident, Match
+from whystall.knowledge_base.ngrams import likeness, text_of
 from whystall.knowledge_base.passages import Passage, passages
 from whystall.knowledge_base.references import is_code, is_specific
 from whystall.knowledge_base.retrieval import Query, Weights, by_words, counts_of, query_of, query_pieces, rareness
@@ -38,6 +40,9 @@ _PIECE = 0.13  # of a character n-gram
 _NAME, _CODE, _SPECIFIC = 0.7, 1.5, 4.0  # of references
 _BOTH = 1.35  # a term in the symptom as well as in the explanation, as bm25 values a second occurrence
 _LENGTH = 0.3  # normalization by the length of a card, as b of bm25
+# Weight of the likeness in character n-grams, relative to the share of the information that is covered. Chosen as that
+# with the highest likelihood of the right cards (softmax over the candidates) on reports and questions.
+_ALIKE = 2.0
 _CANDIDATES = 40  # per passage
 _REFERENCED = 20  # latest cards of a reference
 _COUNTED = 300  # terms of a passage that are weighed
@@ -60,22 +65,25 @@ class Memory:
     """Cache of reads shared by successive searches; valid while no card changes."""
 
     def __init__(self, file: Database) -> None:
+        self.file = file
         with file.read() as db:
             self.counts = counts_of(file, db)
             self.weights = Weights(db)
         self.terms: dict[int, _Terms] = {}
+        self.texts: dict[int, str] = {}
 
 
 @dataclass
 class _Candidate:
     """What a card shares with a passage. `covered`: information, `phrased`: what only its phrasings have of it;
-    `score`: for the order.
+    `score`: for the order; `alike`: likeness in character n-grams.
     """
 
     card: Card
     covered: float = 0.0
     phrased: float = 0.0
     score: float = 0.0
+    alike: float = 0.0
     length: int = 0
     codes: int = 0
     shared: dict[str, float] = field(default_factory=dict)
@@ -137,6 +145,7 @@ def _judged(db: SqliteDatabase, passage: Passage, later: bool, limit: int, memor
     referred = {reference: _reference_weight(reference, memory) for reference in passage.references}
     found = _candidates(db, query, asked, held, referred, max(_CANDIDATES, limit), memory)
     total = sum(weight for weight, _ in asked.values()) + sum(referred.values())
+    found = _with_likeness(db, passage.text, found, total, memory)
     codes = [reference for reference in passage.references if is_code(reference)]
     unknown = sum(reference not in held for reference in passage.references if not is_code(reference))
     chinese = float(cjk(passage.text) > _CHINESE * len(passage.text))
@@ -147,6 +156,7 @@ def _judged(db: SqliteDatabase, passage: Passage, later: bool, limit: int, memor
             coverage=min(one.covered / total, 1.0),
             complete=float(one.covered > _ALL * total and len(asked) > 1),
             information=math.log1p(one.covered),
+            alike=one.alike,
             lead=math.sqrt(max(1 - rival / max(one.score, 1e-9), 0.0)),
             code_held=float(one.codes > 0),
             code_missed=float(not one.codes and any(code in held for code in codes)),
@@ -204,6 +214,24 @@ def _candidates(
     for one in found:
         one.score /= 1 - _LENGTH + _LENGTH * one.length / mean
     return sorted(found, key=lambda one: (-one.score, -one.card.n))
+
+
+def _with_likeness(
+    db: SqliteDatabase, text: str, found: Sequence[_Candidate], total: float, memory: Memory
+) -> list[_Candidate]:
+    """Return the candidates in the order of their scores with their likeness in character n-grams."""
+    alike = likeness(text, [_text_of(db, one.card.n, memory) for one in found])
+    for one, value in zip(found, alike, strict=True):
+        one.alike = value
+        one.score += _ALIKE * value * total
+    return sorted(found, key=lambda one: (-one.score, -one.card.n))
+
+
+def _text_of(db: SqliteDatabase, n: int, memory: Memory) -> str:
+    if n not in memory.texts:
+        (body,) = db.execute("SELECT body FROM incidents WHERE n = ?", [n]).fetchone()
+        memory.texts[n] = text_of(memory.file.record(Incident, body))
+    return memory.texts[n]
 
 
 def _rivals(one: Card, other: Card) -> bool:

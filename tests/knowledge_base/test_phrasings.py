@@ -78,7 +78,7 @@ def test_its_share_is_a_signal_and_lowers_the_confidence(path: Path, kb: Knowled
         first = rank(db, TOLD, 5, Memory(file))[0]
     assert first.card.id == "mine"
     assert first.signals.phrased == pytest.approx(1)
-    a, b = (confidence(Signals(0.5, 0, 1.5, 0.5, 0, 0, 0, 0, x, 0, 0)) for x in (0, 1))
+    a, b = (confidence(Signals(0.5, 0, 1.5, 0.1, 0.5, 0, 0, 0, 0, x, 0, 0)) for x in (0, 1))
     assert a > b
 
 

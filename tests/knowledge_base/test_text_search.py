@@ -133,7 +133,7 @@ def test_a_short_text_is_one_passage_and_a_long_one_few() -> None:
 def test_the_stored_calibration_is_complete_and_a_broken_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing, all_of_it = (Signals(x, x, 3 * x, x, x, 0, 0, 0, 0, 0, 0) for x in (0.0, 1.0))
+    nothing, all_of_it = (Signals(x, x, 3 * x, x / 2, x, 0, 0, 0, 0, 0, 0, 0) for x in (0.0, 1.0))
     assert confidence(nothing) < 0.05
     assert not answers(confidence(nothing))
     assert answers(confidence(all_of_it))
