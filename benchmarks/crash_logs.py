@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from whystall.tools.crashes.kernel import KernelReport, beginning, report
-from whystall.tools.crashes.lines import lines
 from whystall.tools.crashes.read import read_logs
 from whystall.tools.crashes.rules import kernel_rules
+from whystall.tools.node.log_lines import lines
 
 _LINES = (
     "audit: type=1400 audit(1782744483.667:789): avc:  denied  { write } for  pid=29603 comm=",
