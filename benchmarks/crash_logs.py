@@ -29,7 +29,7 @@ _LINES = (
     "docker0: port 3(veth8a21) entered forwarding state",
 )
 # Errors that the hardware corrected; the logs do not count them.
-_CORRECTED = ("memory_error_corrected", "machine_check_logged")
+_CORRECTED = ("memory_error_corrected", "machine_check_logged", "pcie_error_survived")
 # Classes that a TYPE stands for; the parts of others before the first hyphen are the class.
 _CLASSES = {
     "HANG": {"hung_task", "soft_lockup", "hard_lockup", "rcu_stall", "workqueue_lockup"},

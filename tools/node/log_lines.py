@@ -43,9 +43,10 @@ _KMSG = re.compile(
     rb"(?P<priority>\d{1,6}),(?P<seq>\d{1,20}),(?P<us>\d{1,19}),[^;\n]{0,200}?(?:caller=(?P<caller>[TC]\d{1,7}))?;"
 )
 _ISO = rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+# only dmesg, which states no host, has a comma in a time
 _SYSLOG = re.compile(
     rb"(?:<(?P<priority>\d{1,4})>\d?\s?)?"
-    rb"(?P<clock>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|" + _ISO + rb")"
+    rb"(?P<clock>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|" + _ISO.replace(b"[.,]", rb"\.") + rb")"
     rb" (?P<host>[\w.:-]{0,254}[\w.-]) (?P<tag>[\w./()@-]{1,64})"
     rb"(?:(?:\[\d{1,10}\])?: ?| (?:\d{1,10}|-) [\w-]{1,32} (?:-|\[[^\]\n]{0,200}\]) ?)"
 )
