@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from whystall.tools.crashes.kernel import KernelReport, beginning, report
-from whystall.tools.crashes.lines import lines
 from whystall.tools.crashes.read import read_logs
 from whystall.tools.crashes.rules import kernel_rules
+from whystall.tools.node.log_lines import lines
 
 _LINES = (
     "audit: type=1400 audit(1782744483.667:789): avc:  denied  { write } for  pid=29603 comm=",
@@ -29,7 +29,7 @@ _LINES = (
     "docker0: port 3(veth8a21) entered forwarding state",
 )
 # Errors that the hardware corrected; the logs do not count them.
-_CORRECTED = ("memory_error_corrected", "machine_check_logged")
+_CORRECTED = ("memory_error_corrected", "machine_check_logged", "pcie_error_survived")
 # Classes that a TYPE stands for; the parts of others before the first hyphen are the class.
 _CLASSES = {
     "HANG": {"hung_task", "soft_lockup", "hard_lockup", "rcu_stall", "workqueue_lockup"},

@@ -39,6 +39,8 @@ _UNNAMED = frozenset(
         "machine_check_logged",
         "memory_error",
         "memory_error_corrected",
+        "pcie_error",
+        "pcie_error_survived",
         "exit_code",
         "killed_for_memory",
     }

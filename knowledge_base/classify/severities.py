@@ -23,9 +23,10 @@ _SHOWN = 40
 _READ = 4000  # characters of a text
 _URGENT, _HAPPENED = 0.8, 0.6
 """Confidence in words of urgency, and in what the text says happened; estimates, not calibrated."""
-# NVRM: Xid (PCI:0000:9b:00): 94, pid=1234 | Xid 79 | Xid errors 13 and 31 | xid=48
+# NVRM: Xid (PCI:0000:9b:00): 94, pid=1234 | Xid 79 | Xid errors 13 and 31 | xid=48 | DCGM_FI_DEV_XID_ERRORS{gpu="3"} 79
 _XID = re.compile(
-    r"(?<![a-z0-9_])xid(?: errors?| codes?)?\s*(?:\([^)]{1,40}\))?\s*[:=#]?\s*"
+    r"(?<![a-z0-9_])(?:dcgm_fi_dev_)?xid(?:[ _]errors?| codes?)?\s*(?:\([^)]{1,40}\)|\{[^{}]{0,400}\})?"
+    r"\s*(?:[:=#]|value\b:?)?\s*"
     r"(?P<codes>\d{1,3}(?!\d)(?:(?:\s*(?:,|/|and|or|和|、)\s*)\d{1,3}(?!\d))*)"
 )
 

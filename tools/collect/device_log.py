@@ -104,12 +104,13 @@ class DeviceLog:
         source = Source("journal")
         try:
             for raw in self._journal():
-                entry = log_lines.journal_entry(raw.decode("utf-8", "replace"))
-                if entry is None or (0 <= buffer.from_us <= entry.us and entry.clock == buffer.clock):
+                entry = log_lines.journal_entry(raw)
+                us, clock = entry.instant if entry is not None else (-1, "")
+                if entry is None or (0 <= buffer.from_us <= us and clock == buffer.clock):
                     continue
                 source.lines += 1
                 source.bytes += len(raw)
-                source.saw(entry.us, entry.clock)
+                source.saw(us, clock)
                 source.whole = source.whole or entry.text.startswith(_START.decode())
                 decoder.take(entry)
         except OSError:

@@ -97,7 +97,8 @@ def _feed(file: BinaryIO, decoder: Decoder, source: Source, spots: list[tuple[st
             break
     tail = last.rsplit(b"\n", _TRIED)[-_TRIED:]
     for line in (*head[:_TRIED], *tail):
-        source.saw(*log_lines.instant(line.decode("utf-8", "replace")))
+        message = log_lines.first_message(line)
+        source.saw(*(message.instant if message is not None else (-1, "")))
     if nuls:
         spots.append(("log_damaged", f"{nuls} NUL bytes"))
     if not source.lines:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from whystall.tools.collect.kernel_log import OomKill, kills
 from whystall.tools.contract.text import clean
 from whystall.tools.crashes.details import Details, details
-from whystall.tools.crashes.lines import LogLine, Origin
 from whystall.tools.crashes.rules import Form, ReportRule, Rules
 from whystall.tools.crashes.stack import START, frame_of, guilty, names_of, trace
+from whystall.tools.node.log_lines import LogLine, Origin
 
 UNKNOWN = "corrupted"
 """What a title has in place of a function that cannot be told."""

@@ -19,12 +19,12 @@ from whystall.tools.contract.result import BlindSpot
 from whystall.tools.contract.text import clean, clean_path
 from whystall.tools.crashes.core_file import core_file, is_core
 from whystall.tools.crashes.kernel import KernelReport, beginning, report
-from whystall.tools.crashes.lines import LogLine, lines
 from whystall.tools.crashes.rules import kernel_rules
 from whystall.tools.crashes.scan import Place, places
 from whystall.tools.crashes.times import Instant, instant
 from whystall.tools.crashes.user_space import Failure, error_file, failure, program_rules
 from whystall.tools.files.input import DAMAGED, opened
+from whystall.tools.node.log_lines import LogLine, lines
 from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target

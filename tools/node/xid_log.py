@@ -120,24 +120,25 @@ class Decoder:
 
     def feed(self, raw: bytes | str) -> None:
         """Read one line of a log in any form."""
-        text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-        if "NVRM: " not in text and "SXid" not in text:
+        if isinstance(raw, str):
+            raw = raw.encode("utf-8", "replace")
+        if b"NVRM: " not in raw and b"SXid" not in raw:
             return
-        line = log_lines.parsed(text, _MESSAGE)
-        if line is None:
-            self.seen.quoted += 1 if re.search(r"\bS?Xid \(", text) else 0
+        line = log_lines.first_message(raw)
+        if line is None or _MESSAGE.match(line.text) is None:
+            self.seen.quoted += 1 if re.search(rb"\bS?Xid \(", raw) else 0
             return
         self.take(line)
 
-    def take(self, line: log_lines.Line) -> None:
+    def take(self, line: log_lines.LogLine) -> None:
         """Read a line that is already split."""
         if _MESSAGE.match(line.text) is None:
             return
         self.seen.lines += 1
-        if line.kernel is False:
+        if line.origin == "user":
             self.seen.foreign += 1
             return
-        self.seen.unmarked += line.kernel is None
+        self.seen.unmarked += line.origin == "unknown"
         event = self._decoded(line.text)
         if event is not None:
             self._keep(event, line)
@@ -170,7 +171,7 @@ class Decoder:
             return _off_bus(device, text)
         return None
 
-    def _keep(self, event: Event, line: log_lines.Line) -> None:
+    def _keep(self, event: Event, line: log_lines.LogLine) -> None:
         key = (
             *(event.kind, event.code, event.device, event.unit, event.sub_code, event.status, event.link),
             *(event.root, event.recovery, event.numbered),
@@ -180,13 +181,15 @@ class Decoder:
             if len(self._events) >= _MOST_EVENTS:
                 self.seen.lost += 1
                 return
-            event.first_us, event.last_us, event.clock = line.us, line.us, line.clock
+            event.first_us, event.clock = line.instant
+            event.last_us = event.first_us
             event.order = self.seen.lines
             self._events[key] = event
             return
         known.count += 1
-        if line.us >= 0 and line.clock == known.clock:
-            known.last_us = max(known.last_us, line.us)
+        us, clock = line.instant
+        if us >= 0 and clock == known.clock:
+            known.last_us = max(known.last_us, us)
         for pid, name in event.processes.items():
             if len(known.processes) < _MOST_PIDS:
                 known.processes.setdefault(pid, name)

@@ -18,6 +18,17 @@ PANIC = """\
 [   50.000006] Kernel panic - not syncing: Fatal exception
 """
 KILL = "[    9.000003] Out of memory: Killed process 51 (loader) total-vm:2048kB, anon-rss:1024kB, file-rss:0kB\n"
+MEMORY = "<2>[  100.000006] EDAC MC3: 1 UE memory read error on CPU_SrcID#1_MC#1_Chan#2_DIMM#0 (channel:2 slot:0)\n"
+PCIE = (
+    "<2>[  100.1] pcieport 0000:00:02.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, id=0\n"
+)
+HUNG = """\
+<3>[ 1992.224966] INFO: task python3:5612 blocked for more than 120 seconds.
+<3>[ 1992.224970] Call Trace:
+<3>[ 1992.224971]  __schedule+0x2ee/0x900
+<3>[ 1992.224972]  schedule+0x4f/0xc0
+<3>[ 1992.224975]  nfs4_proc_getattr+0x7d/0x120 [nfsv4]
+"""
 RANK = """\
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "/srv/train.py", line 41, in step
@@ -31,8 +42,11 @@ RANK = """\
         (PANIC, "kernel_crash", "critical", "kernel"),
         pytest.param(KILL, "oom_kill", "critical", "memory", marks=pytest.mark.thorough),
         pytest.param(RANK, "failed_program", "critical", "program", marks=pytest.mark.thorough),
+        pytest.param(MEMORY, "hardware_error", "critical", "device", marks=pytest.mark.thorough),
+        pytest.param(PCIE, "hardware_error", "critical", "device", marks=pytest.mark.thorough),
+        pytest.param(HUNG, "hung_task", "major", "process-state", marks=pytest.mark.thorough),
     ],
-    ids=["panic", "kill", "rank"],
+    ids=["panic", "kill", "rank", "memory", "pcie", "hung"],
 )
 def test_a_log_becomes_a_ticket(
     text: str, cause: str, severity: str, component: str, tmp_path: Path, whystall: Run

@@ -114,6 +114,8 @@ def test_what_happened_is_graded_by_impact(text: str, severity: Severity) -> Non
     [
         ("NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, GPU has fallen", CRITICAL),
         ("Xid 119 in dmesg", MAJOR),
+        ('DCGM_FI_DEV_XID_ERRORS{gpu="3",Hostname="node7"} 79', CRITICAL),
+        ("DCGM_FI_DEV_XID_ERRORS value: 119", MAJOR),
         ("xid=48", MAJOR),
         ("Xid errors 13 and 79", CRITICAL),
         ("dmesg 里有 Xid 31", MINOR),

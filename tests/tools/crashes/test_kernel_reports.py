@@ -7,8 +7,8 @@ import random
 import pytest
 
 from whystall.tools.crashes.kernel import KernelReport, beginning, report
-from whystall.tools.crashes.lines import lines
 from whystall.tools.crashes.rules import kernel_rules
+from whystall.tools.node.log_lines import lines
 
 PAGE_FAULT = """\
 [  101.000001][ T4242] BUG: unable to handle page fault for address: ffffa00000000010
