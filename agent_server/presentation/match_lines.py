@@ -14,6 +14,7 @@ OPTIONS = {
     "slow_node_check": "--traces DIR",
     "compare_runs": "--before DIR --after DIR",
     "crash_analyse": "--log FILE",
+    "cluster_topology": "--files DIR",
     "flame_graph": "--from FILE",
     "flamegraph_diff": "--before FILE --after FILE",
 }

@@ -52,7 +52,7 @@ def kb(tmp_path: Path, shipped: Path) -> Iterator[KnowledgeBase]:
     ("question", "expected"),
     [
         ("Xid 79", "fallen off the bus"),
-        ("显卡掉卡怎么办", "fallen off the bus"),
+        ("显卡掉卡怎么办", "Xid 79"),
         ("ENOSPC /dev/shm", "/dev/shm"),
         ("CUDA error: an illegal memory access", "illegal memory access"),
         ("NCCL timeout", "NCCL"),
