@@ -26,8 +26,8 @@ from whystall.agent_server.integrations.chat.intents import corrected
 from whystall.agent_server.integrations.chat.message_texts import outgoing, past_line, similar_message, ticket_line
 from whystall.agent_server.integrations.chat.ticket_words import ENDED
 from whystall.agent_server.integrations.messages import Outgoing
+from whystall.agent_server.presentation.xid_lines import xid_lines
 from whystall.knowledge_base.background import informativeness
-from whystall.knowledge_base.classify.severities import xid_action, xids
 from whystall.knowledge_base.models import Lang, Match
 from whystall.knowledge_base.retrieval import query_of
 from whystall.knowledge_base.ticket_models import LIVE, State, Ticket
@@ -57,7 +57,6 @@ _HOSTS = 3
 _DESCRIBED = 300
 _SHOWN = 5
 _CARDS = 3
-_XIDS = 3
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def look_up(
     named = named_alerts(firing(known.kb), text)
     alerts, tickets = named or _alike_alerts(known, text), _tickets(known, text)
     explained = topic_lines(text, lang)
-    lines = _xid_lines(text, lang)
+    lines = xid_lines(text, lang)
     if asked:
         lines += [*_name_lines(known, text, lang, now), *explained]
     if alerts:
@@ -137,7 +136,7 @@ def _there(alerts: Sequence[Firing], lang: Lang) -> Safe | None:
 
 def _advice(alerts: Sequence[Firing], lang: Lang) -> list[str]:
     """Return what the catalogue asks for, for the Xid codes in the descriptions of `alerts`."""
-    return _xid_lines(" ".join(one.description for one in alerts[:_COMPARED]), lang)
+    return xid_lines(" ".join(one.description for one in alerts[:_COMPARED]), lang)
 
 
 def _name_lines(known: Answers, text: str, lang: Lang, now: datetime) -> list[str]:
@@ -235,15 +234,3 @@ def _cards(known: Answers, text: str, nearest: float) -> list[Match]:
     found = known.matches(text, _CARDS)
     fitting = [match for match in found if not match.weak]
     return fitting or [match for match in found if (match.confidence or 0.0) >= nearest]
-
-
-def _xid_lines(text: str, lang: Lang) -> list[str]:
-    """Return what NVIDIA's catalogue asks for, for each Xid code in `text`."""
-    actions = words(lang)["xid_actions"]
-    lines: list[str] = []
-    for code in list(dict.fromkeys(xids(text.lower())))[:_XIDS]:
-        if (found := xid_action(code)) is not None:
-            action, severity = found
-            shown = words(lang)["severities"][severity.value]
-            lines.append(say(lang, "look_up.xid", n=code, severity=shown, action=Safe(actions[action])))
-    return lines

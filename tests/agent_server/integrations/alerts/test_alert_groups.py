@@ -28,6 +28,19 @@ def test_alerts_of_a_group_become_one_ticket(house: Any, firing: Make) -> None:
     assert {s.alert.labels["node"] for s in house.kb.alerts.find(ticket=disk.id)} == {f"n{n}" for n in range(5)}
 
 
+@pytest.mark.parametrize("named", [{"xid": "79"}, {"err": "XID error 79"}])
+def test_a_ticket_has_what_the_vendor_asks_for_after_an_xid(house: Any, firing: Make, named: dict[str, str]) -> None:
+    house.post(firing("GpuError", node="n1", **named), firing("Other", node="n1"))
+    house.later(31)
+    gpu, other = (
+        next(t for t in house.tickets() if t.human.title.startswith(name)).human.description
+        for name in ("GpuError", "Other")
+    )
+    assert "Xid 79" in gpu
+    assert "NVIDIA" in gpu
+    assert "NVIDIA" not in other
+
+
 def test_the_same_body_again_changes_nothing(house: Any, firing: Make) -> None:
     body = [firing(node="a"), firing(node="b")]
     house.post(*body)
