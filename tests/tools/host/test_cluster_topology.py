@@ -57,7 +57,7 @@ def test_a_damaged_line_of_a_matrix_is_left_out() -> None:
     assert "GPU1" not in found.names
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_lstopo_states_nodes_numbers_and_bridges(version: int, tmp_path: Path) -> None:
     found = judged(tmp_path, lstopo__xml=lstopo(version))
     (host,) = found.data.hosts
@@ -240,3 +240,11 @@ def test_traces_lay_ranks_groups_and_stages_over_the_hosts(tmp_path: Path) -> No
     spans = sorted((row.name, row.ranks, row.hosts) for row in found.data.groups)
     assert spans == [("default_pg", "0-3", 2), ("pipeline_parallel", "0, 2", 2), ("pipeline_parallel", "1, 3", 2)]
     assert far(found) == []
+
+
+def test_a_page_counts_one_host_in_the_singular(tmp_path: Path) -> None:
+    found = judged(tmp_path, topology__json=own(1, r1={"cpus": "56-111", "memory": "1"}))
+    page, svg = topology_pages(found, "en")
+    for drawn in (page.text, svg.text):
+        assert "1 host, 8 GPUs, 8 NICs, 8 ranks" in drawn
+        assert "far from their GPU or NIC: 1" in drawn
