@@ -151,7 +151,8 @@ def add(rows: Rows, host: str, machine: Machine) -> None:
         if is_gpu(device.pci_class, device.vendor):
             number = next((one[1] for _, name in device.names if (one := _NVML.fullmatch(name))), None)
             name, kind = f"GPU{number}" if number is not None else place.bus, "gpu"
-        elif is_nic(device.pci_class):
+        # adapters of InfiniBand may be of the class of other networks (0280)
+        elif is_nic(device.pci_class) or any(of_type in _RDMA for of_type, _ in device.names):
             named = [name for types in (_RDMA, _NETWORK) for of_type, name in device.names if of_type in types and name]
             name, kind = next(iter(named), place.bus), "nic"
         else:
