@@ -43,7 +43,7 @@ def topology_pages(judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     page = topology_page(
         views, _tables(data, texts, lang), texts, lang=lang, heading=heading, verdict=verdict, notes=[facts]
     )
-    svg = topology_svg(views, texts, heading=heading, notes=[f"{facts} · {verdict}"])
+    svg = topology_svg(views, texts, heading=heading, notes=[f"{facts} · {verdict}", *texts["legend"].values()])
     return [
         ArtifactContent(name="topology.html", title=heading, media_type="text/html", text=page),
         ArtifactContent(name="topology.svg", title=str(texts["picture"]), media_type="image/svg+xml", text=svg),

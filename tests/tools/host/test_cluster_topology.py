@@ -248,3 +248,4 @@ def test_a_page_counts_one_host_in_the_singular(tmp_path: Path) -> None:
     for drawn in (page.text, svg.text):
         assert "1 host, 8 GPUs, 8 NICs, 8 ranks" in drawn
         assert "far from their GPU or NIC: 1" in drawn
+        assert "A: rank far from its GPU or NIC." in drawn
