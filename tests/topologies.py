@@ -43,6 +43,7 @@ def lstopo(version: int = 2, *, nvml: bool = True) -> str:
     """Return XML of a host with two NUMA nodes, a GPU and a NIC below one switch of each; the shapes are those of
     tests/hwloc/xml/32em64t-2n8c2t-pci-normalio.xml in github.com/open-mpi/hwloc."""
     parts = []
+    network = "0280" if version == 3 else "0207"
     for node, (cpus, bus) in enumerate((("0x00ff00ff", "03"), ("0xff00ff00", "83"))):
         name = f'<object type="OSDev" name="nvml{1 - node}" osdev_type="5"/>' if nvml else ""
         devices = (
@@ -50,13 +51,14 @@ def lstopo(version: int = 2, *, nvml: bool = True) -> str:
             f'<object type="Bridge" bridge_type="1-1" pci_busid="0000:{bus[0]}0:03.0" pci_type="0604">'
             f'<object type="PCIDev" pci_busid="0000:{bus}:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1">'
             f'{name}<info name="GPUModel" value="H100"/></object>'
-            f'<object type="PCIDev" pci_busid="0000:{bus}:01.0" pci_type="0207 [15b3:1021] [15b3:0041] 00">'
-            f'<object type="OSDev" name="ib{node}" osdev_type="2"/>'
-            f'<object type="OSDev" name="mlx5_{node}" osdev_type="3"/></object></object></object>'
+            f'<object type="PCIDev" pci_busid="0000:{bus}:01.0" pci_type="{network} [15b3:1021] [15b3:0041] 00">'
+            f'<object type="OSDev" name="ib{node}" osdev_type="{16 if version == 3 else 2}"/>'
+            f'<object type="OSDev" name="mlx5_{node}" osdev_type="{32 if version == 3 else 3}"/>'
+            "</object></object></object>"
         )
         memory = f'<object type="NUMANode" os_index="{node}" cpuset="{cpus}"'
-        whole = f"{memory}/>{devices}" if version == 2 else f"{memory}>{devices}</object>"
-        parts.append(f'<object type="{"Package" if version == 2 else "Machine"}" cpuset="{cpus}">{whole}</object>')
+        whole = f"{memory}/>{devices}" if version > 1 else f"{memory}>{devices}</object>"
+        parts.append(f'<object type="{"Package" if version > 1 else "Machine"}" cpuset="{cpus}">{whole}</object>')
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
     named = '<info name="HostName" value="node9.example.org"/>'
     inside = f'<object type="Machine" cpuset="0xffffffff">{named}{"".join(parts)}</object>'

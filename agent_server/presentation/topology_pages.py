@@ -32,15 +32,18 @@ def topology_pages(judged: Judgement[Any], lang: Lang) -> list[ArtifactContent]:
     views = [_Views(cluster, data, texts).host(host) for host in cluster.hosts.values()]
     heading = str(texts["heading"])
     gpus, nics = (sum(len(host.of_kind(kind)) for host in cluster.hosts.values()) for kind in ("gpu", "nic"))
-    facts = texts["facts"].format(hosts=len(cluster.hosts), gpus=gpus, nics=nics, ranks=len(cluster.ranks))
+    counts = {"hosts": len(cluster.hosts), "gpus": gpus, "nics": nics, "ranks": len(cluster.ranks)}
+    facts = texts["between_facts"].join(
+        texts["facts"][name]["one" if count == 1 else "other"].format(count) for name, count in counts.items()
+    )
     if data.affinity:
-        verdict = texts["far"].format(count=len(data.affinity))
+        verdict = texts["far"].format(count=len({row.rank for row in data.affinity}))
     else:
         verdict = texts["none_far"] if any(data.judged.values()) else texts["not_judged"]
     page = topology_page(
         views, _tables(data, texts, lang), texts, lang=lang, heading=heading, verdict=verdict, notes=[facts]
     )
-    svg = topology_svg(views, texts, heading=heading, notes=[f"{facts} · {verdict}"])
+    svg = topology_svg(views, texts, heading=heading, notes=[f"{facts} · {verdict}", *texts["legend"].values()])
     return [
         ArtifactContent(name="topology.html", title=heading, media_type="text/html", text=page),
         ArtifactContent(name="topology.svg", title=str(texts["picture"]), media_type="image/svg+xml", text=svg),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from whystall.tools.views.page import escape, page
 from whystall.tools.views.topology_drawing import MOST_FULL, HostView, figure
@@ -23,7 +24,7 @@ class Table:
 def topology_page(
     hosts: Sequence[HostView],
     tables: Sequence[Table],
-    words: Mapping[str, str],
+    words: Mapping[str, Any],
     *,
     lang: str,
     heading: str,
@@ -46,14 +47,14 @@ def topology_page(
     body = f"""<header><div class="top"><div><h1>{escape(heading)}</h1>
 <p class="verdict">{escape(verdict)}</p>{"".join(f"<p>{escape(note)}</p>" for note in notes)}</div>
 <button id="theme" type="button">{escape(words["theme"])}</button></div></header>
-<main><p class="note">{escape(words["legend"])}</p>
+<main>{"".join(f'<p class="note">{escape(line)}</p>' for line in words["legend"].values())}
 {"".join(sections)}</main>"""
     also = ("page_frame", "topology_figure")
     return page(lang=lang, title=heading, body=body, data={}, name="topology_page", also=also)
 
 
 def topology_svg(
-    hosts: Sequence[HostView], words: Mapping[str, str], *, heading: str, notes: Sequence[str] = ()
+    hosts: Sequence[HostView], words: Mapping[str, Any], *, heading: str, notes: Sequence[str] = ()
 ) -> str:
     """Return the drawing as one SVG file, without script."""
     return figure(hosts, words).alone(heading, notes)
@@ -64,7 +65,7 @@ def is_marked(host: HostView) -> bool:
     return bool(host.mark) or any(one.mark for node in host.nodes for one in (*node.gpus, *node.nics))
 
 
-def _table(table: Table, words: Mapping[str, str]) -> str:
+def _table(table: Table, words: Mapping[str, Any]) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows[:_MOST_ROWS])
     left = len(table.rows) - _MOST_ROWS

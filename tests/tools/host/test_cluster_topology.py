@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nvml_stub import Library, gpu
+from rank_files import write_rank
 from topologies import lstopo, matrix, own, result
 
 from whystall.agent_server.inputs.topology import open_topology
 from whystall.agent_server.presentation.topology_pages import topology_pages
 from whystall.tools.collect.topology import smi_matrix, sysfs, this_host
 from whystall.tools.collect.topology.lstopo import mask_list, parse
+from whystall.tools.collect.topology.nvml_links import NvmlLinks
 from whystall.tools.collect.topology.rows import Rows
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Polarity
@@ -53,7 +57,7 @@ def test_a_damaged_line_of_a_matrix_is_left_out() -> None:
     assert "GPU1" not in found.names
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_lstopo_states_nodes_numbers_and_bridges(version: int, tmp_path: Path) -> None:
     found = judged(tmp_path, lstopo__xml=lstopo(version))
     (host,) = found.data.hosts
@@ -175,3 +179,73 @@ def test_a_host_without_gpus_says_what_it_could_not_see(tmp_path: Path) -> None:
     rows = Rows()
     this_host.read(rows, "h", proc=tmp_path, sys=tmp_path)
     assert "no_gpus" in [code for code, _ in rows.not_seen]
+
+
+def test_nvml_states_nvlinks_and_the_gpu_of_a_process(tmp_path: Path) -> None:
+    buses = ("0000:3b:00.0", "0000:86:00.0")
+    for bus in buses:
+        of_bus = tmp_path / "sys/bus/pci/devices" / bus
+        of_bus.mkdir(parents=True)
+        for name, text in (("class", "0x030200"), ("vendor", "0x10de"), ("numa_node", "0"), ("local_cpulist", "0-3")):
+            (of_bus / name).write_text(text)
+    process = tmp_path / "proc/4711"
+    process.mkdir(parents=True)
+    (process / "environ").write_bytes(b"RANK=3\0WORLD_SIZE=8\0")
+    (process / "status").write_text("Name:\tpython\nPPid:\t1\nCpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n")
+    gpus = [
+        gpu(
+            f"0000{bus}",
+            nvmlDeviceGetNvLinkRemoteDeviceType=0,
+            nvmlDeviceGetNvLinkRemotePciInfo=SimpleNamespace(busId=f"0000{other}".upper()),
+            nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=pid, usedGpuMemory=1)],
+        )
+        for bus, other, pid in ((buses[0], buses[1], 1), (buses[1], buses[0], 4711))
+    ]
+    rows = Rows()
+    this_host.read(rows, "h", proc=tmp_path / "proc", sys=tmp_path / "sys", nvml=Library(*gpus))
+    assert [row[2] for row in rows.devices] == ["GPU0", "GPU1"]
+    assert ("h", "GPU0", "GPU1", "NV4", True) in rows.links
+    assert rows.ranks == [("h", 3, 4711, "python", "GPU1", "0-1", "0", "")]
+
+
+def test_nvlinks_to_switches_join_all_gpus_behind_them(tmp_path: Path) -> None:
+    far_end = SimpleNamespace(busId="00000000:C1:00.0")
+    switched = {"nvmlDeviceGetNvLinkRemoteDeviceType": 2, "nvmlDeviceGetNvLinkRemotePciInfo": far_end}
+    found = NvmlLinks(Library(*(gpu(f"00000000:0{at}:00.0", **switched) for at in range(3))))
+    found.start()
+    found.read()
+    assert [count for _, _, count in found.links()] == [4, 4, 4]
+
+
+def test_traces_lay_ranks_groups_and_stages_over_the_hosts(tmp_path: Path) -> None:
+    traces, hosts = tmp_path / "traces", tmp_path / "hosts"
+    hosts.mkdir()
+    for rank in range(4):
+        path = write_rank(traces / f"rank{rank}.json", rank, world=4, host=f"node{rank // 2}")
+        content = json.loads(path.read_text())
+        stages = {"pg_name": "1", "pg_desc": "pipeline_parallel", "pg_size": 2, "ranks": [rank % 2, rank % 2 + 2]}
+        content["distributedInfo"]["pg_config"].append(stages)
+        path.write_text(json.dumps(content))
+    for host in ("node0", "node1"):
+        (hosts / f"{host}.topo.txt").write_text(matrix(2, 2))
+    params = Params(files=[str(hosts)], traces=str(traces), top=200)
+    found = judge(open_topology(params, None), params)
+    placed = [(row.rank, row.host, row.device, row.placed, row.stage) for row in found.data.ranks]
+    assert placed == [
+        (0, "node0", "GPU0", "order", 0),
+        (1, "node0", "GPU1", "order", 0),
+        (2, "node1", "GPU0", "order", 1),
+        (3, "node1", "GPU1", "order", 1),
+    ]
+    spans = sorted((row.name, row.ranks, row.hosts) for row in found.data.groups)
+    assert spans == [("default_pg", "0-3", 2), ("pipeline_parallel", "0, 2", 2), ("pipeline_parallel", "1, 3", 2)]
+    assert far(found) == []
+
+
+def test_a_page_counts_one_host_in_the_singular(tmp_path: Path) -> None:
+    found = judged(tmp_path, topology__json=own(1, r1={"cpus": "56-111", "memory": "1"}))
+    page, svg = topology_pages(found, "en")
+    for drawn in (page.text, svg.text):
+        assert "1 host, 8 GPUs, 8 NICs, 8 ranks" in drawn
+        assert "far from their GPU or NIC: 1" in drawn
+        assert "A: rank far from its GPU or NIC." in drawn

@@ -1,4 +1,4 @@
-"""Read the XML of lstopo (hwloc 1 and 2).
+"""Read the XML of lstopo (hwloc 1 to 3).
 
 <object type="PCIDev" pci_busid="0000:1b:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1" ...>
   <object type="OSDev" name="nvml0" osdev_type="5"> ... </object>
@@ -24,7 +24,8 @@ _MASK = re.compile(r"(?:0x[0-9a-f]{1,8})?(?:,(?:0x[0-9a-f]{1,8})?)*", re.IGNOREC
 _MOST_WORDS = 8192 // 32
 _TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):[0-9a-f]{4}\]", re.IGNORECASE)
 _NVML = re.compile(r"nvml([0-9]{1,4})")
-_RDMA, _NETWORK = "3", "2"
+# hwloc 3 has a bit for each type, before it they are numbered
+_RDMA, _NETWORK = {"3", "32"}, {"2", "16"}
 
 
 @dataclass
@@ -150,9 +151,10 @@ def add(rows: Rows, host: str, machine: Machine) -> None:
         if is_gpu(device.pci_class, device.vendor):
             number = next((one[1] for _, name in device.names if (one := _NVML.fullmatch(name))), None)
             name, kind = f"GPU{number}" if number is not None else place.bus, "gpu"
-        elif is_nic(device.pci_class):
-            by_type = dict(reversed(device.names))
-            name, kind = by_type.get(_RDMA) or by_type.get(_NETWORK) or place.bus, "nic"
+        # adapters of InfiniBand may be of the class of other networks (0280)
+        elif is_nic(device.pci_class) or any(of_type in _RDMA for of_type, _ in device.names):
+            named = [name for types in (_RDMA, _NETWORK) for of_type, name in device.names if of_type in types and name]
+            name, kind = next(iter(named), place.bus), "nic"
         else:
             continue
         rows.devices.append((host, kind, name, place.bus, known.node, place.cpus, device.uuid, device.model))
