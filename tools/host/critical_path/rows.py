@@ -217,7 +217,7 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
     for short in line.short:
         kind = world.kind(line, short.wait)
         code = codes.get(short.wait.place, kind.code) if short.wait.syscall.startswith("futex") else kind.code
-        row = _row(rows, code, kind.detail, short.wait, world)
+        row = _row(rows, code, kind.detail, line, short.wait, world)
         row.total_ns += short.total_ns
         row.count += short.number
         row.took.append(min(short.max_ns, short.total_ns))
@@ -234,7 +234,7 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
     return sorted(found, key=lambda row: -row.total_ns)
 
 
-def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait, world: World) -> Row:
+def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, line: Timeline, wait: Wait, world: World) -> Row:
     place = wait.place if code != "cpu" else NOWHERE
     named = path_pattern(wait.path) if wait.path else world.objects.name(wait.object)
     # the names of pipes and sockets change with each child or request
@@ -242,8 +242,9 @@ def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, wait: Wait
     key = (code, "" if code == "cpu" else detail, place.line, kept)
     if key not in rows:
         rows[key] = Row(code, "", detail, place)
-    if code != "cpu" and code not in HELD_WAITS and (wait.path or named):  # it was about to wait for something else
-        rows[key].objects[wait.path or named] += max(wait.end_ns - wait.start_ns, 1)
+    named = wait.path or named or world.objects.name(world.object_at_end(line, wait))
+    if code != "cpu" and code not in HELD_WAITS and named:  # it was about to wait for something else
+        rows[key].objects[named] += max(wait.end_ns - wait.start_ns, 1)
     return rows[key]
 
 
@@ -260,7 +261,7 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
         if end is wait and wait.context == "timer":
             code = "timeout"
     if blocked > 0:
-        row = _row(rows, code, kind.detail, wait, world)
+        row = _row(rows, code, kind.detail, line, wait, world)
         _count(row, wait, blocked)
         if wait.asked_ns >= 0:
             row.asked.append(wait.asked_ns)
@@ -275,7 +276,7 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
                     row.chains[chain] += took
                     _note_processes(world, line, row, chain)
     if runnable > 0:
-        row = _row(rows, "cpu", "", wait, world)
+        row = _row(rows, "cpu", "", line, wait, world)
         _count(row, wait, runnable)
         if wait.ran_pid > 0:
             row.by[wait.ran_pid, wait.ran_comm] += runnable

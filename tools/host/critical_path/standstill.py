@@ -6,7 +6,7 @@ from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import World
 
-# Waits that only threads of the job end. A pipe does too if all its other ends are in the job.
+# Waits that only threads of the job end. A pipe without a name does too if all its other ends are in the job.
 _WITHIN = frozenset({"queue", "queue_full", "lock", "join", "barrier", "child"})
 _PIPES = frozenset({"pipe", "pipe_full"})
 # Share of the window from which on a wait lasted all along.
@@ -44,4 +44,5 @@ def _waits_within(world: World, line: Timeline) -> bool:
         return True
     ends = world.objects.writers if kind.code == "pipe" else world.objects.readers
     name = wait.object or row["object"]
-    return kind.code in _PIPES and bool(name) and set(ends(name, line.pid)) <= world.target
+    # a FIFO can be opened by anybody
+    return kind.code in _PIPES and name.startswith("pipe:") and set(ends(name, line.pid)) <= world.target

@@ -277,6 +277,12 @@ class World:
         parents = {parent for parent, children in self.children.items() if pid in children}
         return self.objects.serves({pid, *parents - {_INIT}})
 
+    def object_at_end(self, line: Timeline, wait: Wait) -> str:
+        """Return the object of a wait that has not ended, as read at the end of the window: also of one that began
+        before it, and the path of a FIFO that is being opened. Empty if it is not known."""
+        row = self.objects.threads.get(line.tid) if wait.open else None
+        return str(row["object"]) if row is not None else ""
+
     def _holder(self, line: Timeline, wait: Wait, code: str) -> Timeline | None:
         """Return the thread that holds what `wait` is for, by its owner, peer or other end.
 
@@ -408,7 +414,14 @@ class World:
         self, line: Timeline, wait: Wait, start: int, end: int, path: tuple[int, ...]
     ) -> Iterator[tuple[tuple[Step, ...], int]]:
         kind = self.kind(line, wait)
-        own = Step(line.tid, kind.code, "", kind.detail, wait.place.line, wait.path or wait.object)
+        own = Step(
+            line.tid,
+            kind.code,
+            "",
+            kind.detail,
+            wait.place.line,
+            wait.path or wait.object or self.object_at_end(line, wait),
+        )
         self.spent += 1
         if self.spent > _BUDGET or len(path) >= _DEPTH:
             yield (own, Step(0, NOT_FOLLOWED, "", "", "", "")), end - start

@@ -39,10 +39,11 @@ def standstill(syscall: str = "futex", limited: int = 0, **more: Any) -> str:
         ({"lock": 96, "limited": -1}, ""),
         ({"syscall": "read", "object": "pipe:[7]"}, "yes"),
         ({"syscall": "read", "object": "pipe:[8]"}, ""),
+        ({"syscall": "openat", "object": "/run/queue", "stack": ("wait_for_partner", "fifo_open")}, ""),
         ({"syscall": "recvfrom", "object": "socket:[9]"}, ""),
         ({"syscall": "clock_nanosleep"}, ""),
     ],
-    ids=["queue", "time-out", "not known", "own pipe", "pipe of another", "socket", "sleep"],
+    ids=["queue", "time-out", "not known", "own pipe", "pipe of another", "FIFO", "socket", "sleep"],
 )
 def test_a_job_stands_still_if_its_threads_wait_for_each_other(other: dict[str, Any], stands: str) -> None:
     assert standstill(**other) == stands
