@@ -155,11 +155,11 @@ def test_a_locked_database_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB (as root), or any directory."""
+    """A file system of 6 MiB (as root), or any directory."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = (
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True).returncode == 0
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], capture_output=True).returncode == 0
     )
     yield disk
     if mounted:
@@ -171,7 +171,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     kb = KnowledgeBase(path)
     if not os.path.ismount(small_disk):
         with kb._file.read() as db:
-            db.conn.execute("PRAGMA max_page_count = 800")
+            db.conn.execute("PRAGMA max_page_count = 1250")
     done = 0
 
     def fill() -> None:

@@ -74,7 +74,8 @@ def test_what_was_gathered_gives_the_same_answer_redacted_or_not(whystall: Run, 
     assert hosts
     assert not hosts & {row["host"] for row in hidden["data"]["ranks"]}
     assert json.loads((tmp_path / "red" / "manifest.json").read_text())["id"] != SLOW.name
-    size = sum(file.stat().st_size for file in gathered.iterdir())
+    # the latencies of single calls are a table of bounded size per rank: more than these small traces
+    size = sum(file.stat().st_size for file in gathered.iterdir() if "latencies" not in file.name)
     assert size < sum(file.stat().st_size for file in SLOW.iterdir())
 
 
@@ -218,7 +219,7 @@ async def test_the_tools_of_ranks_are_a_set_and_hide_what_clients_may_not_say() 
     with App().closing() as app:
         async with Client(McpServer(app, chosen=("ranks",)).server, mode="auto") as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert tools.keys() == {"collective_live", "hang", "slow_node_check", "compare_runs"}
+    assert tools.keys() == {"cluster_topology", "collective_live", "hang", "slow_node_check", "compare_runs"}
     for tool in tools.values():
         assert not {"scheduler", "jobs"} & tool.input_schema["properties"].keys()
         assert ("engine" in tool.input_schema["properties"]) == (tool.name in ("collective_live", "hang"))
