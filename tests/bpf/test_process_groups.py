@@ -35,7 +35,7 @@ def built(directory: Path, *options: str) -> Path:
 
 
 def waits(pid: int, tid: int) -> bool:
-    """Return whether the thread is in a system call, which tells where its stack is."""
+    """Return whether the thread is in a system call, which shows where its stack is."""
     return len(Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()) > 3
 
 

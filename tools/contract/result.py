@@ -118,7 +118,7 @@ BLIND_SPOTS = frozenset(
         "not_calibrated",  # direct I/O could not be tried beside buffered; detail: why (a code of `calibration`), where
         "no_nvml",  # NVIDIA's library could not be asked; detail: why
         "topology_unread",  # inputs of a topology that could not be read; detail: which, and why
-        "topology_unmatched",  # GPUs of two sources that could not be told to be the same; detail: which
+        "topology_unmatched",  # GPUs of two sources of which it is not known whether they are the same; detail: which
         "no_ranks_placed",  # no rank of a job is known: no affinity could be judged
         "ranks_by_order",  # GPUs of ranks were assumed by their order; detail: how many
         "affinity_unknown",  # ranks for which one side of an affinity is not known; detail: which, how many

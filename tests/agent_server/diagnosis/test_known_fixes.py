@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from version_recordings import versions_recorded
 
 from whystall.agent_server.diagnosis.known_fixes import known_in_recording, known_on_this_host
 from whystall.agent_server.presentation.texts import diagnosis_text, ticket_markdown
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Verdict
 from whystall.knowledge_base.ticket_models import Ticket
-from whystall.tools.collect.tables import VERSIONS, filled
 from whystall.tools.contract.findings import Finding, Interval, Polarity, Severity, Subject
-from whystall.tools.recording.manifest import CollectorManifest, Manifest
 from whystall.tools.recording.store import Recording
-from whystall.tools.recording.target import Target
 
 
 def recording(*rows: tuple[str, str]) -> Recording:
-    manifest = Manifest(
-        id="r1",
-        host="n1",
-        kernel="6.1.0",
-        machine="aarch64",
-        cpus=1,
-        target=Target(everything=True),
-        started="2026-01-01T00:00:00Z",
-        start_ns=0,
-        window_ns=1,
-        requested_ns=1,
-        collectors={"versions": CollectorManifest(engine="procfs", proven=True)},
-    )
-    tables = filled(VERSIONS, versions=[(name, version, "package", 7, False) for name, version in rows])
-    return Recording.in_memory(manifest, {"versions.versions": tables["versions"]})
+    """A recording of components and their versions."""
+    found = [(name, version, "package", 7, False) for name, version in rows]
+    return versions_recorded(*found, machine="aarch64")
 
 
 def diagnosis(cause: str | None, verdict: Verdict = Verdict.LIKELY, **words: str) -> Diagnosis:

@@ -7,13 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from version_recordings import versions_recorded
 
 from whystall.agent_server.inputs.software import stated_versions, with_logs
-from whystall.tools.collect.tables import VERSIONS, filled
 from whystall.tools.host.known_fix.case import versions_of
-from whystall.tools.recording.manifest import CollectorManifest, Manifest
-from whystall.tools.recording.store import Recording
-from whystall.tools.recording.target import Target
 
 STATED = {
     "node01:9:9 [0] NCCL INFO NCCL version 2.21.5+cuda12.4": ("nccl", "2.21.5"),
@@ -25,24 +22,6 @@ STATED = {
     "NCCL version main": None,
     "my program version 1.2.3": None,
 }
-
-
-def observed(*rows: tuple[str, str, str, int, bool]) -> Recording:
-    """A recording of the host n1 with these versions."""
-    manifest = Manifest(
-        id="r1",
-        host="n1",
-        kernel="6.1.0",
-        machine="x86_64",
-        cpus=1,
-        target=Target(everything=True),
-        started="2026-01-01T00:00:00Z",
-        start_ns=0,
-        window_ns=1,
-        requested_ns=1,
-        collectors={"versions": CollectorManifest(engine="procfs", proven=True)},
-    )
-    return Recording.in_memory(manifest, {"versions.versions": filled(VERSIONS, versions=rows)["versions"]})
 
 
 @pytest.mark.parametrize(("line", "expected"), STATED.items(), ids=lambda one: str(one)[:20])
@@ -72,7 +51,7 @@ def test_a_log_that_states_versions_without_end_is_bounded(tmp_path: Path) -> No
 @pytest.mark.parametrize(("host", "kept"), [("n1", True), ("elsewhere", False)])
 def test_versions_of_this_host_do_not_count_for_another_one(host: str, kept: bool, tmp_path: Path) -> None:
     rows = [("nvidia_driver", "550.54.15", "driver", -1, False)]
-    here = observed(*rows)
+    here = versions_recorded(*rows)
     log = tmp_path / "kern.log"
     log.write_text(
         f"Jan 12 03:04:05 {host} kernel: [   90.000001] Out of memory: Killed process 102 (python3) total-vm:2kB\n",
@@ -86,7 +65,7 @@ def test_what_a_log_states_counts_instead_of_what_this_host_has(tmp_path: Path) 
     log = tmp_path / "a.log"
     log.write_text("NCCL version 2.21.5+cuda12.4\n", "utf-8")
     rows = [("nccl", "2.27.3", "package", 7, False), ("torch", "2.7.0", "package", 7, False)]
-    here = observed(*rows)
+    here = versions_recorded(*rows)
     found = versions_of(with_logs(here, [str(log)]))
     assert [one.version for one in found["nccl"]] == ["2.21.5"]
     assert [one.version for one in found["torch"]] == ["2.7.0"]

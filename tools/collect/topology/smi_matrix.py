@@ -5,7 +5,7 @@ GPU0     X      NV18    PIX     SYS     0-55,112-167    0               N/A
 
 Columns are separated by tabs or, where it was copied from a terminal, by blanks. The driver 410 prints no NUMA column,
 470 names NICs (mlx5_0) in the matrix, since 510 they are NIC0 with a legend; since 535 there is "GPU NUMA ID". Empty
-cells (the affinity of a NIC) cannot be told apart where tabs became blanks, so that cells are read from the left.
+cells (the affinity of a NIC) cannot be distinguished where tabs became blanks, so that cells are read from the left.
 """
 
 from __future__ import annotations
