@@ -159,16 +159,6 @@ def _groups() -> frozenset[str]:
     return frozenset(f"{prefix}{name}" for prefix, words in tables for table in words for name in table.values())
 
 
-@lru_cache(maxsize=20_000)
-def concept_of(term: str) -> str | None:
-    """Return the concept of `term` (a word, or a pair of Chinese characters) as a term; None without one."""
-    if term.startswith(CONCEPT):
-        return term
-    english, chinese = glossary()
-    name = english.get(term) or next((name for word, name in chinese.items() if term in word), None)
-    return f"{CONCEPT}{name}" if name else None
-
-
 def _significant(word: str) -> bool:
     """Return False for stop words, single letters and bare numbers, which match by accident."""
     return 1 < len(word) <= _LONGEST and word not in _STOP and not word.isdigit() and word.strip("_") != ""

@@ -95,14 +95,6 @@ class Messages:
         with self._file.write() as db:
             db.execute("UPDATE messages SET state = 'queued', due = ?, lease = 0, error = ? WHERE n = ?", [due, why, n])
 
-    def postpone(self, n: int, due: float) -> None:
-        """Send message `n` at `due`; the attempt is not counted."""
-        with self._file.write() as db:
-            db.execute(
-                "UPDATE messages SET state = 'queued', due = ?, lease = 0, attempts = attempts - 1 WHERE n = ?",
-                [due, n],
-            )
-
     def failed(self, n: int, why: str) -> None:
         """Give up message `n`; the next one of its conversation may be sent."""
         self._end(n, "failed", why)

@@ -87,16 +87,6 @@ def test_one_channel_is_asked_for(kb: Stores) -> None:
     assert kb.messages.next_due("none") is None
 
 
-def test_what_was_put_off_is_not_counted_as_tried(kb: Stores) -> None:
-    number = _put(kb, "a")
-    kb.messages.take(NOW, 60.0)
-    kb.messages.postpone(number, NOW + 5)
-    assert _key(kb) is None
-    taken = kb.messages.take(NOW + 5, 60.0)
-    assert taken is not None
-    assert taken.attempts == 1
-
-
 def test_a_lease_that_ran_out_is_given_again_and_one_that_holds_is_not(kb: Stores) -> None:
     _put(kb, "a")
     assert _key(kb) == "a"
