@@ -13,11 +13,11 @@ from whystall.bpf import layout as lay
 from whystall.bpf.collector import Collector, Window
 
 # Storage that is full, broken, read-only or stale; too little memory or too many files; peers that do not answer; names
-# that are missing or not accessible.
+# that are missing, not accessible, or taken.
 ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
     *(errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE),
-    *(errno.ENOTCONN, errno.EACCES, errno.ENOENT, errno.EADDRNOTAVAIL),
+    *(errno.ENOTCONN, errno.EACCES, errno.ENOENT, errno.EEXIST, errno.EADDRNOTAVAIL),
 )
 """Errors with which failing calls are counted."""
 

@@ -205,3 +205,25 @@ def test_more_threads_than_processors_compete_with_one_another(memory: Path) -> 
     with Running("trainer.py", "--busy", busy, "--directory", memory) as program:
         program.until("step")
         assert_confirmed(diagnose(program), "thread_oversubscription")
+
+
+@pytest.mark.beside
+def test_a_lock_file_that_nobody_removes_is_named(memory: Path) -> None:
+    (memory / "build.lock").touch()
+    with Running("trainer.py", "--fault", "awaited", "--directory", memory) as program:
+        program.until("step")
+        found = diagnose(program)
+        program.process.kill()
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "awaited_file"), found.model_dump_json(indent=1)
+    assert found.culprit is not None
+    assert found.culprit.path == str(memory / "build.lock")
+
+
+@pytest.mark.beside
+def test_small_messages_that_the_kernel_holds_back_are_no_slow_peer(memory: Path) -> None:
+    with Running("trainer.py", "--fault", "messages", "--step-ms", 2, "--directory", memory) as program:
+        program.until("fault")
+        found = diagnose(program)
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "held_back_data"), found.model_dump_json(indent=1)
+    assert found.culprit is not None
+    assert found.culprit.latency_ms == pytest.approx(logged_ms(program), rel=0.15)

@@ -12,16 +12,20 @@ truth a diagnosis is compared with).  Faults:
 ``lock-compute``  take a lock that a helper thread holds while it computes
 ``pipe``          read from a pipe that nobody writes to
 ``server``        wait for input that comes every now and then, and answer it
+``awaited``       take a lock that is a file in ``--directory``, which nobody removes
+``messages``      send head and body of a request in two small writes, and wait for the answer of another process
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import multiprocessing
 import os
 import queue
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +34,7 @@ from pathlib import Path
 from workload import Workload
 
 CHUNK = bytes(1 << 20)
+_PART = 100
 
 
 class Faults:
@@ -43,6 +48,8 @@ class Faults:
         self._turn = 0
         self._pipe = os.pipe()
         self._queue: queue.Queue[bool] = queue.Queue(2)
+        if work.options.fault == "messages":
+            self._connection = self._connect()
 
     def prepare(self) -> None:
         """Start the helper that a fault needs."""
@@ -94,6 +101,20 @@ class Faults:
         """Wait for input."""
         self._queue.get()
 
+    def awaited(self) -> None:
+        """Wait for the end of a lock file."""
+        while not self._work.stopped.is_set():
+            try:
+                os.close(os.open(self._options.directory / "build.lock", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                time.sleep(0.05)
+
+    def messages(self) -> None:
+        """Ask for an answer."""
+        self._connection.send(b"h" * _PART)
+        self._connection.send(b"b" * _PART)
+        self._connection.recv(1)
+
     def by_name(self, name: str) -> Callable[[], None] | None:
         """The method for ``--fault``."""
         if name == "none":
@@ -113,6 +134,11 @@ class Faults:
     def _compute_long(self) -> None:
         compute(self._options.hold_ms)
 
+    def _connect(self) -> socket.socket:
+        listening = socket.create_server(("127.0.0.1", 0))
+        multiprocessing.Process(target=_answer, args=(listening,), daemon=True).start()
+        return socket.create_connection(listening.getsockname())
+
     def _load(self) -> None:
         self.read()
         self._queue.put(True)
@@ -120,6 +146,17 @@ class Faults:
     def _send(self) -> None:
         time.sleep(0.5)
         os.write(self._pipe[1], b"x")
+
+
+def _answer(listening: socket.socket) -> None:
+    """Answer each request of two parts, of one client."""
+    connection, _ = listening.accept()
+    received = 0
+    while data := connection.recv(4096):
+        received += len(data)
+        if received == 2 * _PART:
+            received = 0
+            connection.send(b"a")
 
 
 def compute(milliseconds: float) -> None:
@@ -144,7 +181,19 @@ def loop(work: Workload, fault: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    faults = ("none", "read", "loader", "sync", "stat", "lock-sync", "lock-compute", "pipe", "server")
+    faults = (
+        "none",
+        "read",
+        "loader",
+        "sync",
+        "stat",
+        "lock-sync",
+        "lock-compute",
+        "pipe",
+        "server",
+        "awaited",
+        "messages",
+    )
     parser.add_argument("--fault", choices=faults, default="none")
     parser.add_argument("--step-ms", type=float, default=40.0, help="computing per step")
     parser.add_argument("--hold-ms", type=float, default=60.0, help="computing of a helper that holds the lock")

@@ -113,7 +113,8 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         job, process = world.ranks.job(subject.pid or 0), world.pid_of(step.tid)
         attributes["root_outside"] = "yes" if process > 0 and process not in job else ""
         attributes["root_in_turn"] = "yes" if row.code == "collective" and _waits_in_turn(world, row, process) else ""
-        attributes["root_mutual"] = "yes" if step.detail == MUTUAL else ""
+        mutual = step.detail == MUTUAL or (row.code == "socket" and _awaits(world, step, subject.pid or 0))
+        attributes["root_mutual"] = "yes" if mutual else ""
         attributes["root_mode"] = step.mode if step.code == RUNNING else ""
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)
         metrics["root_by_pct"] = 100.0 * row.root_owner_ns() / max(row.total_ns, 1)
@@ -131,6 +132,12 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         severity(share) if bad else None,
         {name: text for name, text in attributes.items() if text},
     )
+
+
+def _awaits(world: World, step: Step, pid: int) -> bool:
+    """Return whether `step` is a wait for data from process `pid`, over a connection between both."""
+    peer = world.objects.peer(step.object) if step.code in ("socket", "events") else None
+    return peer is not None and peer["pid"] == pid
 
 
 def _waits_in_turn(world: World, row: Row, process: int) -> bool:

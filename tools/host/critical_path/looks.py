@@ -44,6 +44,9 @@ _WRITES = ("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendfile")
 _STORES = ("fsync", "fdatasync", "rename", "renameat", "renameat2")
 _LOOKUPS = ("stat", "lstat", "fstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "inotify_init1")
 
+# Modules of libraries that look whether a lock file still exists: somebody has the lock, so that it is no idle state.
+_LOCK_FILES = frozenset({"torch/utils/file_baton.py"})
+
 
 @dataclass(frozen=True)
 class _Calls:
@@ -81,7 +84,7 @@ def _between_sleeps(recording: Recording, world: World, line: Timeline, rows: li
     rounds = sum(row.count for row in sleeps)
     if calls is None or rounds < _LEAST_SLEEPS or any(row.detail.startswith(RETRY) for row in sleeps):
         return
-    if not _rests(line, rows, rounds, PAUSES):
+    if not _rests(line, rows, rounds, PAUSES) or any(_on_lock_file(row) for row in sleeps):
         return
     what = _what(calls, rows, rounds)
     if what is None:
@@ -90,6 +93,10 @@ def _between_sleeps(recording: Recording, world: World, line: Timeline, rows: li
     gap = _gap_ns(world, line, PAUSES | {"queue"})
     for row in sleeps:
         row.between, row.between_object, row.between_ns = what, named, gap
+
+
+def _on_lock_file(row: Row) -> bool:
+    return any(module in _LOCK_FILES for _, module in row.place.library)
 
 
 def reads_each_time(recording: Recording, tid: int, rounds: int) -> bool:

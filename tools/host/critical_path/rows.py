@@ -31,6 +31,7 @@ KEPT_OFF = ("others", "confined", "pinned", "real_time")
 # Rows with less of the running time have too few samples to show that they grow.
 _JUDGED = 0.05
 _CHILDREN = frozenset({"child", "start_process"})
+_POOL = "pool"
 ABSENT = "absent"
 """`code` of the row for the time in which the thread did not exist."""
 
@@ -58,6 +59,7 @@ class Row:
     chains: Chains = field(default_factory=Counter)
     children: dict[int, str] = field(default_factory=dict)
     outside: dict[int, int] = field(default_factory=dict)
+    pool: frozenset[int] = frozenset()
     by: Counter[tuple[int, str]] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)
@@ -199,6 +201,8 @@ class Row:
         return len({self.outside.get(tid, tid) for tid in ends}) - 1
 
     def _owner(self, step: Step) -> int | str:
+        if step.tid in self.pool:
+            return _POOL
         return self.children.get(step.tid) or self.outside.get(step.tid, step.tid)
 
     def _group(self, step: Step) -> tuple[int | str, str, str]:
@@ -231,6 +235,7 @@ def rows_of(world: World, line: Timeline) -> list[Row]:
     found = [row for row in rows.values() if row.total_ns > 0]
     for row in found:
         _recognise_polling(row, world.window_ns)
+        _recognise_pool(row)
     return sorted(found, key=lambda row: -row.total_ns)
 
 
@@ -365,3 +370,16 @@ def _recognise_polling(row: Row, window_ns: int) -> None:
     often = row.count >= _POLLS_PER_S * window_ns / 1e9
     if row.code in ("sleep", "timeout") and often and row.typical_ns <= _POLL_NS:
         row.code = "poll"
+
+
+def _recognise_pool(row: Row) -> None:
+    """Let threads of the own process that share the work count as one: none of them is awaited for most of the time,
+    but together those that run, or could run, are."""
+    last = row.last_steps()
+    own: Counter[int] = Counter()
+    for step, took in last.items():
+        if step.code in ON_CPU and step.tid not in row.outside and step.tid not in row.children:
+            own[step.tid] += took
+    total = sum(last.values())
+    if own and max(own.values()) < _MOSTLY * total <= sum(own.values()):
+        row.pool = frozenset(own)

@@ -97,3 +97,17 @@ def test_a_thread_that_waits_all_the_time_for_data_does_nothing_else(named: str)
     data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID})).data
     assert isinstance(data, Data)
     assert data.rows[0].between == "still"
+
+
+@pytest.mark.parametrize(
+    ("module", "what"), [("torch/utils/file_baton.py", ""), ("torch/utils/dlpack.py", "looks")], ids=["lock", "other"]
+)
+def test_who_looks_whether_a_lock_file_is_still_there_is_not_idle(module: str, what: str) -> None:
+    scene = Scene().thread(user=0.5)
+    for number in range(ROUNDS):
+        at = number / 2
+        user = (f"wait ({module}:50)", "load (train.py:9)")
+        scene.wait(at, 499.5, "clock_nanosleep", user=user, asked_ns=499_500_000, runnable_ns=0)
+        scene.call(at + 0.4995, 0.01, "clock_nanosleep", "", waits=0.0)
+        scene.call(at + 0.4995, 0.01, "newfstatat", "/ext/lock", waits=0.0)
+    assert between(scene)[0] == what

@@ -82,6 +82,36 @@ def test_workers_of_the_process_that_share_the_work_count_as_one() -> None:
     assert found.root.endswith("+2")
 
 
+@pytest.mark.parametrize(("threads", "share"), [(4, 100.0), (1, 100.0)], ids=["pool", "one thread"])
+def test_threads_of_the_own_process_that_share_the_work_count_as_one(threads: int, share: float) -> None:
+    scene = Scene().thread(user=30).process(PID, "train")
+    for number in range(threads):
+        scene.thread(LOADER + number, "worker", user=20)
+    for second in range(12):
+        waker = (PID, LOADER + second % threads, "worker")
+        scene.wait(second, 700, "futex", lock=64, waker=waker, user=("step (train.py:9)",), **TASK)
+    found = row(account_of(scene)[0], "lock")
+    assert (found.root_what, found.root_pct) == ("running", pytest.approx(share, abs=1))
+    assert found.root.endswith(f"+{threads - 1}") == (threads > 1)
+
+
+@pytest.mark.parametrize(("object", "mutual"), [("socket:[502]", "yes"), ("socket:[900]", None)])
+def test_two_ends_of_a_connection_that_wait_for_each_other_are_named(object: str, mutual: str | None) -> None:
+    scene = Scene().thread(user=5).process(PID, "train").thread(PEER, "server", pid=PEER).process(PEER, "server")
+    tcp = {"protocol": "tcp", "state": "established"}
+    scene.seen("sockets", inode=501, pid=PID, peer=502, local="127.0.0.1:4000", remote="127.0.0.1:80", **tcp)
+    scene.seen("sockets", inode=502, pid=PEER, peer=501, local="127.0.0.1:80", remote="127.0.0.1:4000", **tcp)
+    for number in range(24):
+        waker = {"waker": (PEER, PEER, "server"), "context": "network", "waker_syscall": "sendto"}
+        ask = ("ask (train.py:3)",)
+        scene.wait(number / 2, 400, "recvfrom", object="socket:[501]", user=ask, runnable_ns=0, **waker)
+        serve = ("serve (serve.py:7)",)
+        scene.wait(number / 2, 399, "recvfrom", tid=PEER, object=object, user=serve, context="network", runnable_ns=0)
+    _, findings = account_of(scene)
+    (waits,) = [f for f in findings if f.kind == "path.wait" and f.attributes["wait"] == "socket"]
+    assert waits.attributes.get("root_mutual") == mutual
+
+
 def test_a_kernel_worker_that_was_not_observed_ends_no_chain() -> None:
     scene = Scene().thread(user=30).process(2, "kthreadd", ppid=0).process(77, "kworker/u8:5", ppid=2)
     for second in range(12):
