@@ -68,8 +68,7 @@ class Conversation:
         `ToolError`.
         """
         kb = self.app.kb()
-        place = incoming.place
-        key = (place.channel, place.conversation, incoming.sender)
+        key = _key(incoming)
         context = await in_thread(lambda: kb.pending_commands.topic(*key, now - _CONTEXT_S))
         pending = await in_thread(lambda: kb.pending_commands.get(*key, now))
         author = author_of(incoming, self.settings, (pending or context).get("lang"))
@@ -77,6 +76,14 @@ class Conversation:
         intent = understand(incoming.text)
         turn = await self._turn(intent, author, now, pending, context)
         return turn, author
+
+    def language(self, incoming: Incoming, now: float) -> Lang:
+        """Return the language of everything that is sent in answer to `incoming`; see `author_of`. Blocks on the
+        database.
+        """
+        waiting, key = self.app.kb().pending_commands, _key(incoming)
+        last = waiting.get(*key, now) or waiting.topic(*key, now - _CONTEXT_S)
+        return author_of(incoming, self.settings, last.get("lang")).lang
 
     async def _turn(
         self, intent: Intent, author: Author, now: float, pending: dict[str, Any] | None, context: dict[str, Any]
@@ -357,6 +364,10 @@ _PLAIN = frozenset(
         *("described", "contact"),
     )
 )
+
+
+def _key(incoming: Incoming) -> tuple[str, str, str]:
+    return incoming.place.channel, incoming.place.conversation, incoming.sender
 
 
 def _found(known: Answers, intent: Intent, lang: Lang, local: datetime, context: dict[str, Any]) -> Found:

@@ -11,6 +11,7 @@ import typer
 
 from whystall.agent_server.app import App
 from whystall.agent_server.integrations.chat.author import TERMINAL
+from whystall.agent_server.integrations.chat.confirming import error_message
 from whystall.agent_server.integrations.chat.conversation import Conversation
 from whystall.agent_server.integrations.chat.investigations import run_now
 from whystall.agent_server.integrations.chat.message_texts import verdict_message
@@ -86,16 +87,20 @@ class _Talk:
 
     def say(self, line: str) -> None:
         """Answer one message and run the observation it asks for; an error ends only this answer."""
-        try:
-            self._answer(line)
-        except ToolError as error:
-            console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
-
-    def _answer(self, line: str) -> None:
         self._count += 1
         place = Place(channel=TERMINAL, conversation=TERMINAL)
         event = f"{time.time_ns()}:{self._count}"
         message_in = Incoming(event=event, place=place, sender=_user(), text=clean(line, _LONGEST), direct=True)
+        try:
+            self._answer(message_in)
+        except ToolError as error:
+            lang = self._lang or self._conversation.language(message_in, time.time())
+            if lang == "en":
+                console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
+                return
+            console.note(f"error: {error.code.value}: {plain_text(error_message(error, lang))}")
+
+    def _answer(self, message_in: Incoming) -> None:
         kb = self._conversation.app.kb()
         turn, author = signals.run(self._conversation.turn(message_in, time.time(), self._lang, self._llm))
         with kb.transaction():
