@@ -92,7 +92,9 @@ async def run_model(
     except LlmError as error:
         exchange.stopped = error.code
     if exchange.stopped and not functions.plain:
-        return await _answer_by_rules(conversation, intent, author, now, context, stopped_text(author.lang, exchange.stopped))
+        return await _answer_by_rules(
+            conversation, intent, author, now, context, stopped_text(author.lang, exchange.stopped)
+        )
     return _turn(conversation, exchange, author, now, context)
 
 

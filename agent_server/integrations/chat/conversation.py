@@ -27,6 +27,7 @@ from whystall.agent_server.integrations.chat.intents import (
 )
 from whystall.agent_server.integrations.chat.look_up import Found, is_named, look_up, similar_or_past, topic_lines
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
+from whystall.agent_server.integrations.chat.pasted_log import log_of, pasted, pasted_message
 from whystall.agent_server.integrations.chat.recent import recent_message
 from whystall.agent_server.integrations.chat.references import chosen_position, ticket_of
 from whystall.agent_server.integrations.chat.ticket_words import describing_words, fitting
@@ -98,6 +99,8 @@ class Conversation:
             return self._confirming.confirm(intent.name == "yes", author, now)
         if intent.changes:
             return await self._confirming.request(intent, author, now, context)
+        if (log := log_of(author.incoming)) and (turn := await self._pasted(log, author, now, context)) is not None:
+            return turn
         if author.llm and intent.name not in _PLAIN:
             return await answer_with_model(self, intent, author, now, context)
         parts = parts_of(author.incoming.text)
@@ -171,6 +174,19 @@ class Conversation:
         if name in ("thanks", "undeletable", "observes_only"):
             return _reply(outgoing(lang, [say(lang, name)]))
         return await self._retrieve(intent, author, now, context)
+
+    async def _pasted(self, log: str, author: Author, now: float, context: dict[str, Any]) -> Turn | None:
+        """Return what a pasted log states; None if it states nothing."""
+        known, lang, local = (
+            Answers(self.app.kb(), self.settings),
+            author.lang,
+            datetime.fromtimestamp(now, author.zone),
+        )
+        read = await in_thread(lambda: pasted(known, log))
+        if read is None:
+            return None
+        found = await in_thread(lambda: pasted_message(known, read, author.incoming.lines or log, lang, local))
+        return self._with_context(found.message, author, now, context, **_shown(found))
 
     def _followed(self, known: Answers, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Intent:
         """Return the last question, asked of what a follow-up names; a question about that alone if it does not fit."""

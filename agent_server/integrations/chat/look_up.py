@@ -113,6 +113,24 @@ def look_up(
     return Found(outgoing(lang, [*first, *lines, *([there] if there else last)]), listed)
 
 
+def look_up_named(known: Answers, text: str, lang: Lang, now: datetime) -> Found | None:
+    """Return the firing alerts that `text` names, and the open tickets of a place in it; None if there is nothing."""
+    alerts = named_alerts(firing(known.kb), text)
+    folded = listed_tickets(alerts)
+    terms = terms_of(text)
+    open_ones = known.kb.tickets.list(Wanted(states=LIVE), _COMPARED)
+    tickets = [one for one in open_ones if one.id not in folded and not terms.isdisjoint(_places(one))][:_SHOWN]
+    lines = [say(lang, "look_up.alerts"), *alert_lines(alerts, lang, now)] if alerts else []
+    if tickets:
+        lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(one, lang)}" for one in tickets)]
+    return Found(outgoing(lang, lines), [*folded, *(one.id for one in tickets)]) if lines else None
+
+
+def _places(ticket: Ticket) -> set[str]:
+    """Return the names of the host, pod and job that `ticket` concerns."""
+    return terms_of(" ".join(thing.partition(":")[2] for thing in things_of(ticket.labels)))
+
+
 def topic_lines(text: str, lang: Lang, most: int = 2) -> list[str]:
     """Return what the terms and faults in `text` mean, what is usual, and what to examine first."""
     usual = intent_rules().normal.search(text) is not None

@@ -15,6 +15,7 @@ from whystall.agent_server.integrations.chat.confirming import error_message
 from whystall.agent_server.integrations.chat.conversation import Conversation
 from whystall.agent_server.integrations.chat.investigations import run_now
 from whystall.agent_server.integrations.chat.message_texts import verdict_message
+from whystall.agent_server.integrations.chat_vendors.callback_checks import message_lines, message_text
 from whystall.agent_server.integrations.messages import Incoming, Place
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
@@ -23,7 +24,6 @@ from whystall.agent_server.interfaces.signals import signals
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis, Lang
@@ -90,7 +90,8 @@ class _Talk:
         self._count += 1
         place = Place(channel=TERMINAL, conversation=TERMINAL)
         event = f"{time.time_ns()}:{self._count}"
-        message_in = Incoming(event=event, place=place, sender=_user(), text=clean(line, _LONGEST), direct=True)
+        text, lines = message_text(line[:_LONGEST]), message_lines(line)
+        message_in = Incoming(event=event, place=place, sender=_user(), text=text, lines=lines, direct=True)
         try:
             self._answer(message_in)
         except ToolError as error:
