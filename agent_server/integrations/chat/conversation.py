@@ -25,7 +25,14 @@ from whystall.agent_server.integrations.chat.intents import (
     understand,
     wanted_of,
 )
-from whystall.agent_server.integrations.chat.look_up import Found, is_named, look_up, similar_or_past, topic_lines
+from whystall.agent_server.integrations.chat.look_up import (
+    Found,
+    host_lines,
+    is_named,
+    look_up,
+    similar_or_past,
+    topic_lines,
+)
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
 from whystall.agent_server.integrations.chat.pasted_log import log_of, pasted, pasted_message
 from whystall.agent_server.integrations.chat.recent import recent_message
@@ -162,7 +169,7 @@ class Conversation:
         if name in ("recent", "handled", "may_act"):
             found = await in_thread(lambda: _found(known, intent, lang, local, context))
             return self._with_context(found.message, author, now, context, **_shown(found), asked=name)
-        if name == "how_to":
+        if name in ("how_to", "crashed"):
             return await self._how_to(intent, author, now, context)
         if name == "cancel":
             return Turn(lambda: self._cancel(author))
@@ -216,9 +223,11 @@ class Conversation:
         return self._with_context(message, author, now, context, listed=[*folded, *ids], asked="state")
 
     async def _how_to(self, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
-        """Return what is known about the fault in the question, or diagnose the running job that it names."""
+        """Return what is known about the fault in the question, or diagnose the running job that it names, unless that
+        crashed.
+        """
         wanted, sure = subject_of(intent.text)
-        if sure and (await find(wanted, look_s=0)).status != "none":
+        if intent.name != "crashed" and sure and (await find(wanted, look_s=0)).status != "none":
             return await self._why(intent, author, now, context)
         return await self._retrieve(intent, author, now, context)
 
@@ -231,14 +240,14 @@ class Conversation:
         lang, local = author.lang, datetime.fromtimestamp(now, author.zone)
         first = [say(lang, "look_up.not_understood")] if intent.name == "none" else []
         known = Answers(self.app.kb(), self.settings)
-        asked = intent.name == "how_to"
+        asked = intent.name in ("how_to", "crashed")
         found = await in_thread(lambda: look_up(known, intent.text, lang, local, first=first, last=tried, asked=asked))
         if intent.name == "none" and (turn := await self._offer_job(intent, author, now, found is None)) is not None:
             return turn
         if found is not None:
             return self._with_context(found.message, author, now, context, **_shown(found))
         last = "unknown" if intent.name == "none" else "look_up.nothing"
-        return _reply(outgoing(lang, [*tried, say(lang, last)]))
+        return _reply(outgoing(lang, [*tried, say(lang, last), *host_lines(intent.text, lang)]))
 
     async def _offer_job(self, intent: Intent, author: Author, now: float, slow: bool) -> Turn | None:
         """Return the question whether to observe the running job that the message names; with `slow`, also which one to
@@ -272,11 +281,12 @@ class Conversation:
             return self.investigate(found, author, intent.text)
         if found.status == "none" and wanted.rank is None:
             found = await self._any_job(found)
-        also = topic_lines(intent.text, author.lang, 1)
+        also = topic_lines(intent.text, author.lang, 1, means=False)
+        elsewhere = say(author.lang, "look_up.elsewhere")
         if found.status == "none":
             message = answers.not_found(found, author.lang)
-            return _reply(message.model_copy(update={"text": "\n".join([*also, message.text])}))
-        return self.ask_which(found, author, now, also)
+            return _reply(message.model_copy(update={"text": "\n".join([*also, message.text, elsewhere])}))
+        return self.ask_which(found, author, now, also, elsewhere)
 
     async def _any_job(self, none: Resolution) -> Resolution:
         """Return all jobs of this host to choose from; `none`, which found nothing, if there are none."""
@@ -293,9 +303,11 @@ class Conversation:
             return Turn(lambda: investigations.started_message(request, found, author.lang, self.settings), request)
         return Turn(lambda: investigations.start(self.app.kb(), author, found, symptom, self.settings))
 
-    def ask_which(self, found: Resolution, author: Author, now: float, also: Sequence[str] = ()) -> Turn:
+    def ask_which(
+        self, found: Resolution, author: Author, now: float, also: Sequence[str] = (), last: str = ""
+    ) -> Turn:
         """Ask which of several jobs is meant, or whether the only one is; the answer is a number.
-        `also`: lines that precede the question.
+        `also`: lines that precede the question; `last`: a line below it.
         """
         if found.status == "found" and found.job is not None:
             found = found.model_copy(update={"status": "several", "jobs": [found.job]})
@@ -310,7 +322,7 @@ class Conversation:
         def act() -> Outgoing:
             self.app.kb().pending_commands.put(*author.key, choice, expires(now))
             message = answers.which_job(found, author.lang)
-            return message.model_copy(update={"text": "\n".join([*also, message.text])})
+            return message.model_copy(update={"text": "\n".join([*also, message.text, *([last] if last else [])])})
 
         return Turn(act)
 
