@@ -64,14 +64,10 @@ def pasted(known: Answers, log: str) -> LogReading | None:
         return found
     # a process without a rank is named by its log, which was not a file
     first = found.crashes.first
-    names = {"who": first.who, "candidates": first.candidates}
-    shown = {key: _renamed(value, str(path), path.name) for key, value in names.items()}
+    who, *others = (one.replace(str(path), path.name) for one in (first.who, *first.candidates))
+    shown = {"who": who, "candidates": others}
     data = found.crashes.model_copy(update={"first": first.model_copy(update=shown)})
     return replace(found, crashes=data)
-
-
-def _renamed(value: str | list[str], old: str, new: str) -> str | list[str]:
-    return value.replace(old, new) if isinstance(value, str) else [one.replace(old, new) for one in value]
 
 
 def pasted_message(known: Answers, read: LogReading, text: str, lang: Lang, now: datetime) -> Found:
