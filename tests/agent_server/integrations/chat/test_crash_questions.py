@@ -93,7 +93,7 @@ def test_what_else_is_meant(text: str, intent: str) -> None:
 
 async def test_what_is_affected_is_found_by_a_part_of_the_name(chat: Any) -> None:
     fire(chat, NFS, XID, SLOW)
-    answer = (await chat.says("how many nodes are affected by the NFS problem")).partition("\nOther")[0]
+    answer = (await chat.says("how many nodes are affected by the NFS problem")).partition("\nOpen tickets")[0]
     assert "NFSServer" in answer
     assert "XidErrors" not in answer
 
