@@ -41,7 +41,7 @@ class Rule:
 class IntentRules:
     """All rules. `before`, `after`: politeness around a message; `stop`: words that are no job names; `here`: this
     machine itself; `escalate`: that asks who is next if those on call do not suffice; `normal`: what is usual;
-    `filler`: words that describe no ticket.
+    `define`: that asks what a term means; `host`: the name of a host; `filler`: words that describe no ticket.
     """
 
     rules: tuple[Rule, ...]
@@ -53,6 +53,8 @@ class IntentRules:
     here: re.Pattern[str]
     escalate: re.Pattern[str]
     normal: re.Pattern[str]
+    define: re.Pattern[str]
+    host: re.Pattern[str]
     stop: frozenset[str]
     filler: frozenset[str]
 
@@ -76,6 +78,8 @@ def intent_rules() -> IntentRules:
         here=_compiled(parts["here"], parts, numbers),
         escalate=_compiled(parts["escalate"], parts, numbers),
         normal=_compiled(parts["normal"], parts, numbers),
+        define=_compiled(parts["define"], parts, numbers),
+        host=_compiled(parts["host"], parts, numbers),
         stop=frozenset(word for line in data["stop"] for word in line.split()),
         filler=frozenset(word for line in data["filler"] for word in line.split()),
     )

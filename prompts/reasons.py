@@ -1,7 +1,7 @@
-"""Translates the reasons why an engine was not chosen.
+"""Translates texts that are composed in English: the reasons why an engine was not chosen, and messages of errors.
 
-Reasons are composed in English and stored in ``manifest.json``. As with gettext, the English text with blanks is the
-key of its translation (``words/reasons.LANG.yaml``); an untranslated reason is shown in English.
+As with gettext, the English text with blanks is the key of its translation (``words/reasons.LANG.yaml``, which are
+stored in ``manifest.json``, and ``words/errors.LANG.yaml``); an untranslated reason is shown in English.
 """
 
 from __future__ import annotations
@@ -29,11 +29,21 @@ def in_words(lang: str, text: str) -> str:
     return _MARKS[lang][1].join(translated) if translated != text.split("; ") else text
 
 
+def translated(topic: str, lang: str, text: str) -> str | None:
+    """Return `text` in `lang` by ``words/TOPIC.LANG.yaml``; None if nothing there matches all of it. The result must be
+    escaped like the text.
+    """
+    for pattern, words in _catalog(topic, lang):
+        if (found := pattern.fullmatch(text)) is not None:
+            return words.format(**found.groupdict())
+    return None
+
+
 def _one(lang: str, text: str) -> str:
     colon, _, fix = _MARKS[lang]
     if (fixed := _FIX.fullmatch(text)) is not None and (translated := _one(lang, fixed[1])) != fixed[1]:
         return fix.format(translated, fixed[2])
-    for pattern, words in _catalog(lang):
+    for pattern, words in _catalog("reasons", lang):
         if (found := pattern.fullmatch(text)) is not None:
             return words.format(**{name: _one(lang, value) for name, value in found.groupdict().items()})
     with_head = _HEAD.fullmatch(text)
@@ -43,9 +53,9 @@ def _one(lang: str, text: str) -> str:
 
 
 @cache
-def _catalog(lang: str) -> list[tuple[re.Pattern[str], str]]:
+def _catalog(topic: str, lang: str) -> list[tuple[re.Pattern[str], str]]:
     """Return patterns of the English texts, longest first, with the texts in `lang`."""
-    found: dict[str, str] = read_file(f"reasons.{lang}.yaml")
+    found: dict[str, str] = read_file(f"{topic}.{lang}.yaml")
     return [(_pattern(key), found[key]) for key in sorted(found, key=lambda key: -len(_BLANK.sub("", key)))]
 
 

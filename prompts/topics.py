@@ -16,7 +16,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 @dataclass(frozen=True)
 class Topic:
     """A term or a fault. `means`, `first`, `normal`: what it is, what to examine first, what is usual; by language,
-    the latter two may be empty.
+    the latter two may be empty; `run`: commands to run on the host concerned; `term`: only defines a word.
     """
 
     id: str
@@ -24,6 +24,8 @@ class Topic:
     means: dict[str, Safe]
     first: dict[str, Safe]
     normal: dict[str, Safe]
+    run: tuple[str, ...] = ()
+    term: bool = False
 
 
 @cache
@@ -36,6 +38,8 @@ def topics() -> tuple[Topic, ...]:
             means={lang: Safe(entry["means"][lang]) for lang in LANGS},
             first={lang: Safe(text[lang]) for lang in LANGS if (text := entry.get("first"))},
             normal={lang: Safe(text[lang]) for lang in LANGS if (text := entry.get("normal"))},
+            run=tuple(entry.get("run", ())),
+            term=entry.get("term", False),
         )
         for entry in read_file("topics.yaml")
     )

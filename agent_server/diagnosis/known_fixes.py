@@ -34,14 +34,17 @@ def known_in_recording(diagnosis: Diagnosis, recording: Recording) -> Diagnosis:
     return _with(diagnosis, versions_of(recording), _shown(diagnosis), recording.manifest.machine)
 
 
-def known_in_logs(diagnosis: Diagnosis, crashes: Recording, named: Sequence[str] = ()) -> Diagnosis:
-    """Return `diagnosis` with the known defects of the versions that the logs `named`, read as `crashes`, state.
+def known_in_logs(
+    diagnosis: Diagnosis, crashes: Recording, named: Sequence[str] = (), xids: Iterable[int] = ()
+) -> Diagnosis:
+    """Return `diagnosis` with the known defects of the versions that the logs `named`, read as `crashes`, state; they
+    also have `xids`.
 
     Those of this host do not count: the logs may be of another one, or older than an upgrade.
     """
     names = ("component", "version", "where", "pid", "vendor_built")
     rows = [dict(zip(names, row, strict=True)) for row in log_versions(named, crashes)]
-    signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [])
+    signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [], xids=xids)
     return _with(diagnosis, versions_by_component(rows), signature, "")
 
 

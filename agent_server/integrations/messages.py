@@ -12,6 +12,8 @@ from whystall.agent_server.outbound.request import Request, Response
 
 TEXT_LIMIT = 4000
 """Maximum characters of a person's message."""
+LINES_LIMIT = 64_000
+"""Maximum characters of a message with its line breaks: a pasted log; longer ones are cut."""
 BODY_LIMIT = 256 * 1024
 """Maximum bytes of a callback; the longest text of any vendor, encrypted and in JSON twice, is smaller."""
 
@@ -38,7 +40,8 @@ class Incoming(_Model):
     """One message of a verified sender.
 
     `event`: the vendor's id, unchanged if repeated; `sender`: id, `sender_name`: shown to people; `text`: cleaned,
-    without our mention, at most `TEXT_LIMIT` characters; `direct`: not in a group; `proof`: a signature that does not
+    without our mention, one line of at most `TEXT_LIMIT` characters; `lines`: the same with its line breaks, at most
+    `LINES_LIMIT` characters, empty if it has none; `direct`: not in a group; `proof`: a signature that does not
     cover the body and is therefore valid for one message only, else empty.
     """
 
@@ -47,6 +50,7 @@ class Incoming(_Model):
     sender: str
     sender_name: str = ""
     text: str
+    lines: str = ""
     direct: bool = False
     proof: str = ""
 

@@ -148,6 +148,12 @@ def _core(path: Path, file: BinaryIO, size: int, rank: int, local: int, found: _
         found.not_seen.append(("core_incomplete", clean_path(str(path))))
 
 
+def marks_of_crashes() -> Sequence[str]:
+    """Return the texts of which a line must have one to begin a report or a failure."""
+    kernel = [text.decode("ascii") for text in kernel_rules().begins()]
+    return list(dict.fromkeys([*kernel, *program_rules().begins()]))
+
+
 class _Reader:
     """Reads one log: what begins at the places that the scan finds."""
 
@@ -162,8 +168,7 @@ class _Reader:
 
     def texts(self) -> list[str]:
         """Return the texts to scan for."""
-        kernel = [text.decode("ascii") for text in self._rules.begins()]
-        return list(dict.fromkeys([*kernel, *self._programs.begins()]))
+        return list(marks_of_crashes())
 
     def taken(self, offset: int) -> bool:
         """Return whether the line at `offset` belongs to what was read already."""

@@ -20,15 +20,20 @@ from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Alert
 from whystall.agent_server.journal.silences import Silence, Silences
 from whystall.agent_server.stores import Stores
+from whystall.knowledge_base.background import informativeness
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import name, say
 from whystall.prompts.escape import Safe, markdown, short
 from whystall.prompts.intents import intent_rules
 from whystall.prompts.render import words
+from whystall.prompts.topics import divided
 from whystall.tools.contract.findings import Severity
 
 WORD = re.compile(r"[A-Za-z0-9_](?:[\w./-]*[A-Za-z0-9_])?", re.ASCII)
 """A word that can be a name of a host, an alert or a job."""
+_TELLING = 0.8
+"""Least informativeness (`knowledge_base.background`) of a word that names an alert by a part of its name."""
+_SHORT = 2
 _NUMBER = re.compile(r"[\d.]+")
 _SHOWN = 10
 _READ = 2000  # groups
@@ -122,7 +127,20 @@ def _canonical(value: str) -> str:
 def chosen_alerts(alerts: Sequence[Firing], text: str) -> list[Firing]:
     """Return those of `alerts` that the question `text` names, of the severity in it or a worse one; else all."""
     least = min((severity.rank for severity in severities_of(text)), default=-1)
-    return [one for one in named_alerts(alerts, text) or alerts if _rank(one) >= least]
+    chosen = named_alerts(alerts, text) or _called_alerts(alerts, text) or alerts
+    return [one for one in chosen if _rank(one) >= least]
+
+
+def _called_alerts(alerts: Sequence[Firing], text: str) -> list[Firing]:
+    """Return those of `alerts` whose name has a rare word of `text`: NFS for NFSServerNotResponding."""
+    asked = _parts(text)
+    return [one for one in alerts if not asked.isdisjoint(_parts(divided(one.alert.name)))]
+
+
+def _parts(text: str) -> set[str]:
+    """Return the rare words of `text`, in lower case."""
+    found = {word.casefold() for word in WORD.findall(unicodedata.normalize("NFKC", text))}
+    return {word for word in found if len(word) > _SHORT and informativeness(word) >= _TELLING}
 
 
 def alerts_message(kb: Stores, text: str, lang: Lang, now: datetime) -> Outgoing:

@@ -254,7 +254,7 @@ class Answers:
 
     def matches(self, text: str, limit: int) -> list[Match]:
         """Return past incidents that share words with `text`, with the fixes of reviewed cards."""
-        return [match.model_copy(update={"fix": self._fix(match)}) for match in self.kb.search(text, limit)]
+        return [match.model_copy(update={"fix": self.fix(match)}) for match in self.kb.search(text, limit)]
 
     def similar_to(self, id: str, lang: Lang) -> Outgoing:
         """Return past incidents similar to the ticket `id`: by its diagnosis, else by its text."""
@@ -267,12 +267,12 @@ class Answers:
         if ticket.diagnosis is not None:
             return texts.similar_message(ticket.diagnosis.matches, lang)
         if ticket.analysis is not None:
-            found = [match.model_copy(update={"fix": self._fix(match)}) for match in ticket.analysis.matches]
+            found = [match.model_copy(update={"fix": self.fix(match)}) for match in ticket.analysis.matches]
             return texts.similar_message(found, lang)
         text = f"{ticket.human.title} {ticket.human.description}".strip()
         return self.similar(text, lang) if text else texts.similar_message([], lang)
 
-    def _fix(self, match: Match) -> Words | None:
+    def fix(self, match: Match) -> Words | None:
         """Return the fix of the incident if its card was reviewed."""
         return self.kb.cards.get(match.incident).fix if match.state == "reviewed" else None
 

@@ -26,7 +26,8 @@ from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.llm.wire import LanguageModel, LlmError, Message, Reply
 from whystall.agent_server.settings.load import load_llm
 from whystall.knowledge_base.models import Lang
-from whystall.prompts.chat import chat_words, name, say
+from whystall.prompts.chat import chat_words, say
+from whystall.prompts.errors import error_text, stopped_text
 from whystall.prompts.escape import Safe
 from whystall.prompts.fence import Fence
 from whystall.prompts.render import render
@@ -57,7 +58,8 @@ async def answer_with_model(
             from whystall.agent_server.llm.client import ChatClient
         settings = load_llm()
     except ToolError as error:
-        return await _answer_by_rules(conversation, intent, author, now, context, error.message)
+        why = error_text(author.lang, error.code.value, error.message, error.remedy)
+        return await _answer_by_rules(conversation, intent, author, now, context, why)
     limits = Limits(
         steps=min(STEPS, settings.max_steps),
         seconds=min(SECONDS, settings.max_seconds),
@@ -90,7 +92,9 @@ async def run_model(
     except LlmError as error:
         exchange.stopped = error.code
     if exchange.stopped and not functions.plain:
-        return await _answer_by_rules(conversation, intent, author, now, context, exchange.stopped)
+        return await _answer_by_rules(
+            conversation, intent, author, now, context, stopped_text(author.lang, exchange.stopped)
+        )
     return _turn(conversation, exchange, author, now, context)
 
 
@@ -189,7 +193,7 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
     if exchange.stopped in ("struck", "empty"):
         lines.append(say(lang, "model.struck"))
     elif exchange.stopped:
-        lines.append(say(lang, "model.stopped", name(exchange.stopped)))
+        lines.append(say(lang, "model.stopped", stopped_text(lang, exchange.stopped)))
     if functions.target is not None:
         started = conversation.investigate(functions.target, author, author.incoming.text)
 
@@ -212,11 +216,11 @@ def _turn(conversation: Conversation, exchange: _Exchange, author: Author, now: 
 
 
 async def _answer_by_rules(
-    conversation: Conversation, intent: Intent, author: Author, now: float, context: dict[str, Any], why: str
+    conversation: Conversation, intent: Intent, author: Author, now: float, context: dict[str, Any], why: Safe
 ) -> Turn:
     """Return the answer of the rules with a note why the model gave none."""
     turn = await conversation.answer_query(intent, author, now, context)
-    note: Safe = say(author.lang, "model.stopped", name(clean(why, 200)))
+    note: Safe = say(author.lang, "model.stopped", why)
 
     def act() -> Outgoing:
         message = turn.act()

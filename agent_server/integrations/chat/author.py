@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo
 
+from whystall.agent_server.diagnosis.log_reading import may_be_log
 from whystall.agent_server.integrations.chat.intents import language
 from whystall.agent_server.integrations.messages import Incoming
 from whystall.agent_server.journal.observation_requests import Listener
@@ -54,7 +55,12 @@ class Author:
 
 
 def author_of(incoming: Incoming, settings: Settings | None, last: Lang | None = None) -> Author:
-    """Return the author of `incoming`. `last`: their previous language, for a message without words (``2``)."""
+    """Return the author of `incoming`. `last`: their previous language, for a message without
+    words of their own (``2``, a pasted log).
+
+    The language: `lang` of the chat in the settings; else that of the message, which is Chinese with any Chinese
+    character in it; without own words, `last`.
+    """
     name = incoming.place.channel
     channel = settings.chat.get(name) if settings is not None else None
     users = settings.users if settings is not None else {}
@@ -67,10 +73,12 @@ def author_of(incoming: Incoming, settings: Settings | None, last: Lang | None =
         settings.oncall.timezone if settings is not None else None,
     )
     zone_name = next((zone for zone in zones if zone), None)
-    wordless = not any(letter.isalpha() for letter in incoming.text)
+    # a log has the words of its program, not of its sender
+    wordless = not any(letter.isalpha() for letter in incoming.text) or may_be_log(incoming.lines)
     return Author(
         incoming=incoming,
-        lang=(channel.lang if channel else None) or (last if wordless and last else language(incoming.text)),
+        lang=(channel.lang if channel else None)
+        or (last if wordless and last and language(incoming.text) == "en" else language(incoming.text)),
         zone=ZoneInfo(zone_name) if zone_name else _local(),
         user=user,
         name=user or (incoming.sender if terminal else _unknown_sender(incoming)),

@@ -22,7 +22,6 @@ from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.task_handler import RetryLater
 from whystall.agent_server.ticketing.ticket_service import TicketService
-from whystall.knowledge_base.models import Lang
 from whystall.prompts.chat import say
 from whystall.tools.contract.errors import ToolError
 
@@ -40,15 +39,16 @@ async def handle(task: Task, app: App, ticket_service: TicketService, settings: 
         await investigations.queue_verdict(task, app, settings)
         return
     incoming = Incoming.model_validate(task.payload["incoming"])
-    lang: Lang = "en"
+    conversation = Conversation(app, ticket_service, settings)
+    lang = author_of(incoming, settings).lang
     try:
-        turn, author = await Conversation(app, ticket_service, settings).turn(incoming, time.time())
-        lang = author.lang
+        lang = await in_thread(lambda: conversation.language(incoming, time.time()))
+        turn, _ = await conversation.turn(incoming, time.time())
         await in_thread(lambda: _answer(app, task, incoming, turn.act))
     except ToolError as error:
         if error.code in TRANSIENT:
             raise RetryLater(_RETRY_S, str(error)) from None
-        failed = error_message(error, author_of(incoming, settings).lang)
+        failed = error_message(error, lang)
         await in_thread(lambda: _answer(app, task, incoming, lambda: failed))
     except Exception:
         # Its text may contain anything, so it goes to the log only.

@@ -21,6 +21,7 @@ from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import LIVE, Ticket
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.prompts.chat import say
+from whystall.prompts.errors import error_text
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 TRANSIENT = (ErrorCode.DATABASE, ErrorCode.DISK_FULL)
@@ -117,4 +118,4 @@ def _worst(ticket: Ticket) -> int:
 
 def error_message(error: ToolError, lang: Lang) -> Outgoing:
     """Return `error` with its remedy as a message."""
-    return outgoing(lang, [say(lang, "failed", message=error.message, remedy=error.remedy)])
+    return outgoing(lang, [say(lang, "failed", error_text(lang, error.code.value, error.message, error.remedy))])

@@ -25,8 +25,16 @@ from whystall.agent_server.integrations.chat.intents import (
     understand,
     wanted_of,
 )
-from whystall.agent_server.integrations.chat.look_up import Found, is_named, look_up, similar_or_past, topic_lines
+from whystall.agent_server.integrations.chat.look_up import (
+    Found,
+    host_lines,
+    is_named,
+    look_up,
+    similar_or_past,
+    topic_lines,
+)
 from whystall.agent_server.integrations.chat.message_texts import outgoing, similar_message
+from whystall.agent_server.integrations.chat.pasted_log import log_of, pasted, pasted_message
 from whystall.agent_server.integrations.chat.recent import recent_message
 from whystall.agent_server.integrations.chat.references import chosen_position, ticket_of
 from whystall.agent_server.integrations.chat.ticket_words import describing_words, fitting
@@ -68,8 +76,7 @@ class Conversation:
         `ToolError`.
         """
         kb = self.app.kb()
-        place = incoming.place
-        key = (place.channel, place.conversation, incoming.sender)
+        key = _key(incoming)
         context = await in_thread(lambda: kb.pending_commands.topic(*key, now - _CONTEXT_S))
         pending = await in_thread(lambda: kb.pending_commands.get(*key, now))
         author = author_of(incoming, self.settings, (pending or context).get("lang"))
@@ -77,6 +84,14 @@ class Conversation:
         intent = understand(incoming.text)
         turn = await self._turn(intent, author, now, pending, context)
         return turn, author
+
+    def language(self, incoming: Incoming, now: float) -> Lang:
+        """Return the language of everything that is sent in answer to `incoming`; see `author_of`. Blocks on the
+        database.
+        """
+        waiting, key = self.app.kb().pending_commands, _key(incoming)
+        last = waiting.get(*key, now) or waiting.topic(*key, now - _CONTEXT_S)
+        return author_of(incoming, self.settings, last.get("lang")).lang
 
     async def _turn(
         self, intent: Intent, author: Author, now: float, pending: dict[str, Any] | None, context: dict[str, Any]
@@ -91,6 +106,8 @@ class Conversation:
             return self._confirming.confirm(intent.name == "yes", author, now)
         if intent.changes:
             return await self._confirming.request(intent, author, now, context)
+        if (log := log_of(author.incoming)) and (turn := await self._pasted(log, author, now, context)) is not None:
+            return turn
         if author.llm and intent.name not in _PLAIN:
             return await answer_with_model(self, intent, author, now, context)
         parts = parts_of(author.incoming.text)
@@ -152,7 +169,7 @@ class Conversation:
         if name in ("recent", "handled", "may_act"):
             found = await in_thread(lambda: _found(known, intent, lang, local, context))
             return self._with_context(found.message, author, now, context, **_shown(found), asked=name)
-        if name == "how_to":
+        if name in ("how_to", "crashed"):
             return await self._how_to(intent, author, now, context)
         if name == "cancel":
             return Turn(lambda: self._cancel(author))
@@ -164,6 +181,19 @@ class Conversation:
         if name in ("thanks", "undeletable", "observes_only"):
             return _reply(outgoing(lang, [say(lang, name)]))
         return await self._retrieve(intent, author, now, context)
+
+    async def _pasted(self, log: str, author: Author, now: float, context: dict[str, Any]) -> Turn | None:
+        """Return what a pasted log states; None if it states nothing."""
+        known, lang, local = (
+            Answers(self.app.kb(), self.settings),
+            author.lang,
+            datetime.fromtimestamp(now, author.zone),
+        )
+        read = await in_thread(lambda: pasted(known, log))
+        if read is None:
+            return None
+        found = await in_thread(lambda: pasted_message(known, read, author.incoming.lines or log, lang, local))
+        return self._with_context(found.message, author, now, context, **_shown(found))
 
     def _followed(self, known: Answers, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Intent:
         """Return the last question, asked of what a follow-up names; a question about that alone if it does not fit."""
@@ -193,9 +223,11 @@ class Conversation:
         return self._with_context(message, author, now, context, listed=[*folded, *ids], asked="state")
 
     async def _how_to(self, intent: Intent, author: Author, now: float, context: dict[str, Any]) -> Turn:
-        """Return what is known about the fault in the question, or diagnose the running job that it names."""
+        """Return what is known about the fault in the question, or diagnose the running job that it names, unless that
+        crashed.
+        """
         wanted, sure = subject_of(intent.text)
-        if sure and (await find(wanted, look_s=0)).status != "none":
+        if intent.name != "crashed" and sure and (await find(wanted, look_s=0)).status != "none":
             return await self._why(intent, author, now, context)
         return await self._retrieve(intent, author, now, context)
 
@@ -208,14 +240,14 @@ class Conversation:
         lang, local = author.lang, datetime.fromtimestamp(now, author.zone)
         first = [say(lang, "look_up.not_understood")] if intent.name == "none" else []
         known = Answers(self.app.kb(), self.settings)
-        asked = intent.name == "how_to"
+        asked = intent.name in ("how_to", "crashed")
         found = await in_thread(lambda: look_up(known, intent.text, lang, local, first=first, last=tried, asked=asked))
         if intent.name == "none" and (turn := await self._offer_job(intent, author, now, found is None)) is not None:
             return turn
         if found is not None:
             return self._with_context(found.message, author, now, context, **_shown(found))
         last = "unknown" if intent.name == "none" else "look_up.nothing"
-        return _reply(outgoing(lang, [*tried, say(lang, last)]))
+        return _reply(outgoing(lang, [*tried, say(lang, last), *host_lines(intent.text, lang)]))
 
     async def _offer_job(self, intent: Intent, author: Author, now: float, slow: bool) -> Turn | None:
         """Return the question whether to observe the running job that the message names; with `slow`, also which one to
@@ -249,11 +281,12 @@ class Conversation:
             return self.investigate(found, author, intent.text)
         if found.status == "none" and wanted.rank is None:
             found = await self._any_job(found)
-        also = topic_lines(intent.text, author.lang, 1)
+        also = topic_lines(intent.text, author.lang, 1, means=False)
+        elsewhere = say(author.lang, "look_up.elsewhere")
         if found.status == "none":
             message = answers.not_found(found, author.lang)
-            return _reply(message.model_copy(update={"text": "\n".join([*also, message.text])}))
-        return self.ask_which(found, author, now, also)
+            return _reply(message.model_copy(update={"text": "\n".join([*also, message.text, elsewhere])}))
+        return self.ask_which(found, author, now, also, elsewhere)
 
     async def _any_job(self, none: Resolution) -> Resolution:
         """Return all jobs of this host to choose from; `none`, which found nothing, if there are none."""
@@ -270,9 +303,11 @@ class Conversation:
             return Turn(lambda: investigations.started_message(request, found, author.lang, self.settings), request)
         return Turn(lambda: investigations.start(self.app.kb(), author, found, symptom, self.settings))
 
-    def ask_which(self, found: Resolution, author: Author, now: float, also: Sequence[str] = ()) -> Turn:
+    def ask_which(
+        self, found: Resolution, author: Author, now: float, also: Sequence[str] = (), last: str = ""
+    ) -> Turn:
         """Ask which of several jobs is meant, or whether the only one is; the answer is a number.
-        `also`: lines that precede the question.
+        `also`: lines that precede the question; `last`: a line below it.
         """
         if found.status == "found" and found.job is not None:
             found = found.model_copy(update={"status": "several", "jobs": [found.job]})
@@ -287,7 +322,7 @@ class Conversation:
         def act() -> Outgoing:
             self.app.kb().pending_commands.put(*author.key, choice, expires(now))
             message = answers.which_job(found, author.lang)
-            return message.model_copy(update={"text": "\n".join([*also, message.text])})
+            return message.model_copy(update={"text": "\n".join([*also, message.text, *([last] if last else [])])})
 
         return Turn(act)
 
@@ -357,6 +392,10 @@ _PLAIN = frozenset(
         *("described", "contact"),
     )
 )
+
+
+def _key(incoming: Incoming) -> tuple[str, str, str]:
+    return incoming.place.channel, incoming.place.conversation, incoming.sender
 
 
 def _found(known: Answers, intent: Intent, lang: Lang, local: datetime, context: dict[str, Any]) -> Found:

@@ -32,6 +32,7 @@ from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.times import moment
 from whystall.knowledge_base.times import now as stamp
 from whystall.prompts.chat import name, say
+from whystall.prompts.errors import error_text
 from whystall.prompts.escape import Safe, short
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -284,7 +285,7 @@ def _report_failure(
             if code == "looking.ended" or error is None:
                 line = say(lang, "looking.ended", describe(request, lang))
             else:
-                line = say(lang, code, message=error.message, remedy=error.remedy)
+                line = say(lang, code, error_text(lang, error.code.value, error.message, error.remedy))
             _put(kb, f"look:{request.id}:failed:{n}", listener, outgoing(lang, [line], say(lang, "title.none")))
         kb.observation_requests.end(request.id, "failed")
         kb.tasks.done(task.id, error.code.value if error is not None else "ended")

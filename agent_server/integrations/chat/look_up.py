@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 
 from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
 from whystall.agent_server.integrations.chat.alert_overview import (
@@ -51,6 +52,8 @@ _SHARED = 2  # words or concepts that make a text similar
 _PART = 2  # letters
 _COMPARED = 200  # worst alerts, latest open tickets
 _ALERT_NAME = re.compile(r"(?<![\w.-])[A-Z]\w*[a-z]\w*[A-Z]\w*(?![\w.-])", re.ASCII)  # NodeDiskLatencyHigh
+_TOOL = re.compile(r"whystall run (\w+)")
+_NO_ALERTS = ("Error", "Exception", "Killed")  # classes of exceptions, and OOMKilled
 _NAMES = 2
 _NAME = 120
 _HOSTS = 3
@@ -100,28 +103,70 @@ def look_up(
     left = [ticket for ticket in shown if ticket.id not in folded]
     if left:
         lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(ticket, lang)}" for ticket in left)]
-    there = _there(named, lang)
+    run = run_lines(known, text, named, lang)
+    there = Safe("\n".join(run)) if run else _there(named, lang)
     stored = len(lines) > (len(explained) if asked else 0)
     cards = _cards(known, text, 1.0 if stored else NEAREST if explained else NEAREST_ASKED if asked else NEAREST)
-    if not asked and not stored:
-        lines += explained
+    if not asked:
+        lines += topic_lines(text, lang, means=False) if stored else explained
     if cards:
         lines += [say(lang, "look_up.incidents"), similar_message(cards, lang).text]
     if not lines:
         return None
     listed = [*folded, *(ticket.id for ticket in left)]
-    return Found(outgoing(lang, [*first, *lines, *([there] if there else last)]), listed)
+    return Found(outgoing(lang, [*first, *lines, *([there] if there else []), *([] if named else last)]), listed)
 
 
-def topic_lines(text: str, lang: Lang, most: int = 2) -> list[str]:
-    """Return what the terms and faults in `text` mean, what is usual, and what to examine first."""
-    usual = intent_rules().normal.search(text) is not None
+def look_up_named(known: Answers, text: str, lang: Lang, now: datetime) -> Found | None:
+    """Return the firing alerts that `text` names, and the open tickets of a place in it; None if there is nothing."""
+    alerts = named_alerts(firing(known.kb), text)
+    folded = listed_tickets(alerts)
+    terms = terms_of(text)
+    open_ones = known.kb.tickets.list(Wanted(states=LIVE), _COMPARED)
+    tickets = [one for one in open_ones if one.id not in folded and not terms.isdisjoint(_places(one))][:_SHOWN]
+    lines = [say(lang, "look_up.alerts"), *alert_lines(alerts, lang, now)] if alerts else []
+    if tickets:
+        lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(one, lang)}" for one in tickets)]
+    return Found(outgoing(lang, lines), [*folded, *(one.id for one in tickets)]) if lines else None
+
+
+def _places(ticket: Ticket) -> set[str]:
+    """Return the names of the host, pod and job that `ticket` concerns."""
+    return terms_of(" ".join(thing.partition(":")[2] for thing in things_of(ticket.labels)))
+
+
+def topic_lines(text: str, lang: Lang, most: int = 2, *, means: bool = True) -> list[str]:
+    """Return what the faults and terms in `text` mean, what is usual, and what to examine first.
+
+    The definition of a term is left out unless `text` asks for one. `means`: False: also what a fault means.
+    """
+    usual, define = (asks.search(text) is not None for asks in (intent_rules().normal, intent_rules().define))
     lines: list[str] = []
     for topic in topics_of(corrected(text), most):
-        normal = topic.normal.get(lang)
-        lines.append(normal if usual and normal else topic.means[lang])
-        if first := topic.first.get(lang):
+        first, normal = topic.first.get(lang), topic.normal.get(lang)
+        if define or (means and not topic.term):
+            lines.append(normal if usual and normal else topic.means[lang])
+        if first:
             lines.append(say(lang, "look_up.first", first))
+    return lines
+
+
+def run_lines(known: Answers, text: str, alerts: Sequence[Firing], lang: Lang) -> list[str]:
+    """Return what to run for the fault in `text`, and where: on the hosts of `alerts`, else those that it names; with a
+    fleet, also from here. Empty if nothing is to be run for it.
+    """
+    commands = next((topic.run for topic in topics_of(corrected(text)) if topic.run), ())
+    if not commands:
+        return []
+    hosts = other_hosts(thing for one in alerts for thing in things_of(one.alert.labels))
+    hosts = (list(hosts) or list(dict.fromkeys(intent_rules().host.findall(text))))[:_HOSTS]
+    comma: str = words(lang)["marks"]["comma"]
+    where = Safe(comma.join(name(short(host, _NAME)) for host in hosts)) if hosts else say(lang, "look_up.that_host")
+    lines: list[str] = [say(lang, "look_up.run", where, Safe(comma.join(name(command) for command in commands)))]
+    if hosts and known.settings is not None and known.settings.fleet.configured:
+        tools = [found[1] for command in commands if (found := _TOOL.fullmatch(command)) is not None]
+        asked = f"whystall fleet run {tools[0] if tools else 'host_snapshot'} --hosts {quote(','.join(hosts))}"
+        lines.append(say(lang, "look_up.fleet", name(short(asked, 2 * _DESCRIBED))))
     return lines
 
 
@@ -132,6 +177,13 @@ def _there(alerts: Sequence[Firing], lang: Lang) -> Safe | None:
         return None
     comma: str = words(lang)["marks"]["comma"]
     return say(lang, "look_up.there", Safe(comma.join(name(short(host, _NAME)) for host in other[:_HOSTS])))
+
+
+def host_lines(text: str, lang: Lang) -> list[str]:
+    """Return what to run on the hosts that `text` names, of which nothing is stored; empty if it names none."""
+    hosts = list(dict.fromkeys(intent_rules().host.findall(text)))[:_HOSTS]
+    comma: str = words(lang)["marks"]["comma"]
+    return [say(lang, "look_up.there", Safe(comma.join(name(short(host, _NAME)) for host in hosts)))] if hosts else []
 
 
 def _advice(alerts: Sequence[Firing], lang: Lang) -> list[str]:
@@ -147,6 +199,8 @@ def _name_lines(known: Answers, text: str, lang: Lang, now: datetime) -> list[st
         if word in firing_now:
             continue
         latest = next(iter(known.kb.alerts.find(name=word, limit=1)), None)
+        if latest is None and word.endswith(_NO_ALERTS):
+            continue
         if latest is None:
             lines.append(say(lang, "look_up.no_alert", name(word)))
             continue

@@ -17,6 +17,7 @@ from whystall.knowledge_base.models import Diagnosis, Lang, Match, Verdict
 from whystall.knowledge_base.ticket_models import Event, Line, Ticket
 from whystall.knowledge_base.times import moment
 from whystall.prompts.chat import chat_words, name, say
+from whystall.prompts.errors import code_text
 from whystall.prompts.escape import Safe, markdown, short
 from whystall.prompts.render import voice, words
 
@@ -89,12 +90,7 @@ def no_look_message(ticket: Ticket, code: str, why: Sequence[str], lang: Lang) -
     """Return why there is no diagnosis of `ticket`: `code` is a key of ``no_look`` or ``failed:CODE``; `why`: codes of
     the job lookup.
     """
-    kind, _, detail = code.partition(":")
-    known = chat_words(lang)["no_look"]
-    reason = say(
-        lang, f"no_look.{kind if kind in known else 'failed'}", *([detail or kind] if _takes_value(known, kind) else [])
-    )
-    lines = [say(lang, "no_look.line", ticket=ticket_name(ticket, lang), why=reason)]
+    lines = [say(lang, "no_look.line", ticket=ticket_name(ticket, lang), why=_why_no_look(code, lang))]
     if why:
         lines.append(say(lang, "no_look.tried", tried(why, lang)))
     return outgoing(lang, lines, say(lang, "title.ticket", ticket.id))
@@ -106,8 +102,13 @@ def responsible_line(people: Sequence[str], lang: Lang) -> Safe:
     return say(lang, "ticket.responsible", Safe(comma.join(markdown(person) for person in people)))
 
 
-def _takes_value(known: dict[str, str], kind: str) -> bool:
-    return "{}" in known.get(kind, known["failed"])
+def _why_no_look(code: str, lang: Lang) -> Safe:
+    """Return why there is no diagnosis; `code` as of `no_look_message`."""
+    kind, _, detail = code.partition(":")
+    known = chat_words(lang)["no_look"]
+    if kind == "failed" or kind not in known:
+        return say(lang, "no_look.failed", code_text(lang, detail or kind))
+    return say(lang, f"no_look.{kind}", *([detail] if "{}" in known[kind] else []))
 
 
 def tried(codes: Sequence[str], lang: Lang) -> Safe:
@@ -237,12 +238,7 @@ def ticket_message(
     else:
         code = (ticket.analysis.triage if ticket.analysis else "") or (f"elsewhere:{elsewhere}" if elsewhere else "")
         known_codes = chat_words(lang)["no_look"]
-        kind, _, detail = code.partition(":")
-        why = (
-            say(lang, f"no_look.{kind}", *([detail] if _takes_value(known_codes, kind) else []))
-            if kind in known_codes
-            else ""
-        )
+        why = _why_no_look(code, lang) if code.partition(":")[0] in known_codes else ""
         lines.append(say(lang, "ticket.no_diagnosis", why or say(lang, "ticket.not_looked")))
     if ticket.human.comments:
         last = ticket.human.comments[-1]

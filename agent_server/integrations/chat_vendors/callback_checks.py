@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from whystall.agent_server.integrations.messages import BODY_LIMIT, TEXT_LIMIT, Refused
+from whystall.agent_server.integrations.messages import BODY_LIMIT, LINES_LIMIT, TEXT_LIMIT, Refused
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.tools.contract.text import clean
 
@@ -101,6 +101,16 @@ def required(value: Mapping[str, Any], name: str) -> str:
 def message_text(text: str) -> str:
     """Return a person's message as one cleaned line, cut to `TEXT_LIMIT`."""
     return clean(" ".join(text[: 4 * TEXT_LIMIT].split()), TEXT_LIMIT)
+
+
+def message_lines(text: str) -> str:
+    """Return a person's message with its line breaks, each line cleaned, at most `LINES_LIMIT` characters; empty for a
+    message of one line.
+    """
+    lines = text[:LINES_LIMIT].expandtabs().splitlines()
+    if sum(1 for line in lines if line.strip()) < 2:
+        return ""
+    return "\n".join(clean(line.rstrip(), LINES_LIMIT) for line in lines)[:LINES_LIMIT]
 
 
 def is_vendor_url(url: str, hosts: frozenset[str]) -> bool:

@@ -117,6 +117,7 @@ class DingTalk:
             sender=sender,
             sender_name=checks.text_of(callback, "senderNick"),
             text=text,
+            lines=checks.message_lines(_text(callback)),
             direct=direct,
             proof=proof,
         )

@@ -190,7 +190,8 @@ class Feishu:
             name = names.get(found[0])
             return "" if found[0] in ours or not isinstance(name, str) else f"@{name}"
 
-        text = checks.message_text(_MENTION.sub(named, _text(message)))
+        written = _MENTION.sub(named, _text(message))
+        text = checks.message_text(written)
         if not text:
             return Answered(why="no_text")
         return Incoming(
@@ -202,6 +203,7 @@ class Feishu:
             ),
             sender=user,
             text=text,
+            lines=checks.message_lines(written),
             direct=direct,
         )
 
@@ -321,11 +323,13 @@ def _text(message: Mapping[str, Any]) -> str:
     paragraphs = content.get("content")
     found: list[str] = []
     for paragraph in paragraphs if isinstance(paragraphs, list) else []:
+        line: list[str] = []
         for element in paragraph if isinstance(paragraph, list) else []:
             if isinstance(element, dict):
                 part = element.get("user_id") if element.get("tag") == "at" else element.get("text")
-                found.append(part if isinstance(part, str) else "")
-    return " ".join(found)
+                line.append(part if isinstance(part, str) else "")
+        found.append(" ".join(line))
+    return "\n".join(found)
 
 
 # --- the form of a message --------------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ class Slack:
         if self._settings.senders and user not in self._settings.senders:
             return Answered(why="unknown_sender")
         text = event.get("text")
-        text = _read(text if isinstance(text, str) else "", ours)
+        written = _read(text if isinstance(text, str) else "", ours)
+        text = checks.message_text(written)
         if not text:
             return Answered(why="no_text")
         thread = checks.text_of(event, "thread_ts") or ("" if direct else checks.text_of(event, "ts"))
@@ -132,6 +133,7 @@ class Slack:
             place=Place(channel=self.name, conversation=checks.required(event, "channel"), thread=thread),
             sender=checks.required(event, "user"),
             text=text,
+            lines=checks.message_lines(written),
             direct=direct,
         )
 
@@ -145,6 +147,7 @@ class Slack:
         user = checks.required(form, "user_id")
         if self._settings.senders and user not in self._settings.senders:
             return Answered(why="unknown_sender")
+        written = _read(form.get("text", ""), set())
         hook = form.get("response_url", "")
         valid = len(hook) <= 2000 and checks.is_vendor_url(hook, self._hooks)
         return Incoming(
@@ -157,7 +160,8 @@ class Slack:
             ),
             sender=user,
             sender_name=checks.text_of(form, "user_name"),
-            text=_read(form.get("text", ""), set()) or "help",
+            text=checks.message_text(written) or "help",
+            lines=checks.message_lines(written),
             direct=form.get("channel_name") == "directmessage",
         )
 
@@ -248,7 +252,7 @@ def _read(text: str, ours: set[str]) -> str:
             return "" if what[1:] in ours else f"@{label or what[1:]}"
         return label or (what if what[:1] not in "#!" else what[1:])
 
-    return checks.message_text(unescape(_TOKEN.sub(visible, text[: 8 * markup.LINE_LIMIT])))
+    return unescape(_TOKEN.sub(visible, text[: 8 * markup.LINE_LIMIT]))
 
 
 # --- the form of a message --------------------------------------------------------------------------------------------

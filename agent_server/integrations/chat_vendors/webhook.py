@@ -61,10 +61,11 @@ class Webhook:
         if not standard_webhooks.matches(headers.get("webhook-signature", ""), self._secret(), id, timestamp, body):
             raise Refused(401, "signature", "it does not match")
         callback = checks.json_object(body)
-        sender, text = checks.required(callback, "sender"), callback.get("text")
+        sender, written = checks.required(callback, "sender"), callback.get("text")
         if self._settings.senders and sender not in self._settings.senders:
             return Answered(why="unknown_sender")
-        text = checks.message_text(text if isinstance(text, str) else "")
+        written = written if isinstance(written, str) else ""
+        text = checks.message_text(written)
         if not text:
             return Answered(why="no_text")
         return Incoming(
@@ -77,6 +78,7 @@ class Webhook:
             sender=sender,
             sender_name=checks.text_of(callback, "sender_name"),
             text=text,
+            lines=checks.message_lines(written),
             direct=callback.get("direct") is True,
         )
 

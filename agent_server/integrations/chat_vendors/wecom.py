@@ -128,6 +128,7 @@ class WeCom:
             place=Place(channel=self.name, conversation=sender),
             sender=sender,
             text=text,
+            lines=checks.message_lines(message.get("Content", "")),
             direct=True,
         )
 

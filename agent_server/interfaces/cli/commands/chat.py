@@ -11,9 +11,11 @@ import typer
 
 from whystall.agent_server.app import App
 from whystall.agent_server.integrations.chat.author import TERMINAL
+from whystall.agent_server.integrations.chat.confirming import error_message
 from whystall.agent_server.integrations.chat.conversation import Conversation
 from whystall.agent_server.integrations.chat.investigations import run_now
 from whystall.agent_server.integrations.chat.message_texts import verdict_message
+from whystall.agent_server.integrations.chat_vendors.callback_checks import message_lines, message_text
 from whystall.agent_server.integrations.messages import Incoming, Place
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
@@ -22,7 +24,6 @@ from whystall.agent_server.interfaces.signals import signals
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis, Lang
@@ -86,16 +87,21 @@ class _Talk:
 
     def say(self, line: str) -> None:
         """Answer one message and run the observation it asks for; an error ends only this answer."""
-        try:
-            self._answer(line)
-        except ToolError as error:
-            console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
-
-    def _answer(self, line: str) -> None:
         self._count += 1
         place = Place(channel=TERMINAL, conversation=TERMINAL)
         event = f"{time.time_ns()}:{self._count}"
-        message_in = Incoming(event=event, place=place, sender=_user(), text=clean(line, _LONGEST), direct=True)
+        text, lines = message_text(line[:_LONGEST]), message_lines(line)
+        message_in = Incoming(event=event, place=place, sender=_user(), text=text, lines=lines, direct=True)
+        try:
+            self._answer(message_in)
+        except ToolError as error:
+            lang = self._lang or self._conversation.language(message_in, time.time())
+            if lang == "en":
+                console.note(f"error: {error.code.value}: {error.message}; {error.remedy}")
+                return
+            console.note(f"error: {error.code.value}: {plain_text(error_message(error, lang))}")
+
+    def _answer(self, message_in: Incoming) -> None:
         kb = self._conversation.app.kb()
         turn, author = signals.run(self._conversation.turn(message_in, time.time(), self._lang, self._llm))
         with kb.transaction():

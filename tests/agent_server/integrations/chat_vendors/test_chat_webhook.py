@@ -116,3 +116,12 @@ def test_who_may_not_talk_is_not_heard() -> None:
     said = _made(senders=["bob"]).receive(_headers(_BODY), {}, _BODY, NOW)
     assert isinstance(said, Answered)
     assert said.why == "unknown_sender"
+
+
+def test_line_breaks_of_a_message_are_kept_beside_its_text() -> None:
+    from whystall.agent_server.integrations.chat_vendors.callback_checks import message_lines, message_text
+
+    written = '看看\n  File "a.py"\x1b[31m\n\n\tx\n'
+    assert message_text(written) == '看看 File "a.py"\\x1b[31m x'
+    assert message_lines(written) == '看看\n  File "a.py"\\x1b[31m\n\n        x'
+    assert message_lines("one line\n") == ""

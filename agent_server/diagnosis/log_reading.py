@@ -1,0 +1,57 @@
+"""Read a log that somebody shows: crashes, failures of programs and messages of GPUs. Nothing is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.diagnosis.crashes import crash_diagnosis
+from whystall.agent_server.diagnosis.known_fixes import known_in_logs
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.models import Diagnosis
+from whystall.tools.collect.device_log import has_marks
+from whystall.tools.collect.log_file import recording_of_log
+from whystall.tools.crashes.read import marks_of_crashes, read_logs
+from whystall.tools.host.crash_analyse import tool as crash_analyse
+from whystall.tools.host.gpu_health import tool as gpu_health
+from whystall.tools.recording.judging import judge
+
+if TYPE_CHECKING:
+    from whystall.agent_server.stores import Stores
+    from whystall.tools.host.crash_analyse.tool import Data
+    from whystall.tools.host.gpu_health.data import MessageRow
+
+
+@dataclass(frozen=True)
+class LogReading:
+    """What a log states. `crashes`: of the kernel and of programs; `messages`: Xid and SXid, the most severe first;
+    `diagnosis`: not stored, with similar incidents and known defects.
+    """
+
+    crashes: Data
+    messages: Sequence[MessageRow]
+    diagnosis: Diagnosis
+
+
+def may_be_log(text: str) -> bool:
+    """Return whether `text` has a mark by which `read_log` finds anything; quick."""
+    return has_marks(text.encode("utf-8", "replace")) or any(mark in text for mark in marks_of_crashes())
+
+
+def read_log(path: Path, kb: Stores) -> LogReading | None:
+    """Return what the log `path` states; None without a crash, a failure or a message of a GPU. Blocking.
+
+    Raises `ToolError`: io_error, bad_trace; database.
+    """
+    logs, messages = read_logs([str(path)], path.name), recording_of_log(path)
+    crashed = judge(crash_analyse.TOOL, logs, crash_analyse.Params())
+    health = judge(gpu_health.TOOL, messages, gpu_health.Params(kernel_log=str(path)))
+    data, rows = crashed.data, health.data.messages if health.data is not None else []
+    if data is None or not (data.crashes or data.failures or rows):
+        return None
+    found = crash_diagnosis(load_causes(), crashed, path.name, "")
+    codes = [int(number) for row in rows if (number := row.what.removeprefix("Xid ").partition(".")[0]).isdigit()]
+    found = known_in_logs(found, logs, [str(path)], codes)
+    return LogReading(data, rows, found.model_copy(update={"matches": list(kb.match(found))}))
