@@ -185,7 +185,7 @@ def _vectors(embedder: Embedder, texts: Sequence[str], dimension: int | None = N
     given = embedder.embed(texts)
     if len(given) != len(texts):
         raise EmbeddingError(f"{len(given)} vectors for {len(texts)} texts")
-    found = []
+    found: list[Vector] = []
     for numbers in given:
         wanted = dimension or len(found[0] if found else numbers)
         if not 0 < len(numbers) <= DIMENSIONS or len(numbers) != wanted:
