@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime, timezone
 
 import anyio
 import pytest
@@ -11,6 +12,8 @@ from search_servers import ModelServer, made, vector
 
 from whystall.agent_server.incident_search.search import FoundIncidents, embed_all, search_incidents
 from whystall.agent_server.inputs.recordings import in_thread
+from whystall.agent_server.integrations.chat.answers import Answers
+from whystall.agent_server.integrations.chat.look_up import look_up
 from whystall.agent_server.interfaces.incident_lookup import search
 from whystall.agent_server.presentation.results import hits_text
 from whystall.agent_server.settings.load import load_embeddings
@@ -294,3 +297,35 @@ def test_the_text_says_how_it_was_searched(
     text = hits_text(hits, lang)
     assert all(word in text for word in words)
     assert [note.code for note in hits.notes] == ["no_embeddings", "judged"]
+
+
+def test_chats_say_it_too_unless_a_model_leads_them(kb: Stores, judge: ModelServer) -> None:
+    last = [match.incident for match in kb.search(ASKED)][-1]
+    judge.reply = lambda _: last
+    text = Answers(kb, None).similar(ASKED, "en").text
+    first = next(line for line in text.splitlines() if line.startswith("- "))
+    assert f"({last})" in first or f"`{last}`" in first
+    assert "unverified" in text
+    judge.asked.clear()
+    assert "unverified" not in Answers(kb, None, judge=False).similar(ASKED, "en").text
+    assert judge.asked == []
+
+
+def test_looking_up_a_message_shows_the_models_choice(kb: Stores, judge: ModelServer) -> None:
+    judge.reply = lambda _: "cold-cache"
+    found = look_up(Answers(kb, None), "pages pages of something", "en", datetime.now(timezone.utc))
+    assert found is not None
+    assert "cold-cache" in found.message.text
+    assert "unverified" in found.message.text
+
+
+def test_the_settings_are_checked(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHYSTALL_EMBEDDINGS__BASE_URL", f"{server.url}/embeddings")
+    monkeypatch.setenv("WHYSTALL_EMBEDDINGS__MODEL", "e1")
+    settings = load_embeddings()
+    assert settings is not None
+    assert settings.base_url == server.url
+    monkeypatch.setenv("WHYSTALL_EMBEDDINGS__TIMEOUT", "-1")
+    with pytest.raises(ToolError) as wrong:
+        load_embeddings()
+    assert "WHYSTALL_EMBEDDINGS__TIMEOUT: give at least 0.1" in wrong.value.message
