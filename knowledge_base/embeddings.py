@@ -159,14 +159,17 @@ def _nearest(db: SqliteDatabase, model: str, asked: Vector, limit: int) -> list[
 
 
 def _blocks(db: SqliteDatabase, model: str, dimension: int) -> Iterator[tuple[list[int], Vector]]:
-    """Yield the rows and vectors of current cards; vectors of another length in a damaged file are left out."""
+    """Yield the rows and vectors of current cards; vectors of another length in a damaged file are left out.
+
+    Retiring a card makes its vector stale, and no retired card is embedded, so that its state need not be read.
+    """
     import numpy as np
 
     last = -1
     while True:
         found = db.execute(
-            "SELECT v.n, v.vector FROM card_vectors v JOIN incidents i ON i.n = v.n WHERE v.n > ? AND v.model = ?"
-            " AND v.dimension = ? AND v.stale = 0 AND i.state != 'retired' ORDER BY v.n LIMIT ?",
+            "SELECT n, vector FROM card_vectors WHERE n > ? AND model = ? AND dimension = ? AND stale = 0"
+            " ORDER BY n LIMIT ?",
             [last, model, dimension, _BLOCK],
         ).fetchall()
         if not found:
