@@ -147,7 +147,8 @@ def run(sizes: Sequence[int], queries: int, directory: Path) -> Report:
         f"{queries} cases a size, asked in turns; CPU time of one thread, warm file, no count of a term kept"
     )
     report.notes.append(
-        "cards and cases: the curated ones with three words in ten, Chinese clauses and features replaced "
+        "cards and cases: the curated ones, phrasings included (mostly five a language), with three words in ten, "
+        "Chinese clauses and features replaced "
         "(`benchmarks/generated_cards.py`); peer: bm25 on the same index for any word, best 50"
     )
     return report

@@ -20,20 +20,26 @@ from whystall.knowledge_base.evidence import Evidence
 from whystall.knowledge_base.found_cards import Card, add_records, as_match, bodies_of, cards_of, numbered
 from whystall.knowledge_base.indexing import SIGNATURE
 from whystall.knowledge_base.models import Match
-from whystall.knowledge_base.retrieval import Query, Weights, by_features, by_words, counts_of, features_of, query_of
+from whystall.knowledge_base.retrieval import (
+    FUSED,
+    Query,
+    Weights,
+    by_features,
+    by_words,
+    counts_of,
+    features_of,
+    query_of,
+)
 from whystall.knowledge_base.times import age_days, moment
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteDatabase
 
-# Reciprocal rank fusion adds 1 / (60 + rank), the published constant (Cormack, Clarke and Buettcher, SIGIR 2009): the
-# top ranks weigh alike, and no list outvotes the other.
-_FUSED = 60
 # 93.8 % of recurring incidents recur within 20 days (RCACopilot, EuroSys 2024): an exponential with that share has a
 # mean of 20 / ln(1 / 0.062) days. An incident of yesterday gains as much as one top rank, so that recency orders equal
 # cards but outweighs no evidence.
 _RECENT_DAYS = 20.0 / math.log(1 / 0.062)
-_RECENCY = 1 / (_FUSED + 1) - 1 / (_FUSED + 2)
+_RECENCY = 1 / (FUSED + 1) - 1 / (FUSED + 2)
 CANDIDATES = 50  # of each list
 _EXACT = 50  # cards with one signature: the latest and the first, so that a large import hides none
 # Supporting features (file system, device class, period) weigh half of a distinctive one.
@@ -220,7 +226,7 @@ def _score(cards: Iterable[Card], words: Mapping[int, int], overlap: Mapping[int
     places = {value: rank for rank, value in enumerate(order, 1)}  # equals share a rank
     for card in cards:
         ranks = [words.get(card.n), places.get(overlap.get(card.n, -1.0))]
-        card.score = sum(1 / (_FUSED + rank) for rank in ranks if rank is not None)
+        card.score = sum(1 / (FUSED + rank) for rank in ranks if rank is not None)
         card.score += _RECENCY * _recency(card.last_seen, at)
 
 

@@ -214,7 +214,8 @@ class Match(Model):
     or ``word:`` codes. `known`: the card is reviewed and what is shared identifies it, so that it may be quoted as a
     known incident. `unchecked`: tools that decided the past case and have not run in this one. `weak`: shares too
     little, only the nearest. `confidence`: how likely a match by words is right, 0 to 1. `occurrences`: including the
-    first; `last_seen`: RFC 3339, None if it never occurred here. `fix`: what solved it, for a known one.
+    first; `last_seen`: RFC 3339, None if it never occurred here. `fix`: what solved it, for a known one. `judged`: a
+    language model judged that it describes the same mechanism, which nobody verified; it changes no other field.
     """
 
     incident: str
@@ -231,6 +232,7 @@ class Match(Model):
     last_seen: str | None = None
     fix: Words | None = None
     record: Record = Field(default_factory=Record)
+    judged: bool = False
 
 
 class Verdict(str, Enum):

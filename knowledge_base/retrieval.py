@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from whystall.knowledge_base.database import Database
 
+FUSED = 60
+"""Reciprocal rank fusion adds 1 / (60 + rank), the published constant (Cormack, Clarke and Buettcher, SIGIR 2009): the
+top ranks weigh alike, and no list outvotes the other.
+"""
 # A long ticket text has hundreds of words: the rarest suffice, and query time grows with the others.
 _QUERY_TERMS = 32
 _COUNTED = 300  # distinct terms whose frequency is read; few texts have more

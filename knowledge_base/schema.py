@@ -271,12 +271,23 @@ _V5 = (
         DELETE FROM operator_latencies WHERE run = old.id; END""",
 )
 
+_V6 = (
+    # Vectors of cards by an embedding model: float32, little-endian, length 1. A card that
+    # is written again makes its vector stale; the hash of its text tells whether it has to be embedded again.
+    """CREATE TABLE card_vectors (
+        n INTEGER PRIMARY KEY, model TEXT NOT NULL, dimension INTEGER NOT NULL, hash TEXT NOT NULL,
+        stale INTEGER NOT NULL DEFAULT 0, vector BLOB NOT NULL)""",
+    "CREATE TRIGGER card_vectors_ad AFTER DELETE ON incidents BEGIN DELETE FROM card_vectors WHERE n = old.n; END",
+    """CREATE TRIGGER card_vectors_au AFTER UPDATE OF body ON incidents BEGIN
+        UPDATE card_vectors SET stale = 1 WHERE n = new.n; END""",
+)
+
 
 def migrations() -> tuple[Migrations, set[str]]:
     """Return the migrations in order, and their names."""
     from sqlite_utils.migrations import Migrations
 
-    versions = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4, "operator_baselines": _V5}
+    versions = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4, "operator_baselines": _V5, "card_vectors": _V6}
     schema = Migrations("whystall")
     for name, statements in versions.items():
 

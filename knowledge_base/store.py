@@ -12,6 +12,7 @@ from whystall.knowledge_base import matching, occurrences, text_search
 from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.diagnoses import diagnoses_of, get_diagnosis, put_diagnosis
+from whystall.knowledge_base.embeddings import Embedder, nearest, refresh
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.models import Diagnosis, Match
 from whystall.knowledge_base.operator_baselines import OperatorBaselines
@@ -105,6 +106,18 @@ class KnowledgeBase:
     def search(self, text: str, limit: int = 5) -> list[Match]:
         """Return incidents ranked by words in common with `text`; see `text_search.search`."""
         return text_search.search(self._file, text, limit)
+
+    def search_with(self, embedder: Embedder, text: str, limit: int = 5) -> tuple[list[Match], int]:
+        """Return incidents ranked by words in common with `text` and by meaning, and how many cards have no vector yet.
+
+        Raises `EmbeddingError` if the model gives no usable vectors; then nothing was searched.
+        """
+        found = nearest(self._file, embedder, text, text_search.CANDIDATES)
+        return text_search.search(self._file, text, limit, near=found.cards), found.missing
+
+    def embed_cards(self, embedder: Embedder) -> int:
+        """Embed all cards without a current vector; return how many. Raises `EmbeddingError`."""
+        return refresh(self._file, embedder)
 
     def match(self, diagnosis: Diagnosis) -> list[Match]:
         """Return past incidents similar to `diagnosis`; see `matching.similar`. If there are none, those of a

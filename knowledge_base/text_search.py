@@ -3,7 +3,8 @@
 Words, character n-grams and references (codes and names) choose candidates from inverted indexes. A candidate is
 judged by the information of the text that it covers: a term counts by its rarity in the cards and in technical
 English, and a long text is searched passage by passage, so that length creates no match. Their order also counts how
-alike text and card are in character n-grams (see `ngrams`).
+alike text and card are in character n-grams (see `ngrams`). Cards near in meaning (see `embeddings`), if a caller has
+them, are fused with this order; how likely a card is right is decided without them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from whystall.knowledge_base.background import informativeness
 from whystall.knowledge_base.confidence import Signals, answers, confidence
 from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.embeddings import Near
 from whystall.knowledge_base.found_cards import Card, add_records, as_match, bodies_of, cards_of, numbered
 from whystall.knowledge_base.indexing import PHRASED, REFERENCE
 from whystall.knowledge_base.models import Incident, Match
 from whystall.knowledge_base.ngrams import likeness, text_of
 from whystall.knowledge_base.passages import Passage, passages
 from whystall.knowledge_base.references import is_code, is_specific
-from whystall.knowledge_base.retrieval import Query, Weights, by_words, counts_of, query_of, query_pieces, rareness
+from whystall.knowledge_base.retrieval import (
+    FUSED,
+    Query,
+    Weights,
+    by_words,
+    counts_of,
+    query_of,
+    query_pieces,
+    rareness,
+)
 from whystall.knowledge_base.tokens import CONCEPT, EVERYDAY, cjk, has_particle
 
 if TYPE_CHECKING:
@@ -43,7 +54,9 @@ _LENGTH = 0.3  # normalization by the length of a card, as b of bm25
 # Weight of the likeness in character n-grams, relative to the share of the information that is covered. Chosen as that
 # with the highest likelihood of the right cards (softmax over the candidates) on reports and questions.
 _ALIKE = 2.0
-_CANDIDATES = 40  # per passage
+CANDIDATES = 40
+"""Cards per passage that are compared; of each list that is fused."""
+MEANING = "meaning:"  # before a cosine, among what text and card share
 _REFERENCED = 20  # latest cards of a reference
 _COUNTED = 300  # terms of a passage that are weighed
 _ALL = 0.95  # coverage of a text that is covered completely
@@ -98,28 +111,63 @@ class Ranked(NamedTuple):
     confidence: float
 
 
+class _Found(NamedTuple):
+    card: Card
+    shared: list[str]
+    confidence: float
+
+
 def search(
-    file: Database, text: str, limit: int = 5, *, weak: bool = True, memory: Memory | None = None
+    file: Database,
+    text: str,
+    limit: int = 5,
+    *,
+    weak: bool = True,
+    memory: Memory | None = None,
+    near: Sequence[Near] = (),
 ) -> list[Match]:
     """Return incidents that cover the information of `text`, in either language, best first.
 
     `text` is never parsed as a query language. `Match.shared` lists codes and words, `Match.confidence` how likely the
     card is right. None is `known`: words are no evidence. Cards that are not likely enough to answer are `weak`, and
-    dropped if `weak` is false. `memory`: of preceding searches.
+    dropped if `weak` is false. `memory`: of preceding searches. `near`: cards near in meaning, nearest first; one that
+    shares no words with `text` has the confidence 0.
     """
     limit = max(1, min(limit, _MOST))
     with file.read() as db:
-        found = rank(db, text, limit, memory or Memory(file))
+        ranked = rank(db, text, max(limit, CANDIDATES) if near else limit, memory or Memory(file))
+        found = [_Found(one.card, one.shared[:_SHOWN], one.confidence) for one in ranked]
+        found = _fused(db, found, near) if near else found
         shown = [one for one in found if weak or answers(one.confidence)][:limit]
         cards = [one.card for one in shown]
         add_records(db, cards)
         bodies = bodies_of(file, db, cards)
     matches = []
     for one in shown:
-        match = as_match(one.card, bodies[one.card.n], "text", one.shared[:_SHOWN], frozenset())
+        match = as_match(one.card, bodies[one.card.n], "text", one.shared, frozenset())
         sure = {"weak": not answers(one.confidence), "confidence": round(one.confidence, 2)}
         matches.append(match.model_copy(update=sure))
     return numbered(matches)
+
+
+def _fused(db: SqliteDatabase, found: Sequence[_Found], near: Sequence[Near]) -> list[_Found]:
+    """Return `found` and the cards `near` in meaning by reciprocal rank fusion, after those of `found` that answer.
+
+    The confidence stays that of the words: a place among the nearest was not calibrated, so that it makes no answer.
+    """
+    by_row = {one.card.n: one for one in found}
+    others = cards_of(db, [one.n for one in near if one.n not in by_row])
+    by_row |= {n: _Found(card, [], 0.0) for n, card in others.items()}
+    scores = dict.fromkeys(by_row, 0.0)
+    for place, one in enumerate(found, 1):
+        scores[one.card.n] += 1 / (FUSED + place)
+    for place, card in enumerate(near, 1):
+        if card.n in by_row:
+            scores[card.n] += 1 / (FUSED + place)
+            held = by_row[card.n]
+            by_row[card.n] = held._replace(shared=[*held.shared, f"{MEANING}{card.cosine:.2f}"])
+    order = sorted(by_row, key=lambda n: (not answers(by_row[n].confidence), -scores[n]))
+    return [by_row[n] for n in order]
 
 
 def rank(db: SqliteDatabase, text: str, limit: int, memory: Memory) -> list[Ranked]:
@@ -143,7 +191,7 @@ def _judged(db: SqliteDatabase, passage: Passage, later: bool, limit: int, memor
     asked = _term_weights(query, memory)
     held = _holders(db, passage.references, memory)
     referred = {reference: _reference_weight(reference, memory) for reference in passage.references}
-    found = _candidates(db, query, asked, held, referred, max(_CANDIDATES, limit), memory)
+    found = _candidates(db, query, asked, held, referred, max(CANDIDATES, limit), memory)
     total = sum(weight for weight, _ in asked.values()) + sum(referred.values())
     found = _with_likeness(db, passage.text, found, total, memory)
     codes = [reference for reference in passage.references if is_code(reference)]

@@ -28,6 +28,7 @@ _AGENT_SERVER = [
     "agent_server.conversion",
     "agent_server.inputs",
     "agent_server.job_lookup",
+    "agent_server.incident_search",
     "agent_server.llm",
     "agent_server.outbound",
     "agent_server.settings",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from whystall.agent_server.integrations.alerts.routefile import load, unknown_names
-from whystall.agent_server.settings.load import load_llm, validate
+from whystall.agent_server.settings.load import load_embeddings, load_llm, validate
 from whystall.agent_server.settings.proofs import weak
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.sections.chat import WeComSettings, aes_key
@@ -106,11 +106,12 @@ def _keys(settings: Settings) -> Iterator[str]:
 
 
 def _model(values: RawSettings) -> Iterator[str]:
-    try:
-        if values.values.get("llm"):
-            load_llm()
-    except ToolError as error:
-        yield f"{error.message}; {error.remedy}"
+    for section, check in (("llm", load_llm), ("embeddings", load_embeddings)):
+        try:
+            if values.values.get(section):
+                check()
+        except ToolError as error:
+            yield f"{error.message}; {error.remedy}"
 
 
 def _names(settings: Settings) -> Iterator[str]:

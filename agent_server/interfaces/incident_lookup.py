@@ -8,11 +8,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from whystall.agent_server.incident_search.search import SearchNote, search_incidents
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.evidence import evidence_from, evidence_of
 from whystall.knowledge_base.features import TYPES, unknown
-from whystall.knowledge_base.models import Incident, Match
+from whystall.knowledge_base.models import Incident, Lang, Match
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.kinds import KINDS
 from whystall.tools.contract.params import Params
@@ -50,11 +51,12 @@ class Hit(BaseModel):
 
 
 class Hits(BaseModel):
-    """Past incidents, best first."""
+    """Past incidents, best first. `notes`: how they were searched for, where models took part or should have."""
 
     model_config = ConfigDict(extra="forbid")
 
     hits: list[Hit]
+    notes: list[SearchNote] = Field(default_factory=list)
 
 
 def similar(base: Stores, params: SimilarParams) -> Hits:
@@ -99,9 +101,10 @@ def _listed(name: str, text: str | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def search(base: Stores, query: str, limit: int) -> Hits:
-    """Return at most `limit` past incidents for `query`."""
-    return _hits(base.cards, base.search(query, limit=limit))
+def search(base: Stores, query: str, limit: int, lang: Lang = "en") -> Hits:
+    """Return at most `limit` past incidents for `query`; see `search_incidents`. Blocks: call it in a thread."""
+    found = search_incidents(base, query, limit, lang)
+    return _hits(base.cards, found.matches).model_copy(update={"notes": found.notes})
 
 
 def _hits(cards: CardStore, matches: Sequence[Match]) -> Hits:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from whystall.knowledge_base.models import Lang, Match, Victim
 from whystall.prompts.escape import Safe, short
 from whystall.prompts.render import FORMATS, fill, voice, words
+
+if TYPE_CHECKING:
+    from whystall.agent_server.incident_search.search import SearchNote
 
 # Options of tools that do not observe a process.
 OPTIONS = {
@@ -34,6 +38,12 @@ def match_texts(matches: Sequence[Match], suffix: str, lang: Lang, victim: Victi
     remaining checks observe.
     """
     return [_match_text(match, suffix, lang, victim) for match in matches]
+
+
+def note_texts(notes: Sequence[SearchNote], suffix: str, lang: Lang) -> list[Safe]:
+    """Return how a search was made, escaped for the format `suffix`."""
+    texts, form = words(lang)["search_notes"], FORMATS[suffix]
+    return [fill(form.running, texts[note.code], note.detail) for note in notes]
 
 
 def command(tool: str, victim: Victim | None) -> str:
@@ -80,6 +90,8 @@ def _command(text: str, suffix: str) -> Safe:
 
 
 def _sort(match: Match) -> str:
+    if match.judged:
+        return "judged"
     if match.state == "draft":
         return "draft"
     return "known" if match.known else "nearest" if match.weak else "similar"

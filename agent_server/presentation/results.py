@@ -57,7 +57,7 @@ def hits_text(hits: Hits, lang: Lang, budget: int | None = None) -> str:
     """Return past incidents and why they match, then in full those that answer, within `budget` characters (None: all);
     or that none is known.
     """
-    found = texts.hits_text([hit.match for hit in hits.hits], lang, budget)
+    found = texts.hits_text([hit.match for hit in hits.hits], lang, budget, hits.notes)
     cards = [Safe(incident_text(hit.incident, lang)) for hit in hits.hits if not hit.match.weak]
     if budget is None:
         return "\n".join([found, *cards])

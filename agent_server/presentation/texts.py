@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.presentation.account_lines import path_rows
 from whystall.agent_server.presentation.defect_lines import upgrade_plan
 from whystall.agent_server.presentation.headlines import headline
-from whystall.agent_server.presentation.match_lines import MatchText, match_texts
+from whystall.agent_server.presentation.match_lines import MatchText, match_texts, note_texts
 from whystall.agent_server.presentation.profile_lines import COLUMNS
 from whystall.agent_server.presentation.template_values import ALL, TITLES, TemplateValues
 from whystall.agent_server.presentation.ticket_texts import ticket_context
@@ -32,6 +32,7 @@ from whystall.tools.contract.findings import Finding, Polarity
 from whystall.tools.contract.result import CollectorCoverage, Coverage, ToolResult
 
 if TYPE_CHECKING:
+    from whystall.agent_server.incident_search.search import SearchNote
     from whystall.agent_server.journal.alerts import Alert
 
 TEXT_LIMIT = 6000
@@ -199,9 +200,9 @@ def ticket_markdown(
     )
 
 
-def hits_text(matches: Sequence[Match], lang: Lang, budget: int | None = None) -> str:
+def hits_text(matches: Sequence[Match], lang: Lang, budget: int | None = None, notes: Sequence[SearchNote] = ()) -> str:
     """Return past incidents found by a search and why, or that none is known; beyond `budget` characters their first
-    lines only."""
+    lines only. `notes`: how they were searched for."""
     answered = any(not match.weak for match in matches)
     shown = match_texts(matches, "txt", lang)
     left = (ALL if budget is None else budget) - sum(len(match.head) + 5 for match in shown)
@@ -209,7 +210,7 @@ def hits_text(matches: Sequence[Match], lang: Lang, budget: int | None = None) -
         left -= sum(len(line) + 4 for line in match.more)
         if left < 0:
             shown[at] = replace(match, more=[])
-    return render("hits.txt", lang, matches=shown, answered=answered)
+    return render("hits.txt", lang, matches=shown, answered=answered, notes=note_texts(notes, "txt", lang))
 
 
 def _worst_first(findings: Sequence[Finding]) -> list[Finding]:

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from whystall.agent_server.settings.model import Settings, SettingsBase
+    from whystall.agent_server.settings.sections.embeddings import EmbeddingsSettings
     from whystall.agent_server.settings.sections.llm import LlmSettings
 
     SettingsT = TypeVar("SettingsT", bound=SettingsBase)
 
 SECTIONS = frozenset(
-    {"server", "access", "triage", "tickets", "alerts", "oncall", "users", "sinks", "chat", "fleet", "reports", "llm"}
+    (
+        *("server", "access", "triage", "tickets", "alerts", "oncall", "users", "sinks", "chat", "fleet", "reports"),
+        *("llm", "embeddings"),
+    )
 )
 _SHOWN = 3
 _REMEDY = "correct it; `whystall config check` lists all faults"
@@ -68,6 +72,24 @@ def load_llm() -> LlmSettings:
         raise ToolError(ErrorCode.NO_MODEL, "; ".join(faults), _SET_UP_MODEL if unset else _CORRECT_MODEL)
     settings.llm.key()
     return settings.llm
+
+
+def load_embeddings() -> EmbeddingsSettings | None:
+    """Return the settings of the embedding model, independent of all others; None if there are none.
+
+    Raises `ToolError`: no_model when they are wrong, or the key cannot be read; bad_argument when the file cannot be
+    read.
+    """
+    raw = read_section("embeddings")
+    if not raw.values["embeddings"]:
+        return None
+    from whystall.agent_server.settings.model import EmbeddingsTable
+
+    faults, settings = _validated(EmbeddingsTable, raw)
+    if settings is None:
+        raise ToolError(ErrorCode.NO_MODEL, "; ".join(faults[:_SHOWN]), _REMEDY)
+    settings.embeddings.key()
+    return settings.embeddings
 
 
 def validate(raw: RawSettings) -> tuple[list[str], Settings | None]:

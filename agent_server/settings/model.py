@@ -11,6 +11,7 @@ from whystall.agent_server.settings.names import Name
 from whystall.agent_server.settings.sections.access import AccessSettings
 from whystall.agent_server.settings.sections.alerts import AlertsSettings
 from whystall.agent_server.settings.sections.chat import ChannelSettings
+from whystall.agent_server.settings.sections.embeddings import EmbeddingsSettings
 from whystall.agent_server.settings.sections.fleet import FleetSettings
 from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Person
@@ -52,7 +53,8 @@ class SettingsBase(BaseSettings):
 class Settings(SettingsBase):
     """The settings file, overridden by variables. A feature without a section is off.
 
-    `llm` is validated separately, by `load.load_llm`: an unusable model does not prevent the rest.
+    `llm` and `embeddings` are validated separately, by `load.load_llm` and `load.load_embeddings`: an unusable model
+    does not prevent the rest.
     """
 
     server: ServerSettings = ServerSettings()
@@ -67,9 +69,16 @@ class Settings(SettingsBase):
     fleet: FleetSettings = FleetSettings()
     reports: ReportsSettings = ReportsSettings()
     llm: dict[str, Any] = Field(default_factory=dict, repr=False)
+    embeddings: dict[str, Any] = Field(default_factory=dict, repr=False)
 
 
 class LlmTable(SettingsBase):
     """The section ``llm`` alone."""
 
     llm: LlmSettings
+
+
+class EmbeddingsTable(SettingsBase):
+    """The section ``embeddings`` alone."""
+
+    embeddings: EmbeddingsSettings

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from whystall.agent_server.incident_search.search import FoundIncidents, search_incidents
 from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
 from whystall.agent_server.integrations.chat import message_texts as texts
 from whystall.agent_server.integrations.chat.intents import Intent
@@ -65,10 +66,13 @@ _ASKING = frozenset(
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers from the knowledge base and the settings."""
+    """Answers from the knowledge base and the settings. `judge`: a language model may choose among past incidents; not
+    where one leads the conversation, since it judges by itself what it is shown.
+    """
 
     kb: Stores
     settings: Settings | None
+    judge: bool = True
 
     def on_call(self, intent: Intent, lang: Lang, now: datetime, user: str = "", ticket: str = "") -> Outgoing:
         """Return who is on call in the schedules and at the time in the question, who is next, to whom it escalates, or
@@ -250,11 +254,14 @@ class Answers:
 
     def similar(self, text: str, lang: Lang) -> Outgoing:
         """Return past incidents that share words with `text`."""
-        return texts.similar_message(self.matches(text, 3), lang)
+        found = self.incidents(text, 3, lang)
+        return texts.similar_message(found.matches, lang, found.notes)
 
-    def matches(self, text: str, limit: int) -> list[Match]:
-        """Return past incidents that share words with `text`, with the fixes of reviewed cards."""
-        return [match.model_copy(update={"fix": self.fix(match)}) for match in self.kb.search(text, limit)]
+    def incidents(self, text: str, limit: int, lang: Lang) -> FoundIncidents:
+        """Return past incidents for `text`, with the fixes of reviewed cards; see `search_incidents`."""
+        found = search_incidents(self.kb, text, limit, lang, judge=self.judge)
+        fixed = [match.model_copy(update={"fix": self.fix(match)}) for match in found.matches]
+        return FoundIncidents(fixed, found.notes)
 
     def similar_to(self, id: str, lang: Lang) -> Outgoing:
         """Return past incidents similar to the ticket `id`: by its diagnosis, else by its text."""

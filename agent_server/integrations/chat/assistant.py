@@ -85,7 +85,9 @@ async def run_model(
     local = datetime.fromtimestamp(now, author.zone)
     earlier = list(context.get("turns", []))[-_TURNS:]
     person_text = " ".join([author.incoming.text, *(text for turn in earlier for text in turn.values())])
-    functions = Functions(Answers(conversation.app.kb(), conversation.settings), author.lang, local, person_text)
+    functions = Functions(
+        Answers(conversation.app.kb(), conversation.settings, judge=False), author.lang, local, person_text
+    )
     exchange = _Exchange(model, Budget(limits), functions, author, earlier)
     try:
         await exchange.run()

@@ -17,7 +17,13 @@ from whystall.agent_server.integrations.chat import alert_overview, answers
 from whystall.agent_server.integrations.chat.answers import Answers
 from whystall.agent_server.integrations.chat.intents import Intent, wanted_of
 from whystall.agent_server.integrations.chat.look_up import look_up
-from whystall.agent_server.integrations.chat.message_texts import clock, line_title, ticket_title, tickets_message
+from whystall.agent_server.integrations.chat.message_texts import (
+    clock,
+    line_title,
+    similar_message,
+    ticket_title,
+    tickets_message,
+)
 from whystall.agent_server.integrations.chat.times import when
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.job_lookup.find import find, running_jobs
@@ -209,8 +215,9 @@ class Functions:
         return {"found": True, "text": short(message.text, _RESULT)}
 
     def _similar(self, text: str) -> dict[str, Any]:
-        found = self.answers.kb.search(text, 3)
-        self.plain.append(self.answers.similar(text, self.lang))
+        searched = self.answers.incidents(text, 3, self.lang)
+        found = searched.matches
+        self.plain.append(similar_message(found, self.lang, searched.notes))
         return {
             "incidents": [
                 {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 
+from whystall.agent_server.incident_search.search import SearchNote
 from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
 from whystall.agent_server.integrations.chat.alert_overview import (
     Firing,
@@ -106,11 +107,12 @@ def look_up(
     run = run_lines(known, text, named, lang)
     there = Safe("\n".join(run)) if run else _there(named, lang)
     stored = len(lines) > (len(explained) if asked else 0)
-    cards = _cards(known, text, 1.0 if stored else NEAREST if explained else NEAREST_ASKED if asked else NEAREST)
+    nearest = 1.0 if stored else NEAREST if explained else NEAREST_ASKED if asked else NEAREST
+    cards, notes = _cards(known, text, lang, nearest)
     if not asked:
         lines += topic_lines(text, lang, means=False) if stored else explained
     if cards:
-        lines += [say(lang, "look_up.incidents"), similar_message(cards, lang).text]
+        lines += [say(lang, "look_up.incidents"), similar_message(cards, lang, notes).text]
     if not lines:
         return None
     listed = [*folded, *(ticket.id for ticket in left)]
@@ -241,15 +243,15 @@ def similar_or_past(known: Answers, text: str, lang: Lang) -> Outgoing:
     """Return ended tickets and past incidents about the words of `text`, and open tickets that have a name in it."""
     past = past_tickets(known, text)
     live = [one for shared, one in _ticket_names(known, text) if shared][:_SHOWN]
-    cards = known.matches(text, _CARDS)
-    cards = [match for match in cards if not match.weak] if past else cards
+    found = known.incidents(text, _CARDS, lang)
+    cards = [match for match in found.matches if not match.weak or match.judged] if past else found.matches
     lines: list[str] = []
     if past:
         lines += [say(lang, "look_up.past"), *(f"- {past_line(one, lang)}" for one in past)]
     if live:
         lines += [say(lang, "look_up.tickets"), *(f"- {ticket_line(one, lang)}" for one in live)]
     if cards or not lines:
-        lines += [similar_message(cards, lang).text]
+        lines += [similar_message(cards, lang, found.notes).text]
     return outgoing(lang, lines, say(lang, "title.similar"))
 
 
@@ -284,7 +286,8 @@ def _ideas(text: str) -> set[str]:
     return concepts | {word for word in own if not word.startswith(CONCEPT) and informativeness(word) >= _PLAIN}
 
 
-def _cards(known: Answers, text: str, nearest: float) -> list[Match]:
-    found = known.matches(text, _CARDS)
-    fitting = [match for match in found if not match.weak]
-    return fitting or [match for match in found if (match.confidence or 0.0) >= nearest]
+def _cards(known: Answers, text: str, lang: Lang, nearest: float) -> tuple[list[Match], list[SearchNote]]:
+    """Return the incidents that fit `text`, else those with the confidence `nearest`, and notes on the search."""
+    found = known.incidents(text, _CARDS, lang)
+    fitting = [match for match in found.matches if not match.weak or match.judged]
+    return fitting or [match for match in found.matches if (match.confidence or 0.0) >= nearest], found.notes

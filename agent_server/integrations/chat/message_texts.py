@@ -9,7 +9,9 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
+from whystall.agent_server.incident_search.search import SearchNote
 from whystall.agent_server.integrations.messages import Outgoing
+from whystall.agent_server.presentation.match_lines import note_texts
 from whystall.agent_server.presentation.texts import brief
 from whystall.agent_server.presentation.ticket_texts import assigned_markdown, history_markdown
 from whystall.knowledge_base.causes import load_causes
@@ -293,14 +295,16 @@ def line_title(line: Line, lang: Lang) -> str:
 # --- past incidents -------------------------------------------------------------------------------------------------
 
 
-def similar_message(matches: Sequence[Match], lang: Lang) -> Outgoing:
-    """List past incidents with their fixes; weak matches only if there are no others."""
+def similar_message(matches: Sequence[Match], lang: Lang, notes: Sequence[SearchNote] = ()) -> Outgoing:
+    """List past incidents with their fixes, weak matches only if there are no others or a model chose one; then the
+    `notes` on how they were searched for.
+    """
     title = say(lang, "title.similar")
     if not matches:
-        return outgoing(lang, [say(lang, "similar.none")], title)
-    fitting = [match for match in matches if not match.weak]
+        return outgoing(lang, [say(lang, "similar.none"), *note_texts(notes, "md", lang)], title)
+    fitting = [match for match in matches if not match.weak or match.judged]
     lines: list[str] = [] if fitting else [say(lang, "similar.weak")]
     for match in (fitting or matches)[:3]:
         fix = short(match.fix.get(lang), _TEXT) if match.fix else say(lang, "similar.no_fix")
         lines.append(say(lang, "similar.line", title=match.title.get(lang), id=name(match.incident), fix=fix))
-    return outgoing(lang, lines, title)
+    return outgoing(lang, [*lines, *note_texts(notes, "md", lang)], title)

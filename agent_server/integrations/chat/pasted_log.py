@@ -86,7 +86,7 @@ def pasted_message(known: Answers, read: LogReading, text: str, lang: Lang, now:
         lines.append(say(lang, "log.origin"))
     named = look_up_named(known, text[:_NAMED], lang, now)
     lines += named.message.text.splitlines() if named is not None else []
-    if cards := _cards(known, read):
+    if cards := _cards(known, read, lang):
         lines += [say(lang, "look_up.incidents"), similar_message(cards, lang).text]
     lines.append(say(lang, "log.more"))
     return Found(outgoing(lang, lines, say(lang, "title.log")), named.listed if named is not None else [])
@@ -157,12 +157,12 @@ def _cause(read: LogReading, lang: Lang) -> list[str]:
     return lines
 
 
-def _cards(known: Answers, read: LogReading) -> list[Match]:
+def _cards(known: Answers, read: LogReading, lang: Lang) -> list[Match]:
     """Return the incidents with the signature of the log, else those in its words that are likely to fit."""
     found = [match for match in read.diagnosis.matches if match.known]
     failures = [f"{row.title} {row.detail}" for row in read.crashes.failures if not row.reaction]
     crashes = [f"{row.title} {row.function}" for row in read.crashes.crashes]
     messages = [f"{row.what} {row.text}" for row in read.messages]
     asked = " ".join([*failures[:1], *crashes[:1], *messages[:1]])
-    found = found or [match for match in known.matches(asked, _ROWS) if not match.weak]
+    found = found or [match for match in known.incidents(asked, _ROWS, lang).matches if not match.weak]
     return [match.model_copy(update={"fix": known.fix(match)}) for match in found[:_CARDS]]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from whystall.agent_server.app import App
+from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.incident_lookup import Hits, SimilarParams, search, similar
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMITS, Answer, Entry
@@ -82,7 +83,7 @@ def knowledge_entries(app: App, lang: Lang) -> list[Entry]:
 
 def _search(app: App, lang: Lang) -> Entry:
     async def call(given: dict[str, Any], _progress: Progress) -> Answer:
-        hits = search(app.kb(), given["query"], given.get("limit", 5))
+        hits = await in_thread(lambda: search(app.kb(), given["query"], given.get("limit", 5), lang))
         return hits, words.hits_text(hits, lang, TEXT_LIMITS[lang])
 
     text = "Finds past incidents by words, English or Chinese; reports when none is similar."

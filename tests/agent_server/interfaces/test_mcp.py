@@ -352,7 +352,7 @@ async def test_incidents_are_searched_and_read(mode: str) -> None:
         behind = await client.call_tool("artifact_read", {"uri": uri, "offset": 10_000_000})
         assert behind.is_error
         nothing = await client.call_tool("kb_search", {"query": "zzzqqqxxy"})
-        assert nothing.structured_content == {"hits": []}
+        assert nothing.structured_content == {"hits": [], "notes": []}
         assert text_of(nothing)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from whystall.agent_server.incident_search.search import embed_all
 from whystall.agent_server.interfaces import incident_lookup as lookup
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_cards import add_cards
@@ -25,6 +26,7 @@ def add(app: typer.Typer) -> None:
     group = typer.Typer(help="Past incidents.", rich_markup_mode=None)
     group.command("search")(search)
     add_similar(group)
+    group.command("embed")(embed)
     group.command("show")(show)
     group.command("add")(add_incident)
     add_cards(group)
@@ -42,11 +44,16 @@ def search(
     """Find past incidents that resemble a symptom."""
     if not (words := " ".join(query).strip()):
         raise ToolError(ErrorCode.BAD_ARGUMENT, "nothing to search for", "give words of the symptom")
-    hits = lookup.search(open_default(), words, limit)
+    hits = lookup.search(open_default(), words, limit, lang)
     if as_json:
         console.say_json(hits)
     else:
         console.say(hits_text(hits, lang))
+
+
+def embed() -> None:
+    """Make the vectors of all cards with the model of [embeddings]; searches make those of new cards themselves."""
+    console.say(f"embedded {embed_all(open_default())} cards")
 
 
 def show(
