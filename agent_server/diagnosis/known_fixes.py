@@ -41,7 +41,8 @@ def known_in_logs(diagnosis: Diagnosis, crashes: Recording, named: Sequence[str]
     """
     names = ("component", "version", "where", "pid", "vendor_built")
     rows = [dict(zip(names, row, strict=True)) for row in log_versions(named, crashes)]
-    signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [])
+    shown = signature_of_findings((one for one in diagnosis.findings if one.kind == "gpu.xid"), None)
+    signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [], xids=shown.xids)
     return _with(diagnosis, versions_by_component(rows), signature, "")
 
 
