@@ -48,7 +48,7 @@ def crash_diagnosis(
     if main is None or (main.kind == _PROGRAM and main.attributes.get("what") in _OF_DEVICE):
         cause, failed = _failed_device(causes, findings)
         main = failed or main
-    victim = _victim(main) if main is not None else None
+    victim = _victim(main) if main is not None and main.kind not in _DEVICE_KINDS else None
     if cause is None and main is not None:
         cause = next((id for id, c in of_logs(causes).items() if _fits(c, main, victim)), None)
     now = datetime.now(timezone.utc)
