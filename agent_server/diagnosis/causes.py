@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 RANKS_TOOL = "slow_node_check"
 """Judges the traces of a job's ranks."""
 LOGS_TOOL = "crash_analyse"
+DEVICES_TOOL = "gpu_health"
 """Judges logs."""
 FIRST_TOOL = "host_snapshot"
 """The cheapest tool: runs first in every case of a host."""

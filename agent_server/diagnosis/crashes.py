@@ -8,9 +8,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import count
+from typing import Any
 
 from whystall.agent_server.diagnosis.case import step_of
-from whystall.agent_server.diagnosis.causes import of_logs
+from whystall.agent_server.diagnosis.causes import DEVICES_TOOL, LOGS_TOOL, of_logs
 from whystall.agent_server.diagnosis.verdict import ONE_SOURCE
 from whystall.knowledge_base.causes import matches
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Culprit, Diagnosis, Verdict, Victim
@@ -20,14 +22,35 @@ from whystall.tools.contract.result import ToolResult
 from whystall.tools.host.crash_analyse.tool import Data
 
 _FIRST, _KERNEL, _PROGRAM = "crash.first", "crash.kernel", "crash.program"
+_DEVICE_KINDS = ("gpu.xid", "gpu.switch")
+# Failures of programs that an error of their GPU brings about; every other one has a reason of its own.
+_OF_DEVICE = ("cuda_error", "collective_timeout", "collective_error")
 
 
-def crash_diagnosis(causes: Mapping[str, Cause], result: ToolResult[Data], recording: str, symptom: str) -> Diagnosis:
-    """Return the diagnosis by the logs alone. `result`: of crash_analyse on `recording` (its id)."""
-    findings = [f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate(result.findings, 1)]
+def crash_diagnosis(
+    causes: Mapping[str, Cause],
+    result: ToolResult[Data],
+    recording: str,
+    symptom: str,
+    devices: Sequence[ToolResult[Any]] = (),
+) -> Diagnosis:
+    """Return the diagnosis by the logs alone.
+
+    Args:
+        result: of crash_analyse on `recording` (its id).
+        devices: of gpu_health on the same logs. An error of the hardware that they report is the cause if nothing
+            crashed, or if a program failed by its GPU or by waiting for other ranks.
+    """
+    results = _numbered([result, *devices])
+    findings = [finding for one in results for finding in one.findings]
     main = _main(findings)
-    victim = _victim(main) if main is not None else None
-    cause = None if main is None else next((id for id, c in of_logs(causes).items() if _fits(c, main, victim)), None)
+    cause = None
+    if main is None or (main.kind == _PROGRAM and main.attributes.get("what") in _OF_DEVICE):
+        cause, failed = _failed_device(causes, findings)
+        main = failed or main
+    victim = _victim(main) if main is not None and main.kind not in _DEVICE_KINDS else None
+    if cause is None and main is not None:
+        cause = next((id for id, c in of_logs(causes).items() if _fits(c, main, victim)), None)
     now = datetime.now(timezone.utc)
     return Diagnosis(
         id=f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
@@ -44,9 +67,9 @@ def crash_diagnosis(causes: Mapping[str, Cause], result: ToolResult[Data], recor
         assessments=_assessments(cause, main),
         missing=[ONE_SOURCE] if cause else ["unexplained_loss" if main is not None else "symptom_not_observed"],
         findings=findings,
-        steps=[step_of([result.model_copy(update={"findings": findings})], "logs_of_job")],
-        coverage=[result.coverage],
-        artifacts=[artifact.uri for artifact in result.artifacts],
+        steps=[step_of(results, "logs_of_job")],
+        coverage=[one.coverage for one in results],
+        artifacts=[artifact.uri for one in results for artifact in one.artifacts],
         recording=recording,
     )
 
@@ -62,6 +85,30 @@ def _main(findings: Sequence[Finding]) -> Finding | None:
         if own:
             return (same or own)[0]
     return max(crashes, key=lambda f: f.severity.rank, default=None)
+
+
+def _numbered(results: Sequence[ToolResult[Any]]) -> list[ToolResult[Any]]:
+    """Return `results` with the ids F1, F2 ... for their findings."""
+    numbers = count(1)
+    return [
+        one.model_copy(update={"findings": [f.model_copy(update={"id": f"F{next(numbers)}"}) for f in one.findings]})
+        for one in results
+    ]
+
+
+def _failed_device(causes: Mapping[str, Cause], findings: Sequence[Finding]) -> tuple[str | None, Finding | None]:
+    """Return the cause that the messages of a driver support, and the most severe of them.
+
+    A log shows no thread that waits, so that what the cause requires of the device has to do.
+    """
+    messages = sorted((f for f in findings if f.kind in _DEVICE_KINDS), key=lambda one: -one.severity.rank)
+    for id, cause in causes.items():
+        if DEVICES_TOOL not in cause.examined_by:
+            continue
+        for message in messages:
+            if any(matches(pattern, message, None) for pattern in cause.required):
+                return id, message
+    return None, None
 
 
 def _fits(cause: Cause, main: Finding, victim: Victim | None) -> bool:
@@ -103,4 +150,6 @@ def _assessments(cause: str | None, main: Finding | None) -> list[Assessment]:
     if cause is None or main is None:
         return []
     state = Assessment(cause=cause, state=CauseState.SUPPORTED, explained_pct=100.0, window_pct=100.0)
-    return [state.model_copy(update={"for_": [main.id], "by": ["crash_analyse"]})]
+    return [
+        state.model_copy(update={"for_": [main.id], "by": [DEVICES_TOOL if main.kind in _DEVICE_KINDS else LOGS_TOOL]})
+    ]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL, Case
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, LOGS_TOOL, RANKS_TOOL
+from whystall.agent_server.diagnosis.causes import DEVICES_TOOL, FIRST_TOOL, LOGS_TOOL, RANKS_TOOL
 from whystall.agent_server.diagnosis.crashes import crash_diagnosis
 from whystall.agent_server.diagnosis.known_fixes import known_in_logs, known_in_recording, known_on_this_host
 from whystall.agent_server.diagnosis.model_driver import drive
@@ -27,6 +27,7 @@ from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
 from whystall.agent_server.diagnosis.target_choice import choose_process, with_children
 from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel, Transcript
+from whystall.agent_server.inputs.logs import driver_logs
 from whystall.agent_server.inputs.ranks import gathered, runs_named
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
 from whystall.agent_server.llm.wire import LanguageModel
@@ -44,6 +45,7 @@ from whystall.tools.collect.own_priority import raised_when_starved
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams, parse_params
 from whystall.tools.contract.registry import Registry
+from whystall.tools.contract.result import ToolResult
 from whystall.tools.contract.text import clean
 from whystall.tools.crashes.read import name_of, read_logs
 from whystall.tools.recording.collector import Need
@@ -212,11 +214,17 @@ class DiagnosisRunner:
         return run.blind(with_host(found, host), "looked_later", "")
 
     async def _diagnose_logs(self, recording: Recording, run: _Run) -> Diagnosis:
-        """Judge what logs state about crashes."""
+        """Judge what logs state about crashes, and the messages of GPU drivers in them."""
         tool = self._registry.get(LOGS_TOOL)
         result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
-        found = crash_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom)
+        devices = await in_thread(lambda: self._driver_messages(run.params.log or ()))
+        found = crash_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom, devices)
         return await in_thread(lambda: known_in_logs(found, recording, run.params.log or ()))
+
+    def _driver_messages(self, logs: Sequence[str]) -> list[ToolResult[Any]]:
+        """Return what gpu_health finds in each of `logs` that has messages of a GPU driver."""
+        tool = self._registry.get(DEVICES_TOOL)
+        return [judged(tool, held, tool.params(kernel_log=str(path)), "en") for path, held in driver_logs(logs)]
 
     async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
         """Open a case for `target` and let the driver finish it. `numbered`: findings that have numbers already."""

@@ -34,17 +34,15 @@ def known_in_recording(diagnosis: Diagnosis, recording: Recording) -> Diagnosis:
     return _with(diagnosis, versions_of(recording), _shown(diagnosis), recording.manifest.machine)
 
 
-def known_in_logs(
-    diagnosis: Diagnosis, crashes: Recording, named: Sequence[str] = (), xids: Iterable[int] = ()
-) -> Diagnosis:
-    """Return `diagnosis` with the known defects of the versions that the logs `named`, read as `crashes`, state; they
-    also have `xids`.
+def known_in_logs(diagnosis: Diagnosis, crashes: Recording, named: Sequence[str] = ()) -> Diagnosis:
+    """Return `diagnosis` with the known defects of the versions that the logs `named`, read as `crashes`, state.
 
     Those of this host do not count: the logs may be of another one, or older than an upgrade.
     """
     names = ("component", "version", "where", "pid", "vendor_built")
     rows = [dict(zip(names, row, strict=True)) for row in log_versions(named, crashes)]
-    signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [], xids=xids)
+    shown = signature_of_findings((one for one in diagnosis.findings if one.kind == "gpu.xid"), None)
+    signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [], xids=shown.xids)
     return _with(diagnosis, versions_by_component(rows), signature, "")
 
 

@@ -51,7 +51,6 @@ def read_log(path: Path, kb: Stores) -> LogReading | None:
     data, rows = crashed.data, health.data.messages if health.data is not None else []
     if data is None or not (data.crashes or data.failures or rows):
         return None
-    found = crash_diagnosis(load_causes(), crashed, path.name, "")
-    codes = [int(number) for row in rows if (number := row.what.removeprefix("Xid ").partition(".")[0]).isdigit()]
-    found = known_in_logs(found, logs, [str(path)], codes)
+    found = crash_diagnosis(load_causes(), crashed, path.name, "", [health])
+    found = known_in_logs(found, logs, [str(path)])
     return LogReading(data, rows, found.model_copy(update={"matches": list(kb.match(found))}))

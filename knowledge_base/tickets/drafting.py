@@ -103,9 +103,11 @@ def _by_person(decision: Decision) -> bool:
 
 def severity(diagnosis: Diagnosis) -> Severity:
     """Return the severity by the percentage of the window lost: at most `MAJOR` unless confirmed, `MINOR` if
-    inconclusive. That of a crash is its own: it has happened, whatever its cause.
+    inconclusive. That of a crash, and of an error of a device that logs alone show, is its own: it has happened.
     """
     if any(f.kind.startswith("crash.") for f in diagnosis.findings):
+        return diagnosis.severity
+    if diagnosis.cause and diagnosis.victim is None and _of_device(diagnosis):
         return diagnosis.severity
     victim = diagnosis.victim
     lost = victim.lost_pct * diagnosis.explained_pct / 100 if victim is not None and diagnosis.cause else 0.0
@@ -114,3 +116,7 @@ def severity(diagnosis: Diagnosis) -> Severity:
     if diagnosis.verdict is Verdict.CONFIRMED and lost >= _CRITICAL_PCT:
         return Severity.CRITICAL
     return Severity.MAJOR
+
+
+def _of_device(diagnosis: Diagnosis) -> bool:
+    return any(f.id in diagnosis.chain and f.kind in ("gpu.xid", "gpu.switch") for f in diagnosis.findings)

@@ -30,11 +30,11 @@ _RECORD = re.compile(rb"^(?P<priority>\d+),\d+,(?P<time_us>\d+),[^;]*;(?P<text>[
 _KILL = re.compile(
     # without CONFIG_MEMCG there are no cgroups
     rb"^oom-kill:constraint=[A-Z_]+,.*?(?:(?:,oom_memcg=(?P<limit>/.*?)|,global_oom),task_memcg=(?P<group>/.*))?"
-    rb",task=(?P<comm>.{0,64}),pid=(?P<pid>\d+),uid=\d+$"
+    rb",task=(?P<comm>.{0,64}),pid=(?P<pid>\d{1,10}),uid=\d+$"
 )
 _KILLED = re.compile(
-    rb"^(?P<what>Memory cgroup out of memory|Out of memory).*: Killed process (?P<pid>\d+) \((?P<comm>.{0,64})\) "
-    rb"total-vm:\d+kB, anon-rss:(?P<anon>\d+)kB"
+    rb"^(?P<what>Memory cgroup out of memory|Out of memory).*: Killed process (?P<pid>\d{1,10}) \((?P<comm>.{0,64})\) "
+    rb"total-vm:\d+kB, anon-rss:(?P<anon>\d{1,15})kB"
 )
 _KERNEL = 8
 """Lower priorities are of facility 0, the kernel's."""

@@ -10,7 +10,7 @@ from whystall.tools.contract.text import clean
 
 # `CPU: 0 UID: 0 PID: 298 Comm: python3 Tainted: G        W  OE      6.12.23 #1 PREEMPT`, `Not tainted 5.2.0-rc5+ #4`
 _CPU = re.compile(
-    r"CPU: (?P<cpu>\d+) (?:UID: \d+ )?PID: (?P<pid>\d+) Comm: (?P<comm>.{1,64}?) (?:Kdump: loaded )?"
+    r"CPU: (?P<cpu>\d+) (?:UID: \d+ )?PID: (?P<pid>\d{1,10}) Comm: (?P<comm>.{1,64}?) (?:Kdump: loaded )?"
     r"(?:Not tainted|Tainted: (?P<taint>[A-Z](?:[A-Z ]{0,40}[A-Z])?)) {1,12}(?P<kernel>\d[\w.+~-]*)?"
 )
 _PROCESS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from whystall.tools.collect.kernel_log import OomKill, kills
@@ -84,24 +84,25 @@ def beginning(line: LogLine, rules: Rules) -> tuple[ReportRule, int] | None:
     return None
 
 
-def report(window: Sequence[LogLine], rules: Rules) -> KernelReport | None:
+def report(window: Iterable[LogLine], rules: Rules) -> KernelReport | None:
     """Return the report that begins with the first line of `window`; None if it begins none.
 
     Args:
-        window: the line and those after it, of all writers.
+        window: the line and those after it, of all writers; read no further than the report goes.
     """
-    found = beginning(window[0], rules)
-    if found is None or window[0].origin == "user":
+    following = iter(window)
+    first = next(following, None)
+    found = beginning(first, rules) if first is not None else None
+    if first is None or found is None or first.origin == "user":
         return None
     rule, _ = found
-    own = _own_lines(window, rules)
+    own = _own_lines(first, following, rules)
     texts = [line.text for line in own]
     form, groups = _form(rule, texts)
     killed = tuple(kills((0, text.encode("utf-8", "replace")) for text in texts)) if form.kind == _OOM else ()
     if form.kind == _OOM:  # who asked for memory last need not be whom the kernel killed
         groups["task"] = killed[0].comm if killed else groups.get("task") or _UNKNOWN
     title, also, function, why = _named(form, groups, texts, rules)
-    first = own[0]
     last = first if form.alone else next(line for line in reversed(own) if line is first or _PART.search(line.text))
     known = details(texts)
     if killed:
@@ -127,13 +128,12 @@ def report(window: Sequence[LogLine], rules: Rules) -> KernelReport | None:
     )
 
 
-def _own_lines(window: Sequence[LogLine], rules: Rules) -> list[LogLine]:
+def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> list[LogLine]:
     """Return the lines of the report: of its writer, up to the next report."""
-    first = window[0]
     own = [first]
     others = False
     sort = next((one for one in _CONTIGUOUS if one.search(first.text)), None)
-    for line in window[1:]:
+    for line in following:
         if _KILLED in own[-1].text:
             break  # the kill is the end; the next lines may be of another one
         if sort is not None and not sort.search(line.text):

@@ -193,7 +193,7 @@ class _Reader:
         if self._reports >= _MOST_REPORTS:
             self.left += 1
             return
-        window = list(islice(lines(place.window, place.offset), first, first + _REPORT_LINES))
+        window = islice(lines(place.window, place.offset), first, first + _REPORT_LINES)
         known = report(window, self._rules)
         if known is None:
             return

@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple
 
 import polars as pl
 
-_CHUNK, _SLICE = 4 << 20, 256 << 10
+_CHUNK, _SLICE = 2 << 20, 2 << 20
 WINDOW = 256 << 10
 """Bytes from a place on that its reader gets."""
 BEFORE = 16 << 10

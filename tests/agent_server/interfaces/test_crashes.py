@@ -29,6 +29,10 @@ HUNG = """\
 <3>[ 1992.224972]  schedule+0x4f/0xc0
 <3>[ 1992.224975]  nfs4_proc_getattr+0x7d/0x120 [nfsv4]
 """
+XID = """\
+[  10.000001] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023
+[ 812.000001] NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+"""
 RANK = """\
 [rank3]: Traceback (most recent call last):
 [rank3]:   File "/srv/train.py", line 41, in step
@@ -40,13 +44,14 @@ RANK = """\
     ("text", "cause", "severity", "component"),
     [
         (PANIC, "kernel_crash", "critical", "kernel"),
+        (XID, "gpu_fault", "critical", "accelerator-fault"),
         pytest.param(KILL, "oom_kill", "critical", "memory", marks=pytest.mark.thorough),
         pytest.param(RANK, "failed_program", "critical", "program", marks=pytest.mark.thorough),
         pytest.param(MEMORY, "hardware_error", "critical", "device", marks=pytest.mark.thorough),
         pytest.param(PCIE, "hardware_error", "critical", "device", marks=pytest.mark.thorough),
         pytest.param(HUNG, "hung_task", "major", "process-state", marks=pytest.mark.thorough),
     ],
-    ids=["panic", "kill", "rank", "memory", "pcie", "hung"],
+    ids=["panic", "xid", "kill", "rank", "memory", "pcie", "hung"],
 )
 def test_a_log_becomes_a_ticket(
     text: str, cause: str, severity: str, component: str, tmp_path: Path, whystall: Run

@@ -222,3 +222,17 @@ def test_damaged_logs_never_raise() -> None:
         for at, part in enumerate(parts):
             if beginning(part, rules) is not None:
                 report(parts[at:], rules)
+
+
+def test_numbers_too_large_for_a_table_are_not_read() -> None:
+    kill = "[    9.000003] Out of memory: Killed process 99999999999999999999 (x) total-vm:9kB, anon-rss:1kB\n"
+    one = found(kill)
+    assert one is not None
+    assert (one.kills, one.details.pid) == ((), -1)
+
+
+def test_a_report_reads_no_line_behind_its_end() -> None:
+    rest = iter(list(lines((OOM + HUNG * 50).encode())))
+    one = report(rest, kernel_rules())
+    assert one is not None
+    assert len(list(rest)) > 400
