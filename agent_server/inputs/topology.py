@@ -44,10 +44,11 @@ def open_topology(params: Params, source: Path | None) -> Recording:
         files.read(rows, named)
     if not named or params.live:
         this_host.read(rows, host_named(host_name()))
-    return _recorded(rows, gathered(Runs(params.traces)) if params.traces else None)
+    return recorded(rows, gathered(Runs(params.traces)) if params.traces else None)
 
 
-def _recorded(rows: Rows, ranks: Recording | None) -> Recording:
+def recorded(rows: Rows, ranks: Recording | None) -> Recording:
+    """Return `rows` as a recording, with the `ranks` of traces if there are any."""
     capture = rows.capture()
     entry = CollectorManifest(
         engine="files",
