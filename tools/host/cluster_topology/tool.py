@@ -147,11 +147,14 @@ def _of_devices(cluster: Cluster, window_ns: int) -> list[Finding]:
     found = []
     for rank in cluster.ranks:
         for device in _devices_of(rank):
-            for mark in marks.get((rank.host, device), ()):
-                subject = Subject(type="process", pid=rank.pid, rank=rank.rank, host=rank.host or None, device=device)
-                words = {"device": device, "found": mark.kind}
-                severity = Severity(mark.severity)
-                found.append(finding("topology.device_marked", subject, window(window_ns), {}, severity, words))
+            of_it = marks.get((rank.host, device), [])
+            if not of_it:
+                continue
+            worst = max(of_it, key=lambda mark: Severity(mark.severity).rank)
+            subject = Subject(type="process", pid=rank.pid, rank=rank.rank, host=rank.host or None, device=device)
+            words, metrics = {"device": device, "found": worst.kind}, {"count": float(len(of_it))}
+            severity = Severity(worst.severity)
+            found.append(finding("topology.device_marked", subject, window(window_ns), metrics, severity, words))
     return found
 
 
