@@ -58,7 +58,7 @@ def read_topology(_arguments: Mapping[str, Any], answer: Answer) -> Answer:
             rows.marks.append((host, one.device, rank, one.kind, one.severity))
     for one in read("latency", tables.LatencyRow):
         values = [round(1000 * value) for value in (one.p50_ms, one.p90_ms) if 0 <= value < _BIG / 1000]
-        if len(values) == 2 and _fits(one.requests):  # noqa: PLR2004  both
+        if len(values) == 2 and _fits(one.requests):
             rows.latency.append((host, one.source, one.requests, *values))
     rows.groups += [(one.name, one.ranks) for one in read("groups", tables.GroupRow) if len(one.ranks) < _LONGEST]
     totals = (answer.reply or {}).get("totals")

@@ -86,7 +86,8 @@ class FleetResult(Model):
     """The merged answer. `asked`: hosts, or pods of a job in Kubernetes; `in_full`: hosts that answered and observed
     everything; `without`: of these, those without an abnormal finding; `absent`: hosts where nothing of the job runs.
     `suspect`: if the worst finding is on one host only. `joint`: the tables of the tool, of a tool that judges the
-    reports of all hosts as one job; `disputed`: ranks that several hosts reported. `paths`: waits that cross hosts. `artifacts`: pages and pictures.
+    reports of all hosts as one job; `disputed`: ranks that several hosts reported. `paths`: waits that cross hosts.
+    `artifacts`: pages and pictures.
     """
 
     schema_version: str = SCHEMA_VERSION
