@@ -14,7 +14,7 @@ import anyio
 from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL, Case
-from whystall.agent_server.diagnosis.causes import BASELINE_TOOL, FIRST_TOOL, LOGS_TOOL, RANKS_TOOL
+from whystall.agent_server.diagnosis.causes import BASELINE_TOOL, FIRST_TOOL, LOGS_TOOL, RANKS_TOOL, TOPOLOGY_TOOL
 from whystall.agent_server.diagnosis.crashes import crash_diagnosis
 from whystall.agent_server.diagnosis.known_fixes import known_in_logs, known_in_recording, known_on_this_host
 from whystall.agent_server.diagnosis.model_driver import drive
@@ -29,6 +29,7 @@ from whystall.agent_server.diagnosis.target_choice import choose_process, with_c
 from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel, Transcript
 from whystall.agent_server.inputs.ranks import gathered, runs_named, with_baseline
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
+from whystall.agent_server.inputs.topology import topology_of
 from whystall.agent_server.llm.wire import LanguageModel
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.load import load
@@ -193,8 +194,10 @@ class DiagnosisRunner:
         result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
         ranks = recording.table("ranks.ranks").height
         comparison = await in_thread(lambda: self._compared(recording, run.params.baseline))
-        run.transcript.ranks(result, recording.manifest.id, ranks, comparison)
-        found = rank_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom, ranks, comparison)
+        topology = await in_thread(lambda: self._placed(recording, run.params.topology))
+        run.transcript.ranks(result, recording.manifest.id, ranks, comparison, topology)
+        id, symptom = recording.manifest.id, run.params.symptom
+        found = rank_diagnosis(load_causes(), result, id, symptom, ranks, comparison, topology)
         slow = found.victim.rank if found.victim else None
         if slow is None:
             return run.without_host(found, "no_host")
@@ -222,6 +225,13 @@ class DiagnosisRunner:
         tool = self._registry.get(BASELINE_TOOL)
         both = with_baseline(recording, self._kb.operator_baselines, baseline)
         return judged(tool, both, parse_params(tool.params, {"baseline": baseline}), "en")
+
+    def _placed(self, recording: Recording, files: list[str] | None) -> ToolResult[Any] | None:
+        """Return what cluster_topology finds where the ranks run, by `files`; None without any."""
+        if not files:
+            return None
+        tool = self._registry.get(TOPOLOGY_TOOL)
+        return judged(tool, topology_of(files, recording), tool.params(), "en")
 
     async def _diagnose_logs(self, recording: Recording, run: _Run) -> Diagnosis:
         """Judge what logs state about crashes."""

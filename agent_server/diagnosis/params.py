@@ -25,6 +25,10 @@ class DiagnoseParams(TargetParams):
         BaselineName | None,
         Field(description="with traces: name of stored runs (`whystall baselines`) to compare operators with"),
     ] = None
+    topology: Annotated[
+        list[str] | None,
+        Field(max_length=4096, description="with traces: files of the hosts' topology, as for cluster_topology"),
+    ] = None
     log: Annotated[
         list[str] | None,
         Field(max_length=4096, description="path of a log of a job or host that crashed, or a directory; repeatable"),
@@ -50,6 +54,9 @@ class DiagnoseParams(TargetParams):
         if self.baseline is not None and self.traces is None and (source is None or not source.is_dir()):
             message = "baseline compares the operators of traces"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give it with traces, or with a recording of gather")
+        if self.topology and self.traces is None:
+            message = "topology states where the ranks of traces run"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give it with traces")
         named = [name for name in ("pid", "comm", "cgroup") if getattr(self, name) is not None]
         if self.log:
             beside = [

@@ -35,10 +35,11 @@ def rank_diagnosis(
     symptom: str,
     ranks: int,
     comparison: ToolResult[CompareData] | None = None,
+    topology: ToolResult[Any] | None = None,
 ) -> Diagnosis:
     """Return the diagnosis of the traces alone. `result`: of slow_node_check on `recording` (id) of `ranks` ranks;
-    `comparison`: of compare_runs on it, with a stored baseline."""
-    results: list[ToolResult[Any]] = [result, *([comparison] if comparison else [])]
+    `comparison`: of compare_runs on it, with a stored baseline; `topology`: of cluster_topology, where they run."""
+    results: list[ToolResult[Any]] = [one for one in (result, comparison, topology) if one is not None]
     findings = [
         f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate((f for one in results for f in one.findings), 1)
     ]

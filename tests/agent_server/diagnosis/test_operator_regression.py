@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 from making import finding
 from test_causes import candidates
+from topologies import own, result
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
@@ -93,3 +95,26 @@ def test_one_slower_rank_is_no_regression_of_all() -> None:
     assert "operator_regression" in candidates(
         finding("run.operator_latency", window_pct=20, ranks_pct=100, change_pct=50)
     )
+
+
+def test_a_slow_rank_far_from_its_gpu_has_that_in_its_evidence(app: App, tmp_path: Path) -> None:
+    traces = TRACES.parent / "compute"
+    hosts = gathered(Runs(str(traces))).table("ranks.ranks").select("rank", "host").rows()
+    file = json.loads(own(1, gpus=8))
+    host = hosts[0][1].split(".")[0]
+    for name, rows in file["tables"].items():
+        for row in rows:
+            row[2 if name == "sources" else 0] = host
+    (tmp_path / "topology.json").write_text(json.dumps(file))
+    sick = [("gpu.pcie", {"device": f"GPU{at}"}, "major") for at in range(8)]
+    (tmp_path / f"{host}.json").write_text(result("gpu_health", *sick))
+    found = diagnosed(
+        app, traces=str(traces), topology=[str(tmp_path / "topology.json"), str(tmp_path / f"{host}.json")]
+    )
+    slow = found.victim.rank if found.victim else None
+    assert found.cause in ("slow_rank_compute", "slow_rank")
+    named = [f for f in found.findings if f.kind == "topology.device_marked" and f.subject.rank == slow]
+    assert len(named) == 1
+    (supported,) = (a for a in found.assessments if a.cause == "slow_rank_compute")
+    assert named[0].id in supported.for_
+    assert "one_source" in found.missing or "host_unseen" in found.missing
