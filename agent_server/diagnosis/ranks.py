@@ -15,7 +15,7 @@ from whystall.agent_server.diagnosis.case import step_of
 from whystall.agent_server.diagnosis.causes import BASELINE_TOOL, RANKS_TOOL, of_ranks
 from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.verdict import ONE_SOURCE, STALL_PCT, Conclusion, conclude
-from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Verdict, Victim
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Verdict, Victim
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import BlindSpot, Status, ToolResult
@@ -161,12 +161,15 @@ def _conclude(
     victim: Victim | None,
 ) -> Conclusion:
     data = result.data
-    regressed = any(f.kind == _REGRESSED and f.window_pct > 0 for f in findings)
+    regressed = any(
+        a.state is CauseState.SUPPORTED and a.window_pct >= STALL_PCT and RANKS_TOOL not in causes[a.cause].examined_by
+        for a in assessments
+    )
     if data.verdict == "none" and not regressed:
         if (data.lost_pct or 0.0) < 2 * STALL_PCT:
             return Conclusion(verdict=Verdict.HEALTHY)
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["waits_unexplained"])
-    if victim is None:
+    if victim is None or (data.verdict == "cannot_tell" and not regressed and not data.accused):
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=list(data.reasons))
     found = conclude(causes, assessments, findings, victim, result.coverage.not_seen)
     missing = list(found.missing)
@@ -177,8 +180,6 @@ def _conclude(
         missing.append(_HOST_UNSEEN)
     elif found.cause:
         missing.append(ONE_SOURCE)
-    if data.verdict == "none" and found.verdict.no_fault:
-        return Conclusion(verdict=found.verdict)
     verdict = Verdict.LIKELY if missing and found.verdict is Verdict.CONFIRMED else found.verdict
     if verdict.no_fault:  # a rank is slow, but no cause explains it
         verdict, missing = Verdict.INCONCLUSIVE, [*missing, "unexplained_loss"]
