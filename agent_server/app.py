@@ -190,6 +190,10 @@ class App:
         called_ns = time.monotonic_ns()
         tool = self._registry.get(name)
         params = parse_params(tool.params, arguments)
+        if (cause := getattr(params, "cause", None)) is not None:
+            from whystall.knowledge_base.causes import check_cause
+
+            check_cause(cause)
         profile = Path(params.profile) if getattr(params, "profile", None) else None
         if tool.reads == "ranks" and (source is not None or params.observed() is None):
             recording = await in_thread(lambda: self._job(tool, params, source))

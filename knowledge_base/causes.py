@@ -11,6 +11,7 @@ from whystall.knowledge_base.complaints import reports_nothing
 from whystall.knowledge_base.data import as_model, catalog, data_fault, read_yaml
 from whystall.knowledge_base.models import Cause, Pattern, Remedy, Victim
 from whystall.knowledge_base.tokens import concepts, known_concepts
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 
@@ -68,6 +69,13 @@ def considered_for(causes: Mapping[str, Cause], symptom: str, *, any_symptom: bo
         for id, cause in causes.items()
         if (reported or not cause.ordinary) and (any_symptom or fits(cause.symptoms))
     }
+
+
+def check_cause(id: str) -> None:
+    """Raise `ToolError` (bad_argument), with the valid ids, if there is no cause `id`."""
+    known = load_causes()
+    if id not in known:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, f"unknown cause {id!r}", f"valid: {', '.join(sorted(known))}")
 
 
 def matches(pattern: Pattern, finding: Finding, victim: Victim | None) -> bool:

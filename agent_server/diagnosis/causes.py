@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 RANKS_TOOL = "slow_node_check"
 """Judges the traces of a job's ranks."""
+BASELINE_TOOL = "compare_runs"
+"""Compares the operators of those traces with stored runs, if a baseline is named."""
+TOPOLOGY_TOOL = "cluster_topology"
+"""Says where the ranks of those traces run, if files of the topology are named."""
 LOGS_TOOL = "crash_analyse"
 DEVICES_TOOL = "gpu_health"
 """Judges logs."""
@@ -25,14 +29,16 @@ HARDWARE_TOOL = "gpu_health"
 """Reads what drivers reported; recordings before it hold no data for it."""
 
 
-def of_ranks(causes: Mapping[str, Cause]) -> dict[str, Cause]:
-    """Return the causes that traces of ranks can support."""
-    return {id: cause for id, cause in causes.items() if RANKS_TOOL in cause.examined_by}
+def of_ranks(causes: Mapping[str, Cause], *, baseline: bool = False) -> dict[str, Cause]:
+    """Return the causes that traces of ranks can support; with `baseline` also those that stored runs can."""
+    tools = {RANKS_TOOL, BASELINE_TOOL} if baseline else {RANKS_TOOL}
+    return {id: cause for id, cause in causes.items() if not tools.isdisjoint(cause.examined_by)}
 
 
 def of_hosts(causes: Mapping[str, Cause]) -> dict[str, Cause]:
     """Return the causes that observing a host can decide; the others would stay open."""
-    return {id: cause for id, cause in causes.items() if not set(cause.examined_by) <= {RANKS_TOOL, LOGS_TOOL}}
+    others = {RANKS_TOOL, BASELINE_TOOL, LOGS_TOOL}
+    return {id: cause for id, cause in causes.items() if not set(cause.examined_by) <= others}
 
 
 def of_logs(causes: Mapping[str, Cause]) -> dict[str, Cause]:

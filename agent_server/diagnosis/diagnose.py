@@ -14,7 +14,14 @@ import anyio
 from whystall.agent_server.diagnosis import transcript_files
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import DIRECT_IO_TOOL, Case
-from whystall.agent_server.diagnosis.causes import DEVICES_TOOL, FIRST_TOOL, LOGS_TOOL, RANKS_TOOL
+from whystall.agent_server.diagnosis.causes import (
+    BASELINE_TOOL,
+    DEVICES_TOOL,
+    FIRST_TOOL,
+    LOGS_TOOL,
+    RANKS_TOOL,
+    TOPOLOGY_TOOL,
+)
 from whystall.agent_server.diagnosis.crashes import crash_diagnosis
 from whystall.agent_server.diagnosis.known_fixes import known_in_logs, known_in_recording, known_on_this_host
 from whystall.agent_server.diagnosis.model_driver import drive
@@ -28,8 +35,9 @@ from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
 from whystall.agent_server.diagnosis.target_choice import choose_process, with_children
 from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel, Transcript
 from whystall.agent_server.inputs.logs import driver_logs
-from whystall.agent_server.inputs.ranks import gathered, runs_named
+from whystall.agent_server.inputs.ranks import gathered, runs_named, with_baseline
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
+from whystall.agent_server.inputs.topology import topology_of
 from whystall.agent_server.llm.wire import LanguageModel
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.load import load
@@ -163,6 +171,8 @@ class DiagnosisRunner:
             return await self._diagnose_logs(await in_thread(lambda: read_logs(paths, name_of(paths))), run)
         if params.traces is not None:
             runs = runs_named(params)
+            if params.baseline is not None:
+                self._kb.operator_baselines.load(params.baseline)  # fails before traces are read
             return await self._diagnose_ranks(await in_thread(lambda: gathered(runs)), run, live=True)
         if source is not None:
             recording = await opened(source, profile)
@@ -191,8 +201,11 @@ class DiagnosisRunner:
         tool = self._registry.get(RANKS_TOOL)
         result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
         ranks = recording.table("ranks.ranks").height
-        run.transcript.ranks(result, recording.manifest.id, ranks)
-        found = rank_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom, ranks)
+        comparison = await in_thread(lambda: self._compared(recording, run.params.baseline))
+        topology = await in_thread(lambda: self._placed(recording, run.params.topology))
+        run.transcript.ranks(result, recording.manifest.id, ranks, comparison, topology)
+        id, symptom = recording.manifest.id, run.params.symptom
+        found = rank_diagnosis(load_causes(), result, id, symptom, ranks, comparison, topology)
         slow = found.victim.rank if found.victim else None
         if slow is None:
             return run.without_host(found, "no_host")
@@ -212,6 +225,21 @@ class DiagnosisRunner:
             unseen = run.blind(found, "rank_not_looked_at", f"{error.code.value}: {error.message}")
             return run.without_host(unseen, "look_failed")
         return run.blind(with_host(found, host), "looked_later", "")
+
+    def _compared(self, recording: Recording, baseline: str | None) -> ToolResult[Any] | None:
+        """Return what compare_runs finds beside the stored runs `baseline`; None without a name."""
+        if baseline is None:
+            return None
+        tool = self._registry.get(BASELINE_TOOL)
+        both = with_baseline(recording, self._kb.operator_baselines, baseline)
+        return judged(tool, both, parse_params(tool.params, {"baseline": baseline}), "en")
+
+    def _placed(self, recording: Recording, files: list[str] | None) -> ToolResult[Any] | None:
+        """Return what cluster_topology finds where the ranks run, by `files`; None without any."""
+        if not files:
+            return None
+        tool = self._registry.get(TOPOLOGY_TOOL)
+        return judged(tool, topology_of(files, recording), tool.params(), "en")
 
     async def _diagnose_logs(self, recording: Recording, run: _Run) -> Diagnosis:
         """Judge what logs state about crashes, and the messages of GPU drivers in them."""

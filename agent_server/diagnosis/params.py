@@ -11,7 +11,7 @@ from whystall.agent_server.inputs.calibration import check_source
 from whystall.agent_server.settings.engines import Engine
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
-from whystall.tools.ranks.params import RankParams
+from whystall.tools.ranks.params import BaselineName, RankParams
 
 
 class DiagnoseParams(TargetParams):
@@ -20,6 +20,14 @@ class DiagnoseParams(TargetParams):
     traces: Annotated[
         str | None,
         Field(min_length=1, max_length=4096, description="path of the traces of a job's ranks, a directory"),
+    ] = None
+    baseline: Annotated[
+        BaselineName | None,
+        Field(description="with traces: name of stored runs (`whystall baselines`) to compare operators with"),
+    ] = None
+    topology: Annotated[
+        list[str] | None,
+        Field(max_length=4096, description="with traces: files of the hosts' topology, as for cluster_topology"),
     ] = None
     log: Annotated[
         list[str] | None,
@@ -43,6 +51,12 @@ class DiagnoseParams(TargetParams):
 
     def check(self, source: Path | None) -> None:
         """Raise `ToolError` (bad_argument) for parameters that would be ignored, given the recording `source`."""
+        if self.baseline is not None and self.traces is None and (source is None or not source.is_dir()):
+            message = "baseline compares the operators of traces"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give it with traces, or with a recording of gather")
+        if self.topology and self.traces is None:
+            message = "topology states where the ranks of traces run"
+            raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give it with traces")
         named = [name for name in ("pid", "comm", "cgroup") if getattr(self, name) is not None]
         if self.log:
             beside = [

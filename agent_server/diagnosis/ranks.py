@@ -8,32 +8,51 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 from whystall.agent_server.diagnosis.assess import assess
 from whystall.agent_server.diagnosis.case import step_of
-from whystall.agent_server.diagnosis.causes import RANKS_TOOL, of_ranks
+from whystall.agent_server.diagnosis.causes import BASELINE_TOOL, RANKS_TOOL, of_ranks
 from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.verdict import ONE_SOURCE, STALL_PCT, Conclusion, conclude
-from whystall.knowledge_base.models import Assessment, Cause, Diagnosis, Verdict, Victim
+from whystall.knowledge_base.models import Assessment, Cause, CauseState, Diagnosis, Verdict, Victim
 from whystall.knowledge_base.times import rfc3339
 from whystall.tools.contract.findings import Finding, Polarity, Severity
 from whystall.tools.contract.result import BlindSpot, Status, ToolResult
+from whystall.tools.ranks.compare_runs.tables import CompareData
 from whystall.tools.ranks.slow_node_check.tables import Data
 
 _NAMED = (Verdict.CONFIRMED, Verdict.LIKELY)
 # Slow operators on a CPU may be due to the rank or to a busy host: only observing the host can decide.
 _HOST_UNSEEN = "host_unseen"
+_REGRESSED = "run.operator_latency"
 
 
 def rank_diagnosis(
-    causes: Mapping[str, Cause], result: ToolResult[Data], recording: str, symptom: str, ranks: int
+    causes: Mapping[str, Cause],
+    result: ToolResult[Data],
+    recording: str,
+    symptom: str,
+    ranks: int,
+    comparison: ToolResult[CompareData] | None = None,
+    topology: ToolResult[Any] | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of the traces alone. `result`: of slow_node_check on `recording` (id) of `ranks` ranks."""
-    findings = [f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate(result.findings, 1)]
-    causes = of_ranks(causes)
+    """Return the diagnosis of the traces alone. `result`: of slow_node_check on `recording` (id) of `ranks` ranks;
+    `comparison`: of compare_runs on it, with a stored baseline; `topology`: of cluster_topology, where they run."""
+    results: list[ToolResult[Any]] = [one for one in (result, comparison, topology) if one is not None]
+    findings = [
+        f.model_copy(update={"id": f"F{i}"}) for i, f in enumerate((f for one in results for f in one.findings), 1)
+    ]
+    numbered, first = [], 0
+    for one in results:
+        numbered.append(one.model_copy(update={"findings": findings[first : first + len(one.findings)]}))
+        first += len(one.findings)
+    causes = of_ranks(causes, baseline=comparison is not None)
     victim = _victim(result.data, findings)
     reliable = result.status is not Status.PARTIAL or all(c.proven for c in result.coverage.collectors)
-    assessments = assess(causes, findings, victim, [RANKS_TOOL] if reliable else [])
+    compared = comparison is not None and comparison.data.verdict != "cannot_tell"
+    ran = [*([RANKS_TOOL] if reliable else []), *([BASELINE_TOOL] if compared else [])]
+    assessments = assess(causes, findings, victim, ran)
     found = _conclude(causes, assessments, result, findings, victim)
     now = datetime.now(timezone.utc)
     return Diagnosis(
@@ -51,9 +70,9 @@ def rank_diagnosis(
         assessments=assessments,
         missing=found.missing,
         findings=findings,
-        steps=[step_of([result.model_copy(update={"findings": findings})], "traces_of_ranks")],
-        coverage=[result.coverage],
-        artifacts=[artifact.uri for artifact in result.artifacts],
+        steps=[step_of([one], "traces_of_ranks") for one in numbered],
+        coverage=[one.coverage for one in results],
+        artifacts=[artifact.uri for one in results for artifact in one.artifacts],
         recording=recording,
     )
 
@@ -105,6 +124,9 @@ def _victim(data: Data, findings: Sequence[Finding]) -> Victim | None:
         worst = data.accused[0]
         lost = 100.0 if worst.slow_class == "hang" else worst.job_pct  # a job that stands still loses everything
         return _slow_victim(lost, "slow_rank", worst.rank, worst.host, worst.pid or 0)
+    slower = sum(f.window_pct for f in findings if f.kind == _REGRESSED)
+    if slower >= STALL_PCT and data.verdict in ("cannot_tell", "none"):
+        return _slow_victim(max(slower, data.lost_pct or 0.0), "whole_job")
     if data.verdict == "cannot_tell":
         return None
     if data.verdict == "none":
@@ -139,11 +161,15 @@ def _conclude(
     victim: Victim | None,
 ) -> Conclusion:
     data = result.data
-    if data.verdict == "none":
+    regressed = any(
+        a.state is CauseState.SUPPORTED and a.window_pct >= STALL_PCT and RANKS_TOOL not in causes[a.cause].examined_by
+        for a in assessments
+    )
+    if data.verdict == "none" and not regressed:
         if (data.lost_pct or 0.0) < 2 * STALL_PCT:
             return Conclusion(verdict=Verdict.HEALTHY)
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=["waits_unexplained"])
-    if victim is None:
+    if victim is None or (data.verdict == "cannot_tell" and not regressed and not data.accused):
         return Conclusion(verdict=Verdict.INCONCLUSIVE, missing=list(data.reasons))
     found = conclude(causes, assessments, findings, victim, result.coverage.not_seen)
     missing = list(found.missing)

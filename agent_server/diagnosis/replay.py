@@ -204,7 +204,10 @@ async def _diagnose(content: TranscriptContent, tools: Mapping[str, Tool[Any, An
     if judged is None:
         raise ReplayDiffers("case", "none", "none")  # `read` refuses such a transcript
     result = _result(judged.result, tools, "ranks")
-    found = rank_diagnosis(load_causes(), result, judged.recording, content.header.symptom, judged.ranks)
+    further = [judged.comparison, judged.topology]
+    compared, topology = (_result(one, tools, "ranks") if one is not None else None for one in further)
+    symptom = content.header.symptom
+    found = rank_diagnosis(load_causes(), result, judged.recording, symptom, judged.ranks, compared, topology)
     host: Diagnosis | None = None
     if opened is not None:
         with suppress(ToolError):  # the host could not be observed: a blind spot follows

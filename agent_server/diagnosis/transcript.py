@@ -49,12 +49,15 @@ class Header(Record):
 
 
 class RanksJudged(Record):
-    """The traces of a job's ranks were judged. `result`: of slow_node_check; `recording`: its id."""
+    """The traces of a job's ranks were judged. `result`: of slow_node_check; `recording`: its id; `comparison`: of
+    compare_runs with a stored baseline, and `topology`: of cluster_topology, if these were named."""
 
     type: Literal["ranks"] = "ranks"
     result: dict[str, Any]
     recording: str
     ranks: int
+    comparison: dict[str, Any] | None = None
+    topology: dict[str, Any] | None = None
 
 
 class HostNotObserved(Record):
@@ -211,8 +214,17 @@ class Transcript:
     def _put(self, record: Record) -> None:
         """Store `record`."""
 
-    def ranks(self, result: ToolResult[Any], recording: str, ranks: int) -> None:
-        self._put(RanksJudged(result=_plain(result), recording=recording, ranks=ranks))
+    def ranks(
+        self,
+        result: ToolResult[Any],
+        recording: str,
+        ranks: int,
+        comparison: ToolResult[Any] | None = None,
+        topology: ToolResult[Any] | None = None,
+    ) -> None:
+        further = {"comparison": comparison, "topology": topology}
+        given = {name: _plain(one) for name, one in further.items() if one is not None}
+        self._put(RanksJudged(result=_plain(result), recording=recording, ranks=ranks, **given))
 
     def blind_spot(self, code: str, detail: str) -> None:
         self._put(HostNotObserved(code=code, detail=detail))

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from whystall.agent_server.fleet.answers import Answer, Status
 from whystall.tools.contract.findings import Finding
-from whystall.tools.contract.result import Model
+from whystall.tools.contract.result import Artifact, Model
 
 TOP = 200
 """Rows that each host is asked for, so that none of its ranks is left out."""
@@ -29,7 +29,7 @@ class Disputed(Model):
 class Joint:
     """One judgement on the reports of many hosts. `abnormal`: None if undecided; `findings`: abnormal ones, and the
     hosts that each is about; `answers`: those given, with another status where a report was not used; `unread`: how
-    many reports of ranks were not valid, by host.
+    many reports of ranks were not valid, by host; `artifacts`: stored pages and pictures.
     """
 
     data: Model
@@ -38,6 +38,7 @@ class Joint:
     findings: Sequence[tuple[list[str], Finding]] = ()
     disputed: list[Disputed] = field(default_factory=list)
     unread: Mapping[str, int] = field(default_factory=dict)
+    artifacts: Sequence[Artifact] = ()
 
 
 def of_one_job(answers: Sequence[Answer]) -> list[Answer]:

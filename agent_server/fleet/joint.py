@@ -1,4 +1,4 @@
-"""Answers of many hosts about one job, judged once as one job. Pure.
+"""Answers of many hosts about one job, judged once as one job. Pure, but for pages that are stored.
 
 Of a rank whose host gave no answer nothing is known: it is absent for the judge, never late. Two hosts that report one
 rank contradict each other, and none of them is believed about it.
@@ -46,15 +46,27 @@ def _collective_live() -> _Tool:
     return _Tool(read_collectives, judge_collectives)
 
 
-_TOOLS = {"hang": _hang, "slow_node_check": _slow_node_check, "collective_live": _collective_live}
+def _cluster_topology() -> _Tool:
+    from whystall.agent_server.fleet.joint_topology import judge_topology, read_topology
+
+    return _Tool(read_topology, judge_topology)
+
+
+_TOOLS = {
+    "hang": _hang,
+    "slow_node_check": _slow_node_check,
+    "collective_live": _collective_live,
+    "cluster_topology": _cluster_topology,
+}
 JOINT = frozenset(_TOOLS)
 """Tools whose answers are judged together."""
+_OF_RESULTS = frozenset({"hang", "cluster_topology"})  # whose hosts send a result of the tool
 
 
 def live(tool: str, arguments: _Arguments) -> JobParams | None:
     """Return what each host has to observe for `tool` and send as a recording; None if it reads files, or sends its
     result."""
-    if tool not in JOINT - {"hang"}:
+    if tool not in JOINT - _OF_RESULTS:
         return None
     from whystall.agent_server.fleet.joint_ranks import observed
 

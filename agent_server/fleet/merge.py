@@ -1,4 +1,4 @@
-"""Merge the answers of many hosts into one. Pure.
+"""Merge the answers of many hosts into one. Pure, but for pages of a joint judgement, which are stored.
 
 The same finding on many hosts is one row with a hostlist; ranks are ignored in this comparison. Of a host without an
 answer nothing is known, so a fleet is `clear` only if every host answered, and observed all that was asked for.
@@ -21,7 +21,7 @@ from whystall.agent_server.fleet.joint import judged
 from whystall.agent_server.fleet.joint_path import path_of
 from whystall.agent_server.fleet.reading import Reported, in_part, read
 from whystall.tools.contract.findings import Finding, Severity
-from whystall.tools.contract.result import SCHEMA_VERSION, Model
+from whystall.tools.contract.result import SCHEMA_VERSION, Artifact, Model
 
 FleetVerdict = Literal["abnormal", "clear", "clear_in_part", "unknown"]
 """`abnormal`: a host has an abnormal finding, or a diagnosis with a cause; `clear`: every host answered in full and
@@ -87,6 +87,7 @@ class FleetResult(Model):
     everything; `without`: of these, those without an abnormal finding; `absent`: hosts where nothing of the job runs.
     `suspect`: if the worst finding is on one host only. `joint`: the tables of the tool, of a tool that judges the
     reports of all hosts as one job; `disputed`: ranks that several hosts reported. `paths`: waits that cross hosts.
+    `artifacts`: pages and pictures.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -105,6 +106,7 @@ class FleetResult(Model):
     missing: list[Missing] = Field(default_factory=list)
     hosts: list[FleetHost] = Field(default_factory=list)
     left_out: int = 0
+    artifacts: list[Artifact] = Field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -160,6 +162,7 @@ def merge(
         missing=list(_missing(one.answer for one in hosts)),
         hosts=rows[:LISTED],
         left_out=max(0, len(rows) - LISTED),
+        artifacts=list(joint.artifacts) if joint else [],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import secrets
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,10 +45,18 @@ def open_topology(params: Params, source: Path | None) -> Recording:
         files.read(rows, named)
     if not named or params.live:
         this_host.read(rows, host_named(host_name()))
-    return _recorded(rows, gathered(Runs(params.traces)) if params.traces else None)
+    return recorded(rows, gathered(Runs(params.traces)) if params.traces else None)
 
 
-def _recorded(rows: Rows, ranks: Recording | None) -> Recording:
+def topology_of(paths: Sequence[str], ranks: Recording) -> Recording:
+    """Return `ranks`, those of traces, on the hosts that the files `paths` state. Raises what reading raises."""
+    rows = Rows()
+    files.read(rows, paths)
+    return recorded(rows, ranks)
+
+
+def recorded(rows: Rows, ranks: Recording | None) -> Recording:
+    """Return `rows` as a recording, with the `ranks` of traces if there are any."""
     capture = rows.capture()
     entry = CollectorManifest(
         engine="files",

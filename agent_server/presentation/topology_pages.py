@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from whystall.tools.host.cluster_topology.data import Data, DeviceRow, RankRow
 
 Lang = Literal["en", "zh"]
+_WHOLE_MS = 10
 # the letter of a mark: an error before what follows from it
 _LETTERS = (
     ("X", ("gpu.", "host.", "crash.")),
     ("L", ("link.", "port.")),
+    ("T", ("topology.latency",)),
     ("A", ("topology.",)),
     ("S", ("rank.", "stage.")),
 )
@@ -101,6 +103,10 @@ class _Views:
         return f"({text})" if rank.placed == "order" else text
 
 
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}" if value >= _WHOLE_MS else f"{value:.1f}"
+
+
 def _letter(kinds: list[str]) -> str:
     return next((letter for letter, starts in _LETTERS if any(kind.startswith(starts) for kind in kinds)), "")
 
@@ -132,6 +138,11 @@ def _tables(data: Data, texts: dict[str, Any], lang: Lang) -> list[Table]:
                 [r.host, str(r.gpus), str(r.nics), str(r.numa_nodes), str(r.nvlink or ""), r.ranks, r.marks]
                 for r in data.hosts
             ],
+        ),
+        table(
+            "latency",
+            "host server requests p50 p90 peers",
+            [[r.host, r.source, str(r.requests), _ms(r.p50_ms), _ms(r.p90_ms), _ms(r.peers_ms)] for r in data.latency],
         ),
         table("groups", "group spans ranks", [[r.name, str(r.hosts), r.ranks] for r in data.groups]),
     ]

@@ -24,6 +24,10 @@ _MOST_PROCESSES = 64
 _MOST_LINES = 20_000
 _MOST_ENTRIES = 20_000
 _MOST_PLACES = 16
+_MOST_ADAPTERS = 64
+_MELLANOX = "0x15b3"  # vendor of PCI
+# 28.39.3560
+_FIRMWARE = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,5})\s*$")
 _MOST_BYTES = 32 << 20
 _SMALL = 4096
 _NO_PID = -1
@@ -76,7 +80,7 @@ class Versions:
 
     def rows(self) -> list[Row]:
         """Return the versions of the host and of the processes, each once per process."""
-        rows = [*self._kernel(), *self._stated(_FILES, self._root, _NO_PID)]
+        rows = [*self._kernel(), *self._stated(_FILES, self._root, _NO_PID), *self._adapters()]
         for pid in self._pids[:_MOST_PROCESSES]:
             try:
                 rows += self._process(pid)
@@ -107,6 +111,19 @@ class Versions:
         except UnknownVersion:
             return
         yield Row("kernel", found, "kernel", _NO_PID, vendor)
+
+    def _adapters(self) -> Iterator[Row]:
+        """Return the firmware of ConnectX adapters (Documentation/ABI/stable/sysfs-class-infiniband, fw_ver)."""
+        top = f"{self._root}/sys/class/infiniband"
+        try:
+            names = sorted(os.listdir(top))[:_MOST_ADAPTERS]
+        except OSError:  # no RDMA device
+            return
+        for name in names:
+            if self._small(f"{top}/{name}/device/vendor").strip() != _MELLANOX:
+                continue
+            if found := _FIRMWARE.match(self._small(f"{top}/{name}/fw_ver")):
+                yield Row("connectx_firmware", found[1], "driver", _NO_PID, False)
 
     def _process(self, pid: int) -> list[Row]:
         remote = self._remote(pid)

@@ -449,6 +449,10 @@ TOPOLOGY = {
     "ranks": _schema("host:str rank pid comm:str device:str cpus:str memory:str nics:str"),
     # What other tools found: `severity` of `kind` at a host, device or rank (-1: none)
     "marks": _schema("host:str device:str rank kind:str severity:str"),
+    # of requests, since the start of the server `source` (vllm, tgi, sglang, triton, or stated by a file)
+    "latency": _schema("host:str source:str requests p50_us p90_us"),
+    # process groups of the job; ranks as 0-7
+    "groups": _schema("name:str ranks:str"),
 }
 COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "topology": TOPOLOGY,

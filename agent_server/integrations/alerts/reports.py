@@ -13,7 +13,7 @@ from whystall.agent_server.integrations.alerts.receivers import Receiver
 from whystall.agent_server.integrations.alerts.related import other_hosts, severity_of, severity_word, things_of
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Group, Stored
-from whystall.agent_server.presentation.xid_lines import xid_lines
+from whystall.agent_server.presentation.alert_advice import advice_lines
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.ticket_models import Decision
@@ -147,12 +147,12 @@ def _description(group: Group, summary: Summary, lang: str) -> str:
         parts.append(words["truncated"].format(group.truncated))
     if summary.cut:
         parts.append(words["cut"])
-    parts += xid_lines(_stated(summary), "zh" if lang == "zh" else "en")
+    parts += advice_lines(_stated(summary), "zh" if lang == "zh" else "en")
     return lines("\n".join(parts), TEXT_LIMIT)
 
 
 def _stated(summary: Summary) -> str:
-    """Return what the alerts say of themselves, in which an Xid may be named."""
+    """Return what the alerts say of themselves, in which an Xid, or slow steps, may be named."""
     found = [*summary.notes.values(), *(f"{key}={value}" for key, value in summary.common.items())]
     for stored in summary.shown:
         found += [stored.alert.name, *stored.alert.annotations.values()]
@@ -224,7 +224,7 @@ def message(
         truncated=group.truncated,
         ticket=ticket,
         triage=triage,
-        advice=xid_lines(_stated(summary), lang) if what in ("first", "more") else [],
+        advice=advice_lines(_stated(summary), lang) if what in ("first", "more") else [],
         elsewhere=other_hosts(summary.things)[:_NAMES] if what in ("first", "more") and not triage else [],
     )
     head = _words(lang)["heads"][what]

@@ -84,3 +84,19 @@ def test_faults_are_one_line(words: tuple[str, ...], code: str, whystall: Run) -
     assert done.returncode in (1, 2)
     assert done.stderr.startswith(f"error: {code}: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_cause_is_an_error_of_one_line_with_the_valid_ones(whystall: Run) -> None:
+    done = whystall("run", "known_fix", "--cause", "collective_hng")
+    assert done.returncode != 0
+    (line,) = done.stderr.strip().splitlines()
+    assert "unknown cause 'collective_hng'" in line
+    assert "collective_hang" in line
+
+
+def test_the_firmware_in_a_kernel_log_and_its_assert_name_the_upgrade(tmp_path: Path, whystall: Run) -> None:
+    log = tmp_path / "dmesg.log"
+    log.write_text("[    3.100000] mlx5_core 0000:3b:00.0: firmware version: 22.30.1004\n", "utf-8")
+    done = whystall("run", "known_fix", "--log", str(log), "--signature", "firmware assert 0x8274", "--json")
+    (row,) = json.loads(done.stdout)["data"]["relevant"]
+    assert (row["defect"], row["version"], row["fixed"]) == ("connectx6dx_vport_assert", "22.30.1004", "22.31.1014")

@@ -110,3 +110,20 @@ def test_this_process_is_read() -> None:
 )
 def test_packages_are_known_by_their_whole_name(name: str, component: str) -> None:
     assert component_of(name) == component
+
+
+def test_the_firmware_of_connectx_adapters_is_read_and_of_no_others(tmp_path: Path) -> None:
+    for name, vendor, firmware in (
+        ("mlx5_0", "0x15b3", "28.39.3560\n"),
+        ("mlx5_1", "0x15b3", "28.39.3560\n"),
+        ("mlx5_2", "0x15b3", "\x1b[31mno version\n"),
+        ("irdma0", "0x8086", "1.71.0\n"),
+    ):
+        place = tmp_path / "sys/class/infiniband" / name
+        (place / "device").mkdir(parents=True)
+        (place / "device/vendor").write_text(f"{vendor}\n")
+        (place / "fw_ver").write_text(firmware)
+    (tmp_path / "proc").mkdir()
+    found = Versions(root=str(tmp_path), proc=str(tmp_path / "proc")).rows()
+    firmware = [(row.version, row.where, row.pid) for row in found if row.component == "connectx_firmware"]
+    assert firmware == [("28.39.3560", "driver", -1)]

@@ -18,7 +18,7 @@ from whystall.tools.collect.topology import smi_matrix, sysfs, this_host
 from whystall.tools.collect.topology.lstopo import mask_list, parse
 from whystall.tools.collect.topology.nvml_links import NvmlLinks
 from whystall.tools.collect.topology.rows import Rows
-from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.findings import Polarity
 from whystall.tools.contract.registry import Judgement
 from whystall.tools.host.cluster_topology.data import Data
@@ -249,3 +249,83 @@ def test_a_page_counts_one_host_in_the_singular(tmp_path: Path) -> None:
         assert "1 host, 8 GPUs, 8 NICs, 8 ranks" in drawn
         assert "far from their GPU or NIC: 1" in drawn
         assert "A: rank far from its GPU or NIC." in drawn
+
+
+# --- latency of requests ---------------------------------------------------------------------------------------------
+
+
+def histogram(name: str, scale: float = 1.0, requests: int = 1000) -> str:
+    """Metrics of a server; 60 % of requests take up to 0.5 s, 95 % up to 1 s (times `scale`)."""
+    rows = [(0.3, 0.2), (0.5, 0.6), (1.0, 0.95), (2.5, 1.0)]
+    lines = [f"# TYPE {name} histogram"]
+    lines += [f'{name}_bucket{{le="{bound * scale}",model_name="m"}} {share * requests}' for bound, share in rows]
+    return "\n".join([*lines, f'{name}_bucket{{le="+Inf",model_name="m"}} {requests}.0', f"{name}_count {requests}.0"])
+
+
+@pytest.mark.parametrize(
+    "name", ["vllm:e2e_request_latency_seconds", "tgi_request_duration", "sglang:e2e_request_latency_seconds"]
+)
+def test_a_node_whose_requests_take_longer_is_marked(tmp_path: Path, name: str) -> None:
+    files = {f"node{at}__prom": histogram(name, 3.0 if at == 2 else 1.0 + at / 50) for at in range(4)}
+    found = judged(tmp_path, topology__json=own(4), **files)
+    (bad,) = [one for one in found.findings if one.kind == "topology.latency_high"]
+    assert (bad.subject.host, bad.severity.value, bad.polarity.value) == ("node2", "major", "abnormal")
+    assert bad.metrics["p90_ms"] == pytest.approx(3 * (500 + 500 * 0.30 / 0.35), rel=0.01)
+    assert (found.data.latency[0].host, found.data.latency[0].high) == ("node2", True)
+    assert "topology.latency_high" in next(row.marks for row in found.data.hosts if row.host == "node2")
+    page, svg = topology_pages(found, "en")
+    assert "T node2" in svg.text
+    assert "Latency of requests" in page.text
+
+
+def test_latencies_of_few_requests_or_two_nodes_are_not_compared(tmp_path: Path) -> None:
+    name = "tgi_request_duration"
+    few = {f"node{at}__prom": histogram(name, 1 + 4 * at, 99) for at in range(4)}
+    two = {f"node{at}__prom": histogram(name, 1 + 4 * at) for at in range(2)}
+    for at, files in enumerate((few, two)):
+        (place := tmp_path / str(at)).mkdir()
+        found = judged(place, topology__json=own(4), **files)
+        assert [row.peers_ms for row in found.data.latency] == [None] * len(files)
+        assert not [one for one in found.findings if one.kind == "topology.latency_high"]
+
+
+def test_means_of_triton_and_stated_latencies_are_compared(tmp_path: Path) -> None:
+    triton = {
+        f"node{at}__prom": f'nv_inference_request_duration_us{{model="m"}} {(2 if at else 7) * 10**8}\n'
+        'nv_inference_request_success{model="m"} 1000'
+        for at in range(3)
+    }
+    stated = {
+        f"node{at}__latency__json": json.dumps(
+            {"latency_ms": {"p50": 20, "p90": 90 if at == 1 else 40, "requests": 500}}
+        )
+        for at in range(3)
+    }
+    found = judged(tmp_path, topology__json=own(3), **triton, **stated)
+    high = [(row.host, row.source, row.p90_ms) for row in found.data.latency if row.high]
+    assert sorted(high) == [("node0", "triton", 700.0), ("node1", "stated", 90.0)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'tgi_request_duration_bucket{le="x"} 3',
+        'tgi_request_duration_bucket{le="1"} nan\ntgi_request_duration_bucket{le="+Inf"} 1e999',
+        'tgi_request_duration_bucket{le="+Inf"} 5',
+        "nv_inference_request_success 0",
+        '{"latency_ms": {"p50": true, "p90": 1, "requests": 5}}',
+        'tgi_request_duration_bucket{le="1' + '"' * 9000,
+    ],
+)
+def test_odd_metrics_are_no_latency(tmp_path: Path, text: str) -> None:
+    (tmp_path / "node1.prom").write_text(text)
+    with pytest.raises(ToolError) as raised:
+        open_topology(Params(files=[str(tmp_path / "node1.prom")]), None)
+    assert raised.value.code is ErrorCode.BAD_TRACE
+
+
+def test_a_rank_whose_device_another_tool_found_at_fault_is_named(tmp_path: Path) -> None:
+    sick = result("gpu_health", ("gpu.pcie", {"device": "GPU3"}, "major"))
+    found = judged(tmp_path, topology__json=own(2), node1__json=sick)
+    (bad,) = [one for one in found.findings if one.kind == "topology.device_marked"]
+    assert (bad.subject.rank, bad.subject.host, bad.attributes["found"]) == (11, "node1", "gpu.pcie")

@@ -1,4 +1,4 @@
-"""Read files of a cluster's topology: matrices of nvidia-smi, XML of lstopo, our own data, and results of tools.
+"""Read files of a cluster's topology: matrices of nvidia-smi, XML of lstopo, our own data, results of tools, latencies.
 
 A file is of the host that its name begins with: ``node7.topo.txt``, or ``node7/topo.txt``. Hosts are merged by name.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from whystall.tools.collect.tables import TOPOLOGY
-from whystall.tools.collect.topology import lstopo, smi_matrix
+from whystall.tools.collect.topology import latency, lstopo, smi_matrix
 from whystall.tools.collect.topology.rows import UNKNOWN, Rows, host_named
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean, clean_path
@@ -24,7 +24,9 @@ from whystall.tools.contract.text import clean, clean_path
 FORMAT = "whystall_topology"
 """The key of our own data: its tables follow as ``tables``."""
 _MOST_FILES, _MOST_BYTES, _DEPTH = 4096, 64 << 20, 4
-_GENERIC = re.compile(r"(?:topo|topology|lstopo|hwloc|nvidia[-_]?smi|gpu_health|slow_node_check|result)[-_\w]*", re.I)
+_GENERIC = re.compile(
+    r"(?:topo|topology|lstopo|hwloc|nvidia[-_]?smi|gpu_health|slow_node_check|result|metrics|latency)[-_\w]*", re.I
+)
 _MARKS = ("rank.", "link.", "stage.", "gpu.", "port.", "host.memory", "host.machine_check", "crash.")
 
 
@@ -85,11 +87,15 @@ def _read(rows: Rows, path: Path) -> None:
         kind = _json(rows, path, host, data)
         host = "" if kind == "whystall" else host  # it is of the hosts that it names
     else:
-        matrix = smi_matrix.parse(data.decode("utf-8", "replace"))
-        if matrix is None:
-            raise _unknown(path, "it is no nvidia-smi topo -m, lstopo XML or result of a tool")
-        host, kind = host_named(host), "nvidia-smi"
-        smi_matrix.add(rows, host, matrix)
+        text, host = data.decode("utf-8", "replace"), host_named(host)
+        matrix, measured = smi_matrix.parse(text), latency.parse(text)
+        if matrix is None and not measured:
+            message = "it is no nvidia-smi topo -m, lstopo XML, result of a tool or metrics of an inference server"
+            raise _unknown(path, message)
+        kind = "nvidia-smi" if matrix is not None else "metrics"
+        if matrix is not None:
+            smi_matrix.add(rows, host, matrix)
+        rows.latency += [(host, one.source, one.requests, one.p50_us, one.p90_us) for one in measured]
     rows.sources.append((clean_path(str(path)), kind, host))
 
 
@@ -107,6 +113,9 @@ def _json(rows: Rows, path: Path, host: str, data: bytes) -> str:
         if not _own(rows, content["tables"]):
             raise _unknown(path, "its tables have other columns")
         return "whystall"
+    if isinstance(content, dict) and (one := latency.of_json(content)) is not None:
+        rows.latency.append((host, one.source, one.requests, one.p50_us, one.p90_us))
+        return "latency"
     if isinstance(content, dict) and isinstance(content.get("findings"), list):
         tool = content.get("tool")
         rows.marks += [mark for one in content["findings"] if (mark := _mark(one, host)) is not None]

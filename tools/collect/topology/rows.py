@@ -27,6 +27,8 @@ class Rows:
     links: list[tuple[object, ...]] = field(default_factory=list)
     ranks: list[tuple[object, ...]] = field(default_factory=list)
     marks: list[tuple[object, ...]] = field(default_factory=list)
+    latency: list[tuple[object, ...]] = field(default_factory=list)
+    groups: list[tuple[object, ...]] = field(default_factory=list)
     not_seen: list[tuple[str, str]] = field(default_factory=list)
 
     def capture(self) -> Capture:

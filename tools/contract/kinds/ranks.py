@@ -86,8 +86,9 @@ KINDS: dict[str, KindSpec] = {
     "run.operator_latency": kind(
         Mechanism.WORK,
         "job",
-        "before_us after_us change_pct low_pct high_pct p_value count peers_us",
+        "window_pct ranks_pct before_us after_us change_pct low_pct high_pct p_value count peers_us",
         "name ranks state",
+        share="window_pct",
     ),
     # the same on one rank compared with the other ranks of the run
     "rank.operator_slow": kind(

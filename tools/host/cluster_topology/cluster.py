@@ -7,14 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from whystall.tools.collect.topology.rows import UNKNOWN, cpu_set, host_named
-from whystall.tools.host.cluster_topology.data import DeviceRow, GroupRow, LinkRow, MarkRow, RankRow
+from whystall.tools.collect.topology.rows import UNKNOWN, cpu_set, cpus_of, host_named
+from whystall.tools.host.cluster_topology.data import DeviceRow, GroupRow, LatencyRow, LinkRow, MarkRow, RankRow
+from whystall.tools.host.cluster_topology.latency import compared
 from whystall.tools.recording.store import Recording
 from whystall.tools.timeline.rank_data.rank_list import rank_list
 
 NEARNESS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Nearest first."""
+LATENCY_KIND = "topology.latency_high"
 _NUMBERED = re.compile(r"GPU[0-9]+")
+_TWICE = 2.0
 _PIPELINE = re.compile(r"pipeline|(?:^|[_\W])pp(?:$|[_\W0-9])", re.IGNORECASE)
 
 
@@ -56,12 +59,18 @@ class Cluster:
     ranks: list[RankRow]
     groups: list[GroupRow]
     marks: list[MarkRow]
+    latency: list[LatencyRow]
     unmatched: list[str]
 
 
 def by_number(name: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts GPU2 before GPU10."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]{1,9})", name))
+
+
+def severity_of(row: LatencyRow) -> str:
+    """Return the severity of a high latency: major from twice that of the other hosts on."""
+    return "major" if (row.ratio or 0.0) >= _TWICE else "minor"
 
 
 def cluster_of(recording: Recording) -> Cluster:
@@ -93,12 +102,21 @@ def cluster_of(recording: Recording) -> Cluster:
     groups = _groups(recording)
     ranks = _ranks(recording, hosts, groups, renamed)
     marks = _marks(recording, hosts, ranks)
+    measured = recording.find("topology.latency")
+    latency = compared(measured.iter_rows(named=True) if measured is not None else ())
+    marks += [
+        MarkRow(host=row.host, device="", rank=None, kind=LATENCY_KIND, severity=severity_of(row))
+        for row in latency
+        if row.high
+    ]
     where = {row.rank: row.host for row in ranks}
     known = [
         GroupRow(name=name, ranks=rank_list(members), hosts=len({where[rank] for rank in members if where.get(rank)}))
         for name, members in groups
     ]
-    return Cluster(dict(sorted(hosts.items(), key=lambda item: by_number(item[0]))), ranks, known, marks, unmatched)
+    return Cluster(
+        dict(sorted(hosts.items(), key=lambda item: by_number(item[0]))), ranks, known, marks, latency, unmatched
+    )
 
 
 def _devices(recording: Recording, host: Callable[[str], Host]) -> tuple[dict[tuple[str, str], str], list[str]]:
@@ -145,10 +163,12 @@ def _nearest(host: Host) -> None:
 
 
 def _groups(recording: Recording) -> list[tuple[str, list[int]]]:
-    if not recording.has("ranks"):
-        return []
     found: dict[tuple[int, ...], str] = {}
-    for row in recording.table("ranks.groups").iter_rows(named=True):
+    stored = recording.find("topology.groups")
+    for row in stored.iter_rows(named=True) if stored is not None else ():
+        if len(members := tuple(sorted(cpu_set(cpus_of(row["ranks"]))))) > 1:
+            found.setdefault(members, row["name"])
+    for row in recording.table("ranks.groups").iter_rows(named=True) if recording.has("ranks") else ():
         members = tuple(sorted(row["ranks"] or ()))
         if len(members) > 1:
             found.setdefault(members, row["description"] or row["name"])

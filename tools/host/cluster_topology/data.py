@@ -101,6 +101,29 @@ class MarkRow(Model):
     severity: str
 
 
+class NumaRow(Model):
+    """CPUs of a NUMA node, as 0-55,112-167."""
+
+    host: str
+    node: int
+    cpus: str
+
+
+class LatencyRow(Model):
+    """Latency of requests on a host, by its inference server (`source`) since that started: median and 90th percentile
+    (of Triton the mean). `peers_ms`: the median of the other hosts' `p90_ms`; None: too few to compare. `high`: at
+    least 1.5 times that."""
+
+    host: str
+    source: str
+    requests: int
+    p50_ms: float
+    p90_ms: float
+    peers_ms: float | None
+    ratio: float | None
+    high: bool
+
+
 class Data(Model):
     """The cluster; `judged`: how many ranks could be judged for each kind of affinity."""
 
@@ -111,4 +134,6 @@ class Data(Model):
     devices: list[DeviceRow] = Field(default_factory=list)
     groups: list[GroupRow] = Field(default_factory=list)
     links: list[LinkRow] = Field(default_factory=list)
+    numa: list[NumaRow] = Field(default_factory=list)
+    latency: list[LatencyRow] = Field(default_factory=list)
     judged: dict[str, int] = Field(default_factory=dict)

@@ -13,8 +13,17 @@ from whystall.tools.contract.findings import Finding, Severity, Subject
 from whystall.tools.contract.params import Params as BaseParams
 from whystall.tools.contract.registry import ArtifactContent, Judgement, Tool
 from whystall.tools.host.cluster_topology import affinity
-from whystall.tools.host.cluster_topology.cluster import Cluster, Host, cluster_of
-from whystall.tools.host.cluster_topology.data import AffinityRow, Data, HostRow
+from whystall.tools.host.cluster_topology.cluster import LATENCY_KIND, Cluster, Host, cluster_of, severity_of
+from whystall.tools.host.cluster_topology.data import (
+    AffinityRow,
+    Data,
+    GroupRow,
+    HostRow,
+    LatencyRow,
+    MarkRow,
+    NumaRow,
+    RankRow,
+)
 from whystall.tools.host.common.findings import finding, window
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -23,6 +32,7 @@ from whystall.tools.timeline.rank_data.rank_list import rank_list
 FORMAT = "whystall_topology"
 _MOST_FINDINGS = 40
 _PATH = 4096
+_OF_DEVICES = ("gpu.", "port.")
 _NVLINK = re.compile(r"NV([0-9]+)")
 
 
@@ -31,7 +41,10 @@ class Params(BaseParams):
 
     files: Annotated[
         list[str] | None,
-        Field(max_length=4096, description="file HOST.*: nvidia-smi topo -m, lstopo XML, or JSON; may be repeated"),
+        Field(
+            max_length=4096,
+            description="file HOST.*: nvidia-smi topo -m, lstopo XML, JSON, or metrics; may be repeated",
+        ),
     ] = None
     traces: Annotated[
         str | None, Field(min_length=1, max_length=4096, description="path of the ranks' traces, a directory")
@@ -67,16 +80,26 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         devices=[one for host in cluster.hosts.values() for kind in ("gpu", "nic") for one in host.of_kind(kind)],
         groups=cluster.groups,
         links=[link for host in cluster.hosts.values() for link in host.links.values()],
+        numa=[
+            NumaRow(host=host.name, node=node, cpus=cpus)
+            for host in cluster.hosts.values()
+            for node, cpus in sorted(host.numa.items())
+        ],
+        latency=cluster.latency,
         judged=counts,
     )
     listed = [name for name in Data.model_fields if name != "judged"]
     cut = {name: getattr(whole, name)[: params.top] for name in listed}
     return Judgement(
-        findings=_findings(far, counts, recording.manifest.window_ns),
+        findings=[
+            *_findings(far, counts, recording.manifest.window_ns),
+            *_of_devices(cluster, recording.manifest.window_ns),
+            *_of_latency(cluster.latency, recording.manifest.window_ns),
+        ][:_MOST_FINDINGS],
         data=Data(**cut, judged=counts),
-        seen=len(whole.devices) + len(whole.ranks),
+        seen=len(whole.devices) + len(whole.ranks) + len(whole.latency),
         totals={name: len(getattr(whole, name)) for name in listed},
-        artifacts=[_stored(recording)],
+        artifacts=[_stored(recording, cluster.groups)],
         not_seen=_blind(cluster, counts),
         basis=(cluster, whole),
     )
@@ -112,7 +135,47 @@ def _findings(far: list[AffinityRow], counts: dict[str, int], window_ns: int) ->
     for what, count in counts.items():
         if count and what not in wrong:
             found.append(finding(_KINDS[what], Subject(type="job"), interval, {"judged": float(count)}))
-    return found[:_MOST_FINDINGS]
+    return found
+
+
+def _of_devices(cluster: Cluster, window_ns: int) -> list[Finding]:
+    """Return a finding per rank whose GPU, or a NIC that it has open, another tool found at fault."""
+    marks: dict[tuple[str, str], list[MarkRow]] = {}
+    for mark in cluster.marks:
+        if mark.device and mark.kind.startswith(_OF_DEVICES):
+            marks.setdefault((mark.host, mark.device), []).append(mark)
+    found = []
+    for rank in cluster.ranks:
+        for device in _devices_of(rank):
+            of_it = marks.get((rank.host, device), [])
+            if not of_it:
+                continue
+            worst = max(of_it, key=lambda mark: Severity(mark.severity).rank)
+            subject = Subject(type="process", pid=rank.pid, rank=rank.rank, host=rank.host or None, device=device)
+            words, metrics = {"device": device, "found": worst.kind}, {"count": float(len(of_it))}
+            severity = Severity(worst.severity)
+            found.append(finding("topology.device_marked", subject, window(window_ns), metrics, severity, words))
+    return found
+
+
+def _devices_of(rank: RankRow) -> list[str]:
+    """Return the GPU and the NICs that a rank is stated to use."""
+    return [*([rank.device] if rank.device and rank.placed == "stated" else []), *rank.nics.split()]
+
+
+def _of_latency(rows: list[LatencyRow], window_ns: int) -> list[Finding]:
+    found = []
+    for row in rows:
+        if row.high:
+            metrics = {"p90_ms": row.p90_ms, "peers_ms": row.peers_ms or 0.0, "ratio": row.ratio or 0.0}
+            metrics["count"] = float(row.requests)
+            subject = Subject(type="host", host=row.host)
+            severity = Severity(severity_of(row))
+            found.append(finding(LATENCY_KIND, subject, window(window_ns), metrics, severity, {"source": row.source}))
+    compared = [row for row in rows if row.ratio is not None]
+    if compared and not found:
+        found.append(finding(LATENCY_KIND, Subject(type="job"), window(window_ns), {"count": float(len(compared))}))
+    return found
 
 
 def _blind(cluster: Cluster, counts: dict[str, int]) -> list[tuple[str, str]]:
@@ -130,9 +193,15 @@ def _blind(cluster: Cluster, counts: dict[str, int]) -> list[tuple[str, str]]:
     return spots
 
 
-def _stored(recording: Recording) -> ArtifactContent:
+def _stored(recording: Recording, groups: list[GroupRow]) -> ArtifactContent:
     """Return all tables as JSON; as one of `files` it is merged with those of other hosts."""
-    tables = {name: [list(row) for row in recording.table(f"topology.{name}").iter_rows()] for name in TOPOLOGY}
+    tables = {
+        name: [list(row) for row in frame.iter_rows()]
+        for name in TOPOLOGY
+        if (frame := recording.find(f"topology.{name}")) is not None
+    }
+    if recording.has("ranks"):  # of traces: they are not stored with the topology
+        tables["groups"] = [[row.name, row.ranks] for row in groups]
     text = json.dumps({FORMAT: 1, "tables": tables}, ensure_ascii=False, separators=(",", ":"))
     return ArtifactContent(name="topology.json", title="Topology", media_type="application/json", text=text)
 
@@ -142,12 +211,13 @@ TOOL = Tool(
     title="Topology of a cluster",
     description=(
         "Hosts, GPUs, NVLink, PCIe, NICs and NUMA nodes of this host or of many, by files; which rank runs where; "
-        "ranks far from their GPU or NIC; results of slow_node_check and gpu_health marked."
+        "ranks far from their GPU or NIC; nodes with a high latency of requests; results of slow_node_check and "
+        "gpu_health marked."
     ),
     params=Params,
     data=Data,
     needs=lambda params: [Need("topology")],
     judge=judge,
-    kinds=frozenset(_KINDS.values()),
+    kinds=frozenset({*_KINDS.values(), "topology.device_marked", LATENCY_KIND}),
     reads="topology",
 )

@@ -119,12 +119,14 @@ def _of_baseline(data: CompareData, window_ns: int) -> list[Finding]:
     """Return a finding per operator and shape that takes longer or shorter, with its ranks; one that is normal if none
     does."""
     groups: dict[tuple[str, str, str, str], list[LatencyRow]] = {}
+    tested: dict[tuple[str, str], set[int]] = {}
     for row in data.latencies:
+        if row.q_value is not None:
+            tested.setdefault((row.name, row.shape), set()).add(row.rank)
         if row.state in ("slower", "faster"):
             groups.setdefault((row.state, row.kind, row.name, row.shape), []).append(row)
     whole = Interval(start_ns=0, end_ns=window_ns)
     if not groups:
-        tested = sum(row.q_value is not None for row in data.latencies)
         if data.verdict != "none":
             return []
         return [
@@ -132,7 +134,7 @@ def _of_baseline(data: CompareData, window_ns: int) -> list[Finding]:
                 kind="run.operator_latency",
                 subject=Subject(type="job"),
                 interval=whole,
-                metrics={"count": tested},
+                metrics={"count": sum(row.q_value is not None for row in data.latencies)},
                 polarity=Polarity.NORMAL,
             )
         ]
@@ -149,7 +151,10 @@ def _of_baseline(data: CompareData, window_ns: int) -> list[Finding]:
             "p_value": worst.q_value,
             "count": sum(row.count_after for row in rows),
             "peers_us": worst.peers_us,
+            "ranks_pct": 100 * len({row.rank for row in rows}) / max(len(tested[name, shape]), 1),
         }
+        if state == "slower":
+            metrics["window_pct"] = max(median(row.cost_pct or 0.0 for row in rows), 0.0)
         found.append(
             Finding(
                 kind="run.operator_latency",

@@ -41,6 +41,17 @@ def test_a_ticket_has_what_the_vendor_asks_for_after_an_xid(house: Any, firing: 
     assert "NVIDIA" not in other
 
 
+def test_a_ticket_about_slow_steps_names_the_comparison_with_stored_runs(house: Any, firing: Make) -> None:
+    house.post(firing("TrainingStepTimeHigh", node="n1"), firing("Other", node="n1"))
+    house.later(31)
+    steps, other = (
+        next(t for t in house.tickets() if t.human.title.startswith(name)).human.description
+        for name in ("TrainingStepTimeHigh", "Other")
+    )
+    assert "--baseline" in steps
+    assert "--baseline" not in other
+
+
 def test_the_same_body_again_changes_nothing(house: Any, firing: Make) -> None:
     body = [firing(node="a"), firing(node="b")]
     house.post(*body)
