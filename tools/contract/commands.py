@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             (
                 *("--dmesg", "--boot", "--no-pager", "--quiet", "--output", "json", "--output-fields"),
                 "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTONIC_TIMESTAMP",
+                ("--since", "{since}"),
             ),
         ),
         "py-spy": Command(

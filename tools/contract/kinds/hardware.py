@@ -14,9 +14,9 @@ KINDS: dict[str, KindSpec] = {
         _LOG,
         "device",
         "count age_s",
-        "xid meaning area action further recovery root links process uuid message",
+        "xid meaning area action further recovery root links process uuid message relevance",
     ),
-    "gpu.switch": kind(_LOG, "device", "count age_s", "xid action links message"),
+    "gpu.switch": kind(_LOG, "device", "count age_s", "xid action links message relevance"),
     # `throttled_pct`: of the readings in which it worked
     "gpu.throttled": kind(
         _SENSORS,

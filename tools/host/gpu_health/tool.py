@@ -6,10 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from whystall.tools.collect.nvml_engine import accelerators_here
+from whystall.tools.collect.options import DeviceLogOptions
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.gpu_health import counters, gpus, messages
+from whystall.tools.host.gpu_health.concerns import RECENT_S, concerning
 from whystall.tools.host.gpu_health.data import Data
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
@@ -25,11 +28,19 @@ class Params(LiveParams):
         str | None,
         Field(min_length=1, max_length=4096, description="a kernel log to judge instead: dmesg, syslog, journal"),
     ] = None
+    first_look: Annotated[
+        bool,
+        Field(description="the kernel log of the last hour; GPUs and counters where accelerators have a driver"),
+    ] = False
 
 
 def _needs(params: Params) -> list[Need]:
     if params.kernel_log is not None:
         return [Need(messages.COLLECTOR)]
+    if params.first_look:
+        others = (counters.COLLECTOR, gpus.COLLECTOR) if accelerators_here() else ()
+        recent = DeviceLogOptions(recent_s=RECENT_S)
+        return [Need(messages.COLLECTOR, recent), *(Need(name, optional=True) for name in others)]
     return [Need(messages.COLLECTOR), *(Need(name, optional=True) for name in (counters.COLLECTOR, gpus.COLLECTOR))]
 
 
@@ -43,15 +54,15 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     missing = [name for name in _COLLECTORS if not recording.has(name)]
     if len(missing) == len(_COLLECTORS):
         recording.table(f"{messages.COLLECTOR}.events")  # raises: there is nothing to judge
-    if params.kernel_log is None:
+    if params.kernel_log is None and not params.first_look:
         spots += [("less_told", name) for name in missing if name not in recording.manifest.left_out]
     if recording.has(messages.COLLECTOR):
         judged, until = messages.messages_of(recording), messages.ends(recording)
         data.messages = [messages.row_of(one, until) for one in judged]
         data.log = messages.log_rows(recording)
-        found += [messages.finding_of(one, until, window_ns) for one in judged]
+        found += [concerning(messages.finding_of(one, until, window_ns), recording) for one in judged]
         seen += sum(row.lines for row in data.log)
-        if not any(row.messages for row in data.log):
+        if not any(row.messages for row in data.log) and not params.first_look:
             spots.append(("no_driver_messages", ""))
         if any(one.first["kind"] == "sxid" for one in judged):
             spots.append(("switch_codes", ""))
