@@ -69,6 +69,7 @@ _SAMPLED = {
     "further": "xid_actions",
     "recovery": "gpu_recoveries",
     "relevance": "xid_relevance",
+    "switch_class": "sxid_classes",
     "area": "gpu_areas",
     "condition": "hardware_conditions",
     "throttle": "gpu_throttles",

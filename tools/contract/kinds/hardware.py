@@ -16,7 +16,7 @@ KINDS: dict[str, KindSpec] = {
         "count age_s",
         "xid meaning area action further recovery root links process uuid message relevance",
     ),
-    "gpu.switch": kind(_LOG, "device", "count age_s", "xid action links message relevance"),
+    "gpu.switch": kind(_LOG, "device", "count age_s", "xid meaning switch_class action links message relevance"),
     # `throttled_pct`: of the readings in which it worked
     "gpu.throttled": kind(
         _SENSORS,

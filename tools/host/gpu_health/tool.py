@@ -14,6 +14,7 @@ from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.host.gpu_health import counters, gpus, messages
 from whystall.tools.host.gpu_health.concerns import RECENT_S, concerning
 from whystall.tools.host.gpu_health.data import Data
+from whystall.tools.node.sxid_catalogue import UNKNOWN
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -64,8 +65,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         seen += sum(row.lines for row in data.log)
         if not any(row.messages for row in data.log) and not params.first_look:
             spots.append(("no_driver_messages", ""))
-        if any(one.first["kind"] == "sxid" for one in judged):
-            spots.append(("switch_codes", ""))
+        unknown = sorted({one.code for one in judged if one.switch is not None and one.meaning == UNKNOWN})
+        if unknown:
+            spots.append(("switch_codes", ", ".join(unknown[:8])))
     if recording.has(gpus.COLLECTOR):
         of_gpus, data.gpus = gpus.judged(recording)
         found += of_gpus
