@@ -8,14 +8,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from whystall.agent_server.integrations.alerts.checks import check_lines, check_of
 from whystall.agent_server.integrations.alerts.matchers import format_matcher
 from whystall.agent_server.integrations.alerts.receivers import Receiver
-from whystall.agent_server.integrations.alerts.related import other_hosts, severity_of, severity_word, things_of
+from whystall.agent_server.integrations.alerts.related import (
+    hosts_of,
+    other_hosts,
+    severity_of,
+    severity_word,
+    things_of,
+)
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Group, Stored
 from whystall.agent_server.presentation.xid_lines import xid_lines
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.classify.severities import severity_of_word
+from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import Decision
 from whystall.knowledge_base.tickets.human import line, lines
 from whystall.knowledge_base.times import rfc3339
@@ -147,7 +155,9 @@ def _description(group: Group, summary: Summary, lang: str) -> str:
         parts.append(words["truncated"].format(group.truncated))
     if summary.cut:
         parts.append(words["cut"])
-    parts += xid_lines(_stated(summary), "zh" if lang == "zh" else "en")
+    known: Lang = "zh" if lang == "zh" else "en"
+    parts += xid_lines(_stated(summary), known)
+    parts += check_lines(check_of(summary.names, _stated(summary)), hosts_of(summary.things), known)
     return lines("\n".join(parts), TEXT_LIMIT)
 
 
