@@ -54,6 +54,15 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             ("pip3", "pip"),
             ("--disable-pip-version-check", "--no-input", "index", "versions", "--retries", "1", "{package}"),
         ),
+        # state of accelerators; all read only
+        "amd-smi.metric": Command(("amd-smi", "/opt/rocm/bin/amd-smi"), ("metric", "--json")),
+        "amd-smi.static": Command(("amd-smi", "/opt/rocm/bin/amd-smi"), ("static", "--asic", "--bus", "--json")),
+        "npu-smi.info": Command(("npu-smi", "/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi"), ("info",)),
+        # without --showxgmierr: reading that count clears it
+        "rocm-smi": Command(
+            ("rocm-smi", "/opt/rocm/bin/rocm-smi"),
+            ("--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showbus", "--json"),
+        ),
         # messages of the kernel since it started, one JSON object a line
         "journalctl.kernel": Command(
             ("journalctl",),

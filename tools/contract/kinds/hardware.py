@@ -39,6 +39,13 @@ KINDS: dict[str, KindSpec] = {
     ),
     "gpu.nvlink": kind(_SENSORS, "device", "new_errors links_down", "links action"),
     "gpu.recovery": kind(_SENSORS, "device", "processes", "recovery action"),
+    # of Ascend and AMD, as the vendor's program states it
+    "gpu.health": kind(
+        _SENSORS,
+        "device",
+        "temperature_c power_w memory_pct ecc_uncorrected link_errors",
+        "health condition throttle model action",
+    ),
     "gpu.lost": kind(_SENSORS, "device", "count", "error action"),
     # `count`, `rate`: in the window; `total`: since the start of the host
     "host.memory": kind(_COUNTERS, "device", "count rate total", "condition counters action"),

@@ -11,7 +11,7 @@ from whystall.tools.collect.options import DeviceLogOptions
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
-from whystall.tools.host.gpu_health import counters, gpus, messages
+from whystall.tools.host.gpu_health import cards, counters, gpus, messages
 from whystall.tools.host.gpu_health.concerns import RECENT_S, concerning
 from whystall.tools.host.gpu_health.data import Data
 from whystall.tools.node.sxid_catalogue import UNKNOWN
@@ -19,7 +19,7 @@ from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
 _MOST_FINDINGS = 40
-_COLLECTORS = (messages.COLLECTOR, counters.COLLECTOR, gpus.COLLECTOR)
+_COLLECTORS = (messages.COLLECTOR, counters.COLLECTOR, gpus.COLLECTOR, cards.COLLECTOR)
 
 
 class Params(LiveParams):
@@ -28,6 +28,14 @@ class Params(LiveParams):
     kernel_log: Annotated[
         str | None,
         Field(min_length=1, max_length=4096, description="a kernel log to judge instead: dmesg, syslog, journal"),
+    ] = None
+    cards: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="file or directory to judge instead: output of npu-smi info, amd-smi or rocm-smi (JSON)",
+        ),
     ] = None
     first_look: Annotated[
         bool,
@@ -38,11 +46,13 @@ class Params(LiveParams):
 def _needs(params: Params) -> list[Need]:
     if params.kernel_log is not None:
         return [Need(messages.COLLECTOR)]
+    if params.cards is not None:
+        return [Need(cards.COLLECTOR)]
     if params.first_look:
-        others = (counters.COLLECTOR, gpus.COLLECTOR) if accelerators_here() else ()
+        others = (counters.COLLECTOR, gpus.COLLECTOR, cards.COLLECTOR) if accelerators_here() else ()
         recent = DeviceLogOptions(recent_s=RECENT_S)
         return [Need(messages.COLLECTOR, recent), *(Need(name, optional=True) for name in others)]
-    return [Need(messages.COLLECTOR), *(Need(name, optional=True) for name in (counters.COLLECTOR, gpus.COLLECTOR))]
+    return [Need(messages.COLLECTOR), *(Need(name, optional=True) for name in _COLLECTORS[1:])]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
@@ -55,8 +65,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     missing = [name for name in _COLLECTORS if not recording.has(name)]
     if len(missing) == len(_COLLECTORS):
         recording.table(f"{messages.COLLECTOR}.events")  # raises: there is nothing to judge
-    if params.kernel_log is None and not params.first_look:
-        spots += [("less_told", name) for name in missing if name not in recording.manifest.left_out]
+    if params.kernel_log is None and params.cards is None and not params.first_look:
+        rare = {cards.COLLECTOR}  # most hosts have no such accelerator, and older recordings no such collector
+        spots += [("less_told", name) for name in missing if name not in {*recording.manifest.left_out, *rare}]
     if recording.has(messages.COLLECTOR):
         judged, until = messages.messages_of(recording), messages.ends(recording)
         data.messages = [messages.row_of(one, until) for one in judged]
@@ -74,6 +85,10 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         data.processes = gpus.process_rows(recording)
         data.links = gpus.link_rows(recording.table(f"{gpus.COLLECTOR}.links"))
         seen += len(data.gpus)
+    if recording.has(cards.COLLECTOR):
+        of_cards, data.cards = cards.judged(recording)
+        found += of_cards
+        seen += len(data.cards)
     if recording.has(counters.COLLECTOR):
         rows, ports = counters.counter_rows(recording), counters.port_rows(recording)
         found += counters.judged(rows, ports, window_ns)
@@ -95,6 +110,7 @@ TOOL = Tool(
     judge=judge,
     kinds=frozenset(
         {
+            "gpu.health",
             *("gpu.xid", "gpu.switch", "gpu.throttled", "gpu.memory", "gpu.pcie", "gpu.recovery", "gpu.nvlink"),
             *(
                 "gpu.lost",
