@@ -186,8 +186,9 @@ class App:
 
         The parameter `profile` names a profile to align with the trace; live it is read after the window. The parameter
         `kernel_log` names a kernel log, and `cards` the output of vendors' programs, which are judged instead of
-        observing. Tools that judge the ranks of a job read the directories among their arguments, or observe the job; tools that judge stack
-        samples read them from any file that holds some. `lang`: of the pages among the artifacts.
+        observing. Tools that judge the ranks of a job read the directories among their arguments, or observe the job;
+        tools that judge stack samples read them from any file that holds some. `lang`: of the pages among the
+        artifacts.
         """
         called_ns = time.monotonic_ns()
         tool = self._registry.get(name)

@@ -3,7 +3,7 @@
 amd-smi, a list in older versions::
 
     {"gpu_data": [{"gpu": 0, "power": {"socket_power": {"value": 158, "unit": "W"}, "throttle_status": "UNTHROTTLED"},
-                   "temperature": {"hotspot": {"value": 45, "unit": "C"}}, "pcie": {"width": 16, "speed": {"value": 32}},
+                   "temperature": {"hotspot": {"value": 45, "unit": "C"}}, "pcie": {"width": 16},
                    "ecc": {"total_correctable_count": 0, "total_uncorrectable_count": 0}}]}
     [{"gpu": 0, "bus": {"bdf": "0000:05:00.0", "max_pcie_width": 16, "max_pcie_speed": {"value": 32}}}]
 

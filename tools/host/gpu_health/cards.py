@@ -16,7 +16,8 @@ from whystall.tools.host.gpu_health.gpus import BUSY_PCT
 from whystall.tools.recording.store import Recording
 
 COLLECTOR = "card_state"
-# Words of npu-smi's column Health (Huawei's npu-smi reference: OK, Warning, Alarm, Critical, UNKNOWN).
+# Words of npu-smi's column Health (hiascend.com, npu-smi 2520, npusmi_027, read 2026-11): a minor,
+# an important and an urgent alarm; unknown: the chip does not exist or has not started.
 _HEALTH = {"warning": Severity.MINOR, "alarm": Severity.MAJOR, "critical": Severity.CRITICAL, "unknown": Severity.MINOR}
 _GENERATIONS = {2_500: 1, 5_000: 2, 8_000: 3, 16_000: 4, 32_000: 5, 64_000: 6}
 """Generations of PCIe by transfers per second and lane, in millions."""
