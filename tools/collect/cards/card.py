@@ -13,8 +13,10 @@ _NUMBER = re.compile(r"\s*(-?\d{1,15}(?:\.\d{1,6})?)")
 
 @dataclass
 class Card:
-    """A row of the table ``card_state.cards``; -1 and empty: not stated. `health`: the vendor's word; `throttle`:
-    why it is slowed down, `none` if the program states that it is not. `link_errors`: of xGMI since the counter was last read.
+    """A row of the table ``card_state.cards``; -1 and empty: not stated.
+
+    `health`: the vendor's word; `throttle`: why it is slowed down, `none` if the program states that it is not.
+    `link_errors`: of xGMI, since the count was last read.
     """
 
     vendor: str

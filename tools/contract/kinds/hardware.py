@@ -43,8 +43,8 @@ KINDS: dict[str, KindSpec] = {
     "gpu.health": kind(
         _SENSORS,
         "device",
-        "temperature_c power_w memory_pct ecc_uncorrected link_errors",
-        "health condition throttle model action",
+        "temperature_c power_w memory_pct link_errors",
+        "health condition model action",
     ),
     "gpu.lost": kind(_SENSORS, "device", "count", "error action"),
     # `count`, `rate`: in the window; `total`: since the start of the host
