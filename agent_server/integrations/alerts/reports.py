@@ -101,9 +101,12 @@ def report(group: Group, receiver: Receiver, summary: Summary, now: datetime, ke
     """Return the report of a firing group. `key`: deduplication key of the ticket that it already has."""
     began = min(summary.starts or now.timestamp(), now.timestamp())
     heading, text = title(group, summary, receiver.lang or "en"), _description(group, summary, receiver.lang or "en")
+    known: Lang = "zh" if receiver.lang == "zh" else "en"
+    advice = check_lines(check_of(summary.names, _stated(summary)), hosts_of(summary.things), known)
     labels = {**summary.common, **group.labels}
     started = datetime.fromtimestamp(began, now.tzinfo)
-    return _report(receiver, summary, heading, text, labels, key or f"2:group:{group.id}", started)
+    made = _report(receiver, summary, heading, text, labels, key or f"2:group:{group.id}", started)
+    return made.model_copy(update={"advice": lines("\n".join(advice), TEXT_LIMIT)})
 
 
 def flood_report(receiver: Receiver, summary: Summary, groups: int, now: datetime) -> Report:
@@ -155,9 +158,7 @@ def _description(group: Group, summary: Summary, lang: str) -> str:
         parts.append(words["truncated"].format(group.truncated))
     if summary.cut:
         parts.append(words["cut"])
-    known: Lang = "zh" if lang == "zh" else "en"
-    parts += xid_lines(_stated(summary), known)
-    parts += check_lines(check_of(summary.names, _stated(summary)), hosts_of(summary.things), known)
+    parts += xid_lines(_stated(summary), "zh" if lang == "zh" else "en")
     return lines("\n".join(parts), TEXT_LIMIT)
 
 
