@@ -17,6 +17,7 @@ from whystall.agent_server.inputs.recordings import (
     check_profile_place,
     in_thread,
     joining,
+    open_cards,
     open_log,
     open_source,
     opened,
@@ -75,6 +76,7 @@ _RECORD_NEEDS = [
     Need("device_log", optional=True),
     Need("hardware", optional=True),
     Need("gpu_state", optional=True),
+    Need("card_state", optional=True),
     Need("versions", optional=True),
 ]
 _CACHE_NEEDS = [Need("page_cache"), Need("residency")]
@@ -183,9 +185,10 @@ class App:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
         The parameter `profile` names a profile to align with the trace; live it is read after the window. The parameter
-        `kernel_log` names a kernel log, which is judged instead of observing. Tools that
-        judge the ranks of a job read the directories among their arguments, or observe the job; tools that judge stack
-        samples read them from any file that holds some. `lang`: of the pages among the artifacts.
+        `kernel_log` names a kernel log, and `cards` the output of vendors' programs, which are judged instead of
+        observing. Tools that judge the ranks of a job read the directories among their arguments, or observe the job;
+        tools that judge stack samples read them from any file that holds some. `lang`: of the pages among the
+        artifacts.
         """
         called_ns = time.monotonic_ns()
         tool = self._registry.get(name)
@@ -207,6 +210,8 @@ class App:
             recording = await in_thread(lambda: open_topology(params, source))
         elif tool.reads == "stacks" and (source is not None or not observes(tool)):
             recording = await in_thread(lambda: open_samples(tool, params, source))
+        elif (cards := getattr(params, "cards", None)) is not None:
+            recording = await in_thread(lambda: open_cards(Path(cards), source))
         elif (log := getattr(params, "kernel_log", None)) is not None:
             recording = await in_thread(lambda: open_log(Path(log), source))
         elif source is not None:

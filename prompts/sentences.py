@@ -68,6 +68,8 @@ _SAMPLED = {
     "action": "xid_actions",
     "further": "xid_actions",
     "recovery": "gpu_recoveries",
+    "relevance": "xid_relevance",
+    "switch_class": "sxid_classes",
     "area": "gpu_areas",
     "condition": "hardware_conditions",
     "throttle": "gpu_throttles",

@@ -67,9 +67,12 @@ class Case:
         wanted: Collection[str] = (),
         transcript: Transcript | None = None,
         progress: StepProgress | None = None,
+        hardware_first: bool = True,
     ) -> None:
         """`symptom` selects the causes to examine; with an accelerator's profile all are. `numbered`: findings numbered
         before, if this is part of a larger case. `wanted`: tools that run whatever the first window shows.
+        `hardware_first`: the first window reads what drivers reported; transcripts of older versions have it later, or
+        not at all.
         """
         hosts = of_hosts(causes)
         self.causes = considered_for(hosts, symptom, any_symptom=observer.profiled)
@@ -89,6 +92,7 @@ class Case:
         self.reasoning: Reasoning | None = None
         self.settled: Conclusion | None = None
         self.target_ended = False
+        self.hardware_first = hardware_first
         self.hangs = "hang" in concepts(symptom)
         self.slow = not self.hangs and is_complaint(symptom)
         self.others: list[OtherProcess] = []
@@ -146,6 +150,15 @@ class Case:
         self.others.append(OtherProcess(finding=finding.id, role=role, pid=pid, tools=tools, findings=found))
         self._artifacts_of_others += [artifact for result in results for artifact in result.artifacts]
         return results
+
+    def window_options(self) -> Options:
+        """Return the options of the next window: those of the critical path, and how far back drivers' messages are
+        read: by the first window only the last hour, afterwards all if a cause that they decide shows signs."""
+        if not self.hardware_first or not self.observer.live:
+            return self.path_options()
+        brief = HARDWARE_TOOL not in self.tried or self._options.get(HARDWARE_TOOL, {}).get("first_look")
+        brief = brief and not (self.results and self._hardware_matters())
+        return {**self.path_options(), HARDWARE_TOOL: {"first_look": True} if brief else {}}
 
     def path_options(self) -> Options:
         """Return the options of the critical path for the next window: whether threads that stand still matter, and the
@@ -253,6 +266,12 @@ class Case:
             if any(measured(sign, finding, victim) for sign in cause.signs for finding in findings)
         ]
 
+    def _hardware_matters(self) -> bool:
+        """Return whether a cause that drivers' messages decide shows signs. If none does, it stays out of the verdict
+        that these may not be readable here."""
+        signs = self.signs()
+        return signs is None or any(HARDWARE_TOOL in self.causes[id].examined_by for id in signs)
+
     def unneeded_tools(self, least_pct: float = WORTH_PCT) -> set[str]:
         """Return the tools that measure less than `least_pct` of the victim's time, by the account of its critical
         path."""
@@ -291,6 +310,8 @@ class Case:
         newer."""
         newer = NEWER_TOOLS if PATH_TOOL not in self.results else frozenset()
         unserved = {*newer, HARDWARE_TOOL} - self.results.keys()
+        if not self._hardware_matters():
+            unserved |= {HARDWARE_TOOL}
         return [
             a
             for a in self.assess()
@@ -299,9 +320,11 @@ class Case:
 
     def conclude(self, preferred: str | None = None) -> Conclusion:
         """Return the verdict on the findings so far; `preferred` as in `verdict.conclude`."""
+        unread = set() if self._hardware_matters() else {HARDWARE_TOOL}
         blind = [
             spot
             for result in self.results.values()
+            if result.tool not in unread
             for spot in result.coverage.not_seen
             if spot.code != "events_lost" or _lost_much(result)
         ]

@@ -26,7 +26,7 @@ FIRST_TOOLS = (PATH_TOOL, "lock_wait", "net_latency")
 NEWER_TOOLS = frozenset({*FIRST_TOOLS, "memory_growth", "python_stacks"})
 """Tools for which recordings of version 0.1 hold no data."""
 HARDWARE_TOOL = "gpu_health"
-"""Reads what drivers reported; recordings before it hold no data for it."""
+"""Reads what drivers reported; runs with the first tool. Recordings before it hold no data for it."""
 
 
 def of_ranks(causes: Mapping[str, Cause], *, baseline: bool = False) -> dict[str, Cause]:

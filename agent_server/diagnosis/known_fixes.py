@@ -48,7 +48,11 @@ def known_in_logs(diagnosis: Diagnosis, crashes: Recording, named: Sequence[str]
 
 def _shown(diagnosis: Diagnosis) -> Signature:
     """Return what the evidence of `diagnosis` shows; findings that do not concern its cause show nothing."""
-    chain = [one for one in diagnosis.findings if one.id in diagnosis.chain or one.kind == "gpu.xid"]
+    chain = [
+        one
+        for one in diagnosis.findings
+        if one.id in diagnosis.chain or (one.kind == "gpu.xid" and not one.attributes.get("relevance"))
+    ]
     code = diagnosis.culprit.code if diagnosis.culprit and diagnosis.culprit.code else ""
     return signature_of_findings(chain, diagnosis.cause, [text for text in (diagnosis.symptom, code) if text])
 

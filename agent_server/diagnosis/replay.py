@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import Case
+from whystall.agent_server.diagnosis.causes import HARDWARE_TOOL
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import Options
 from whystall.agent_server.diagnosis.old_conclusions import reader
@@ -232,6 +233,7 @@ async def _case(content: TranscriptContent, opened: CaseOpened, tools: Mapping[s
         target=opened.target,
         numbered=opened.numbered,
         wanted=opened.wanted,
+        hardware_first=not content.windows or HARDWARE_TOOL in content.windows[0].tools,
     )
     if opened.model is None:
         await drive(case, None)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS
+from whystall.agent_server.diagnosis.causes import FIRST_TOOL, FIRST_TOOLS, HARDWARE_TOOL
 from whystall.knowledge_base.models import Assessment, Cause, CauseState
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
@@ -16,10 +16,12 @@ _FIRST_SHARE, _FIRST_WINDOW_S = 1 / 3, 5.0
 
 
 async def first_observation(case: Case) -> None:
-    """Account for the victim's time, by tools that hook no system calls; do nothing if this was done before."""
+    """Account for the victim's time, by tools that hook no system calls, and read what drivers reported; do nothing if
+    this was done before."""
     if FIRST_TOOL not in case.tried:
-        tools = [FIRST_TOOL, *(name for name in FIRST_TOOLS if name in case.tools)]
-        await case.observe(tools, _first_seconds(case), "first_look", case.path_options())
+        others = (*FIRST_TOOLS, *((HARDWARE_TOOL,) if case.hardware_first else ()))
+        tools = [FIRST_TOOL, *(name for name in others if name in case.tools)]
+        await case.observe(tools, _first_seconds(case), "first_look", case.window_options())
 
 
 async def finish(case: Case) -> None:
@@ -43,7 +45,7 @@ async def _observe_longer(case: Case, tools: Sequence[str], seconds: float, why:
     """Observe once more; if the target has ended, set `target_ended`, so that the case is concluded from earlier
     windows."""
     try:
-        await case.observe(tools, seconds, why, case.path_options())
+        await case.observe(tools, seconds, why, case.window_options())
     except ToolError as error:
         if error.code is not ErrorCode.NO_SUCH_PROCESS or not case.results:
             raise

@@ -46,6 +46,18 @@ def open_log(path: Path, source: Path | None) -> Recording:
     return recording_of_log(path)
 
 
+def open_cards(path: Path, source: Path | None) -> Recording:
+    """Return the state of accelerators in the file or directory `path` as a recording.
+
+    Raises `ToolError`: bad_argument if a recording `source` is given too; what `recording_of_cards` raises.
+    """
+    from whystall.tools.collect.cards.read import recording_of_cards
+
+    if source is not None:
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "cards and a recording exclude each other", "give one of them")
+    return recording_of_cards(path)
+
+
 def join_profile(recording: Recording, path: Path) -> Recording:
     """Return `recording` with the profile in `path`, converted to its clock.
 

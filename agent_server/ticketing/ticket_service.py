@@ -337,7 +337,7 @@ class TicketService:
             dedup_key=key,
             **found.classification.fields(),
             labels=report.labels,
-            human=Human(title=report.title, description=report.description),
+            human=Human(title=report.title, description=report.whole_text),
             analysis=Analysis(at=rfc3339(at), matches=found.matches, checks=found.checks),
         )
         assignment = self._assignment(ticket, at, report.receiver, report.schedule)

@@ -2,7 +2,8 @@
 
 If the labels match no process of this host, or several, nothing is diagnosed and the ticket states why: also that the
 alert is about another host, or a part of a host and no process. Another host of the fleet is asked if the alert has an
-exact id of its job there. Crash-safe: the diagnosis, its ticket, the notification and the end of the task are stored in
+exact id of its job there. If the alert names hardware of this host and no process, gpu_health's findings are attached.
+Crash-safe: the diagnosis, its ticket, the notification and the end of the task are stored in
 one transaction; a host may be asked again.
 """
 
@@ -19,8 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from whystall.agent_server.diagnosis.causes import HARDWARE_TOOL
+from whystall.agent_server.diagnosis.hardware import hardware_diagnosis
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
+from whystall.agent_server.integrations.alerts.checks import check_of
+from whystall.agent_server.integrations.alerts.related import names_this_host, things_of
 from whystall.agent_server.job_lookup.find import find
 from whystall.agent_server.job_lookup.models import Resolution, Wanted
 from whystall.agent_server.job_lookup.search_terms import words_for_host
@@ -33,6 +38,7 @@ from whystall.knowledge_base.ticket_models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
 from whystall.prompts.escape import short
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.node.vantage import host_name
 
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
@@ -49,6 +55,8 @@ DIAGNOSED = "diagnosed"
 _HOUR_S = 3600.0
 _SKEW = timedelta(minutes=1)  # between the sender's clock and ours
 _SYMPTOM = 300  # characters
+_HARDWARE_S = 10.0
+"""Longest window in which counters of hardware are compared."""
 _log = logging.getLogger("whystall.work")
 
 
@@ -112,6 +120,8 @@ class Triage:
             words = words_for_host(wanted) if host is not None else None
             if host is not None and words is not None and await self._asked(task, ticket, host, words, recent):
                 return
+            if await self._examined(task, ticket, recent):
+                return
             why = [*found.how, *found.tried, *(job.id for job in found.jobs)]
             self._end_without(task, ticket, _unfound(found, wanted), why)
             return
@@ -156,6 +166,33 @@ class Triage:
         def then(stored: Diagnosis) -> None:
             has = self._ticket_service.attach(ticket.id, stored, now=_now())
             self._end(task, TriageResult(DIAGNOSED, has.id, process, stored.id))
+
+        store_diagnosis(self._kb, diagnosis, then=then)
+        return True
+
+    async def _examined(self, task: Task, ticket: Ticket, recent: Sequence[tuple[datetime, TriageResult]]) -> bool:
+        """Attach what `HARDWARE_TOOL` reads of this host if the alert names it and its hardware; False if it does not,
+        or if nothing could be read."""
+        check = check_of([ticket.labels.get("alertname", ticket.human.title)], _said(ticket))
+        if check is None or check.tool != HARDWARE_TOOL or not names_this_host(things_of(ticket.labels)):
+            return False
+        before = self._before(recent, HARDWARE_TOOL)
+        if before is not None:
+            self._end_without(task, ticket, "cooldown", [f"ticket:{before.ticket}"], before.ticket, HARDWARE_TOOL)
+            return True
+        try:
+            seconds = min(self._settings.duration, _HARDWARE_S)
+            result = await self._app.run_tool(HARDWARE_TOOL, {"duration": seconds}, engine=self._settings.engine)
+        except ToolError as error:
+            if error.code in PASSES:
+                raise
+            _log.warning("ticket %s: %s: %s", ticket.id, HARDWARE_TOOL, error)
+            return False
+        diagnosis = hardware_diagnosis(result, host_name(), short(ticket.human.title, _SYMPTOM))
+
+        def then(stored: Diagnosis) -> None:
+            has = self._ticket_service.attach(ticket.id, stored, now=_now())
+            self._end(task, TriageResult(DIAGNOSED, has.id, HARDWARE_TOOL, stored.id))
 
         store_diagnosis(self._kb, diagnosis, then=then)
         return True
@@ -264,6 +301,12 @@ def _read(answer: Answer, host: str) -> Diagnosis | None:
     except ValidationError:
         _log.warning("host %s: its diagnosis is malformed", host)
         return None
+
+
+def _said(ticket: Ticket) -> str:
+    """Return what a ticket's alert says of itself."""
+    labels = "; ".join(f"{name}={value}" for name, value in ticket.labels.items())
+    return f"{ticket.human.title}\n{ticket.human.description}\n{labels}"
 
 
 def _lang(payload: dict[str, Any]) -> Lang:

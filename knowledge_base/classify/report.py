@@ -17,15 +17,16 @@ class Report(Model):
     """A report. All text is untrusted, made inert and cut on input.
 
     `labels`: of the alert, or columns of the work order. `source_severity`: the sender's value. `given`: fields set by
-    the sender or a routing rule (``category``, ``component``, ``severity``). `dedup_key`: given if the source
-    identifies repetitions better than words; None: computed. `created`: RFC 3339, when it began. `receiver`: of the
-    routing tree; `schedule`: on-call schedule to assign, if named. `sinks`: trackers to synchronize; None: those for
-    all tickets.
+    the sender or a routing rule (``category``, ``component``, ``severity``). `advice`: follows the description in the
+    ticket; our own words must not decide how it is classified. `dedup_key`: given if the source identifies repetitions
+    better than words; None: computed. `created`: RFC 3339, when it began. `receiver`: of the routing tree; `schedule`:
+    on-call schedule to assign, if named. `sinks`: trackers to synchronize; None: those for all tickets.
     """
 
     origin: Origin
     title: str = Field(max_length=TITLE_LIMIT)
     description: str = Field(default="", max_length=TEXT_LIMIT)
+    advice: str = Field(default="", max_length=TEXT_LIMIT)
     labels: dict[str, str] = Field(default_factory=dict)
     source_severity: str = ""
     given: dict[Literal["category", "component", "severity"], Decision] = Field(default_factory=dict)
@@ -34,3 +35,8 @@ class Report(Model):
     receiver: str = ""
     schedule: str | None = None
     sinks: list[str] | None = None
+
+    @property
+    def whole_text(self) -> str:
+        """The description of the ticket: what was reported, then our advice."""
+        return "\n".join(part for part in (self.description, self.advice) if part)[:TEXT_LIMIT]

@@ -1,7 +1,7 @@
 """The collector `device_log`: messages of device drivers in the kernel log, of /dev/kmsg, of the journal, or of a file.
 
-The kernel's own buffer is read first. If it may not be read, or no longer begins with the start of the kernel, the
-journal follows, of which only what is older counts.
+The kernel's own buffer is read first. If it may not be read, or no longer begins with the start of the kernel (or of
+the time that is asked for), the journal follows, of which only what is older counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from whystall.tools.recording.collector import Capture
 _MOST_BYTES = 64 << 20
 """Most that is read of the kernel's buffer, and of the journal."""
 _AT_ONCE = 1024
-_JOURNAL_S = 5.0
+_JOURNAL_S, _RECENT_JOURNAL_S = 5.0, 2.0
+"""Longest time for which the journal is read: of everything since the start, and of a recent time."""
 _LINE_BYTES = 64 << 10
 _SEQUENCE = re.compile(rb"\d+,(\d+),(\d+),")
 _START = b"Linux version "
@@ -53,15 +54,18 @@ class Source:
 
 
 class DeviceLog:
-    """Reads the log of this host, once, by `read`. `journal`: yields lines of the journal, raising OSError."""
+    """Reads the log of this host, once, by `read`. `journal`: yields lines of the journal, raising OSError. `recent_s`:
+    the log of the last seconds suffices; 0: all is read."""
 
     def __init__(
         self,
         log: Callable[[], KernelLog] = lambda: KernelLog(new=False),
         journal: Callable[[], Iterable[bytes]] | None = None,
         now_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+        recent_s: int = 0,
     ) -> None:
-        self._open, self._journal, self._now_us = log, journal or journal_lines, now_us
+        self._open, self._now_us, self._recent_s = log, now_us, recent_s
+        self._journal = journal or (lambda: journal_lines(recent_s))
 
     def read(self) -> Capture:
         """Return the capture. What cannot be read is a blind spot, never an error."""
@@ -70,7 +74,7 @@ class DeviceLog:
         parts, spots = [(buffer, kernel)], []
         if denied:
             parts, spots = [], [("not_permitted", "/dev/kmsg")]
-        if denied or not buffer.whole:
+        if denied or not self._suffices(buffer):
             older = Decoder()
             journal = self._older(older, buffer)
             if journal is not None and journal.lines:
@@ -80,6 +84,11 @@ class DeviceLog:
         for source, _ in parts[:1]:  # the newest one, in which nothing more has been written until now
             source.saw(self._now_us(), log_lines.BOOT)
         return capture(parts, spots)
+
+    def _suffices(self, buffer: Source) -> bool:
+        """Return whether the kernel's `buffer` covers the time that is asked for."""
+        recent = self._recent_s and 0 <= buffer.from_us <= self._now_us() - self._recent_s * 1_000_000
+        return buffer.whole or bool(recent)
 
     def _buffer(self, decoder: Decoder) -> tuple[Source, bool]:
         """Feed the kernel's buffer; return what it covers, and whether it may not be read."""
@@ -118,14 +127,19 @@ class DeviceLog:
         return source
 
 
-def journal_lines() -> Iterator[bytes]:
-    """Yield the journal's kernel messages of this boot as JSON, at most `_MOST_BYTES` and for `_JOURNAL_S` seconds.
+def journal_lines(recent_s: int = 0) -> Iterator[bytes]:
+    """Yield kernel messages of this boot from the journal as JSON; with `recent_s` only those of the last seconds.
 
-    Raises OSError if there is no journalctl.
+    Ends after `_MOST_BYTES`, and after `_JOURNAL_S` or `_RECENT_JOURNAL_S`. Raises OSError if there is no journalctl.
     """
-    deadline, left, rest = time.monotonic() + _JOURNAL_S, _MOST_BYTES, b""
+    since = f"@{int(time.time()) - recent_s}" if recent_s else None
+    limit = _RECENT_JOURNAL_S if recent_s else _JOURNAL_S
+    deadline, left, rest = time.monotonic() + limit, _MOST_BYTES, b""
     with subprocess.Popen(
-        argv("journalctl.kernel"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        argv("journalctl.kernel", since=since),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as child:
         if child.stdout is None:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from whystall.tools.collect.bcc.engine import BccEngine
+from whystall.tools.collect.cards.engine import CardsEngine
 from whystall.tools.collect.collective_engine import CollectiveEngine
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
@@ -22,4 +23,5 @@ ENGINES: Sequence[Callable[[], Engine]] = (
     TracefsEngine,
     ProcfsEngine,
     NvmlEngine,
+    CardsEngine,
 )

@@ -15,6 +15,8 @@ from whystall.tools.recording.target import Target
 
 _LIBRARY = "pynvml"
 _DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
+_OTHER_DRIVERS = ("/dev/kfd", "/dev/davinci_manager", "/dev/accel")
+"""Of AMD's GPUs, of Ascend, and of the kernel's subsystem for accelerators."""
 
 
 class NvmlEngine(Engine):
@@ -59,6 +61,11 @@ class NvmlEngine(Engine):
         nvml, self._nvml = self._nvml, None
         if nvml is not None:
             nvml.stop()
+
+
+def accelerators_here() -> bool:
+    """Return whether a driver of accelerators is loaded on this host, of any vendor."""
+    return any(os.path.exists(path) for path in (*_DRIVER, *_OTHER_DRIVERS))
 
 
 def library() -> Any | None:

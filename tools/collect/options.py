@@ -73,6 +73,18 @@ class GpuStateOptions(Options):
     period_ns: int = option(500_000_000, min)
 
 
+def _longest(one: int, other: int) -> int:
+    """Merge spans of time in which 0 stands for everything."""
+    return max(one, other) if one and other else 0
+
+
+@dataclass(frozen=True)
+class DeviceLogOptions(Options):
+    """`recent_s`: the log of the last seconds suffices, so that the journal is asked for no more than these; 0: all."""
+
+    recent_s: int = option(0, _longest)
+
+
 @dataclass(frozen=True)
 class FtraceOptions(Options):
     """`groups`: groups of events besides ``sched``; `cpus`: CPUs to record as bits, 0: all;

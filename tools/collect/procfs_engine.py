@@ -10,6 +10,7 @@ from whystall.tools.collect.device_log import DeviceLog
 from whystall.tools.collect.hardware import Hardware
 from whystall.tools.collect.objects import Objects
 from whystall.tools.collect.options import (
+    DeviceLogOptions,
     MemoryUseOptions,
     ProcOptions,
     SampleOptions,
@@ -223,7 +224,8 @@ class ProcfsEngine(Engine):
         if self._memory is not None:
             captures["memory_use"] = self._memory.read()
         if "device_log" in self._wanted:
-            captures["device_log"] = DeviceLog().read()
+            recent_s = DeviceLogOptions.of(self._wanted, "device_log").recent_s
+            captures["device_log"] = DeviceLog(recent_s=recent_s).read()
         if self._hardware is not None:
             captures["hardware"] = self._hardware.read()
         if "versions" in self._wanted:

@@ -394,6 +394,15 @@ GPU_STATE = {
     "failures": _schema("device:str call:str error:str count"),
 }
 
+# Accelerators of Huawei (Ascend) and AMD, as npu-smi, amd-smi and rocm-smi state them; see tools/collect/cards/card.py.
+CARD_STATE = {
+    "cards": _schema(
+        "vendor:str number chip device:str model:str health:str throttle:str temperature_c power_mw busy_pct",
+        "memory_used_bytes memory_bytes ecc_corrected ecc_uncorrected pcie_width pcie_width_max pcie_mts pcie_mts_max",
+        "link_errors",
+    )
+}
+
 # Versions of software, read once. pid: of the process that has loaded it, -1: of the host. where: kernel, driver,
 # package, library (by its name), binary (a constant in it), file, log. vendor_built: a vendor may have changed it.
 VERSIONS = {"versions": _schema("component:str version:str where:str pid vendor_built:bool")}
@@ -472,6 +481,7 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "device_log": DEVICE_LOG,
     "hardware": HARDWARE,
     "gpu_state": GPU_STATE,
+    "card_state": CARD_STATE,
     "versions": VERSIONS,
     # what logs state about crashes
     "crashes": CRASHES,

@@ -54,12 +54,22 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             ("pip3", "pip"),
             ("--disable-pip-version-check", "--no-input", "index", "versions", "--retries", "1", "{package}"),
         ),
+        # state of accelerators; all read only
+        "amd-smi.metric": Command(("amd-smi", "/opt/rocm/bin/amd-smi"), ("metric", "--json")),
+        "amd-smi.static": Command(("amd-smi", "/opt/rocm/bin/amd-smi"), ("static", "--asic", "--bus", "--json")),
+        "npu-smi.info": Command(("npu-smi", "/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi"), ("info",)),
+        # without --showxgmierr: reading that count clears it
+        "rocm-smi": Command(
+            ("rocm-smi", "/opt/rocm/bin/rocm-smi"),
+            ("--showtemp", "--showpower", "--showuse", "--showmeminfo", "vram", "--showbus", "--json"),
+        ),
         # messages of the kernel since it started, one JSON object a line
         "journalctl.kernel": Command(
             ("journalctl",),
             (
                 *("--dmesg", "--boot", "--no-pager", "--quiet", "--output", "json", "--output-fields"),
                 "MESSAGE,SYSLOG_FACILITY,_TRANSPORT,_SOURCE_MONOTONIC_TIMESTAMP",
+                ("--since", "{since}"),
             ),
         ),
         "py-spy": Command(

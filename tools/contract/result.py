@@ -180,7 +180,7 @@ BLIND_SPOTS = frozenset(
         "versions_unread",  # processes whose libraries were not read for their versions; detail: how many of how many
         "no_gpus",  # this host shows no GPU; detail: why
         "counters_absent",  # counters of the hardware that this host does not have or show; detail: which
-        "switch_codes",  # messages of an NVSwitch are graded by their own words, fatal or not, alone
+        "switch_codes",  # codes of NVSwitches that NVIDIA's guide does not list; detail: which
         "may_alias",  # a period is known from samples alone, and something faster may look like it; detail: how often
     }
 )

@@ -50,6 +50,18 @@ def things_of(labels: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def hosts_of(things: Iterable[str], most: int = 3) -> list[str]:
+    """Return at most `most` hosts among `things`, each once."""
+    found = dict.fromkeys(name for kind, _, name in (thing.partition(":") for thing in things) if kind == "node")
+    return list(found)[:most]
+
+
+def names_this_host(things: Iterable[str]) -> bool:
+    """Return whether `things` name this host and no other one."""
+    known = list(things)
+    return bool(hosts_of(known)) and not other_hosts(known)
+
+
 def other_hosts(things: Iterable[str]) -> list[str]:
     """Return the hosts among `things` besides this one, each once."""
     own = host_name().partition(".")[0].casefold()

@@ -8,14 +8,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from whystall.agent_server.integrations.alerts.checks import check_lines, check_of
 from whystall.agent_server.integrations.alerts.matchers import format_matcher
 from whystall.agent_server.integrations.alerts.receivers import Receiver
-from whystall.agent_server.integrations.alerts.related import other_hosts, severity_of, severity_word, things_of
+from whystall.agent_server.integrations.alerts.related import (
+    hosts_of,
+    other_hosts,
+    severity_of,
+    severity_word,
+    things_of,
+)
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Group, Stored
-from whystall.agent_server.presentation.alert_advice import advice_lines
+from whystall.agent_server.presentation.xid_lines import xid_lines
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.classify.severities import severity_of_word
+from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import Decision
 from whystall.knowledge_base.tickets.human import line, lines
 from whystall.knowledge_base.times import rfc3339
@@ -93,9 +101,12 @@ def report(group: Group, receiver: Receiver, summary: Summary, now: datetime, ke
     """Return the report of a firing group. `key`: deduplication key of the ticket that it already has."""
     began = min(summary.starts or now.timestamp(), now.timestamp())
     heading, text = title(group, summary, receiver.lang or "en"), _description(group, summary, receiver.lang or "en")
+    known: Lang = "zh" if receiver.lang == "zh" else "en"
+    advice = check_lines(check_of(summary.names, _stated(summary)), hosts_of(summary.things), known)
     labels = {**summary.common, **group.labels}
     started = datetime.fromtimestamp(began, now.tzinfo)
-    return _report(receiver, summary, heading, text, labels, key or f"2:group:{group.id}", started)
+    made = _report(receiver, summary, heading, text, labels, key or f"2:group:{group.id}", started)
+    return made.model_copy(update={"advice": lines("\n".join(advice), TEXT_LIMIT)})
 
 
 def flood_report(receiver: Receiver, summary: Summary, groups: int, now: datetime) -> Report:
@@ -147,12 +158,12 @@ def _description(group: Group, summary: Summary, lang: str) -> str:
         parts.append(words["truncated"].format(group.truncated))
     if summary.cut:
         parts.append(words["cut"])
-    parts += advice_lines(_stated(summary), "zh" if lang == "zh" else "en")
+    parts += xid_lines(_stated(summary), "zh" if lang == "zh" else "en")
     return lines("\n".join(parts), TEXT_LIMIT)
 
 
 def _stated(summary: Summary) -> str:
-    """Return what the alerts say of themselves, in which an Xid, or slow steps, may be named."""
+    """Return what the alerts say of themselves, in which an Xid may be named."""
     found = [*summary.notes.values(), *(f"{key}={value}" for key, value in summary.common.items())]
     for stored in summary.shown:
         found += [stored.alert.name, *stored.alert.annotations.values()]
@@ -224,7 +235,7 @@ def message(
         truncated=group.truncated,
         ticket=ticket,
         triage=triage,
-        advice=advice_lines(_stated(summary), lang) if what in ("first", "more") else [],
+        advice=xid_lines(_stated(summary), lang) if what in ("first", "more") else [],
         elsewhere=other_hosts(summary.things)[:_NAMES] if what in ("first", "more") and not triage else [],
     )
     head = _words(lang)["heads"][what]

@@ -211,7 +211,7 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
     """
     if (profile := given.get("profile")) is not None and not Path(profile).is_absolute():
         raise ToolError(ErrorCode.BAD_TRACE, f"{profile!r} is no absolute path", "give one of what a profiler wrote")
-    for path in (*(given.get("log") or ()), *filter(None, [given.get("kernel_log")])):
+    for path in (*(given.get("log") or ()), *filter(None, [given.get("kernel_log"), given.get("cards")])):
         if not _usable(path, ""):
             message = f"{path!r} is no absolute path of a log or directory on this host"
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {_NAMED['logs'][1]}")

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from recordings import COMM, PID, Scene
+from driven_cases import Watching
+from recordings import COMM, PID, Scene, checkpoints
 from solving import solve
 
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
+from whystall.tools.contract.result import BlindSpot
 
-NOW_US = 100_000_000
+NOW_US = 10**12
+GPU, OTHER_GPU = "0000:3b:00.0", "0000:5e:00.0"
+READ = {
+    **{"source": "kmsg", "lines": 9, "bytes": 900, "messages": 1, "foreign": 0, "unmarked": 0, "quoted": 0, "lost": 0},
+    **{"from_us": 0, "until_us": NOW_US, "clock": "boot", "whole": True},
+}
+"""A log that was read since the start of the host."""
 IN_DRIVER = ("__schedule", "schedule_timeout", "nvidia_ioctl", "nvidia_unlocked_ioctl", "__x64_sys_ioctl")
 
 
-def waits_for_device(code: int = 0, *, logged: bool = True) -> Diagnosis:
-    """A hang in the driver of the GPU, and the Xid `code` ten seconds before the end of the log, if it was read."""
+def waits_for_device(
+    code: int = 0, *, logged: bool = True, age_s: int = 10, users: Sequence[tuple[str, int, str]] = ()
+) -> Diagnosis:
+    """A hang in the driver of the GPU, and the Xid `code` some seconds before the end of the log, if it was read.
+    `users`: GPU, process and name of what works on the GPUs by NVML."""
     scene = Scene().thread(user=1)
     scene.wait(0.1, 11_850, "ioctl", "/dev/nvidia0", still=True, stack=IN_DRIVER, waker=(PID, PID, COMM))
     unknown = dict.fromkeys(("sub_code", "status", "link", "root", "recovery"), -1)
     texts = dict.fromkeys(("uuid", "unit", "fatal", "detail"), "")
     event = {"number": 0, "kind": "xid", "code": code, "device": "0000:3b:00.0", "numbered": True, "count": 1}
-    times = {"first_us": NOW_US - 10_000_000, "last_us": NOW_US - 10_000_000, "clock": "boot"}
+    at_us = NOW_US - age_s * 1_000_000
+    times = {"first_us": at_us, "last_us": at_us, "clock": "boot"}
+    if users:
+        scene.tables["gpu_state.processes"] = [
+            {"device": device, "pid": pid, "comm": comm, "used_bytes": 1} for device, pid, comm in users
+        ]
     if code:
         scene.tables["device_log.events"] = [event | times | unknown | texts]
     if logged:
-        counts = {"lines": 9, "bytes": 900, "messages": 1, "foreign": 0, "unmarked": 0, "quoted": 0, "lost": 0}
-        covers = {"from_us": 0, "until_us": NOW_US, "clock": "boot", "whole": True}
-        scene.tables["device_log.sources"] = [{"source": "kmsg"} | counts | covers]
+        scene.tables["device_log.sources"] = [READ]
     return solve(RecordedObserver(scene.build()), "training hangs")
 
 
@@ -58,3 +73,45 @@ def test_a_recording_without_the_log_leaves_no_rival_open() -> None:
     found = waits_for_device(logged=False)
     assert (found.cause, state(found)) == ("device_wait", CauseState.NOT_EXAMINED)
     assert "rivals_open" not in found.missing
+
+
+def test_an_error_of_last_week_is_a_note_and_no_cause() -> None:
+    found = waits_for_device(79, age_s=7 * 86_400)
+    assert (found.cause, state(found)) == ("device_wait", CauseState.UNSUPPORTED)
+    (xid,) = [finding for finding in found.findings if finding.kind == "gpu.xid"]
+    assert (xid.attributes["relevance"], xid.metrics["age_s"]) == ("earlier", 7 * 86_400)
+
+
+@pytest.mark.parametrize(
+    ("users", "cause"),
+    [
+        ([(GPU, 99, "serve"), (OTHER_GPU, PID, COMM)], "device_wait"),
+        ([(GPU, 99, COMM), (OTHER_GPU, PID, COMM)], "gpu_fault"),  # perhaps another rank of this job
+        ([(OTHER_GPU, PID, COMM)], "gpu_fault"),  # a GPU that is lost has no processes
+        ([(GPU, PID, COMM)], "gpu_fault"),
+    ],
+)
+def test_the_gpu_of_another_program_is_not_accused(users: list[tuple[str, int, str]], cause: str) -> None:
+    assert waits_for_device(79, users=users).cause == cause
+
+
+def test_the_first_window_reads_an_hour_and_the_next_one_all_of_it_if_it_matters() -> None:
+    scene = Scene().thread(user=1)
+    scene.wait(0.1, 11_850, "ioctl", "/dev/nvidia0", still=True, stack=IN_DRIVER, waker=(PID, PID, COMM))
+    scene.tables["device_log.sources"] = [READ]
+    watching = Watching(scene.build())
+    solve(watching, "training hangs")
+    assert ["gpu_health" in asked.tools for asked in watching.asked[:2]] == [True, True]
+    assert [asked.options["gpu_health"] for asked in watching.asked[:2]] == [{"first_look": True}, {}]
+
+
+def test_a_log_that_may_not_be_read_leaves_no_rival_of_other_causes() -> None:
+    recording = checkpoints(Scene().thread(user=65, system=2, blocked=30).disk("loop7", busy=99, await_ms=200))
+    recording.tables["device_log.sources"] = []
+    built = recording.build(unproven=["device_log"])
+    built.manifest.collectors["device_log"].not_seen.append(BlindSpot(code="not_permitted", detail="/dev/kmsg"))
+    watching = Watching(built)
+    found = solve(watching, "")
+    assert "gpu_health" in watching.asked[-1].tools
+    assert (found.verdict, found.cause) == (Verdict.CONFIRMED, "sync_checkpoint_write")
+    assert state(found) is CauseState.NOT_EXAMINED

@@ -19,7 +19,7 @@ from solving import new_case, solve
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.budget import Limits
 from whystall.agent_server.diagnosis.case import Case
-from whystall.agent_server.diagnosis.causes import FIRST_TOOLS
+from whystall.agent_server.diagnosis.causes import FIRST_TOOLS, HARDWARE_TOOL
 from whystall.agent_server.diagnosis.model_driver import drive
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.agent_server.diagnosis.params import DiagnoseParams
@@ -36,7 +36,7 @@ from whystall.tools.recording.store import Recording
 pytestmark = pytest.mark.thorough
 
 RECORDED = Path(__file__).parents[2] / "recorded"
-FIRST_HERE = list(FIRST_TOOLS)
+FIRST_HERE = [*FIRST_TOOLS, HARDWARE_TOOL]
 SCENES = sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))
 
 
@@ -296,8 +296,15 @@ def test_what_a_model_gives_reaches_the_tool_and_nothing_else_does() -> None:
     call = ("fileslower", {"min_ms": 1, "duration": 7})
     driven(watching, [say(call, ("offcputime", {"waker": True})), concluding(), concluding()])
     window = watching.asked[1]
-    assert [tool for tool in window.tools if tool not in FIRST_TOOLS] == ["host_snapshot", "fileslower", "offcputime"]
-    assert (window.duration, window.options) == (7, {"fileslower": {"min_ms": 1.0}, "offcputime": {"waker": True}})
+    assert [tool for tool in window.tools if tool not in FIRST_HERE] == ["host_snapshot", "fileslower", "offcputime"]
+    assert (window.duration, window.options) == (
+        7,
+        {
+            "gpu_health": {"first_look": True},
+            "fileslower": {"min_ms": 1.0},
+            "offcputime": {"waker": True},
+        },
+    )
 
 
 def test_one_window_gives_a_tool_one_set_of_arguments_and_takes_so_many_calls() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -248,6 +249,33 @@ async def test_what_an_alert_without_a_job_is_about_is_named(
     analysis = bench.kb.tickets.get(ticket.id).analysis
     assert analysis is not None
     assert analysis.triage == code
+
+
+@pytest.mark.parametrize(
+    ("labels", "title", "code"),
+    [
+        ({"node": platform.node()}, "Xid 79 on GPU 5", DIAGNOSED),
+        ({"alertname": "HostEdacUncorrectableErrorsDetected", "instance": "localhost:9100"}, "memory", DIAGNOSED),
+        ({"node": "node-7"}, "Xid 79 on GPU 5", "part:GPU 5"),  # of another host
+        ({"node": platform.node()}, "GPU 80% busy", "no_process"),
+    ],
+)
+async def test_hardware_of_this_host_is_examined_if_an_alert_names_it(
+    app: App, labels: dict[str, str], title: str, code: str
+) -> None:
+    bench = Bench(app, Resolution(status="none", tried=["words"]))
+    ticket = bench.ticket(title, **labels)
+    task = await bench.run(ticket)
+    result = TriageResult.read(task.result)
+    assert result is not None
+    assert result.code == code
+    after = bench.kb.tickets.get(ticket.id)
+    assert (after.diagnosis is not None) == (code == DIAGNOSED)
+    if after.diagnosis is not None:
+        assert bench.kb.get_diagnosis(after.diagnosis.id).steps[0].tools == ["gpu_health"]
+        again = await bench.run(bench.ticket(f"{title} again", **labels))
+        assert (result := TriageResult.read(again.result)) is not None
+        assert result.code == "cooldown"
 
 
 async def test_a_number_that_was_given_anew_is_another_process(app: App) -> None:

@@ -75,6 +75,14 @@ def test_without_a_journal_the_loss_is_stated() -> None:
     assert codes(read(Ring(f"3,700,5000000,-;{LOST}"), absent)) == {"log_overwritten": "the last 4 s are left"}
 
 
+@pytest.mark.parametrize(("recent_s", "asked"), [(3, False), (5, True), (0, True)])
+def test_a_recent_time_needs_no_journal_if_the_buffer_has_it(recent_s: int, asked: bool) -> None:
+    calls = []
+    ring = Ring(f"3,700,5000000,-;{LOST}")
+    capture = DeviceLog(lambda: ring, lambda: calls.append(1) or [], lambda: 9_000_000, recent_s=recent_s).read()
+    assert bool(calls) == asked == ("log_overwritten" in codes(capture))
+
+
 def test_without_rights_the_journal_answers_or_nothing_does() -> None:
     capture = read(Ring(denied=True), lambda: [entry(2_000_000, LOST)])
     assert capture.tables["events"]["code"].to_list() == [79]

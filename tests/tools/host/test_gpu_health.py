@@ -189,18 +189,22 @@ def test_links_of_one_code_are_one_message(tmp_path: Path) -> None:
     assert (found.attributes["links"], found.metrics["count"]) == ("1, 2, 3", 3)
 
 
-def test_switches_are_graded_by_their_words(tmp_path: Path) -> None:
+def test_switches_are_graded_by_the_guide_and_unknown_codes_by_their_words(tmp_path: Path) -> None:
+    switch = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0):"
     recording = of_log(
         tmp_path,
-        "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress error",
-        "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        f"{switch} 12021, Non-fatal, Link 32 egress ECC limit",
+        f"{switch} 20034, Fatal, Link 30 LTSSM Fault Up",
+        f"{switch} 29998, Non-fatal, Link 2 something new",
     )
     verdict = judge(recording, Params(kernel_log="x"))
-    assert [(one.kind, one.severity) for one in verdict.findings] == [
-        ("gpu.switch", Severity.MAJOR),
-        ("gpu.switch", Severity.MINOR),
+    told = [(one.attributes["xid"], one.severity, one.attributes["meaning"]) for one in verdict.findings]
+    assert told == [
+        ("20034", Severity.MAJOR, "switch_link_down"),
+        ("12021", Severity.MINOR, "switch_corrected"),
+        ("29998", Severity.MINOR, "switch"),
     ]
-    assert ("switch_codes", "") in verdict.not_seen
+    assert ("switch_codes", "29998") in verdict.not_seen
 
 
 def test_a_log_without_messages_is_no_proof_of_health(tmp_path: Path) -> None:

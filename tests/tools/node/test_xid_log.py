@@ -10,6 +10,8 @@ import pytest
 
 from whystall.prompts.files import LANGS
 from whystall.prompts.render import words
+from whystall.tools.contract.findings import Severity
+from whystall.tools.node.sxid_catalogue import UNKNOWN, switch_advice, switch_catalogue
 from whystall.tools.node.xid_catalogue import UNUSED, Advice, advice, catalogue, code_of, recovery
 from whystall.tools.node.xid_log import Event, Seen, address, decoded
 
@@ -248,7 +250,11 @@ def test_every_meaning_and_action_has_words(lang: str) -> None:
     actions = {code.action for code in known.codes.values()} | {code.further for code in known.codes.values()}
     actions |= {action for pair in rules for action in pair} | {one.action for one in known.recoveries.values()}
     assert actions - {""} <= said["xid_actions"].keys()
-    assert {code.meaning for code in known.codes.values()} | {"unknown", "switch"} == said["xid_meanings"].keys()
+    switches = switch_catalogue()
+    meanings = {code.meaning for code in known.codes.values()} | {code.meaning for code in switches.codes.values()}
+    assert meanings | {"unknown", UNKNOWN} == said["xid_meanings"].keys()
+    assert {code.action for code in switches.codes.values()} <= said["xid_actions"].keys()
+    assert switches.classes.keys() == said["sxid_classes"].keys()
     assert {one.name for one in known.recoveries.values()} == said["gpu_recoveries"].keys()
     assert known.actions.keys() <= said["xid_actions"].keys()
 
@@ -263,3 +269,23 @@ def test_codes_and_mnemonics_are_those_of_nvidias_table() -> None:
         assert row["mnemonic"].split(" /")[0] == code.mnemonic
         assert (row["description"] == "Unused") == (code.meaning == UNUSED)
         assert row["gpud_event_type"].lower() == code.level
+
+
+@pytest.mark.parametrize(
+    ("code", "fatal", "expected"),
+    [
+        (20034, "yes", ("switch_link_down", "fatal", "reset_switch_port", Severity.MAJOR)),
+        (12028, "no", ("switch_egress", "non_fatal", "restart_guest", Severity.MAJOR)),  # traffic stops all the same
+        (11012, "no", ("switch_corrected", "non_fatal", "ignore", Severity.MINOR)),
+        (11012, "yes", ("switch_corrected", "non_fatal", "ignore", Severity.MAJOR)),  # the message itself says more
+        (22003, "yes", ("switch_controller", "always_fatal", "reset_fabric", Severity.CRITICAL)),
+        (29999, "yes", (UNKNOWN, "fatal", "contact_support", Severity.MAJOR)),
+        (29999, "no", (UNKNOWN, "non_fatal", "watch", Severity.MINOR)),
+        (29999, "", (UNKNOWN, "", "watch", Severity.MINOR)),
+    ],
+)
+def test_codes_of_switches_have_a_meaning_class_and_action(
+    code: int, fatal: str, expected: tuple[str, str, str, Severity]
+) -> None:
+    found = switch_advice(code, fatal)
+    assert (found.meaning, found.kind, found.action, found.severity) == expected

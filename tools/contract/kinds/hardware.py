@@ -14,9 +14,9 @@ KINDS: dict[str, KindSpec] = {
         _LOG,
         "device",
         "count age_s",
-        "xid meaning area action further recovery root links process uuid message",
+        "xid meaning area action further recovery root links process uuid message relevance",
     ),
-    "gpu.switch": kind(_LOG, "device", "count age_s", "xid action links message"),
+    "gpu.switch": kind(_LOG, "device", "count age_s", "xid meaning switch_class action links message relevance"),
     # `throttled_pct`: of the readings in which it worked
     "gpu.throttled": kind(
         _SENSORS,
@@ -39,6 +39,13 @@ KINDS: dict[str, KindSpec] = {
     ),
     "gpu.nvlink": kind(_SENSORS, "device", "new_errors links_down", "links action"),
     "gpu.recovery": kind(_SENSORS, "device", "processes", "recovery action"),
+    # of Ascend and AMD, as the vendor's program states it
+    "gpu.health": kind(
+        _SENSORS,
+        "device",
+        "temperature_c power_w memory_pct link_errors",
+        "health condition model action",
+    ),
     "gpu.lost": kind(_SENSORS, "device", "count", "error action"),
     # `count`, `rate`: in the window; `total`: since the start of the host
     "host.memory": kind(_COUNTERS, "device", "count rate total", "condition counters action"),

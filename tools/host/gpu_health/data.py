@@ -73,6 +73,24 @@ class GpuRow(Model):
     recovery: str
 
 
+class CardRow(Model):
+    """An accelerator of Ascend or AMD by its vendor's program; `memory_pct`: in use. None, empty: not stated."""
+
+    vendor: str
+    card: str
+    device: str
+    model: str
+    health: str
+    throttle: str
+    temperature_c: float | None
+    power_w: float | None
+    busy_pct: float | None
+    memory_pct: float | None
+    ecc_uncorrected: int | None
+    pcie: str
+    pcie_max: str
+
+
 class ProcessRow(Model):
     """A process on a GPU; `used_bytes`: of the GPU's memory."""
 
@@ -120,6 +138,7 @@ class Data(Model):
 
     messages: list[MessageRow] = Field(default_factory=list)
     gpus: list[GpuRow] = Field(default_factory=list)
+    cards: list[CardRow] = Field(default_factory=list)
     processes: list[ProcessRow] = Field(default_factory=list)
     links: list[LinkRow] = Field(default_factory=list)
     counters: list[CounterRow] = Field(default_factory=list)

@@ -13,6 +13,7 @@ from typing import Any
 from whystall.tools.contract.findings import Finding, Interval, Severity, Subject
 from whystall.tools.host.common.findings import finding
 from whystall.tools.host.gpu_health.data import LogRow, MessageRow
+from whystall.tools.node.sxid_catalogue import SwitchAdvice, switch_advice
 from whystall.tools.node.xid_catalogue import (
     CLEANUP,
     RECOVERY_CHANGED,
@@ -45,6 +46,7 @@ class Message:
     further: str
     root: str = ""
     recovery: str = ""
+    switch: SwitchAdvice | None = None
     processes: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -72,8 +74,8 @@ class Message:
     @property
     def meaning(self) -> str:
         """Return the key of what it means."""
-        if self.first["kind"] == "sxid":
-            return "switch"
+        if self.switch is not None:
+            return self.switch.meaning
         entry = code_of(self.first["code"])
         return entry.meaning if entry is not None else "unknown"
 
@@ -108,8 +110,9 @@ def messages_of(recording: Recording) -> list[Message]:
 def _judged(rows: list[Row]) -> Message:
     """Return a message from its rows, of which the most severe one decides."""
     if rows[0]["kind"] == "sxid":
-        fatal = any(row["fatal"] == "yes" for row in rows)
-        return Message(rows, Severity.MAJOR if fatal else Severity.MINOR, "contact_support" if fatal else "watch", "")
+        stated = {row["fatal"] for row in rows}
+        asked_for = switch_advice(rows[0]["code"], "yes" if "yes" in stated else "no" if "no" in stated else "")
+        return Message(rows, asked_for.severity, asked_for.action, "", switch=asked_for)
     graded = []
     for row in rows:
         asked = advice(row["code"], row["unit"], row["sub_code"], row["status"])
@@ -224,10 +227,10 @@ def row_of(message: Message, until: dict[str, int]) -> MessageRow:
         what=message.what,
         gpu=row["device"],
         uuid=row["uuid"],
-        mnemonic=entry.mnemonic if entry else "",
+        mnemonic=message.switch.name if message.switch else entry.mnemonic if entry else "",
         meaning=message.meaning,
         area=_area(message),
-        level=entry.level if entry else "",
+        level=message.switch.kind if message.switch else entry.level if entry else "",
         severity=message.severity,
         action=message.action,
         further=message.further,
@@ -259,10 +262,12 @@ def finding_of(message: Message, until: dict[str, int], window_ns: int) -> Findi
         "process": message.process,
         "uuid": row["uuid"],
         "message": row["detail"] if kind == "gpu.switch" or message.meaning == "unknown" else "",
+        "switch_class": message.switch.kind if message.switch else "",
     }
     declared = {name: value for name, value in attributes.items() if value}
     if kind == "gpu.switch":
-        declared = {name: declared[name] for name in ("xid", "action", "links", "message") if name in declared}
+        own = ("xid", "meaning", "switch_class", "action", "links", "message")
+        declared = {name: declared[name] for name in own if name in declared}
     metrics = {"count": _count(message), "age_s": age_s(message, until)}
     subject = Subject(type="device", device=row["device"])
     made = finding(kind, subject, Interval(start_ns=0, end_ns=window_ns), metrics, message.severity, declared)

@@ -6,16 +6,20 @@ from typing import Annotated
 
 from pydantic import Field
 
+from whystall.tools.collect.nvml_engine import accelerators_here
+from whystall.tools.collect.options import DeviceLogOptions
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.params import LiveParams
 from whystall.tools.contract.registry import Judgement, Tool
-from whystall.tools.host.gpu_health import counters, gpus, messages
+from whystall.tools.host.gpu_health import cards, counters, gpus, messages
+from whystall.tools.host.gpu_health.concerns import RECENT_S, concerning
 from whystall.tools.host.gpu_health.data import Data
+from whystall.tools.node.sxid_catalogue import UNKNOWN
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
 _MOST_FINDINGS = 40
-_COLLECTORS = (messages.COLLECTOR, counters.COLLECTOR, gpus.COLLECTOR)
+_COLLECTORS = (messages.COLLECTOR, counters.COLLECTOR, gpus.COLLECTOR, cards.COLLECTOR)
 
 
 class Params(LiveParams):
@@ -25,12 +29,30 @@ class Params(LiveParams):
         str | None,
         Field(min_length=1, max_length=4096, description="a kernel log to judge instead: dmesg, syslog, journal"),
     ] = None
+    cards: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="file or directory to judge instead: output of npu-smi info, amd-smi or rocm-smi (JSON)",
+        ),
+    ] = None
+    first_look: Annotated[
+        bool,
+        Field(description="the kernel log of the last hour; GPUs and counters where accelerators have a driver"),
+    ] = False
 
 
 def _needs(params: Params) -> list[Need]:
     if params.kernel_log is not None:
         return [Need(messages.COLLECTOR)]
-    return [Need(messages.COLLECTOR), *(Need(name, optional=True) for name in (counters.COLLECTOR, gpus.COLLECTOR))]
+    if params.cards is not None:
+        return [Need(cards.COLLECTOR)]
+    if params.first_look:
+        others = (counters.COLLECTOR, gpus.COLLECTOR, cards.COLLECTOR) if accelerators_here() else ()
+        recent = DeviceLogOptions(recent_s=RECENT_S)
+        return [Need(messages.COLLECTOR, recent), *(Need(name, optional=True) for name in others)]
+    return [Need(messages.COLLECTOR), *(Need(name, optional=True) for name in _COLLECTORS[1:])]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
@@ -43,24 +65,30 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     missing = [name for name in _COLLECTORS if not recording.has(name)]
     if len(missing) == len(_COLLECTORS):
         recording.table(f"{messages.COLLECTOR}.events")  # raises: there is nothing to judge
-    if params.kernel_log is None:
-        spots += [("less_told", name) for name in missing if name not in recording.manifest.left_out]
+    if params.kernel_log is None and params.cards is None and not params.first_look:
+        rare = {cards.COLLECTOR}  # most hosts have no such accelerator, and older recordings no such collector
+        spots += [("less_told", name) for name in missing if name not in {*recording.manifest.left_out, *rare}]
     if recording.has(messages.COLLECTOR):
         judged, until = messages.messages_of(recording), messages.ends(recording)
         data.messages = [messages.row_of(one, until) for one in judged]
         data.log = messages.log_rows(recording)
-        found += [messages.finding_of(one, until, window_ns) for one in judged]
+        found += [concerning(messages.finding_of(one, until, window_ns), recording) for one in judged]
         seen += sum(row.lines for row in data.log)
-        if not any(row.messages for row in data.log):
+        if not any(row.messages for row in data.log) and not params.first_look:
             spots.append(("no_driver_messages", ""))
-        if any(one.first["kind"] == "sxid" for one in judged):
-            spots.append(("switch_codes", ""))
+        unknown = sorted({one.code for one in judged if one.switch is not None and one.meaning == UNKNOWN})
+        if unknown:
+            spots.append(("switch_codes", ", ".join(unknown[:8])))
     if recording.has(gpus.COLLECTOR):
         of_gpus, data.gpus = gpus.judged(recording)
         found += of_gpus
         data.processes = gpus.process_rows(recording)
         data.links = gpus.link_rows(recording.table(f"{gpus.COLLECTOR}.links"))
         seen += len(data.gpus)
+    if recording.has(cards.COLLECTOR):
+        of_cards, data.cards = cards.judged(recording)
+        found += of_cards
+        seen += len(data.cards)
     if recording.has(counters.COLLECTOR):
         rows, ports = counters.counter_rows(recording), counters.port_rows(recording)
         found += counters.judged(rows, ports, window_ns)
@@ -82,6 +110,7 @@ TOOL = Tool(
     judge=judge,
     kinds=frozenset(
         {
+            "gpu.health",
             *("gpu.xid", "gpu.switch", "gpu.throttled", "gpu.memory", "gpu.pcie", "gpu.recovery", "gpu.nvlink"),
             *(
                 "gpu.lost",

@@ -52,6 +52,14 @@ def test_a_ticket_about_slow_steps_names_the_comparison_with_stored_runs(house: 
     assert "--baseline" not in other
 
 
+def test_a_ticket_states_where_to_run_what_and_is_classified_without_it(house: Any, firing: Make) -> None:
+    house.post(firing("KubeNodeNotReady", node="n1", severity=""))
+    house.later(31)
+    (ticket,) = house.tickets()
+    assert "On n1: `whystall diagnose --log /var/crash`" in ticket.human.description
+    assert ticket.severity.value == "minor"  # the words of the advice, a crash, are not the alert's
+
+
 def test_the_same_body_again_changes_nothing(house: Any, firing: Make) -> None:
     body = [firing(node="a"), firing(node="b")]
     house.post(*body)
