@@ -183,9 +183,9 @@ class App:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
         The parameter `profile` names a profile to align with the trace; live it is read after the window. The parameter
-        `kernel_log` names a kernel log, `metrics` saved metrics of a server, which are judged instead of observing. Tools that
-        judge the ranks of a job read the directories among their arguments, or observe the job; tools that judge stack
-        samples read them from any file that holds some. `lang`: of the pages among the artifacts.
+        `kernel_log` names a kernel log, `metrics` saved metrics of a server, which are judged instead of observing.
+        Tools that judge the ranks of a job read the directories among their arguments, or observe the job; tools that
+        judge stack samples read them from any file that holds some. `lang`: of the pages among the artifacts.
         """
         called_ns = time.monotonic_ns()
         tool = self._registry.get(name)

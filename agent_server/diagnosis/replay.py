@@ -229,6 +229,7 @@ async def _case(content: TranscriptContent, opened: CaseOpened, tools: Mapping[s
         target=opened.target,
         numbered=opened.numbered,
         wanted=opened.wanted,
+        options=opened.options,
     )
     if opened.model is None:
         await drive(case, None)

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe
 from whystall.prompts.render import FORMATS, fill, words
+from whystall.tools.contract.findings import Finding, Polarity
+from whystall.tools.contract.kinds.serving import STAGES
 
 if TYPE_CHECKING:
     from whystall.tools.host.inference_latency.data import Data
 
 _TEXT = FORMATS["txt"]
+
+
+def slowest_stage(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the abnormal finding about the slowest stage of each inference server among `findings`.
+
+    A standstill comes before all others, then the stage that makes the later ones slow.
+    """
+    found: dict[int | None, Finding] = {}
+    for stage in STAGES:
+        for one in findings:
+            if one.kind == f"serving.{stage}" and one.polarity is Polarity.ABNORMAL:
+                found.setdefault(one.subject.pid, one)
+    return list(found.values())
 
 
 def inference_latency_lines(data: Data, lang: Lang) -> list[Safe]:

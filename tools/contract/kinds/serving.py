@@ -10,6 +10,9 @@ from whystall.tools.contract.kinds.spec import KindSpec, Mechanism, kind
 _TIMES = "mean_ms p50_ms p50_low_ms p50_high_ms p95_ms p95_low_ms p95_high_ms requests request_pct"
 _WORDS = "server basis"
 
+STAGES = ("stuck", "kv_cache", "preemption", "queue", "prefill", "decode", "host_bound", "client")
+"""Kinds after ``serving.``, in the order in which the slowest stage is named: each makes those after it slow, too."""
+
 KINDS: dict[str, KindSpec] = {
     # the whole request: time to its first token, and until its end; `stage`: the slowest one
     "serving.latency": kind(

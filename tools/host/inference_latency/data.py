@@ -31,6 +31,7 @@ class Params(LiveParams):
         list[str] | None,
         Field(max_length=64, description="path of saved metrics to judge instead; repeatable, of different times"),
     ] = None
+    device: Annotated[bool, Field(description="also how busy the GPU is, where it can be read")] = True
     max_ttft_ms: Annotated[float, Field(gt=0, le=3.6e6, description="more until the first token is slow, ms")] = 2000.0
     max_itl_ms: Annotated[float, Field(gt=0, le=3.6e6, description="more between two tokens is slow, ms")] = 200.0
 

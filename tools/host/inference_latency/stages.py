@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from whystall.tools.contract.findings import Finding, Polarity, Severity, Subject
+from whystall.tools.contract.kinds.serving import STAGES
 from whystall.tools.host.common.findings import finding, severity, window
 from whystall.tools.host.inference_latency.data import Params, TimesRow
 from whystall.tools.host.inference_latency.distribution import Distribution
 from whystall.tools.host.inference_latency.readings import Readings
 
-STAGES = ("stuck", "kv_cache", "preemption", "queue", "prefill", "decode", "host_bound", "client")
-"""In the order in which the slowest stage is named: a stage before another one makes that one slow, too."""
 _STUCK_S, _STUCK_WHOLE_S = 5.0, 2.0
 """No request advances for so long; the whole time between readings, if it is at least the second one."""
 _FULL_RATIO = 0.95
@@ -107,6 +106,7 @@ class Judge:
         worst = max(
             (one.severity for one in found if one.kind == f"serving.{slow}"), key=lambda s: s.rank, default=None
         )
+        worst = None if slow == "client" else worst  # a server with little to do is not slow
         yield self._finding("latency", metrics, worst, {"stage": slow} if slow else {})
 
     # --- stages ---------------------------------------------------------------------------------------------------
@@ -160,7 +160,8 @@ class Judge:
         full = 0
         for number, used in enumerate(usage):
             lost = not own.whole and any(one.count > 0 for one in preempted[max(number - 1, 0) : number + 1])
-            full += (used or 0.0) >= _FULL_RATIO and (own.at("waiting", number) > 0 or lost)
+            # an engine preempts only when it has no block left, whatever the use at the instant of the reading
+            full += lost or ((used or 0.0) >= _FULL_RATIO and own.at("waiting", number) > 0)
         share = 100.0 * full / len(usage)
         metrics = {
             "usage_pct": 100.0 * max(own.most("kv_usage") or 0.0, 0.0),

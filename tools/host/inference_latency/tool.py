@@ -26,7 +26,8 @@ _MOST_READINGS = 200
 
 def _needs(params: Params) -> list[Need]:
     urls = frozenset({params.metrics_url} if params.metrics_url else ())
-    return [Need(COLLECTOR, ServingOptions(urls=urls)), Need(_GPUS, optional=True), Need(_SOCKETS, optional=True)]
+    device = [Need(_GPUS, optional=True)] if params.device else []
+    return [Need(COLLECTOR, ServingOptions(urls=urls)), *device, Need(_SOCKETS, optional=True)]
 
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
