@@ -170,7 +170,7 @@ class Engine:
         self._begun.wait()
         time.sleep(self._options.after)
         with self._lock:
-            print("lock kept", flush=True)
+            print(json.dumps({"event": "lock_kept"}), flush=True)
             time.sleep(3600)
 
     def _schedule(self) -> None:
@@ -310,11 +310,11 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Serve until killed; the port is printed."""
+    """Serve until killed; the port is logged."""
     engine = Engine(options)
     server = _Server(("127.0.0.1", options.port), handler(engine))
     engine.start()
-    print(f"listening {server.server_address[1]}", flush=True)
+    print(json.dumps({"event": "start", "port": server.server_address[1]}), flush=True)
     server.serve_forever()
 
 
@@ -332,6 +332,7 @@ def clients(options: argparse.Namespace) -> None:
                 return
             time.sleep(options.pause)
 
+    print(json.dumps({"event": "start"}), flush=True)
     threads = [threading.Thread(target=work, daemon=True) for _ in range(options.clients)]
     for thread in threads:
         thread.start()
