@@ -92,9 +92,9 @@ def test_more_requests_than_the_engine_takes_wait_in_its_queue() -> None:
 
 
 def test_a_slow_file_read_for_each_request_is_named() -> None:
-    with file_server("read=0.4") as (mount, _):
+    with file_server("read=0.4") as (backing, mount):
+        (backing / "adapter.bin").write_bytes(bytes(4096))
         adapter = mount / "adapter.bin"
-        adapter.write_bytes(bytes(4096))
         with serving(8155, "--fault", "adapter", "--adapter", adapter, clients=8) as server:
             found = diagnosed(server, "requests are slow")
     assert abnormal(found)["latency"].attributes["stage"] in ("queue", "prefill")

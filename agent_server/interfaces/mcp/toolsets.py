@@ -23,8 +23,9 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
     "io": ("biolatency", "syscall_time", "page_cache", "hybrid_io_advise"),
     "system": (
         *("net_latency", "runqlat", "interrupts", "memory_growth", "gpu_health", "ftrace_capture", "crash_analyse"),
-        *("known_fix", "inference_latency"),
+        "known_fix",
     ),
+    "serving": ("inference_latency",),
     "ticketing": ("ticket_draft", "kb_similar", "kb_record", "kb_feedback"),
     "fleet": ("fleet",),
 }
