@@ -32,8 +32,8 @@ class Params(LiveParams):
         Field(max_length=64, description="path of saved metrics to judge instead; repeatable, of different times"),
     ] = None
     device: Annotated[bool, Field(description="also how busy the GPU is, where it can be read")] = True
-    max_ttft_ms: Annotated[float, Field(gt=0, le=3.6e6, description="more until the first token is slow, ms")] = 2000.0
-    max_itl_ms: Annotated[float, Field(gt=0, le=3.6e6, description="more between two tokens is slow, ms")] = 200.0
+    max_ttft_ms: Annotated[float, Field(ge=1, le=3.6e6, description="more until the first token is slow, ms")] = 2000.0
+    max_itl_ms: Annotated[float, Field(ge=0.01, le=3.6e6, description="more between two tokens is slow, ms")] = 200.0
 
     @model_validator(mode="after")
     def _one_source(self) -> Params:
