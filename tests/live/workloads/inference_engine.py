@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 import time
 import urllib.request
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 BLOCK = 16
 """Tokens of a block of the cache."""
@@ -91,7 +91,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     prompt_tokens: int = 0
     blocks: int = 0
-    cache: list[object] = field(default_factory=list)
+    cache: list[tuple[Any, Any]] = field(default_factory=list)
     scheduled: float = 0.0
     first: float = 0.0
     last: float = 0.0
@@ -110,7 +110,7 @@ class Model:
         self._words = torch.randn(WORDS, WIDTH)
         self._layers = [[torch.randn(WIDTH, WIDTH) / WIDTH**0.5 for _ in range(5)] for _ in range(LAYERS)]
 
-    def forward(self, tokens: list[int], cache: list[object]) -> int:
+    def forward(self, tokens: list[int], cache: list[tuple[Any, Any]]) -> int:
         """Return the next token after `tokens`, whose keys and values are added to `cache`."""
         torch = self._torch
         with torch.no_grad():
@@ -366,4 +366,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
