@@ -185,10 +185,10 @@ class App:
         """Run the tool `name` live, or judge `source`, a recording or a trace. Arguments are those of its `Params`.
 
         The parameter `profile` names a profile to align with the trace; live it is read after the window. The parameter
-        `kernel_log` names a kernel log, and `cards` the output of vendors' programs, which are judged instead of
-        observing. Tools that judge the ranks of a job read the directories among their arguments, or observe the job;
-        tools that judge stack samples read them from any file that holds some. `lang`: of the pages among the
-        artifacts.
+        `kernel_log` names a kernel log, `cards` the output of vendors' programs, and `metrics` saved metrics of a
+        server, which are judged instead of observing. Tools that judge the ranks of a job read the directories among
+        their arguments, or observe the job; tools that judge stack samples read them from any file that holds some.
+        `lang`: of the pages among the artifacts.
         """
         called_ns = time.monotonic_ns()
         tool = self._registry.get(name)
@@ -214,6 +214,10 @@ class App:
             recording = await in_thread(lambda: open_cards(Path(cards), source))
         elif (log := getattr(params, "kernel_log", None)) is not None:
             recording = await in_thread(lambda: open_log(Path(log), source))
+        elif (files := getattr(params, "metrics", None)) is not None:
+            from whystall.agent_server.inputs.serving import open_metrics
+
+            recording = await in_thread(lambda: open_metrics(files, source))
         elif source is not None:
             from whystall.agent_server.inputs.calibration import check_source
 

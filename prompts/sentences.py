@@ -73,6 +73,9 @@ _SAMPLED = {
     "area": "gpu_areas",
     "condition": "hardware_conditions",
     "throttle": "gpu_throttles",
+    "stage": "serving_stages",
+    "basis": "serving_bases",
+    "symptom": "serving_symptoms",
 }
 # Attributes that are codes of what a thread does: a wait, or running.
 _DOING = ("wait", "holder_doing")

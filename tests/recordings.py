@@ -19,14 +19,8 @@ from whystall.tools.recording.target import Target
 
 # Collectors that few tools need: recorded only if a scene has rows of them.
 ON_REQUEST = (
-    "objects",
-    "memory_use",
-    "job_processes",
-    "collectives",
-    "device_log",
-    "hardware",
-    "gpu_state",
-    "card_state",
+    *("objects", "memory_use", "job_processes", "collectives", "device_log", "hardware", "gpu_state"),
+    *("card_state", "serving"),
 )
 # Tables that older versions did not record: only if a scene has rows of them.
 NEWER = ("syscalls.failures", "proc.filesystems", "proc.io_limits", "proc.io_use", "proc.partitions", "proc.real_time")

@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 from whystall.agent_server.diagnosis.account import account
 from whystall.agent_server.diagnosis.assess import Link, assess
-from whystall.agent_server.diagnosis.causes import FIRST_TOOL, HARDWARE_TOOL, NEWER_TOOLS, PATH_TOOL, of_hosts
+from whystall.agent_server.diagnosis.causes import (
+    FIRST_TOOL,
+    HARDWARE_TOOL,
+    NEWER_TOOLS,
+    PATH_TOOL,
+    SERVING_TOOL,
+    of_hosts,
+)
 from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.observer import Observer, Options
 from whystall.agent_server.diagnosis.path_needs import NEEDED_PCT, WORTH_PCT, unneeded_tools
@@ -65,20 +72,24 @@ class Case:
         target: str = "",
         numbered: int = 0,
         wanted: Collection[str] = (),
+        options: Options | None = None,
         transcript: Transcript | None = None,
         progress: StepProgress | None = None,
         hardware_first: bool = True,
     ) -> None:
         """`symptom` selects the causes to examine; with an accelerator's profile all are. `numbered`: findings numbered
-        before, if this is part of a larger case. `wanted`: tools that run whatever the first window shows.
-        `hardware_first`: the first window reads what drivers reported; transcripts of older versions have it later, or
-        not at all.
+        before, if this is part of a larger case. `wanted`: tools that run whatever the first window shows; `options`:
+        arguments of tools besides those that the investigation chooses. `hardware_first`: the first window reads what
+        drivers reported; transcripts of older versions have it later, or not at all.
         """
-        hosts = of_hosts(causes)
+        hosts = of_hosts(causes, serving=SERVING_TOOL in wanted)
         self.causes = considered_for(hosts, symptom, any_symptom=observer.profiled)
         self.tools = {
-            name: tool for name, tool in tools.items() if tool.reads not in ("logs", "topology")
-        }  # these observe nothing
+            name: tool
+            for name, tool in tools.items()
+            if tool.reads not in ("logs", "topology")  # these observe nothing
+            and (name != SERVING_TOOL or name in wanted)
+        }
         self.observer = observer
         self.duration = duration
         self.symptom = symptom
@@ -97,7 +108,7 @@ class Case:
         self.slow = not self.hangs and is_complaint(symptom)
         self.others: list[OtherProcess] = []
         self._artifacts_of_others: list[Artifact] = []
-        self._options: dict[str, Mapping[str, Any]] = {}
+        self._options: dict[str, Mapping[str, Any]] = dict(options or {})
         self._all_findings: dict[str, Finding] = {}
         self._count = numbered
 

@@ -25,6 +25,8 @@ FIRST_TOOLS = (PATH_TOOL, "lock_wait", "net_latency")
 """Run with the first tool: they share their collectors, none of which hooks system calls."""
 NEWER_TOOLS = frozenset({*FIRST_TOOLS, "memory_growth", "python_stacks"})
 """Tools for which recordings of version 0.1 hold no data."""
+SERVING_TOOL = "inference_latency"
+"""Reads the metrics of an inference server: only if the target is one."""
 HARDWARE_TOOL = "gpu_health"
 """Reads what drivers reported; runs with the first tool. Recordings before it hold no data for it."""
 
@@ -35,9 +37,10 @@ def of_ranks(causes: Mapping[str, Cause], *, baseline: bool = False) -> dict[str
     return {id: cause for id, cause in causes.items() if not tools.isdisjoint(cause.examined_by)}
 
 
-def of_hosts(causes: Mapping[str, Cause]) -> dict[str, Cause]:
-    """Return the causes that observing a host can decide; the others would stay open."""
-    others = {RANKS_TOOL, BASELINE_TOOL, LOGS_TOOL}
+def of_hosts(causes: Mapping[str, Cause], *, serving: bool = True) -> dict[str, Cause]:
+    """Return the causes that observing a host can decide; the others would stay open. `serving`: also those that only
+    the metrics of an inference server decide."""
+    others = {RANKS_TOOL, BASELINE_TOOL, LOGS_TOOL, *([] if serving else [SERVING_TOOL])}
     return {id: cause for id, cause in causes.items() if not set(cause.examined_by) <= others}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from whystall.agent_server.diagnosis.causes import (
     FIRST_TOOL,
     LOGS_TOOL,
     RANKS_TOOL,
+    SERVING_TOOL,
     TOPOLOGY_TOOL,
 )
 from whystall.agent_server.diagnosis.crashes import crash_diagnosis
@@ -30,6 +31,7 @@ from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.past_incidents import KnownIncidents
 from whystall.agent_server.diagnosis.rank_process import find_rank_process
 from whystall.agent_server.diagnosis.ranks import rank_diagnosis, with_blind_spot, with_host
+from whystall.agent_server.diagnosis.serving import recorded_serving, serving_options
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
 from whystall.agent_server.diagnosis.target_choice import choose_process, with_children
@@ -75,7 +77,8 @@ class Driver:
 
 @dataclass
 class _Run:
-    """One diagnosis in progress. `driver`: None for the rules; `wanted`: tools that run in any case."""
+    """One diagnosis in progress. `driver`: None for the rules; `wanted`: tools that run in any case; `options`:
+    arguments given for tools."""
 
     params: DiagnoseParams
     registry: Registry
@@ -83,6 +86,7 @@ class _Run:
     driver: Driver | None
     lang: Lang
     wanted: frozenset[str] = frozenset()
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def transcript(self) -> Transcript:
@@ -180,6 +184,8 @@ class DiagnosisRunner:
                 return await self._diagnose_logs(recording, run)
             if recording.has("ranks"):
                 return await self._diagnose_ranks(recording, run, live=False)
+            if await in_thread(lambda: recorded_serving(recording)):
+                run.wanted |= {SERVING_TOOL}
             target = recording.manifest.target.describe()
             recorded = await self._investigate(RecordedObserver(recording), run, target)
             return await in_thread(lambda: known_in_recording(recorded, recording))
@@ -192,6 +198,9 @@ class DiagnosisRunner:
     async def _observed(self, run: _Run, profile: Path | None) -> Diagnosis:
         """Return what is found on this host; `profile`: of an accelerator, to join."""
         target = await self._target(run.params, run.progress)
+        serving = await in_thread(lambda: serving_options(run.params.metrics_url, target))
+        if serving is not None:
+            run.wanted, run.options = run.wanted | {SERVING_TOOL}, serving
         observer = LiveObserver(target, run.params.engine, run.step_progress, joining(profile))
         found = await self._investigate(observer, run, target.describe())
         return await in_thread(lambda: known_on_this_host(found, target.pids))
@@ -266,6 +275,7 @@ class DiagnosisRunner:
             target=target,
             numbered=numbered,
             wanted=run.wanted,
+            options=run.options,
             transcript=run.transcript,
             progress=run.step_progress,
         )
@@ -276,6 +286,7 @@ class DiagnosisRunner:
             profiled=observer.profiled,
             calibrate=run.params.calibrate,
             wanted=sorted(run.wanted),
+            options=run.options,
             numbered=numbered,
         )
         if run.driver is None:

@@ -43,7 +43,7 @@ _NOT_OFFERED = frozenset(
 _PLAIN = ("number", "integer", "boolean")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # Lower thresholds give more evidence.
-_THRESHOLDS = ("min_ms", "min_pct", "gap_us", "late_ms")
+_THRESHOLDS = ("min_ms", "min_pct", "gap_us", "late_ms", "max_ttft_ms", "max_itl_ms")
 _LENGTH, _DURATION = "top", "duration"
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from whystall.agent_server.inputs.calibration import check_source
 from whystall.agent_server.settings.engines import Engine
+from whystall.tools.collect.serving.scrape import endpoint_of
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import TargetParams
 from whystall.tools.ranks.params import BaselineName, RankParams
@@ -43,6 +44,9 @@ class DiagnoseParams(TargetParams):
         str | None,
         Field(min_length=1, max_length=4096, description="path of an accelerator profile of the same time"),
     ] = None
+    metrics_url: Annotated[
+        str | None, Field(max_length=2048, description="of an inference server: http://127.0.0.1:8000/metrics")
+    ] = None
     llm: Annotated[bool, Field(description="let the language model of WHYSTALL_LLM_* drive; the rules finish")] = False
     calibrate: Annotated[
         bool, Field(description="also try direct I/O beside buffered: writes a temporary file, 256 MiB in all")
@@ -57,6 +61,11 @@ class DiagnoseParams(TargetParams):
         if self.topology and self.traces is None:
             message = "topology states where the ranks of traces run"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "give it with traces")
+        if self.metrics_url is not None:
+            endpoint_of(self.metrics_url)
+            if self.log or self.traces is not None or source is not None:
+                message = "metrics_url is read while a process is observed: logs, traces and recordings exclude it"
+                raise ToolError(ErrorCode.BAD_ARGUMENT, message, "leave it out")
         named = [name for name in ("pid", "comm", "cgroup") if getattr(self, name) is not None]
         if self.log:
             beside = [

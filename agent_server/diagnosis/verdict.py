@@ -56,8 +56,9 @@ _NOT_FOLLOWED = ("unknown", "not_followed")
 _WORKS_PCT = 50.0
 # Least share of a wait that the thread at the end of its chain must account for to confirm it.
 _MOSTLY = 0.6
-# Samples show where time went, trials what could be done: neither confirms a cause.
-_NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL)
+# Samples show where time went, trials what could be done, metrics of a server which requests suffer: none confirms a
+# cause.
+_NO_EVIDENCE = (Mechanism.SAMPLES, Mechanism.TRIAL, Mechanism.METRICS)
 # Blind spots that exclude `confirmed`; also the codes in `Conclusion.missing`.
 _WEAKENS = ("sampled", "events_lost", "no_engine", "not_permitted", "other_time")
 

@@ -18,6 +18,7 @@ from whystall.agent_server.presentation.profile_lines import (
     flamegraph_diff_lines,
     heat_map_lines,
 )
+from whystall.agent_server.presentation.serving_lines import inference_latency_lines
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, printable, short
 from whystall.prompts.quantities import quantity
@@ -174,5 +175,6 @@ _HEADLINES: dict[str, Callable[[Any, Lang], list[Safe]]] = {
     "hang": hang_lines,
     "heat_map": heat_map_lines,
     "known_fix": known_fix_lines,
+    "inference_latency": inference_latency_lines,
     "page_cache": _page_cache,
 }

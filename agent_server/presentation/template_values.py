@@ -9,6 +9,7 @@ from whystall.agent_server.presentation.account_lines import account_text, other
 from whystall.agent_server.presentation.defect_lines import defect_text
 from whystall.agent_server.presentation.match_lines import match_texts
 from whystall.agent_server.presentation.reasoning_lines import explanation
+from whystall.agent_server.presentation.serving_lines import slowest_stage
 from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.models import (
     Actor,
@@ -106,6 +107,7 @@ class TemplateValues:
             "window_s": max((c.window_s for c in d.coverage), default=0.0),
             "victim": self._victim(d.victim) if d.victim else "",
             "busy": self._busy(d),
+            "stages": [self.finding(finding) for finding in slowest_stage(d.findings)],
             "account": account,
             "where": self._where(d.culprit) if d.culprit else "",
             "how_long": self._how_long(d.culprit) if d.culprit else "",

@@ -51,6 +51,7 @@ THOROUGH = (
     "test_hostile_names",
     "test_hybrid_faults",
     "test_hybrid_io_advise",
+    "test_inference_latency",
     "test_kineto_alignment",
     "test_memory_growth",
     "test_objects",

@@ -25,16 +25,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming somebody wit
 WORKLOADS = Path(__file__).with_name("workloads")
 COUNTED = frozenset(
     {
-        "proc",
-        "residency",
-        "objects",
-        "memory_use",
-        "job_processes",
-        "device_log",
-        "hardware",
-        "gpu_state",
-        "card_state",
-        "versions",
+        *("proc", "residency", "objects", "memory_use", "job_processes", "device_log", "hardware", "gpu_state"),
+        *("card_state", "versions", "serving"),
     }
 )
 """Collectors that no engine but /proc has."""

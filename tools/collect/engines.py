@@ -12,6 +12,7 @@ from whystall.tools.collect.ftrace.bpf_engine import FtraceBpfEngine
 from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
 from whystall.tools.collect.nvml_engine import NvmlEngine
 from whystall.tools.collect.procfs_engine import ProcfsEngine
+from whystall.tools.collect.serving.engine import ServingEngine
 from whystall.tools.recording.collector import Engine
 
 # In order of preference; the first that can serve a collector does.
@@ -24,4 +25,5 @@ ENGINES: Sequence[Callable[[], Engine]] = (
     ProcfsEngine,
     NvmlEngine,
     CardsEngine,
+    ServingEngine,
 )

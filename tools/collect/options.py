@@ -86,6 +86,14 @@ class DeviceLogOptions(Options):
 
 
 @dataclass(frozen=True)
+class ServingOptions(Options):
+    """`period_ns`: between two readings of a server's metrics; `urls`: to read instead of the ports of the target."""
+
+    period_ns: int = option(1_000_000_000, min)
+    urls: frozenset[str] = option(frozenset(), operator.or_)
+
+
+@dataclass(frozen=True)
 class FtraceOptions(Options):
     """`groups`: groups of events besides ``sched``; `cpus`: CPUs to record as bits, 0: all;
     `only_target`: only events of the target; `buffer_kb`: per CPU, 0: the engine's default.

@@ -407,6 +407,15 @@ CARD_STATE = {
 # package, library (by its name), binary (a constant in it), file, log. vendor_built: a vendor may have changed it.
 VERSIONS = {"versions": _schema("component:str version:str where:str pid vendor_built:bool")}
 
+# What inference servers state of themselves on a Prometheus endpoint. local: its address; empty: files were read.
+SERVING = {
+    # Each request for metrics. status: of HTTP, -1 no answer; health: the same of /health, -2 not asked; error: a code
+    "scrapes": _schema("at_ns local:str pid status error:str answer_ns bytes health health_ns"),
+    # Values of known metrics. quantity: what it measures, see serving/metrics.yaml; part: value, count, sum, bucket;
+    # series: a number for its labels; le: upper bound of a bucket, else NaN; seconds where the quantity is a time.
+    "values": _schema("at_ns local:str pid server:str quantity:str metric:str part:str series le:float value:float"),
+}
+
 # Trials of buffered and direct I/O on one file system: one row per trial, interleaved, on a temporary file of our own.
 # way, of reads: buffered (its pages dropped before), warm (the same again at once), direct, uncached, readahead; of
 # writes: buffered (until the last call returned), synced (the same with fdatasync), direct (with fdatasync). `trial`
@@ -483,6 +492,7 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     "gpu_state": GPU_STATE,
     "card_state": CARD_STATE,
     "versions": VERSIONS,
+    "serving": SERVING,
     # what logs state about crashes
     "crashes": CRASHES,
     "ftrace": sched.TABLES,

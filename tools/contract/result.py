@@ -116,6 +116,15 @@ BLIND_SPOTS = frozenset(
         "rank_not_looked_at",  # the slow rank's process is here and could not be observed; detail: why
         "looked_later",  # the host was observed after the traces were made
         "not_calibrated",  # direct I/O could not be tried beside buffered; detail: why (a code of `calibration`), where
+        "no_metrics_port",  # no port on which the process serves metrics on loopback was found
+        "metrics_elsewhere",  # processes that serve metrics in another network namespace; detail: which
+        "metrics_unread",  # requests for metrics that failed; detail: where, how many, why
+        "metrics_total",  # a single reading of metrics: counts since the start of the server
+        "metrics_reset",  # counters began anew within the window; detail: of which server, how often
+        "metrics_absent",  # what a server does not state; detail: which quantities
+        "metrics_left",  # series of metrics beyond the limit
+        "metrics_untimed",  # files of metrics with the same time of modification
+        "no_device_state",  # whether a device was busy was not measured
         "no_nvml",  # NVIDIA's library could not be asked; detail: why
         "topology_unread",  # inputs of a topology that could not be read; detail: which, and why
         "topology_unmatched",  # GPUs of two sources of which it is not known whether they are the same; detail: which

@@ -34,7 +34,7 @@ _BY_RULE: dict[Privacy, str] = {
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
         " library fatal link model call hardware.counters.name origin function functions taint release signal"
-        " modules foreign component where bus memory relation severity"
+        " modules foreign component where bus memory relation severity server quantity metric part"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
         " shape value ranks.latencies.name ranks_before.latencies.name baseline.latencies.name at"
@@ -70,6 +70,8 @@ PUBLIC_ATTRIBUTES = _names(
     " action area condition counters further links meaning recovery throttle xid"
     # versions of software
     " component fixed version"
+    # stages of inference servers
+    " basis health server stage symptom"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(

@@ -215,6 +215,10 @@ def _source(given: dict[str, Any], reads: Reads = "host") -> Path | None:
         if not _usable(path, ""):
             message = f"{path!r} is no absolute path of a log or directory on this host"
             raise ToolError(ErrorCode.BAD_TRACE, message, f"give {_NAMED['logs'][1]}")
+    for path in given.get("metrics") or ():
+        if not _usable(path, ""):
+            message = f"{path!r} is no absolute path of a file on this host"
+            raise ToolError(ErrorCode.BAD_TRACE, message, "give one of saved metrics")
     for path in given.get("files") or ():
         if not _usable(path, ""):
             message = f"{path!r} is no absolute path of a file or directory on this host"

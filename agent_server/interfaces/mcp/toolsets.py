@@ -25,6 +25,7 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
         *("net_latency", "runqlat", "interrupts", "memory_growth", "gpu_health", "ftrace_capture", "crash_analyse"),
         "known_fix",
     ),
+    "serving": ("inference_latency",),
     "ticketing": ("ticket_draft", "kb_similar", "kb_record", "kb_feedback"),
     "fleet": ("fleet",),
 }

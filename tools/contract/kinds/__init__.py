@@ -11,6 +11,7 @@ from whystall.tools.contract.kinds import (
     network,
     profiles,
     ranks,
+    serving,
     software,
     storage,
     threads,
@@ -32,5 +33,6 @@ KINDS: MappingProxyType[str, KindSpec] = MappingProxyType(
         **crashes.KINDS,
         **software.KINDS,
         **topology.KINDS,
+        **serving.KINDS,
     }
 )

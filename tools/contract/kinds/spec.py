@@ -24,6 +24,7 @@ class Mechanism(str, Enum):
     TRIAL = "trial"  # a trial run by whystall on the same file system
     LOGS = "logs"  # what the kernel and programs wrote about themselves
     DEVICE = "device"  # what the accelerator did by its own clock, as its profiler recorded it
+    METRICS = "metrics"  # what a server counts of its own requests
     VERSIONS = "versions"  # which versions of software are installed or loaded
     LOG = "log"  # what drivers wrote into the kernel log
     SENSORS = "sensors"  # state and error counters of a device, by its vendor's management library

@@ -1,0 +1,1 @@
+"""What inference servers state about their requests on a Prometheus endpoint."""

@@ -1,0 +1,1 @@
+"""inference_latency: which stage of an inference server delays requests."""
