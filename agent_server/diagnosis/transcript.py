@@ -224,9 +224,15 @@ class Transcript:
         comparison: ToolResult[Any] | None = None,
         topology: ToolResult[Any] | None = None,
     ) -> None:
-        further = {"comparison": comparison, "topology": topology}
-        given = {name: _plain(one) for name, one in further.items() if one is not None}
-        self._put(RanksJudged(result=_plain(result), recording=recording, ranks=ranks, **given))
+        self._put(
+            RanksJudged(
+                result=_plain(result),
+                recording=recording,
+                ranks=ranks,
+                comparison=_plain(comparison) if comparison is not None else None,
+                topology=_plain(topology) if topology is not None else None,
+            )
+        )
 
     def blind_spot(self, code: str, detail: str) -> None:
         self._put(HostNotObserved(code=code, detail=detail))
