@@ -102,6 +102,16 @@ class ContinuousRecorder:
             raise _tool_error(error) from error
         self._scan.wakers -= alive
 
+    def flush(self) -> None:
+        """End the slice now: the log then has all until now, also what each thread waits for. Raises `ToolError`."""
+        began = time.thread_time_ns()
+        try:
+            self._cut()
+        except BpfError as error:
+            raise _tool_error(error) from error
+        finally:
+            self._budget.spend(time.thread_time_ns() - began)
+
     def recording(self, start_ns: int, end_ns: int, pids: frozenset[int] | None = None) -> Recording:
         """Return what was recorded between two instants (CLOCK_MONOTONIC) as a recording, of the target or of `pids`.
 
@@ -110,7 +120,7 @@ class ContinuousRecorder:
         from whystall.tools.collect.continuous_cut import recording_of
 
         _, log = self._loaded()
-        self._cut()
+        self.flush()
         return recording_of(list(log.entries()), start_ns, end_ns, pids)
 
     def cost(self) -> Cost:
