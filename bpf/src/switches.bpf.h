@@ -131,6 +131,35 @@ static __always_inline void find_wait(struct task_struct *task, struct thread_st
 	state->fault_file.ino = 0;	/* the next wait may have another reason */
 }
 
+static __always_inline void fill_key(struct off_key *key, struct task_struct *task, struct thread_state *state)
+{
+	key->file = state->file;
+	key->kstack = state->kstack;
+	key->ustack = state->ustack;
+	key->pystack = state->pystack;
+	key->tgid = task->tgid;
+	key->tid = task->pid;
+	key->nr = state->off_nr;
+	key->off_class = state->off_class & 3;
+}
+
+/* Adds to a record that `fill_segment` has filled what only these programs know. */
+static __always_inline void complete_segment(struct segment_record *record, struct thread_state *state, __u64 end,
+					     __u32 flags)
+{
+	record->flags = flags;
+	if (state->off_seeded)
+		record->flags |= RECORD_SEEDED;
+	if (state->wake >= end && state->wake - end < CLOCK_SLACK_NS)	/* an end by the scheduler's clock is inexact */
+		record->wake = end;
+	record->asked_ns = state->asked_ns;
+	record->fd = state->fd;
+	if (record->wake) {
+		record->wake_context = state->wake_context;
+		record->waker_nr = state->waker_nr;
+	}
+}
+
 /*
  * Ends the segment, now or when an unreported switch back ended it, and adds it to the call in flight, the totals and,
  * when long, the ring buffer. RECORD_OPEN: from the walk. `before`: the task that had the CPU, if the thread gets one.
@@ -140,21 +169,16 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 				  struct task_struct *before)
 {
 	__u32 user = flags & RECORD_OPEN ? SCRATCH_WALK : SCRATCH_HOOK;
-	__u32 tgid, tid;
 	struct segment_record *record;
 	struct off_key key = {};
 	struct file *file;
 	__u64 start, end, duration, wait;
-	__u32 off_class;
 
 	if (!state)
 		return 0;
 	start = *(volatile __u64 *)&state->off_start;
 	if (!start)	/* the walk, or the thread itself, has just ended it */
 		return 0;
-	off_class = state->off_class & 3;
-	tgid = task->tgid;
-	tid = task->pid;
 	end = unreported_end(task, state, now);
 	if (end && !(flags & RECORD_OPEN && end >= now)) {
 		if (!(flags & RECORD_OPEN))	/* from the walk, the switch may have come after the window */
@@ -176,18 +200,9 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	if (!config.switches)
 		return 0;
 	flags |= state->off_flags;
-	if (state->off_seeded)
-		flags |= RECORD_SEEDED;
-	key.file = state->file;
-	key.kstack = state->kstack;
-	key.ustack = state->ustack;
-	key.pystack = state->pystack;
-	key.tgid = tgid;
-	key.tid = tid;
-	key.nr = state->off_nr;
-	key.off_class = off_class;
+	fill_key(&key, task, state);
 	add_to_off_totals(&key, duration, wait);
-	if (duration < config.switch_min_ns)
+	if (duration < config.switch_min_ns || duration < live.switch_min_ns)
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
@@ -195,15 +210,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 		return 0;
 	}
 	fill_segment(record, task, state, &key, start, end, wait);
-	record->flags = flags;
-	if (state->wake >= end && state->wake - end < CLOCK_SLACK_NS)	/* an end by the scheduler's clock is inexact */
-		record->wake = end;
-	record->asked_ns = state->asked_ns;
-	record->fd = state->fd;
-	if (record->wake) {
-		record->wake_context = state->wake_context;
-		record->waker_nr = state->waker_nr;
-	}
+	complete_segment(record, state, end, flags);
 	if (before && end == now && wait > SHORT_WAIT_NS) {
 		record->ran_tgid = before->tgid;
 		BPF_CORE_READ_INTO(&record->ran_comm, before, comm);

@@ -240,7 +240,7 @@ int on_waking(__u64 *ctx)
 	struct task_struct *task = (struct task_struct *)ctx[0], *waker;
 	struct thread_state *state;
 
-	if (!window_open())
+	if (!window_open() || live.wakers_off)
 		return 0;
 	if (!has_timeline(task->tgid))
 		return 0;
@@ -250,7 +250,7 @@ int on_waking(__u64 *ctx)
 	waker = current_task();
 	state->waker_nr = waker_call(waker);
 	state->wake_context = context_of(task, state->off_class, state->wake);
-	if (config.follow_wakers && config.target)
+	if (config.follow_wakers && config.target && state->wake - state->off_start >= live.follow_min_ns)
 		follow_waker(waker, task, state);
 	return 0;
 }

@@ -1,0 +1,184 @@
+"""The cost of a continuous recording: it is measured while it runs, and lowered when it is above its limit."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from whystall.bpf.continuous import ContinuousSession
+from whystall.bpf.libbpf import run_statistics
+
+_MINUTE_NS = 60_000_000_000
+_STATISTICS_NS = 20_000_000_000  # between measurements of the programs' run time, which add to it
+_MEASURED_NS = 900_000_000
+_LOWER_AFTER_NS = 10_000_000_000  # a level takes effect before the next one
+_RAISE_AFTER_NS = 300_000_000_000
+_RAISE_BELOW = 0.4  # of the limit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a continuous recording: `cpu_share` of one core, on average; `log_bytes` of slices in memory or on disk
+    (about half of what the process uses); `slice_ns`: length of a slice; `min_ns`: shortest wait that is recorded with
+    its stacks, `sample_hz`: samples per second and CPU, both at first."""
+
+    cpu_share: float = 0.01
+    log_bytes: int = 64 << 20
+    slice_ns: int = 5_000_000_000
+    min_ns: int = 1_000_000
+    sample_hz: int = 19
+
+
+class Level(NamedTuple):
+    """One level of detail: factor of `Limits.min_ns`, one in so many samples, whether who ends a wait is recorded."""
+
+    min_factor: int
+    sample_one_in: int
+    wakers: bool
+
+
+LEVELS = (Level(1, 1, True), Level(5, 1, True), Level(5, 4, True), Level(20, 4, True), Level(20, 16, False))
+"""From the most detail to the least."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a recording costs. Shares are of one core over the last minute: all, this process, the kernel's programs.
+    `reasons`: why detail was lowered, and when (seconds since the start); `notes`: what else is not as wanted."""
+
+    cpu_share: float
+    user_share: float
+    kernel_share: float
+    memory_bytes: int
+    disk_bytes: int
+    events_per_s: float
+    lost: int
+    min_ns: int
+    sample_hz: float
+    wakers: bool
+    longest_cut_ms: float
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Budget:
+    """Measures the cost of a session, and chooses its level of detail."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.level = 0
+        self.reasons: list[str] = []
+        self._spent_ns = 0
+        self._looks: deque[tuple[int, int, int]] = deque(maxlen=600)  # instant, own time so far, events so far
+        self._kernel_share = 0.0
+        self._statistics: int | None = None
+        self._measured_from = (0, 0)
+        self._next_measurement = self._since = self._changed = self._calm_since = 0
+        self._lost = 0
+
+    @property
+    def detail(self) -> Level:
+        """The level in force."""
+        return LEVELS[self.level]
+
+    @property
+    def min_ns(self) -> int:
+        """The shortest wait that is recorded, now."""
+        return self._limits.min_ns * self.detail.min_factor
+
+    def start(self, session: ContinuousSession) -> None:
+        """Begin to measure."""
+        self._since = self._changed = self._calm_since = time.monotonic_ns()
+        self._looks.append((self._since, 0, 0))
+        self._apply(session)
+
+    def spend(self, ns: int) -> None:
+        """Count CPU time of this process."""
+        self._spent_ns += ns
+
+    def check(self, session: ContinuousSession, events: int, lost: int) -> None:
+        """Measure, and change the level if the cost demands or allows it; call it each second."""
+        now = time.monotonic_ns()
+        if now - self._looks[-1][0] >= 500_000_000:
+            self._looks.append((now, self._spent_ns, events))
+        self._measure(session, now)
+        share = self._kernel_share + self._user_share(now, _LOWER_AFTER_NS)
+        over = share > self._limits.cpu_share
+        if over or lost > self._lost:
+            self._calm_since = now
+            if now - self._changed >= _LOWER_AFTER_NS and self.level < len(LEVELS) - 1:
+                why = f"{100 * share:.2f} % of a core" if over else f"{lost - self._lost} events lost"
+                self._change(session, self.level + 1, now, why)
+        elif share > self._limits.cpu_share * _RAISE_BELOW:
+            self._calm_since = now
+        elif self.level and now - max(self._calm_since, self._changed) >= _RAISE_AFTER_NS:
+            self._change(session, self.level - 1, now, f"{100 * share:.2f} % of a core")
+        self._lost = lost
+
+    def cost(
+        self, *, memory_bytes: int, disk_bytes: int, lost: int, longest_cut_ns: int, notes: tuple[str, ...]
+    ) -> Cost:
+        """Return the cost now."""
+        now = time.monotonic_ns()
+        user = self._user_share(now, _MINUTE_NS)
+        first, last = self._first(now, _MINUTE_NS), self._looks[-1] if self._looks else (now, 0, 0)
+        seconds = max((last[0] - first[0]) / 1e9, 1e-9)
+        detail = self.detail
+        return Cost(
+            cpu_share=user + self._kernel_share,
+            user_share=user,
+            kernel_share=self._kernel_share,
+            memory_bytes=memory_bytes,
+            disk_bytes=disk_bytes,
+            events_per_s=(last[2] - first[2]) / seconds,
+            lost=lost,
+            min_ns=self.min_ns,
+            sample_hz=self._limits.sample_hz / detail.sample_one_in,
+            wakers=detail.wakers,
+            longest_cut_ms=longest_cut_ns / 1e6,
+            reasons=tuple(self.reasons[-10:]),
+            notes=notes,
+        )
+
+    def close(self) -> None:
+        """Stop measuring; idempotent."""
+        if self._statistics is not None:
+            os.close(self._statistics)
+            self._statistics = None
+
+    def _measure(self, session: ContinuousSession, now: int) -> None:
+        if self._statistics is None:
+            if now >= self._next_measurement:
+                self._next_measurement = now + _STATISTICS_NS
+                self._statistics = run_statistics()
+                self._measured_from = (now, session.run_time_ns())
+            return
+        since, before = self._measured_from
+        if now - since >= _MEASURED_NS:
+            self._kernel_share = max(0, session.run_time_ns() - before) / (now - since)
+            self.close()
+
+    def _first(self, now: int, span_ns: int) -> tuple[int, int, int]:
+        return next((look for look in self._looks if look[0] >= now - span_ns), (now, self._spent_ns, 0))
+
+    def _user_share(self, now: int, span_ns: int) -> float:
+        at, spent, _ = self._first(now, span_ns)
+        return (self._spent_ns - spent) / (now - at) if now - at > 500_000_000 else 0.0
+
+    def _change(self, session: ContinuousSession, level: int, now: int, why: str) -> None:
+        word = "less" if level > self.level else "more"
+        self.level, self._changed = level, now
+        self.reasons.append(f"{(now - self._since) / 1e9:.0f} s: {word} detail at {why}")
+        del self.reasons[:-100]
+        self._apply(session)
+
+    def _apply(self, session: ContinuousSession) -> None:
+        detail = self.detail
+        session.limit(
+            min_ns=self._limits.min_ns * detail.min_factor if self.level else 0,
+            sample_one_in=detail.sample_one_in,
+            wakers=detail.wakers,
+        )
