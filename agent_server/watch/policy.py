@@ -1,0 +1,48 @@
+"""Whether a stall becomes a ticket, by its diagnosis. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from whystall.agent_server.watch.progress import Stall
+    from whystall.knowledge_base.models import Cause, Diagnosis
+
+NS = 1_000_000_000
+# A stall without a known cause is worth a ticket from this length on, and this many usual intervals.
+_LONG_NS, _LONG_TIMES = 10 * NS, 20
+_EXPLAINED_PCT = 50.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`usual`: pauses like this one are no stalls. `why`: a code."""
+
+    action: Literal["ticket", "log"]
+    why: Literal["cause_found", "no_cause_but_long", "no_fault", "own_work", "phase", "no_cause", "weak"]
+    usual: bool = False
+
+
+def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int) -> Decision:
+    """Return what to do about `stall`; `cause`: the one that `diagnosis` names; `now_ns`: CLOCK_MONOTONIC.
+
+    A slow step in which the thread went on (``late``), and a new phase of the program, need a better proof than a gap.
+    """
+    from whystall.knowledge_base.models import Verdict
+
+    if diagnosis.verdict.no_fault:
+        return Decision("log", "no_fault", usual=True)
+    named = cause is not None and diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+    if named and cause is not None and not cause.ordinary:
+        if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:
+            return Decision("log", "phase", usual=True)
+        if stall.kind != "gap" and stall.kind != "wait" and diagnosis.explained_pct < _EXPLAINED_PCT:
+            return Decision("log", "weak")
+        return Decision("ticket", "cause_found")
+    if stall.phase:
+        return Decision("log", "phase", usual=True)
+    length = (stall.end_ns or now_ns) - stall.start_ns
+    if stall.kind in ("gap", "wait") and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
+        return Decision("ticket", "no_cause_but_long")
+    return Decision("log", "own_work" if named else "no_cause", usual=named)
