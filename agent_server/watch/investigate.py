@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.knowledge_base.models import Diagnosis
 
-_NICE = 10
+_NICE = 5
 _SYMPTOMS = {
     "gap": "the job stalled for {length}",
     "late": "a step of the job took {length} instead of {usual}",
