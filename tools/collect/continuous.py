@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystall.bpf import layout as lay
-from whystall.bpf.continuous import ContinuousSession
+from whystall.bpf.continuous import ContinuousSession, Cut
 from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
 from whystall.tools.collect.slice_log import SliceLog, read_log
@@ -44,9 +44,8 @@ class ContinuousRecorder:
         self._budget = Budget(limits)
         self._slice_due = self._release_due = 0
         self._codes_at = 0
-        self._since = self._taken = 0
+        self._taken = 0
         self._lost = 0
-        self._cut_ns = 0
         self._longest_cut_ns = 0
         self._note = ""
 
@@ -60,12 +59,14 @@ class ContinuousRecorder:
         try:
             session.load()
             self._session = session
-            now = self._since = self._taken = session.start()
+            now = self._taken = session.start()
         except BpfError as error:
             self.close()
             raise _tool_error(error) from error
         self._slice_due, self._release_due = now + self._limits.slice_ns, now + _RELEASE_NS
         self._budget.start(session)
+        # for a reader before the end of the first slice
+        self._log.append(SLICE, now, now, slice_end(Cut(now, now, (b"", b""), (b"", b""), {}), self._head(session)))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when much has arrived."""
