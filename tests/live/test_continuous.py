@@ -15,6 +15,7 @@ from scripted import Child, child
 
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits, recording_from
 from whystall.tools.collect.slice_scan import Waits
+from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.host.critical_path.tool import Params, judge
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
@@ -91,6 +92,10 @@ def test_a_stall_of_the_past_is_named(tmp_path: Path) -> None:
     assert start <= at[0].start_ns[at[1]] <= at[0].end_ns[at[1]] <= end
     steps = {p for w in waits for p, s, e in zip(w.place, w.start_ns, w.end_ns, strict=True) if e - s > 15 * MS}
     assert 2 <= len(steps) <= 10  # two lines that wait, and few others
+    recording.save(tmp_path / "recording")
+    stored = Recording.open(tmp_path / "recording", COLLECTORS)
+    assert_names_the_stall(stored, subject.pid, start, end)
+    assert stored.table("proc.threads")["pid"].unique().to_list() == [subject.pid]
     assert cost.lost == 0
     assert cost.events_per_s > 0
     assert 0 < cost.disk_bytes < 4 << 20

@@ -50,7 +50,10 @@ def proc_capture(entries: Sequence[Entry], start: int, end: int) -> Capture | No
 
 
 def _rows_of(data: bytes) -> dict[str, Any]:
-    found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+    try:
+        found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+    except (zlib.error, ValueError):  # also of bytes that are no text
+        return {}
     return found if isinstance(found, dict) else {}
 
 
@@ -68,25 +71,20 @@ def _window(name: str, looks: list[_Look], start: int, end: int) -> list[tuple[A
         return [tuple(row) for row in rows or (after.rows if after else ())]
     first, last = (inside or [after])[0], (inside or [before])[-1]
     rows = _at(schema, name, start, before, first) + rows + _at(schema, name, end, last, after)
-    return [tuple(row) for row in rows]
+    nearest = before or after
+    return [tuple(row) for row in rows or (nearest.rows if nearest is not None else ())]
 
 
 def _at(schema: TableSchema, name: str, at: int, one: _Look | None, other: _Look | None) -> list[_Row]:
-    """Return the rows of an instant between two looks; of one without the other as they are."""
+    """Return the rows of an instant between two looks; none without both."""
     if one is None or other is None:
-        known = one or other
-        # the only look on this side is inside of the window, or is all there is
-        return [[at, *row[1:]] for row in known.rows] if known is not None and _beyond(known, at, one) else []
+        return []
     names = schema.names()
     places = [names.index(column) for column in _KEYS[name]]
     share = (at - one.at) / max(other.at - one.at, 1)
     before = {tuple(row[place] for place in places): row for row in one.rows}
     after = {tuple(row[place] for place in places): row for row in other.rows}
     return [[at, *_between(row, after.get(key, row), share)[1:]] for key, row in before.items()]
-
-
-def _beyond(known: _Look, at: int, one: _Look | None) -> bool:
-    return known.at <= at if one is not None else known.at >= at
 
 
 def _between(row: _Row, other: _Row, share: float) -> _Row:
