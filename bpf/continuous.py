@@ -120,6 +120,10 @@ class ContinuousSession(Session):
             return {}
         return {int.from_bytes(key, "little"): value[0] for key, value in self._targets.items()}
 
+    def target_pids(self) -> list[int]:
+        """Return the targets and their children, without followed wakers."""
+        return [pid for pid, kind in self.kinds().items() if kind == lay.TRACED_TARGET]
+
     def set_targets(self, wanted: frozenset[int]) -> None:
         """Observe the processes `wanted`, and no longer those of an earlier call; children that were followed stay."""
         if len(wanted) > MAX_TARGETS:

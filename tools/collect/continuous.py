@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystall.bpf import layout as lay
-from whystall.bpf.continuous import ContinuousSession
+from whystall.bpf.continuous import ContinuousSession, Cut
 from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
+from whystall.tools.collect.continuous_proc import ProcLooks
 from whystall.tools.collect.slice_log import SliceLog, read_log
-from whystall.tools.collect.slice_parts import CODES, RECORDS, SLICE, slice_end
+from whystall.tools.collect.slice_parts import CODES, PROC, RECORDS, SLICE, slice_end
 from whystall.tools.collect.slice_scan import Scan, Waits, framed
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -38,15 +39,15 @@ class ContinuousRecorder:
         self._target, self._limits, self._directory = target, limits, directory
         self._scan = Scan()
         self._waits = Waits()
+        self._proc = ProcLooks()
         self._seeded_codes: list[bytes] = []
         self._log: SliceLog | None = None
         self._session: ContinuousSession | None = None
         self._budget = Budget(limits)
         self._slice_due = self._release_due = 0
         self._codes_at = 0
-        self._since = self._taken = 0
+        self._taken = 0
         self._lost = 0
-        self._cut_ns = 0
         self._longest_cut_ns = 0
         self._note = ""
 
@@ -60,12 +61,14 @@ class ContinuousRecorder:
         try:
             session.load()
             self._session = session
-            now = self._since = self._taken = session.start()
+            now = self._taken = session.start()
         except BpfError as error:
             self.close()
             raise _tool_error(error) from error
         self._slice_due, self._release_due = now + self._limits.slice_ns, now + _RELEASE_NS
         self._budget.start(session)
+        # for a reader before the end of the first slice
+        self._log.append(SLICE, now, now, slice_end(Cut(now, now, (b"", b""), (b"", b""), {}), self._head(session)))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when much has arrived."""
@@ -77,6 +80,7 @@ class ContinuousRecorder:
         session, _ = self._loaded()
         try:
             self._take()
+            self._look()
             now = time.monotonic_ns()
             if now >= self._slice_due:
                 self._cut()
@@ -106,6 +110,7 @@ class ContinuousRecorder:
         """End the slice now: the log then has all until now, also what each thread waits for. Raises `ToolError`."""
         began = time.thread_time_ns()
         try:
+            self._look(always=True)
             self._cut()
         except BpfError as error:
             raise _tool_error(error) from error
@@ -167,6 +172,14 @@ class ContinuousRecorder:
             if data and not log.append(RECORDS, self._taken, now, data):
                 self._note = "some records were too large for the log"
         self._taken = now
+
+    def _look(self, *, always: bool = False) -> None:
+        """Read the counters of /proc that are due."""
+        session, log = self._loaded()
+        found = self._proc.look(session.target_pids(), always=always)
+        if found:
+            now = time.monotonic_ns()
+            log.append(PROC, now, now, found)
 
     def _cut(self) -> None:
         """End the slice, and begin the next one."""

@@ -14,7 +14,9 @@ from whystall.tools.collect.ebpf_collector import capture_of
 from whystall.tools.collect.ebpf_engine import EbpfEngine, session_result
 from whystall.tools.collect.ebpf_symbols import Processes
 from whystall.tools.collect.mounted import tables
-from whystall.tools.collect.options import SampleOptions, SwitchOptions
+from whystall.tools.collect.options import ProcOptions, SampleOptions, SwitchOptions
+from whystall.tools.collect.proc_window import proc_capture
+from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.collect.samples_decode import sample_tables
 from whystall.tools.collect.slice_capture import Cutting, cut_window
@@ -28,6 +30,8 @@ from whystall.tools.recording.assignment import Assignment
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, alive, comm_of
+
+_WHY = "cut out of a continuous recording"
 
 
 def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: frozenset[int] | None = None) -> Recording:
@@ -44,9 +48,12 @@ def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: fro
     containers = Containers()
     containers.locate(target.pids)
     captures, options = _captures(cutting, target)
-    why = dict.fromkeys(options, "cut out of a continuous recording")
+    assigned = [(Assignment(EbpfEngine(), 0, options, dict.fromkeys(options, _WHY)), captures)]
+    proc = proc_capture(entries, raw.window_start, raw.window_end)
+    if proc is not None:
+        assigned.append((Assignment(ProcfsEngine(), 1, {"proc": ProcOptions()}, {"proc": _WHY}), {"proc": proc}))
     made = assemble(
-        [(Assignment(EbpfEngine(), 0, options, why), captures)],
+        assigned,
         target=target,
         started=datetime.now(timezone.utc) - timedelta(microseconds=(time.monotonic_ns() - raw.window_start) / 1000),
         start_ns=raw.window_start,

@@ -15,8 +15,9 @@ from typing import Any
 from whystall.bpf.continuous import Cut
 from whystall.tools.collect.slice_log import Entry
 
-RECORDS, SLICE, CODES = 1, 2, 3
-"""Kinds of entries. `CODES`: code objects, compressed (zlib), in the frame of `RECORDS`."""
+RECORDS, SLICE, CODES, PROC = 1, 2, 3, 4
+"""Kinds of entries. `CODES`: code objects, compressed (zlib), in the frame of `RECORDS`. `PROC`: rows of the tables of
+the collector ``proc``, as JSON, compressed."""
 _LENGTHS = struct.Struct("<5I")
 
 

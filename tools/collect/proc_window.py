@@ -1,0 +1,99 @@
+"""The collector ``proc`` of a window, from the looks of a continuous recording.
+
+Looks are seconds apart: counters at the window's start and end are interpolated between the looks around them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from whystall.tools.collect.slice_log import Entry
+from whystall.tools.collect.slice_parts import PROC as KIND
+from whystall.tools.collect.tables import PROC, filled
+from whystall.tools.recording.collector import Capture
+from whystall.tools.recording.store import TableSchema
+
+_KEYS = {
+    "host": ("name",),
+    "disks": ("device",),
+    "cgroups": ("cgroup", "version"),
+    "memory": ("cgroup", "version"),
+    "processes": ("pid", "start_ticks"),
+    "threads": ("pid", "tid"),
+}
+"""Columns that name what is counted, of tables that are interpolated."""
+_MOST_BYTES = 64 << 20  # of one look
+_Row = list[Any]
+
+
+class _Look(NamedTuple):
+    at: int
+    rows: list[_Row]
+
+
+def proc_capture(entries: Sequence[Entry], start: int, end: int) -> Capture | None:
+    """Return the tables of the window [start, end), ns of CLOCK_MONOTONIC; None without a look."""
+    looks: dict[str, list[_Look]] = {name: [] for name in PROC}
+    for entry in entries:
+        if entry.kind == KIND:
+            for name, rows in _rows_of(entry.data).items():
+                if name in looks and isinstance(rows, list):
+                    looks[name].append(_Look(entry.end_ns, rows))
+    if not looks["host"]:
+        return None
+    tables = filled(PROC, **{name: _window(name, found, start, end) for name, found in looks.items() if found})
+    rows = sum(frame.height for frame in tables.values())
+    return Capture(tables=tables, hooks=["/proc"], seen=rows, kept=rows, lost=0, proven=True)
+
+
+def _rows_of(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+    except (zlib.error, ValueError):  # also of bytes that are no text
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _window(name: str, looks: list[_Look], start: int, end: int) -> list[tuple[Any, ...]]:
+    schema = PROC[name]
+    inside = [look for look in looks if start < look.at < end]
+    before = next((look for look in reversed(looks) if look.at <= start), None)
+    after = next((look for look in looks if look.at >= end), None)
+    if "at_ns" not in schema.names():
+        known = before or (inside or looks)[0]
+        return [tuple(row) for row in known.rows]
+    rows = [row for look in inside for row in look.rows]
+    if name not in _KEYS:
+        rows = [*(before.rows if before else ()), *rows]
+        return [tuple(row) for row in rows or (after.rows if after else ())]
+    first, last = (inside or [after])[0], (inside or [before])[-1]
+    rows = _at(schema, name, start, before, first) + rows + _at(schema, name, end, last, after)
+    nearest = before or after
+    return [tuple(row) for row in rows or (nearest.rows if nearest is not None else ())]
+
+
+def _at(schema: TableSchema, name: str, at: int, one: _Look | None, other: _Look | None) -> list[_Row]:
+    """Return the rows of an instant between two looks; none without both."""
+    if one is None or other is None:
+        return []
+    names = schema.names()
+    places = [names.index(column) for column in _KEYS[name]]
+    share = (at - one.at) / max(other.at - one.at, 1)
+    before = {tuple(row[place] for place in places): row for row in one.rows}
+    after = {tuple(row[place] for place in places): row for row in other.rows}
+    return [[at, *_between(row, after.get(key, row), share)[1:]] for key, row in before.items()]
+
+
+def _between(row: _Row, other: _Row, share: float) -> _Row:
+    """Interpolate each number between two rows; negative ones are unknown."""
+    found = []
+    for before, after in zip(row, other, strict=False):
+        if isinstance(before, str | bool) or isinstance(after, str | bool) or before < 0 or after < 0:
+            found.append(before)
+        else:
+            value = before + (after - before) * share
+            found.append(value if isinstance(before, float) else round(value))
+    return found
