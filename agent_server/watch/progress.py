@@ -39,13 +39,15 @@ _MAJOR = 0.5
 
 
 class Wait(NamedTuple):
-    """One wait of a thread. `place`: where, as a stable number; `runnable_ns`: the part of it without a CPU."""
+    """One wait of a thread. `place`: where, as a stable number; `runnable_ns`: the part of it without a CPU;
+    `preempted`: it only lost its CPU, wherever it was."""
 
     tid: int
     place: int
     start_ns: int
     end_ns: int
     runnable_ns: int = 0
+    preempted: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,25 +103,30 @@ class ThreadProgress:
         self._recent.append(wait)
         if wait.end_ns - self._chosen_ns >= _RECHOSEN_NS:
             self._choose(wait.end_ns)
-        rhythm = self._places.get(wait.place)
-        if rhythm is None:
-            if len(self._places) >= _PLACES:
-                del self._places[min(self._places, key=lambda place: self._places[place].last_ns)]
-            self._places[wait.place] = Rhythm(wait.end_ns)
-        elif rhythm.learnt and rhythm.overdue_ns(wait.end_ns) > 0:
-            found += self._returned(wait.place, rhythm, wait.end_ns)
-        else:
-            interval = wait.end_ns - rhythm.last_ns
-            rhythm.visit(wait.end_ns)
-            if self._gap is not None and wait.place in self._core:
-                self._gap = None  # it was another thread's place: not overdue here
-            found += self._step(wait.place, wait.end_ns, interval)
+        if not wait.preempted:
+            found += self._visit(wait)
         if not self._core:
             found += self._unusual(wait)
         length = wait.end_ns - wait.start_ns
         self._blocked_ns += length
         self._longest_ns = max(self._longest_ns, length)
         return found
+
+    def _visit(self, wait: Wait) -> list[Stall]:
+        """Record the visit of the place at which `wait` ended."""
+        rhythm = self._places.get(wait.place)
+        if rhythm is None:
+            if len(self._places) >= _PLACES:
+                del self._places[min(self._places, key=lambda place: self._places[place].last_ns)]
+            self._places[wait.place] = Rhythm(wait.end_ns)
+            return []
+        if rhythm.learnt and rhythm.overdue_ns(wait.end_ns) > 0:
+            return self._returned(wait.place, rhythm, wait.end_ns)
+        interval = wait.end_ns - rhythm.last_ns
+        rhythm.visit(wait.end_ns)
+        if wait.place in self._core:
+            self._gap = None
+        return self._step(wait.place, wait.end_ns, interval)
 
     def judge(self, now_ns: int) -> list[Stall]:
         """Return the gap that is in progress at `now_ns`, once."""

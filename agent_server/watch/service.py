@@ -25,6 +25,7 @@ from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
 from whystall.agent_server.watch.status import StatusFiles
+from whystall.bpf.layout import OFF_R
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.recording.target import Target
@@ -167,6 +168,7 @@ class WatchService:
                         waits.start_ns[index],
                         waits.end_ns[index],
                         waits.runnable_ns[index],
+                        waits.state[index] == OFF_R,
                     )
                 )
         for pid, rows in by_process.items():
@@ -227,7 +229,7 @@ class WatchService:
             job=case.job.id,
             name=case.job.name,
             pid=pid,
-            pids=tuple(sorted(case.job.pids | set(case.job.leaders))),
+            pids=(pid,),  # its main thread is accounted for; whom it waits for is recorded, too
             rank=case.job.ranks.get(pid),
             stall=replace(stall, end_ns=None if case.end_ns is None else stall.end_ns),
             start_ns=start,
@@ -250,6 +252,7 @@ class WatchService:
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         process.stdin.write(request.to_json())
         process.stdin.close()
+        process.stdin = None  # else communicate() flushes it
         case.state = "looking"
         return _Child(process, case, pid, stall, final, time.monotonic())
 

@@ -38,6 +38,9 @@ def watch(
         float, typer.Option("--hang-after", min=5, max=3600, help="seconds after which a stall is reported as a hang")
     ] = 60.0,
     tickets: Annotated[bool, typer.Option("--tickets/--no-tickets", help="open tickets; else only log stalls")] = True,
+    cpu_percent: Annotated[
+        float, typer.Option("--cpu-percent", min=0.1, max=50, help="of one core: above it less detail is recorded")
+    ] = 1.0,
     duration: Annotated[
         Optional[float],  # noqa: UP045
         typer.Option("--duration", min=1, help="seconds to watch; without it, until a signal"),
@@ -50,6 +53,7 @@ def watch(
     from whystall.agent_server.watch.cases import CaseLimits
     from whystall.agent_server.watch.jobs import Selection
     from whystall.agent_server.watch.service import WatchOptions, WatchService
+    from whystall.tools.collect.continuous_budget import Limits
     from whystall.tools.recording.home import home
 
     selection = Selection(
@@ -61,6 +65,7 @@ def watch(
         min_age_s=min_age,
         limits=CaseLimits(hang_after_s=hang_after),
         tickets=tickets,
+        recorder=Limits(cpu_share=cpu_percent / 100),
     )
     directory = home() / "watch"
     directory.mkdir(mode=0o700, exist_ok=True)
