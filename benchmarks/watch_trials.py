@@ -334,7 +334,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=33)
     parser.add_argument("--kinds", nargs="+", choices=list(INJECT), default=list(INJECT))
-    parser.add_argument("--together", type=int, default=3)
+    parser.add_argument("--together", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="append one line per job")
     parser.add_argument("--keep", type=Path, help="keep the files of the trials below this directory")

@@ -13,6 +13,8 @@ NS = 1_000_000_000
 # A stall without a known cause is worth a ticket from this length on, and this many usual intervals.
 _LONG_NS, _LONG_TIMES = 10 * NS, 20
 _EXPLAINED_PCT = 50.0
+# A host that is as busy as before is no stall: a cause that takes the CPU must do so twice as much.
+_MORE_STARVED = 2.0
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,9 @@ class Decision:
     """`usual`: pauses like this one are no stalls. `why`: a code."""
 
     action: Literal["ticket", "log"]
-    why: Literal["cause_found", "no_cause_but_long", "no_fault", "own_work", "phase", "no_cause", "weak"]
+    why: Literal[
+        "cause_found", "no_cause_but_long", "no_fault", "own_work", "phase", "no_cause", "weak", "busy_as_usual"
+    ]
     usual: bool = False
 
 
@@ -35,6 +39,8 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
         return Decision("log", "no_fault", usual=True)
     named = cause is not None and diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
     if named and cause is not None and not cause.ordinary:
+        if cause.category == "cpu" and _is_starved(stall, now_ns) and stall.starved < _MORE_STARVED:
+            return Decision("log", "busy_as_usual", usual=True)
         if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:
             return Decision("log", "phase", usual=True)
         if stall.kind != "gap" and stall.kind != "wait" and diagnosis.explained_pct < _EXPLAINED_PCT:
@@ -42,7 +48,16 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
         return Decision("ticket", "cause_found")
     if stall.phase:
         return Decision("log", "phase", usual=True)
-    length = (stall.end_ns or now_ns) - stall.start_ns
+    length = _length(stall, now_ns)
     if stall.kind in ("gap", "wait") and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
         return Decision("ticket", "no_cause_but_long")
     return Decision("log", "own_work" if named else "no_cause", usual=named)
+
+
+def _length(stall: Stall, now_ns: int) -> int:
+    return (stall.end_ns or now_ns) - stall.start_ns
+
+
+def _is_starved(stall: Stall, now_ns: int) -> bool:
+    """Return whether it did not block for most of the stall, but ran, or could have."""
+    return stall.waited_ns - stall.runnable_ns < _length(stall, now_ns) / 2

@@ -55,7 +55,8 @@ class Stall:
     """A deviation of the thread `tid`. `start_ns`: the last sign of progress; `end_ns`: the next one, None while there
     is none; `usual_ns`: the usual interval; `now_ns`: the present step time of a slowdown. `place`: where most of a
     pause that has ended was spent, 0 if the thread ran; `waited_ns`, `runnable_ns`: how long it waited in all, and how
-    much of that for a CPU. `phase`: it was regularly active at places that are new: another phase of the program.
+    much of that for a CPU; `starved`: how many times longer it waited for a CPU, per time that it had something to run, than
+    before: 1 is as usual. `phase`: it was regularly active at places that are new: another phase of the program.
     """
 
     kind: Kind
@@ -68,6 +69,7 @@ class Stall:
     waited_ns: int = 0
     runnable_ns: int = 0
     phase: bool = False
+    starved: float = 1.0
 
     @property
     def ongoing(self) -> bool:
@@ -212,7 +214,15 @@ class ThreadProgress:
             return []
         if self._learning(end):
             return []
-        return [Stall(kind, self.tid, start, end, usual, 0, at, waited, runnable, phase)]
+        starved = _stretch(length, waited, runnable) / self._usual_stretch(start)
+        return [Stall(kind, self.tid, start, end, usual, 0, at, waited, runnable, phase, round(starved, 2))]
+
+    def _usual_stretch(self, until: int) -> float:
+        before = [one for one in self._recent if one.end_ns <= until]
+        if not before:
+            return 1.0
+        waited = sum(one.end_ns - one.start_ns for one in before)
+        return _stretch(until - before[0].start_ns, waited, sum(one.runnable_ns for one in before))
 
     def _unusual(self, wait: Wait) -> list[Stall]:
         """Return a wait of unusual length in a thread that mostly runs."""
@@ -265,6 +275,12 @@ class ThreadProgress:
         for place, rhythm in list(self._places.items()):
             if rhythm.learnt and self._last_ns - rhythm.last_ns > _PHASE_OVER * rhythm.gap_ns:
                 del self._places[place]
+
+
+def _stretch(length: int, waited: int, runnable: int) -> float:
+    """Return by how much lack of a CPU lengthens the work of a thread: 2 if it waits for as long as it runs."""
+    active = length - (waited - runnable)
+    return active / max(active - runnable, active // 1000, 1)
 
 
 def _slower(tid: int, found: Slower, now_ns: int) -> Stall:

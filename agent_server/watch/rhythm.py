@@ -14,8 +14,8 @@ _KEPT = 256
 # MAD times this estimates the standard deviation of normal values (Rousseeuw and Croux 1993).
 _MAD_SCALE = 1.4826
 _SIGMAS = 8.0
-# Times the longest excess over the median that was accepted before.
-_TAIL = 1.5
+# Times the excess over the median that 2 % of the intervals have. The longest would let the bound creep upwards.
+_TAIL, _RARE = 1.5, 0.98
 # 95 % of the intervals of a periodic place are below this multiple of their median.
 _PERIODIC = 1.8
 _START, _MOST_STARTS = 5, 2
@@ -77,7 +77,7 @@ class Rhythm:
     @property
     def gap_ns(self) -> int:
         """The interval from which on a visit is overdue: the median, and at least a second more, 8 robust standard
-        deviations, or 1.5 times the longest excess accepted before."""
+        deviations, or 1.5 times the excess of the longest 2 %."""
         return self._computed()[2]
 
     def overdue_ns(self, now_ns: int) -> int:
@@ -101,7 +101,8 @@ class Rhythm:
         middle = int(median(ordered))
         spread = int(median(abs(one - middle) for one in ordered) * _MAD_SCALE)
         high = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
-        excess = max(MIN_GAP_NS, int(_SIGMAS * spread), int(_TAIL * (ordered[-1] - middle)))
+        rare = ordered[int(len(ordered) * _RARE)]  # the longest of the first fifty
+        excess = max(MIN_GAP_NS, int(_SIGMAS * spread), int(_TAIL * (rare - middle)))
         self._bounds = middle, high, middle + excess
         self._fresh = 1 + len(ordered) // 8  # sorting at each visit would cost most of the budget
         return self._bounds

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 STALL_S = 2.2
-COMPUTE_S = 0.05
+COMPUTE_S = 0.03
 BLOCK = bytes(range(256)) * 64
 
 
 def load(pipe: Any) -> None:
     while True:
-        time.sleep(0.03)
+        time.sleep(0.12)
         pipe.send(os.urandom(65536))
 
 
@@ -105,6 +105,7 @@ def save_checkpoint(directory: Path) -> None:
 def evaluate() -> None:
     for _ in range(20):
         train(BLOCK)
+        time.sleep(0.01)
 
 
 def meet(peer: socket.socket) -> None:
