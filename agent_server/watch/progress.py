@@ -55,8 +55,8 @@ class Stall:
     """A deviation of the thread `tid`. `start_ns`: the last sign of progress; `end_ns`: the next one, None while there
     is none; `usual_ns`: the usual interval; `now_ns`: the present step time of a slowdown. `place`: where most of a
     pause that has ended was spent, 0 if the thread ran; `waited_ns`, `runnable_ns`: how long it waited in all, and how
-    much of that for a CPU; `starved`: how many times longer it waited for a CPU, per time that it had something to run, than
-    before: 1 is as usual. `phase`: it was regularly active at places that are new: another phase of the program.
+    much of that for a CPU; `starved`: how many times more than before lack of a CPU lengthened its work, 1: as usual.
+    `phase`: it was regularly active at places that are new: another phase of the program.
     """
 
     kind: Kind
