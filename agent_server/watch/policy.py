@@ -13,6 +13,8 @@ NS = 1_000_000_000
 # A stall without a known cause is worth a ticket from this length on, and this many usual intervals.
 _LONG_NS, _LONG_TIMES = 10 * NS, 20
 _EXPLAINED_PCT = 50.0
+# It names what a program does at regular distances, of which one pause is no example.
+_NOT_OF_ONE_PAUSE = ("recurring_pause",)
 # A host that is as busy as before is no stall: a cause that takes the CPU must do so twice as much.
 _MORE_STARVED = 2.0
 
@@ -38,7 +40,7 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
     if diagnosis.verdict.no_fault:
         return Decision("log", "no_fault", usual=True)
     named = cause is not None and diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
-    if named and cause is not None and not cause.ordinary:
+    if named and cause is not None and not cause.ordinary and cause.id not in _NOT_OF_ONE_PAUSE:
         if cause.category == "cpu" and _is_starved(stall, now_ns) and stall.starved < _MORE_STARVED:
             return Decision("log", "busy_as_usual", usual=True)
         if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:

@@ -56,7 +56,7 @@ class Stall:
     is none; `usual_ns`: the usual interval; `now_ns`: the present step time of a slowdown. `place`: where most of a
     pause that has ended was spent, 0 if the thread ran; `waited_ns`, `runnable_ns`: how long it waited in all, and how
     much of that for a CPU; `starved`: how many times more than before lack of a CPU lengthened its work, 1: as usual.
-    `phase`: it was regularly active at places that are new: another phase of the program.
+    `phase`: it often visited a place that is not usual: another phase of the program.
     """
 
     kind: Kind
@@ -201,13 +201,12 @@ class ThreadProgress:
         for one in inside:
             part = min(one.end_ns, end) - max(one.start_ns, start)
             places[one.place] = places.get(one.place, 0) + part
-            visits[one.place] = visits.get(one.place, 0) + 1
+            visits[one.place] = visits.get(one.place, 0) + (not one.preempted)
             waited += part
             runnable += min(part, one.runnable_ns)
         most = max(places, key=lambda place: places[place], default=RUNNING)
         at = most if places.get(most, 0) >= _MAJOR * length else RUNNING
-        earlier = {one.place for one in self._recent if one.end_ns <= start}
-        phase = any(n >= LEARN_VISITS and place not in earlier for place, n in visits.items())
+        phase = any(n >= LEARN_VISITS and place not in self._core for place, n in visits.items())
         known = self.pauses.known(at, length)
         self.pauses.add(at, start, length)
         if known or self.pauses.known(at, length):

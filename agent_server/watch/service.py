@@ -37,8 +37,8 @@ _TICK_S = 1.0
 _STATUS_S = 10.0
 # A tick that comes this much too late, without the process having waited for a CPU: a paused virtual machine.
 _LATE_S = 2.0
-# Before the last sign of progress and after the next, in the recording of a stall.
-_BEFORE_NS, _AFTER_NS = 3 * NS // 10, NS // 2
+# Before the last sign of progress and after the next, in the recording of a stall: ordinary waits are no part of it.
+_BEFORE_NS, _AFTER_NS = NS // 50, NS // 20
 _SLOW_NS = 10 * NS  # of a slowdown, this much is judged
 _LOOK_S = 6.0
 _CHILD_S = 300.0
