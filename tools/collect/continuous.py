@@ -21,6 +21,7 @@ from whystall.tools.collect.slice_log import SliceLog, read_log
 from whystall.tools.collect.slice_parts import CODES, PROC, RECORDS, SLICE, slice_end
 from whystall.tools.collect.slice_scan import Scan, Waits, framed
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.recording.home import home
 
 if TYPE_CHECKING:
     from whystall.tools.recording.store import Recording
@@ -227,6 +228,18 @@ def recording_from(directory: Path, start_ns: int, end_ns: int, pids: frozenset[
     from whystall.tools.collect.continuous_cut import recording_of
 
     return recording_of(read_log(directory / LOG_NAME), start_ns, end_ns, pids)
+
+
+def directory_of_watch() -> Path:
+    """Return where `whystall watch` keeps what it records. Raises `ToolError` (io_error)."""
+    return home() / "watch"
+
+
+def recording_of_past(span_ns: int, pids: frozenset[int] | None = None) -> Recording:
+    """Return the last `span_ns` of what `whystall watch` has recorded, of all its targets or of `pids`. Raises as
+    `recording_from`."""
+    now = time.monotonic_ns()
+    return recording_from(directory_of_watch(), max(0, now - span_ns), now, pids)
 
 
 def _tool_error(error: BpfError) -> ToolError:
