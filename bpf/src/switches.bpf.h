@@ -131,6 +131,32 @@ static __always_inline void find_wait(struct task_struct *task, struct thread_st
 	state->fault_file.ino = 0;	/* the next wait may have another reason */
 }
 
+/* Reads what a brief wait was for. Not inlined, to limit the callers' stack frames. */
+static __noinline int complete_wait(struct task_struct *task, struct thread_state *state, __u64 now)
+{
+	if (!state)
+		return 0;
+	find_wait(task, state, false, now);
+	state->off_brief = 0;
+	return 0;
+}
+
+/* Adds the brief waits since the last other one to the total of that one, which is a sample of them. */
+static __always_inline void add_brief(struct thread_state *state, struct off_key *key)
+{
+	struct off_total *total;
+
+	if (!state->brief_count)
+		return;
+	total = off_totals_lookup(key);
+	if (total) {
+		total->count += state->brief_count;
+		total->total_ns += state->brief_ns;
+		total->run_ns += state->brief_run_ns;
+	}
+	state->brief_count = state->brief_ns = state->brief_run_ns = 0;
+}
+
 static __always_inline void fill_key(struct off_key *key, struct task_struct *task, struct thread_state *state)
 {
 	key->file = state->file;
@@ -200,8 +226,19 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	if (!config.switches)
 		return 0;
 	flags |= state->off_flags;
+	if (state->off_brief) {
+		if (!(flags & RECORD_OPEN) && (duration < config.switch_min_ns || duration < live.switch_min_ns)) {
+			state->brief_count++;
+			state->brief_ns += duration;
+			state->brief_run_ns += wait;
+			return 0;
+		}
+		complete_wait(task, state, now);
+		flags |= state->off_flags;
+	}
 	fill_key(&key, task, state);
 	add_to_off_totals(&key, duration, wait);
+	add_brief(state, &key);
 	if (duration < config.switch_min_ns || duration < live.switch_min_ns)
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
@@ -259,7 +296,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	__u32 tid = task->pid;
 	struct thread_state *state;
 	struct pt_regs *regs;
-	__u64 place;
+	__u64 place, near = 0;
 
 	if (config.switches && !dead)
 		state = named_state(task, tgid, tid);
@@ -295,13 +332,21 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->kstack = 0;
 	state->ustack = 0;
 	state->pystack = 0;
+	state->off_brief = 0;
+	if (config.switches && live.reuse_ns && state->off_class == OFF_S && has_user_side(task)) {
+		near = near_key(task);
+		if (near && reuse_near(state, near, now))
+			return;
+	}
 	if (config.switches)
 		find_wait(task, state, true, now);
 	if (state->off_class == OFF_R)	/* the stack of a preemption is not its cause */
 		return;
 	place = config.switches && has_user_side(task) ? place_of_wait(task, state) : 0;
-	if (place && reuse_stacks(state, place, now))
+	if (place && reuse_stacks(state, place, now)) {
+		keep_near(state, near, now);
 		return;
+	}
 	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);
 	if (config.user_stacks && has_user_side(task))
 		state->ustack = stack_here(ctx, SCRATCH_HOOK, STACK_USER);
@@ -309,6 +354,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 		state->pystack = python_stack_here(SCRATCH_HOOK);
 	if (place)
 		keep_stacks(state, place, now);
+	keep_near(state, near, now);
 }
 
 /* (bool preempt, prev, next), and see left_in_state */

@@ -245,6 +245,8 @@ int on_waking(__u64 *ctx)
 	if (!has_timeline(task->tgid))
 		return 0;
 	state = state_of(task, task->pid);
+	if (live.wake_min_ns && state && bpf_ktime_get_ns() - state->off_start < live.wake_min_ns)
+		return 0;
 	if (!note_waker(state))
 		return 0;
 	waker = current_task();

@@ -47,6 +47,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	if (task->on_cpu)
 		return;	/* the call of a running thread is unknown until its first exit */
 	state->off_end = 0;
+	state->off_brief = 0;
 	state->off_runs = runs;
 	state->off_run_delay = task->sched_info.run_delay;
 	state->off_class = off_class_of(false, run_state);
@@ -121,6 +122,8 @@ static __always_inline void report(struct task_struct *task, __u32 tgid, __u32 t
 	runs = OF_TASK(task, sched_info.pcount);
 	if (!start || now <= start || unreported_end(task, state, now))
 		return;
+	if (state->off_brief)
+		complete_wait(task, state, now);
 	fill_key(&key, task, state);
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {

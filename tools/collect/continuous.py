@@ -16,11 +16,13 @@ from whystall.bpf import layout as lay
 from whystall.bpf.continuous import ContinuousSession, Cut
 from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
+from whystall.tools.collect.continuous_objects import look_at_objects
 from whystall.tools.collect.continuous_proc import ProcLooks
 from whystall.tools.collect.slice_log import SliceLog, read_log
-from whystall.tools.collect.slice_parts import CODES, PROC, RECORDS, SLICE, slice_end
+from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, SLICE, slice_end
 from whystall.tools.collect.slice_scan import Scan, Waits, framed
 from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.recording.home import home
 
 if TYPE_CHECKING:
     from whystall.tools.recording.store import Recording
@@ -107,10 +109,14 @@ class ContinuousRecorder:
         self._scan.wakers -= alive
 
     def flush(self) -> None:
-        """End the slice now: the log then has all until now, also what each thread waits for. Raises `ToolError`."""
+        """End the slice now: the log then has all until now, also what each thread waits for and who holds it. Costs
+        some 50 ms and more: for moments that will be explained. Raises `ToolError`."""
         began = time.thread_time_ns()
         try:
             self._look(always=True)
+            session, log = self._loaded()
+            now = time.monotonic_ns()
+            log.append(OBJECTS, now, now, look_at_objects(session.target_pids()))
             self._cut()
         except BpfError as error:
             raise _tool_error(error) from error
@@ -227,6 +233,18 @@ def recording_from(directory: Path, start_ns: int, end_ns: int, pids: frozenset[
     from whystall.tools.collect.continuous_cut import recording_of
 
     return recording_of(read_log(directory / LOG_NAME), start_ns, end_ns, pids)
+
+
+def directory_of_watch() -> Path:
+    """Return where `whystall watch` keeps what it records. Raises `ToolError` (io_error)."""
+    return home() / "watch"
+
+
+def recording_of_past(span_ns: int, pids: frozenset[int] | None = None) -> Recording:
+    """Return the last `span_ns` of what `whystall watch` has recorded, of all its targets or of `pids`. Raises as
+    `recording_from`."""
+    now = time.monotonic_ns()
+    return recording_from(directory_of_watch(), max(0, now - span_ns), now, pids)
 
 
 def _tool_error(error: BpfError) -> ToolError:

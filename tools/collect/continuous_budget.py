@@ -33,14 +33,23 @@ class Limits:
 
 
 class Level(NamedTuple):
-    """One level of detail: factor of `Limits.min_ns`, one in so many samples, whether who ends a wait is recorded."""
+    """One level of detail: for how long stacks are reused by the registers alone, ns (a line of Python may then stand
+    for another one that waits for the same object); factor of `Limits.min_ns`; one in so many samples; whether who ends
+    a wait is recorded."""
 
+    reuse_ns: int
     min_factor: int
     sample_one_in: int
     wakers: bool
 
 
-LEVELS = (Level(1, 1, True), Level(5, 1, True), Level(5, 4, True), Level(20, 4, True), Level(20, 16, False))
+LEVELS = (
+    Level(0, 1, 1, True),
+    Level(10_000_000, 1, 1, True),
+    Level(100_000_000, 5, 4, True),
+    Level(1_000_000_000, 20, 4, True),
+    Level(1_000_000_000, 20, 16, False),
+)
 """From the most detail to the least."""
 
 
@@ -178,7 +187,8 @@ class Budget:
     def _apply(self, session: ContinuousSession) -> None:
         detail = self.detail
         session.limit(
-            min_ns=self._limits.min_ns * detail.min_factor if self.level else 0,
+            min_ns=self.min_ns,
+            reuse_ns=detail.reuse_ns,
             sample_one_in=detail.sample_one_in,
             wakers=detail.wakers,
         )

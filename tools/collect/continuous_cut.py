@@ -9,19 +9,21 @@ from datetime import datetime, timedelta, timezone
 
 from whystall.bpf import layout as lay
 from whystall.bpf.samples import Samples
+from whystall.tools.collect.continuous_objects import look_at_objects, objects_capture
+from whystall.tools.collect.continuous_proc import ProcLooks
 from whystall.tools.collect.ebpf_calls import SwitchCollector
 from whystall.tools.collect.ebpf_collector import capture_of
 from whystall.tools.collect.ebpf_engine import EbpfEngine, session_result
 from whystall.tools.collect.ebpf_symbols import Processes
 from whystall.tools.collect.mounted import tables
 from whystall.tools.collect.options import ProcOptions, SampleOptions, SwitchOptions
-from whystall.tools.collect.proc_window import proc_capture
+from whystall.tools.collect.proc_window import descendants, proc_capture
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.collect.samples_decode import sample_tables
 from whystall.tools.collect.slice_capture import Cutting, cut_window
 from whystall.tools.collect.slice_log import Entry
-from whystall.tools.collect.slice_parts import CODES, RECORDS, slices_of
+from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, slices_of
 from whystall.tools.collect.slice_scan import split
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.node.containers import Containers
@@ -32,6 +34,8 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, alive, comm_of
 
 _WHY = "cut out of a continuous recording"
+_MARGIN_NS = 1_000_000_000  # snapshots of objects so close to the window count
+_RECENT_NS = 60_000_000_000
 
 
 def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: frozenset[int] | None = None) -> Recording:
@@ -39,7 +43,9 @@ def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: fro
 
     The window is cut to what is kept. Raises `ToolError` (no_overlap) when that is nothing.
     """
-    cutting = cut_window(slices_of(entries), _codes(entries), start_ns, end_ns)
+    entries = [*entries, *_looks_now(entries, end_ns, pids)]
+    own = descendants(entries, pids) if pids is not None else None
+    cutting = cut_window(slices_of(entries), _codes(entries), start_ns, end_ns, own)
     if cutting is None:
         raise ToolError(ErrorCode.NO_OVERLAP, "nothing of that time is kept", "ask for a later time")
     raw = cutting.capture
@@ -49,9 +55,13 @@ def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: fro
     containers.locate(target.pids)
     captures, options = _captures(cutting, target)
     assigned = [(Assignment(EbpfEngine(), 0, options, dict.fromkeys(options, _WHY)), captures)]
-    proc = proc_capture(entries, raw.window_start, raw.window_end)
-    if proc is not None:
-        assigned.append((Assignment(ProcfsEngine(), 1, {"proc": ProcOptions()}, {"proc": _WHY}), {"proc": proc}))
+    span = raw.window_start, raw.window_end
+    read = {"proc": proc_capture(entries, *span, own), "objects": objects_capture(entries, *span, _MARGIN_NS)}
+    looked: dict[str, Capture] = {name: capture for name, capture in read.items() if capture is not None}
+    asked: dict[str, Options] = {"proc": ProcOptions(), "objects": Options()}
+    assigned.append(
+        (Assignment(ProcfsEngine(), 1, {name: asked[name] for name in looked}, dict.fromkeys(looked, _WHY)), looked)
+    )
     made = assemble(
         assigned,
         target=target,
@@ -65,6 +75,21 @@ def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: fro
     )
     made.manifest.observer = int(cutting.head.get("observer", 0))
     return made
+
+
+def _looks_now(entries: Sequence[Entry], end_ns: int, pids: frozenset[int] | None) -> Iterator[Entry]:
+    """Yield a look at /proc now, if the window has ended recently, and at objects, if just now and nobody else did."""
+    now = time.monotonic_ns()
+    if not 0 <= now - end_ns < _RECENT_NS:
+        return
+    last = next((one for one in reversed(slices_of(entries)) if one.head), None)
+    kinds = last.head.get("pids", {}) if last is not None else {}
+    targets = [int(pid) for pid, kind in kinds.items() if kind == lay.TRACED_TARGET]
+    yield Entry(PROC, now, now, ProcLooks().look(targets, always=True))
+    if now - end_ns < _MARGIN_NS and not any(
+        one.kind == OBJECTS and one.end_ns >= end_ns - _MARGIN_NS for one in entries
+    ):
+        yield Entry(OBJECTS, now, now, look_at_objects(pids or targets))
 
 
 def _codes(entries: Sequence[Entry]) -> Iterator[bytes]:

@@ -5,13 +5,14 @@ Looks are seconds apart: counters at the window's start and end are interpolated
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import polars as pl
+
 from whystall.tools.collect.slice_log import Entry
 from whystall.tools.collect.slice_parts import PROC as KIND
+from whystall.tools.collect.slice_parts import unpacked
 from whystall.tools.collect.tables import PROC, filled
 from whystall.tools.recording.collector import Capture
 from whystall.tools.recording.store import TableSchema
@@ -25,7 +26,6 @@ _KEYS = {
     "threads": ("pid", "tid"),
 }
 """Columns that name what is counted, of tables that are interpolated."""
-_MOST_BYTES = 64 << 20  # of one look
 _Row = list[Any]
 
 
@@ -34,27 +34,35 @@ class _Look(NamedTuple):
     rows: list[_Row]
 
 
-def proc_capture(entries: Sequence[Entry], start: int, end: int) -> Capture | None:
-    """Return the tables of the window [start, end), ns of CLOCK_MONOTONIC; None without a look."""
+def proc_capture(entries: Sequence[Entry], start: int, end: int, own: frozenset[int] | None = None) -> Capture | None:
+    """Return the tables of the window [start, end), ns of CLOCK_MONOTONIC; None without a look. `own`: threads of these
+    processes only; None: of all targets."""
     looks: dict[str, list[_Look]] = {name: [] for name in PROC}
     for entry in entries:
         if entry.kind == KIND:
-            for name, rows in _rows_of(entry.data).items():
+            for name, rows in unpacked(entry.data).items():
                 if name in looks and isinstance(rows, list):
                     looks[name].append(_Look(entry.end_ns, rows))
     if not looks["host"]:
         return None
     tables = filled(PROC, **{name: _window(name, found, start, end) for name, found in looks.items() if found})
+    for name in ("threads", "affinity") if own is not None else ():
+        tables[name] = tables[name].filter(pl.col("pid").is_in(own or ()))
     rows = sum(frame.height for frame in tables.values())
-    return Capture(tables=tables, hooks=["/proc"], seen=rows, kept=rows, lost=0, proven=True)
+    return Capture(tables, ["/proc"], seen=rows, kept=rows, lost=0, proven=tables["host"]["at_ns"].n_unique() > 1)
 
 
-def _rows_of(data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
-    except (zlib.error, ValueError):  # also of bytes that are no text
-        return {}
-    return found if isinstance(found, dict) else {}
+def descendants(entries: Sequence[Entry], pids: frozenset[int]) -> frozenset[int]:
+    """Return `pids` and their descendants, as far as looks found them."""
+    parents: dict[int, int] = {}
+    for entry in entries:
+        if entry.kind == KIND:
+            for row in unpacked(entry.data).get("processes", ()):
+                parents[row[1]] = row[2]
+    found = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return frozenset(found)
 
 
 def _window(name: str, looks: list[_Look], start: int, end: int) -> list[tuple[Any, ...]]:
@@ -71,8 +79,8 @@ def _window(name: str, looks: list[_Look], start: int, end: int) -> list[tuple[A
         return [tuple(row) for row in rows or (after.rows if after else ())]
     first, last = (inside or [after])[0], (inside or [before])[-1]
     rows = _at(schema, name, start, before, first) + rows + _at(schema, name, end, last, after)
-    nearest = before or after
-    return [tuple(row) for row in rows or (nearest.rows if nearest is not None else ())]
+    # a count at one instant alone would look as if all of it had happened in the window
+    return [tuple(row) for row in rows] if len({row[0] for row in rows}) > 1 else []
 
 
 def _at(schema: TableSchema, name: str, at: int, one: _Look | None, other: _Look | None) -> list[_Row]:

@@ -38,9 +38,12 @@ class Cutting:
     """Of the last slice in the window, see `slice_parts.slice_end`."""
 
 
-def cut_window(slices: Sequence[Slice], codes: Iterable[bytes], start: int, end: int) -> Cutting | None:
+def cut_window(
+    slices: Sequence[Slice], codes: Iterable[bytes], start: int, end: int, own: frozenset[int] | None = None
+) -> Cutting | None:
     """Return what `slices` (all of them, oldest first) have of the window [start, end), ns of CLOCK_MONOTONIC; None if
-    they have nothing. `codes`: records of code objects."""
+    they have nothing. `codes`: records of code objects. `own`: the processes that the window is about; others count as
+    followed ones, which only wake these. None: all targets."""
     inside = [one for one in slices if one.end_ns > start and one.start_ns < end]
     if not inside:
         return None
@@ -57,7 +60,7 @@ def cut_window(slices: Sequence[Slice], codes: Iterable[bytes], start: int, end:
         threads={tid: thread for one in read for tid, thread in cap.threads(_items(*one.slice.threads, 4)).items()},
         stacks=dict(stack for one in read for stack in one.stacks),
         results={
-            SwitchRows: SwitchRows(segments, _totals(read, segments, start, end), _followed(read, heads)),
+            SwitchRows: SwitchRows(segments, _totals(read, segments, start, end), _followed(read, heads, own)),
             PythonResult: _python(codes, heads),
         },
         lost={name: [count] for name, count in _counted(inside).items() if name in lay.LOSSES},
@@ -177,10 +180,11 @@ def _totals(read: Sequence[_Read], segments: Sequence[cap.Segment], start: int, 
     ]
 
 
-def _followed(read: Sequence[_Read], heads: Sequence[dict[str, Any]]) -> list[cap.Followed]:
+def _followed(read: Sequence[_Read], heads: Sequence[dict[str, Any]], own: frozenset[int] | None) -> list[cap.Followed]:
     """Return the processes that are followed because they wake others, with the last known reason."""
     found = {one.tgid: one for part in read for one in part.followed}
     targets = {int(p) for head in heads for p, kind in head.get("pids", {}).items() if kind == lay.TRACED_TARGET}
+    targets = targets if own is None else targets & own
     for part in read:
         for segment in part.records.segments:
             if segment.tgid not in targets and segment.tgid not in found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 from whystall.bpf.continuous import Cut
 from whystall.tools.collect.slice_log import Entry
 
-RECORDS, SLICE, CODES, PROC = 1, 2, 3, 4
+RECORDS, SLICE, CODES, PROC, OBJECTS = 1, 2, 3, 4, 5
 """Kinds of entries. `CODES`: code objects, compressed (zlib), in the frame of `RECORDS`. `PROC`: rows of the tables of
-the collector ``proc``, as JSON, compressed."""
+the collector ``proc``, as JSON, compressed. `OBJECTS`: a snapshot of the collector ``objects``, likewise."""
+_MOST_BYTES = 64 << 20  # of JSON
 _LENGTHS = struct.Struct("<5I")
 
 
@@ -39,6 +41,15 @@ def slice_end(cut: Cut, head: dict[str, Any]) -> bytes:
     text = json.dumps({**head, "counters": cut.counters}, separators=(",", ":")).encode()
     parts = (text, *cut.totals, *cut.threads)
     return _LENGTHS.pack(*map(len, parts)) + b"".join(parts)
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """Return the content of a `PROC` or `OBJECTS` entry; empty if it is damaged."""
+    try:
+        found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+    except (zlib.error, ValueError):  # also of bytes that are no text
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def slices_of(entries: Sequence[Entry]) -> list[Slice]:

@@ -44,7 +44,7 @@ def test_beyond_the_looks_nothing_is_made_up() -> None:
     entries = [host(10, 100.0), host(20, 200.0)]
     assert readings(entries, 5, 15) == [(10, 100.0), (15, 150.0)]
     assert readings(entries, 15, 25) == [(15, 150.0), (20, 200.0)]
-    assert readings(entries[:1], 5, 8) == [(10, 100.0)]
+    assert readings(entries[:1], 5, 8) == []
     assert proc_capture([], 0, S) is None
 
 
