@@ -232,7 +232,7 @@ def batch(kinds: list[str], chance: random.Random, base: Path) -> list[dict[str,
             stack.enter_context(_running(job))
         time.sleep(3)
         named = [f"--pid={pid}" for job in jobs for pid in sorted(job.pids)]
-        command = [WHYSTALL, "watch", *named, "--learn", str(LEARN_S), "--min-age", "2", "--cpu-percent", "4"]
+        command = [WHYSTALL, "watch", *named, "--learn", str(LEARN_S), "--min-age", "2"]
         watcher = subprocess.Popen(command, env={**os.environ, "WHYSTALL_HOME": str(home)})
         began = time.monotonic()
         threads = []

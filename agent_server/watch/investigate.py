@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.watch.ends import with_ends
 from whystall.agent_server.watch.policy import decide
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.tools.contract.errors import ToolError
@@ -55,7 +54,7 @@ def investigate(request: Request) -> Answer:
     place = Path(request.recording)
     if request.slices:
         cut = recording_from(Path(request.slices), request.start_ns, request.end_ns, frozenset(request.pids))
-        anyio.run(lambda: with_ends(cut, request.pid)).save(place)
+        cut.save(place)
     symptom = symptom_of(request)
     with App().closing() as app:
         found = [anyio.run(lambda: app.diagnose(DiagnoseParams(symptom=symptom), source=place))]

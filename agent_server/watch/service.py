@@ -41,6 +41,7 @@ _LATE_S = 2.0
 _BEFORE_NS, _AFTER_NS = NS // 50, NS // 20
 _SLOW_NS = 10 * NS  # of a slowdown, this much is judged
 _LOOK_S = 6.0
+_FLUSH_NS = 2 * NS  # a snapshot of the holders costs some 100 ms of a CPU
 _CHILD_S = 300.0
 _RECORDINGS = 50
 _OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
@@ -84,6 +85,7 @@ class WatchService:
         self._files = StatusFiles(directory)
         self._counts: dict[str, int] = {}
         self._began = time.time()
+        self._flushed = 0
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
@@ -180,6 +182,9 @@ class WatchService:
     def _noticed(self, job: WatchedJob, pid: int, stall: Stall, now: int) -> None:
         self._count(stall.kind if not stall.ongoing else "ongoing")
         self._cases.add(job, pid, stall, now)
+        if stall.ongoing and self._recorder is not None and now - self._flushed >= _FLUSH_NS:
+            self._flushed = now
+            self._recorder.flush()  # who holds now what it waits for
 
     def _resumed(self, pid: int, progress: ProcessProgress) -> None:
         """Drop an open stall that has ended as a usual pause, of which no stall is reported."""

@@ -53,8 +53,8 @@ def watch(
     from whystall.agent_server.watch.cases import CaseLimits
     from whystall.agent_server.watch.jobs import Selection
     from whystall.agent_server.watch.service import WatchOptions, WatchService
+    from whystall.tools.collect.continuous import directory_of_watch
     from whystall.tools.collect.continuous_budget import Limits
-    from whystall.tools.recording.home import home
 
     selection = Selection(
         tuple(pid or ()), tuple(name or ()), tuple(cgroup or ()), tuple(pod or ()), tuple(slurm_job or ())
@@ -67,7 +67,7 @@ def watch(
         tickets=tickets,
         recorder=Limits(cpu_share=cpu_percent / 100),
     )
-    directory = home() / "watch"
+    directory = directory_of_watch()
     directory.mkdir(mode=0o700, exist_ok=True)
     end = None if duration is None else time.monotonic() + duration
     with signals.as_wish() as wished:
