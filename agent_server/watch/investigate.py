@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,8 @@ _SYMPTOMS = {
 
 def main() -> None:
     """Answer the request on standard input."""
-    os.nice(_NICE)
+    with suppress(OSError):  # a service may not be allowed to
+        os.nice(_NICE)
     request = Request.from_json(sys.stdin.read())
     try:
         answer = investigate(request)
