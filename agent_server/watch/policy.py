@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 # A stall without a known cause is worth a ticket from this length on, and this many usual intervals.
 _LONG_NS, _LONG_TIMES = 10 * NS, 20
-_EXPLAINED_PCT = 50.0
+# The recording is of the stall alone: its cause takes about all of it. Less is what the host is like at any time.
+_SHARE_PCT = 40.0
 # It names what a program does at regular distances, of which one pause is no example.
 _NOT_OF_ONE_PAUSE = ("recurring_pause",)
 # A host that is as busy as before is no stall: a cause that takes the CPU must do so twice as much.
@@ -33,7 +34,7 @@ class Decision:
 def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int) -> Decision:
     """Return what to do about `stall`; `cause`: the one that `diagnosis` names; `now_ns`: CLOCK_MONOTONIC.
 
-    A slow step in which the thread went on (``late``), and a new phase of the program, need a better proof than a gap.
+    The cause must take most of the stall; in a new phase of the program it must be confirmed.
     """
     from whystall.knowledge_base.models import Verdict
 
@@ -45,7 +46,7 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
             return Decision("log", "busy_as_usual", usual=True)
         if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:
             return Decision("log", "phase", usual=True)
-        if stall.kind != "gap" and stall.kind != "wait" and diagnosis.explained_pct < _EXPLAINED_PCT:
+        if stall.kind not in ("slowdown", "drift") and _share_pct(diagnosis) < _SHARE_PCT:
             return Decision("log", "weak")
         return Decision("ticket", "cause_found")
     if stall.phase:
@@ -54,6 +55,11 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
     if stall.kind in ("gap", "wait") and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
         return Decision("ticket", "no_cause_but_long")
     return Decision("log", "own_work" if named else "no_cause", usual=named)
+
+
+def _share_pct(diagnosis: Diagnosis) -> float:
+    """Return which share of the recording the named cause takes."""
+    return next((one.window_pct for one in diagnosis.assessments if one.cause == diagnosis.cause), 0.0)
 
 
 def _length(stall: Stall, now_ns: int) -> int:

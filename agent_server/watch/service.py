@@ -26,7 +26,8 @@ from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
 from whystall.agent_server.watch.status import StatusFiles
 from whystall.bpf.layout import OFF_R
-from whystall.tools.collect.continuous import ContinuousRecorder, Limits
+from whystall.tools.collect.continuous import ContinuousRecorder
+from whystall.tools.collect.continuous_budget import Limits
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.recording.target import Target
 

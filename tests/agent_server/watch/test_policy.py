@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from whystall.agent_server.watch.policy import decide
-from whystall.agent_server.watch.progress import Stall
+from whystall.agent_server.watch.progress import Kind, Stall
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
 from whystall.knowledge_base.causes import load_causes
-from whystall.knowledge_base.models import Diagnosis, Verdict
+from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis, Verdict
 from whystall.tools.contract.findings import Severity
 
 GAP = Stall("gap", 7, 100 * NS, 102 * NS, NS // 5, place=9, waited_ns=2 * NS)
@@ -20,7 +20,7 @@ BUSY = replace(GAP, place=0, waited_ns=3 * NS // 2, runnable_ns=3 * NS // 2, sta
 STARVED = replace(BUSY, starved=8.0)
 
 
-def action(stall: Stall, verdict: str, cause: str | None, explained: float = 90.0) -> tuple[str, str]:
+def action(stall: Stall, verdict: str, cause: str | None, share: float = 90.0) -> tuple[str, str]:
     diagnosis = Diagnosis(
         id="d",
         created="2026-01-01T00:00:00Z",
@@ -31,9 +31,9 @@ def action(stall: Stall, verdict: str, cause: str | None, explained: float = 90.
         severity=Severity.MAJOR,
         victim=None,
         culprit=None,
-        explained_pct=explained,
+        explained_pct=90.0,
         chain=[],
-        assessments=[],
+        assessments=[Assessment(cause=cause, state=CauseState.SUPPORTED, window_pct=share)] if cause else [],
         missing=[],
         findings=[],
         steps=[],
@@ -68,10 +68,11 @@ def test_the_action(stall: Stall, verdict: str, cause: str | None, expected: tup
     assert action(stall, verdict, cause) == expected
 
 
-def test_a_slow_step_needs_a_cause_that_explains_half_of_it() -> None:
-    late = replace(GAP, kind="late")
-    assert action(late, "likely", "slow_file_read", 30.0) == ("log", "weak")
-    assert action(late, "likely", "slow_file_read", 60.0) == ("ticket", "cause_found")
+@pytest.mark.parametrize("kind", ["gap", "late", "wait"])
+def test_a_cause_that_takes_little_of_the_stall_is_not_named(kind: Kind) -> None:
+    stall = replace(GAP, kind=kind)
+    assert action(stall, "confirmed", "slow_file_read", 30.0) == ("log", "weak")
+    assert action(stall, "likely", "slow_file_read", 60.0) == ("ticket", "cause_found")
 
 
 def test_requests_and_answers_survive_as_json() -> None:
