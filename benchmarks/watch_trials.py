@@ -32,7 +32,7 @@ from benchmarks.common import ROOT, Report, Row, publish
 
 TITLE = "Watch: jobs that stall once for 2.2 s, of eleven kinds, and healthy jobs beside them"
 STALL_S = 2.2
-LEARN_S, QUIET_S, SPREAD_S, TAIL_S = 20.0, 30.0, 20.0, 70.0
+LEARN_S, QUIET_S, SPREAD_S, TAIL_S, PATIENCE_S = 20.0, 30.0, 20.0, 30.0, 150.0
 HEALTHY = "healthy"
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 CGROUPS = Path("/sys/fs/cgroup")
@@ -243,11 +243,21 @@ def batch(kinds: list[str], chance: random.Random, base: Path) -> list[dict[str,
         for thread in threads:
             thread.start()
         time.sleep(QUIET_S + SPREAD_S + TAIL_S)
+        _wait_for_answers(home)
         watcher.send_signal(signal.SIGTERM)
         watcher.wait()
         for thread in threads:
             thread.join()
     return [_judged(job, home) for job in jobs]
+
+
+def _wait_for_answers(home: Path) -> None:
+    """Wait until no stall is left to investigate: on a busy host that takes a while."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        time.sleep(11)  # the status is written every 10 s
+        if not json.loads((home / "watch" / "status.json").read_text()).get("pending"):
+            return
 
 
 def _stall_at(job: Job, at: float) -> None:

@@ -16,17 +16,20 @@ from whystall.agent_server.watch.rhythm import NS
 # After its end, before it is investigated: the waits of others end, and ranks notice it at different times.
 SETTLE_NS = NS * 3 // 2
 _HOUR_NS = 3600 * NS
+_BUSY, _MORE_STARVED = 0.3, 2.0
 
 
 @dataclass(frozen=True)
 class CaseLimits:
     """`look_after_s`: how long a stall lasts before it is looked at while it lasts; `hang_after_s`: and before it is a
-    hang, at least 10 usual intervals; `per_job`, `per_host`: investigations per hour."""
+    hang, at least 10 usual intervals; `per_job`, `per_host`: investigations per hour; `busy_per_job`: of these, of
+    pauses in which the thread ran, or could have run as much as before: mostly work of its own."""
 
     look_after_s: float = 4.0
     hang_after_s: float = 60.0
     per_job: int = 6
     per_host: int = 30
+    busy_per_job: int = 2
 
 
 State = Literal["open", "looking", "reported"]
@@ -54,6 +57,16 @@ class Case:
         ends = [one.end_ns for one in self.stalls.values()]
         return None if None in ends else max(end for end in ends if end is not None)
 
+    @property
+    def blocked(self) -> float:
+        """The largest share of a stall in which its thread was blocked; 1 while one lasts, whose waits are unknown."""
+        return max((_blocked(one) for one in self.stalls.values()), default=0.0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether all threads ran for most of it, or could have, and had the CPU as much as before."""
+        return self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
+
     def main(self) -> tuple[int, Stall]:
         """Return the process to investigate, with its stall: of several that which did something else than the others;
         those that wait for it are at one place."""
@@ -69,7 +82,7 @@ class Cases:
     def __init__(self, limits: CaseLimits) -> None:
         self._limits = limits
         self.open: list[Case] = []
-        self._started: deque[tuple[int, str]] = deque(maxlen=1000)
+        self._started: deque[tuple[int, str, bool]] = deque(maxlen=1000)
 
     def add(self, job: WatchedJob, pid: int, stall: Stall, now_ns: int) -> Case:
         """Add a stall of the process `pid` to the case of its job that it overlaps, or to a new one."""
@@ -86,19 +99,19 @@ class Cases:
         self.open.remove(case)
 
     def due(self, now_ns: int, allowance_ns: int = 0) -> Case | None:
-        """Return the case to investigate now: one that has ended, or lasts long. A case beyond the limits per hour is
-        marked `skipped` and returned, too. `allowance_ns`: the longest usual pause of the host's jobs."""
-        for case in self.open:
-            end = case.end_ns
-            if case.state != "open":
-                continue
-            if end is not None and now_ns - end < SETTLE_NS:
-                continue
-            if end is None and not self._lasts(case, now_ns, allowance_ns):
-                continue
-            self._limit(case, now_ns)
-            return case
-        return None
+        """Return the case to investigate now, of those that have ended or last long that in which a thread was blocked
+        for the largest part. A case beyond the limits per hour is marked `skipped` and returned, too. `allowance_ns`:
+        the longest usual pause of the host's jobs."""
+        ready = [case for case in self.open if case.state == "open" and self._ready(case, now_ns, allowance_ns)]
+        if not ready:
+            return None
+        case = max(ready, key=lambda one: one.blocked)
+        self._limit(case, now_ns)
+        return case
+
+    def _ready(self, case: Case, now_ns: int, allowance_ns: int) -> bool:
+        end = case.end_ns
+        return self._lasts(case, now_ns, allowance_ns) if end is None else now_ns - end >= SETTLE_NS
 
     def is_hang(self, case: Case, now_ns: int) -> bool:
         """Return whether `case` lasts so long that its ticket does not wait for its end."""
@@ -113,13 +126,21 @@ class Cases:
     def _limit(self, case: Case, now_ns: int) -> None:
         while self._started and self._started[0][0] < now_ns - _HOUR_NS:
             self._started.popleft()
-        of_job = sum(job == case.job.id for _, job in self._started)
-        if of_job >= self._limits.per_job:
+        of_job = [busy for _, job, busy in self._started if job == case.job.id]
+        if len(of_job) >= self._limits.per_job:
             case.skipped = "limit_of_job"
+        elif case.busy and sum(of_job) >= self._limits.busy_per_job:
+            case.skipped = "busy_as_usual"
         elif len(self._started) >= self._limits.per_host:
             case.skipped = "limit_of_host"
         else:
-            self._started.append((now_ns, case.job.id))
+            self._started.append((now_ns, case.job.id, case.busy))
+
+
+def _blocked(stall: Stall) -> float:
+    if stall.end_ns is None or stall.kind in ("slowdown", "drift"):
+        return 1.0
+    return (stall.waited_ns - stall.runnable_ns) / max(stall.end_ns - stall.start_ns, 1)
 
 
 def _overlap(case: Case, stall: Stall) -> bool:

@@ -377,6 +377,7 @@ class WatchService:
             "cost": cost,
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
             "memory_mib": round(_resident_mib(), 1),
+            "pending": len(self._cases.open),
             "counts": self._counts,
             "recent": list(self._recent),
         }

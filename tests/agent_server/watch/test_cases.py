@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from whystall.agent_server.watch.cases import SETTLE_NS, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import WatchedJob
 from whystall.agent_server.watch.progress import Stall
@@ -12,7 +14,9 @@ OTHER = WatchedJob("run:2", "bert", {20: 1})
 
 
 def gap(start_s: float, end_s: float | None, place: int = 5, pid: int = 10) -> Stall:
-    return Stall("gap", pid, int(start_s * NS), None if end_s is None else int(end_s * NS), NS // 5, place=place)
+    return Stall(
+        "gap", pid, int(start_s * NS), None if end_s is None else int(end_s * NS), NS // 5, place=place, waited_ns=NS
+    )
 
 
 def test_a_stall_is_investigated_soon_after_its_end() -> None:
@@ -57,6 +61,21 @@ def test_stalls_one_after_the_other_are_two_cases() -> None:
     cases = Cases(CaseLimits())
     first = cases.add(JOB, 10, gap(1, 4), 4 * NS)
     assert cases.add(JOB, 10, gap(9, 12), 12 * NS) is not first
+
+
+def test_a_blocked_thread_comes_before_one_that_ran_and_few_of_those_are_investigated() -> None:
+    cases = Cases(CaseLimits(busy_per_job=1))
+    busy = cases.add(JOB, 10, replace(gap(1, 3), waited_ns=0), 3 * NS)
+    again = cases.add(JOB, 10, replace(gap(4, 6), waited_ns=0), 6 * NS)
+    blocked = cases.add(OTHER, 20, gap(1, 3), 3 * NS)
+    starved = cases.add(OTHER, 20, replace(gap(4, 6), waited_ns=0, starved=5.0), 6 * NS)
+    order = []
+    while (case := cases.due(9 * NS)) is not None:
+        order.append((case, case.skipped))
+        cases.drop(case)
+    assert order[0] == (blocked, "")
+    assert (again, "busy_as_usual") in order or (busy, "busy_as_usual") in order
+    assert (starved, "") in order
 
 
 def test_investigations_per_hour_are_bounded_by_job_and_host() -> None:
