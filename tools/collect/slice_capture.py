@@ -20,7 +20,7 @@ from whystall.tools.collect.slice_scan import split
 
 _OPEN, _SEEDED = lay.RECORD_OPEN, lay.RECORD_SEEDED
 _MOST_PATH_RECORDS = frozenset({lay.RECORD_SEGMENT, lay.RECORD_FILE})
-_Key = tuple[Any, ...]
+_Key = tuple[int, int, str, int, cap.FileKey | None, int, int, int]
 
 
 @dataclass(frozen=True)
