@@ -32,7 +32,6 @@ class Cutting:
     kinds: dict[int, int]
     min_ns: int
     sample_ns: int
-    wakers: bool
     missing_ns: int
     head: dict[str, Any]
     """Of the last slice in the window, see `slice_parts.slice_end`."""
@@ -77,7 +76,6 @@ def cut_window(
         {int(pid): int(kind) for head in heads for pid, kind in head.get("pids", {}).items()},
         max(int(head.get("min_ns", 0)) for head in heads),
         sample_ns,
-        all(bool(head.get("wakers", True)) for head in heads),
         max(0, end - start - covered),
         heads[-1],
     )
