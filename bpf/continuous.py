@@ -144,13 +144,12 @@ class ContinuousSession(Session):
         self._remove(pid for pid, kind in self.kinds().items() if kind != lay.TRACED_TARGET)
         self._live.followed_users = self._live.followed_kernel = 0
 
-    def limit(self, *, min_ns: int, sample_one_in: int, wakers: bool, reuse_ns: int) -> None:
-        """Record only waits of at least `min_ns`, one of `sample_one_in` samples, and `wakers` only if wanted.
-        `reuse_ns`: for how long stacks are reused by the registers alone; 0: never."""
-        self._live.switch_min_ns = self._live.wake_min_ns = min_ns
+    def limit(self, *, min_ns: int, wake_min_ns: int, sample_one_in: int, reuse_ns: int) -> None:
+        """Record only waits of at least `min_ns`, who ends one only of at least `wake_min_ns`, and one of
+        `sample_one_in` samples. `reuse_ns`: for how long stacks are reused by the registers alone; 0: never."""
+        self._live.switch_min_ns, self._live.wake_min_ns = min_ns, wake_min_ns
         self._live.reuse_ns = reuse_ns
         self._live.sample_one_in = sample_one_in
-        self._live.wakers_off = not wakers
 
     def run_time_ns(self) -> int:
         """Return the time of all programs on all CPUs while `libbpf.run_statistics` were on."""

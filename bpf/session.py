@@ -7,6 +7,7 @@ process: all attachments are file descriptors. A session belongs to one thread; 
 
 from __future__ import annotations
 
+import ctypes as ct
 import os
 import resource
 import select
@@ -152,6 +153,8 @@ class Session(AttachedObject):
             self._handlers |= collector.record_handlers()
         kind = "host" if self.variants["plain_loads"] else "host_old"
         made = self._open(kind, self.config.targets or ({0} if self.config.changing else self.config.targets))
+        if made.map(".data.live").value_size != ct.sizeof(lay.Live):
+            raise BpfError("object_missing", f"{made.name} was built from other sources", "build it again: make build")
         self._choose(made)
         made.map(".rodata.config").set_initial(bytes(self._constants()))
         made.map(".rodata.rows").set_initial(syscalls.rows_image())

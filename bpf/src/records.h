@@ -111,8 +111,7 @@ struct live {
 	__u64 switch_min_ns;	/* a higher threshold */
 	__u64 follow_min_ns;	/* follow wakers only if the wait that they ended was at least as long */
 	__u64 sample_one_in;	/* handle one of so many ticks, chosen at random */
-	__u64 wakers_off;	/* do not record who ends a wait */
-	__u64 wake_min_ns;	/* nor who ends one that was shorter */
+	__u64 wake_min_ns;	/* do not record who ends a wait that was shorter */
 	__u64 reuse_ns;		/* reuse stacks by the registers alone for this long, see stack_reuse.bpf.h */
 };
 

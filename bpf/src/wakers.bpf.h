@@ -240,7 +240,7 @@ int on_waking(__u64 *ctx)
 	struct task_struct *task = (struct task_struct *)ctx[0], *waker;
 	struct thread_state *state;
 
-	if (!window_open() || live.wakers_off)
+	if (!window_open())
 		return 0;
 	if (!has_timeline(task->tgid))
 		return 0;

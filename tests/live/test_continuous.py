@@ -134,6 +134,10 @@ def test_a_wait_in_progress_is_recorded_and_targets_change(tmp_path: Path) -> No
             waits = recorder.poll()
         finally:
             recorder.close()
+    (held,) = recording.table("objects.threads").to_dicts()
+    assert (held["pid"], held["syscall"]) == (first.pid, "read")
+    assert held["object"].startswith("pipe:[")
+    assert first.pid in recording.table("objects.ends").filter(reads=True)["pid"].to_list()
     (row,) = recording.table("switches.segments").to_dicts()
     assert (row["pid"], row["syscall"], row["open"], row["seeded"]) == (first.pid, "read", True, True)
     frames = dict(recording.table("switches.stacks").select("stack", "frames").iter_rows())[row["ustack"]]

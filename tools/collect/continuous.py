@@ -121,7 +121,7 @@ class ContinuousRecorder:
         except BpfError as error:
             raise _tool_error(error) from error
         finally:
-            self._budget.spend(time.thread_time_ns() - began)
+            self._budget.spend(time.thread_time_ns() - began, asked=True)
 
     def recording(self, start_ns: int, end_ns: int, pids: frozenset[int] | None = None) -> Recording:
         """Return what was recorded between two instants (CLOCK_MONOTONIC) as a recording, of the target or of `pids`.
@@ -217,7 +217,6 @@ class ContinuousRecorder:
             "pids": session.kinds(),
             "min_ns": self._budget.min_ns,
             "sample_ns": 1_000_000_000 // self._limits.sample_hz * one_in,
-            "wakers": self._budget.detail.wakers,
             "hooks": session.hooks,
             "variants": {name: "new" if here else "old" for name, here in session.variants.items()},
             "python": python.result.processes if python is not None else {},

@@ -122,7 +122,7 @@ def _target(cutting: Cutting, pids: frozenset[int] | None) -> Target:
 
 def _captures(cutting: Cutting, target: Target) -> tuple[dict[str, Capture], dict[str, Options]]:
     raw = cutting.capture
-    switches = SwitchOptions(cutting.min_ns, wakers=cutting.wakers, python=True, follow_wakers=cutting.wakers)
+    switches = SwitchOptions(cutting.min_ns, wakers=True, python=True, follow_wakers=True)
     samples = SampleOptions(cutting.sample_ns, python=True)
     processes = Processes()
     try:

@@ -77,7 +77,7 @@ def _window(name: str, looks: list[_Look], start: int, end: int) -> list[tuple[A
     if name not in _KEYS:
         rows = [*(before.rows if before else ()), *rows]
         return [tuple(row) for row in rows or (after.rows if after else ())]
-    first, last = (inside or [after])[0], (inside or [before])[-1]
+    first, last = (inside[0], inside[-1]) if inside else (after, before)
     rows = _at(schema, name, start, before, first) + rows + _at(schema, name, end, last, after)
     # a count at one instant alone would look as if all of it had happened in the window
     return [tuple(row) for row in rows] if len({row[0] for row in rows}) > 1 else []

@@ -20,7 +20,7 @@ from whystall.tools.collect.slice_scan import split
 
 _OPEN, _SEEDED = lay.RECORD_OPEN, lay.RECORD_SEEDED
 _MOST_PATH_RECORDS = frozenset({lay.RECORD_SEGMENT, lay.RECORD_FILE})
-_Key = tuple[Any, ...]
+_Key = tuple[int, int, str, int, cap.FileKey | None, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class Cutting:
     kinds: dict[int, int]
     min_ns: int
     sample_ns: int
-    wakers: bool
     missing_ns: int
     head: dict[str, Any]
     """Of the last slice in the window, see `slice_parts.slice_end`."""
@@ -77,7 +76,6 @@ def cut_window(
         {int(pid): int(kind) for head in heads for pid, kind in head.get("pids", {}).items()},
         max(int(head.get("min_ns", 0)) for head in heads),
         sample_ns,
-        all(bool(head.get("wakers", True)) for head in heads),
         max(0, end - start - covered),
         heads[-1],
     )

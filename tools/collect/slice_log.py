@@ -58,9 +58,11 @@ class SliceLog:
                 self.note = f"kept in memory only: {path}: {error.strerror}"
         if self._descriptor < 0:
             self._map = mmap.mmap(-1, _PAGE + self._size)
+        self._head = self._tail = 0
         magic, boot, size, head, tail = _HEAD.unpack_from(self._map)
         known = (magic.rstrip(b"\0"), boot.rstrip(b"\0"), size) == (_MAGIC, _boot(), self._size)
-        self._head, self._tail = (head, tail) if known and tail <= head <= tail + self._size else (0, 0)
+        if known and tail <= head <= tail + self._size:
+            self._head, self._tail = int(head), int(tail)
         self._write_head()
 
     @property

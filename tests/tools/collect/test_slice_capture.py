@@ -53,7 +53,7 @@ def entries_of(start: int, end: int, records: list[bytes], *totals: tuple[bytes,
     """A slice of the log, times in ms."""
     keys, values = b"".join(k for k, _ in totals), b"".join(v for _, v in totals)
     cut = Cut(start * MS, end * MS, (keys, values), (b"", b""), {"self_switches": 3})
-    known = {"pids": {PID: lay.TRACED_TARGET}, "min_ns": MS, "sample_ns": 50 * MS, "wakers": True} | head
+    known = {"pids": {PID: lay.TRACED_TARGET}, "min_ns": MS, "sample_ns": 50 * MS} | head
     return [
         Entry(RECORDS, start * MS, end * MS, framed(records)),
         Entry(SLICE, start * MS, end * MS, slice_end(cut, known)),
