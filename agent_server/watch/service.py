@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
+from whystall.agent_server.watch.metrics import StallSeconds, exposition
 from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
@@ -87,6 +88,7 @@ class WatchService:
         self._counts: dict[str, int] = {}
         self._began = time.time()
         self._flushed = 0
+        self._stalls = StallSeconds()
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
@@ -123,7 +125,9 @@ class WatchService:
             self._investigate(recorder)
             if now >= status_due:
                 status_due = now + _STATUS_S
-                self._files.write(self._status(running=True))
+                status = self._status(running=True)
+                self._files.write(status)
+                self._files.write_metrics(exposition(status, self._stalls))
 
     # --- what is watched ------------------------------------------------------------------------------------------
 
@@ -333,6 +337,9 @@ class WatchService:
         }
         if stall is not None:
             pid, stall = case.main()
+            if stall.end_ns is not None and stall.kind not in ("slowdown", "drift"):
+                cause = answer.cause if answer is not None and answer.action == "ticket" else ""
+                self._stalls.add(case.job.name, cause, (stall.end_ns - stall.start_ns) / 1e9)
             entry |= {"pid": pid, "stall": asdict(stall), "processes": sorted(case.stalls)}
         if answer is not None:
             entry["answer"] = asdict(answer)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-STATUS, LOG, ERRORS = "status.json", "stalls.jsonl", "errors.log"
+STATUS, LOG, ERRORS, METRICS = "status.json", "stalls.jsonl", "errors.log", "metrics.prom"
 _LOG_BYTES = 4 << 20
 _STATUS_BYTES = 4 << 20
 
@@ -24,10 +24,17 @@ class StatusFiles:
 
     def write(self, status: Mapping[str, Any]) -> None:
         """Replace the status."""
-        partial = self._directory / f".{STATUS}"
+        self._replace(STATUS, json.dumps(status, separators=(",", ":")))
+
+    def write_metrics(self, text: str) -> None:
+        """Replace the file for the textfile collector of Prometheus's node exporter."""
+        self._replace(METRICS, text)
+
+    def _replace(self, name: str, text: str) -> None:
+        partial = self._directory / f".{name}"
         try:
-            partial.write_text(json.dumps(status, separators=(",", ":")))
-            partial.replace(self._directory / STATUS)
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self._directory / name)
             self.failed = ""
         except OSError as error:
             self.failed = error.strerror or str(error)
