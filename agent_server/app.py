@@ -87,6 +87,10 @@ class RecordParams(TargetParams):
     """What to record."""
 
     duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
+    past: Annotated[
+        float | None,
+        Field(ge=0.1, le=86400, description="instead: the last seconds of what `whystall watch` has recorded"),
+    ] = None
     trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
     samples: Annotated[bool, Field(description="also stacks of what runs, for cpu_profile and heat_map")] = False
     hz: Annotated[int | None, Field(ge=1, le=999, description="with samples: how often per second")] = None
@@ -288,6 +292,11 @@ class App:
 
         target = resolve(params)
         check_place(out)
+        if params.past is not None:
+            from whystall.tools.collect.continuous import recording_of_past
+
+            span_ns, pids = int(params.past * 1e9), None if target.everything else frozenset(target.pids)
+            return await in_thread(lambda: _saved(recording_of_past(span_ns, pids), out, redact))
         async with self._window:
             recording = await observe(
                 params.needs, target, params.duration, ENGINES, choice=params.engine, progress=progress

@@ -93,9 +93,11 @@ def _signatures(lib: Any) -> None:
         "bpf_map_delete_elem": (i, (i, p)),
         "bpf_map_get_next_key": (i, (i, p, p)),
         "bpf_map_lookup_batch": (i, (i, p, p, p, p, ct.POINTER(u), p)),
+        "bpf_map_lookup_and_delete_batch": (i, (i, p, p, p, p, ct.POINTER(u), p)),
         "bpf_prog_get_next_id": (i, (u, ct.POINTER(u))),
         "bpf_prog_get_fd_by_id": (i, (u,)),
         "bpf_obj_get_info_by_fd": (i, (i, p, ct.POINTER(u))),
+        "bpf_enable_stats": (i, (u,)),
         "ring_buffer__new": (p, (i, _SampleFn, p, p)),
         "ring_buffer__epoll_fd": (i, (p,)),
         "ring_buffer__consume": (i, (p,)),
@@ -320,7 +322,18 @@ class Map:
 
     def items(self, batch: int = 4096) -> list[tuple[bytes, bytes]]:
         """Return all entries, in no order; read in batches (since 5.6), else key by key."""
-        found: list[tuple[bytes, bytes]] = []
+        keys, values = self._read_all(batch, self._lib.bpf_map_lookup_batch)
+        k, v = self.key_size, self.value_size
+        return [(keys[i * k : (i + 1) * k], values[i * v : (i + 1) * v]) for i in range(len(keys) // k)]
+
+    def drain(self, batch: int = 4096) -> tuple[bytes, bytes]:
+        """Remove all entries; return their keys in a row, and their values. A change while this runs may be lost."""
+        return self._read_all(batch, self._lib.bpf_map_lookup_and_delete_batch)
+
+    def _read_all(self, batch: int, read: Any) -> tuple[bytes, bytes]:
+        """Return all keys in a row, and all values, read by one of the batch functions."""
+        removes = read is self._lib.bpf_map_lookup_and_delete_batch
+        all_keys, all_values = bytearray(), bytearray()
         keys = ct.create_string_buffer(self.key_size * batch)
         values = ct.create_string_buffer(self.value_size * batch)
         # size for either: a hash map's cursor is a bucket number, an array's a key
@@ -328,16 +341,26 @@ class Map:
         start: Any = None
         while True:
             count = ct.c_uint32(batch)
-            result = self._lib.bpf_map_lookup_batch(self.fd, start, cursor, keys, values, ct.byref(count), None)
+            result = read(self.fd, start, cursor, keys, values, ct.byref(count), None)
             number = ct.get_errno() if result else 0
             if number == errno.ENOSPC and batch < self.max_entries:  # one bucket holds more than a batch
-                return self.items(batch * 4)
+                more_keys, more_values = self._read_all(batch * 4, read)
+                return (
+                    (bytes(all_keys) + more_keys, bytes(all_values) + more_values)
+                    if removes
+                    else (more_keys, more_values)
+                )
             if number not in (0, errno.ENOENT):
-                return list(self._items_one_by_one())
-            key_bytes, value_bytes, k, v = keys.raw, values.raw, self.key_size, self.value_size
-            found.extend((key_bytes[i * k : (i + 1) * k], value_bytes[i * v : (i + 1) * v]) for i in range(count.value))
+                for key, value in list(self._items_one_by_one()):
+                    all_keys += key
+                    all_values += value
+                    if removes:
+                        self.delete(key)
+                return bytes(all_keys), bytes(all_values)
+            all_keys += ct.string_at(keys, count.value * self.key_size)
+            all_values += ct.string_at(values, count.value * self.value_size)
             if number:
-                return found
+                return bytes(all_keys), bytes(all_values)
             start = cursor
 
     def _items_one_by_one(self) -> Iterator[tuple[bytes, bytes]]:
@@ -420,11 +443,19 @@ class Program:
 
     def recursion_misses(self) -> int:
         """Return how often the program did not run because it was already running (kernels since 5.12)."""
+        return self._info(208)
+
+    def run_time_ns(self) -> int:
+        """Return its time on all CPUs while `run_statistics` were on, ns."""
+        return self._info(192)
+
+    def _info(self, offset: int) -> int:
+        """Return a member of ``struct bpf_prog_info``; 0: the kernel does not have it."""
         info = ct.create_string_buffer(256)
         size = ct.c_uint32(len(info))
-        if self._lib.bpf_obj_get_info_by_fd(self.fd, info, ct.byref(size)) or size.value < 216:
+        if self._lib.bpf_obj_get_info_by_fd(self.fd, info, ct.byref(size)) or size.value < offset + 8:
             return 0
-        return ct.c_uint64.from_buffer(info, 208).value
+        return ct.c_uint64.from_buffer(info, offset).value
 
     def _attached(self, handle: int | None) -> int:
         if not handle:
@@ -531,6 +562,13 @@ def _options() -> Any:
     if "CAP_SYS_ADMIN" in held():
         return None
     return ct.byref(_OpenOptions(size=ct.sizeof(_OpenOptions), btf_custom_path=_KERNEL_TYPES))
+
+
+def run_statistics() -> int | None:
+    """Make the kernel measure the run time of all BPF programs (some 20 ns per run) until the returned descriptor is
+    closed; None where it cannot (before 5.8, or without CAP_SYS_ADMIN)."""
+    descriptor = int(library().bpf_enable_stats(0))
+    return descriptor if descriptor >= 0 else None
 
 
 def program_ids() -> frozenset[int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +52,9 @@ class _Known(NamedTuple):
 class PythonProcesses:
     """See the module."""
 
-    def __init__(self, maps: Maps, *, named_only: bool) -> None:
+    def __init__(self, maps: Maps, *, named_only: bool, keep: Callable[[bytes], object] | None = None) -> None:
+        """`keep`: receives the records of code objects instead of `result`."""
+        self._keep = keep
         self.result = PythonResult()
         self.stacks: dict[int, Stack] = {}
         """Stacks of waiting threads, by the ids in the map of seeds."""
@@ -113,6 +115,15 @@ class PythonProcesses:
             pid.to_bytes(4, "little")
         )  # a child may have its parent's entry, from before its exec
 
+    def forget(self, pids: Iterable[int]) -> None:
+        """Remove processes that have ended."""
+        for pid in pids:
+            self._known.pop(pid, None)
+            self._runtimes.pop(pid, None)
+            self.result.processes.pop(pid, None)
+            self.result.refused.pop(pid, None)
+            self._unregister(pid)
+
     def seed(self, pids: Collection[int] | None = None, budget_s: float = _SEED_BUDGET_S) -> None:
         """Read the stacks of waiting threads of `pids` (None: of all processes), for those that block during the whole
         window.
@@ -158,6 +169,9 @@ class PythonProcesses:
 
     def take(self, record: bytes) -> None:
         """Keep a code record."""
+        if self._keep is not None:
+            self._keep(record)
+            return
         key, code = decode(record)
         if len(self.result.codes) >= _MOST_CODES or self._line_bytes >= _MOST_LINES:
             self.codes_full += 1

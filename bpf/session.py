@@ -7,6 +7,7 @@ process: all attachments are file descriptors. A session belongs to one thread; 
 
 from __future__ import annotations
 
+import ctypes as ct
 import os
 import resource
 import select
@@ -26,6 +27,7 @@ from whystall.bpf.collectors import COLLECTORS
 from whystall.bpf.errors import BpfError
 from whystall.bpf.libbpf import KernelTypes, Map, Object, Ring
 from whystall.bpf.preemption import preempt_distance
+from whystall.bpf.ring import MixedRing
 
 _WALK_RING_MAX = 64 << 20
 _MAX_STACKS = 1 << 18  # kept in this process, about 200 bytes each
@@ -36,6 +38,7 @@ _READER = {
     lay.RECORD_BLOCK: "reader_block",
 }
 """Reasons of records lost because this process keeps no more of them."""
+_NO_PROCESS = (1 << 32) - 1  # `config.target` where all targets are in the map
 _CONSTANT_VARIANTS = frozenset(name for name, *_ in lay.Config._fields_)
 
 
@@ -50,6 +53,8 @@ class SessionConfig:
     """The tracer: not reported unless it is a target; its events are counted to verify that the hooks work."""
     follow: bool = False
     """Whether to observe processes that targets start during the window."""
+    changing: bool = False
+    """Whether any target may leave during the window; there may be none at first."""
     ring_bytes: int = 1 << 21
     """Power of two, at least a page."""
     max_bytes: int = 32 << 20
@@ -89,7 +94,7 @@ def kernel_variants() -> Mapping[str, bool]:
 class Session(AttachedObject):
     """See the module."""
 
-    _ring: Ring | None
+    _ring: Ring | MixedRing | None
 
     def __init__(self, config: SessionConfig, collectors: Iterable[Collector]) -> None:
         super().__init__()
@@ -146,7 +151,10 @@ class Session(AttachedObject):
         for collector in self.collectors:
             collector.prepare(Setup(self.variants, forced, self._targets_now, self._stacks))
             self._handlers |= collector.record_handlers()
-        made = self._open("host" if self.variants["plain_loads"] else "host_old", self.config.targets)
+        kind = "host" if self.variants["plain_loads"] else "host_old"
+        made = self._open(kind, self.config.targets or ({0} if self.config.changing else self.config.targets))
+        if made.map(".data.live").value_size != ct.sizeof(lay.Live):
+            raise BpfError("object_missing", f"{made.name} was built from other sources", "build it again: make build")
         self._choose(made)
         made.map(".rodata.config").set_initial(bytes(self._constants()))
         made.map(".rodata.rows").set_initial(syscalls.rows_image())
@@ -154,17 +162,21 @@ class Session(AttachedObject):
         made.load()
         self._live = lay.Live.from_buffer(made.map(".data.live").memory())
         self._targets = made.map("targets")
-        for tgid in sorted(self.config.targets or ())[1:]:
+        for tgid in sorted(self.config.targets or ())[0 if self.config.changing else 1 :]:
             self.add_target(tgid)
-        self._ring = Ring(made.map("ring"), self._take)
+        self._open_ring(made.map("ring"))
         return made
+
+    def _open_ring(self, ring: Map) -> None:
+        self._ring = Ring(ring, self._take)
 
     def _targets_now(self) -> frozenset[int] | None:
         """Return the targets, followed children included; None: all processes."""
         targets = self.config.targets
         if targets is None or self._targets is None:
             return targets
-        return targets.union(int.from_bytes(key, "little") for key, _ in self._targets.items())
+        now = {int.from_bytes(key, "little") for key, _ in self._targets.items()}
+        return frozenset(now if self.config.changing else targets | now)
 
     def _ring_for_walk(self) -> int:
         """Return the size of a ring for the last walk, which writes an open segment of every thread at once."""
@@ -199,7 +211,7 @@ class Session(AttachedObject):
         for collector in self.collectors:
             for name in collector.programs():
                 owners.setdefault(name, collector)
-        if self.config.follow and self.config.targets:
+        if self.config.follow and (self.config.targets or self.config.changing):
             owners["on_fork"] = None
         return owners
 
@@ -208,10 +220,10 @@ class Session(AttachedObject):
         targets = sorted(config.targets or ())
         values: dict[str, int] = {
             "wakeup_bytes": config.ring_bytes // 4,
-            "target": targets[0] if targets else 0,
+            "target": _NO_PROCESS if config.changing else targets[0] if targets else 0,
             "self_tgid": 0 if config.self_tgid in targets else config.self_tgid,
             "thread_size": 16384 if os.uname().machine == "x86_64" else max(16384, resource.getpagesize()),
-            "follow": config.follow and bool(targets),
+            "follow": config.follow and bool(targets or config.changing),
             "anonymous_dev": _anonymous_device(),
             "realtime_offset": time.time_ns() - time.monotonic_ns(),
         }
@@ -315,7 +327,7 @@ class Session(AttachedObject):
         self.poll()  # make room for what the walk writes
         end = self._live.window_end = time.monotonic_ns()
         self._missed.update(self._misses_by_program())
-        self._live.walk_stage = 1  # at once: a call that ends before the walk reaches it is not recorded
+        self._live.walk_stage = lay.WALK_FINISH  # at once: a call that ends before the walk reaches it is not recorded
         for name in _unique(name for one in self.collectors for name in one.stop_iterators):
             made.program(name).run_iterator()
             self.poll()

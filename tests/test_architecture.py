@@ -19,6 +19,7 @@ _AGENT_SERVER = [
     "agent_server.interfaces",
     "agent_server.worker",
     "agent_server.doctor",
+    "agent_server.watch",
     "agent_server.integrations",
     "agent_server.app",
     "agent_server.fleet",

@@ -19,6 +19,7 @@ from whystall.agent_server.doctor.settings import settings
 from whystall.agent_server.doctor.stacks import py_spy, python_frames, sampling
 from whystall.agent_server.doctor.storage import database
 from whystall.agent_server.doctor.view import Lang, View
+from whystall.agent_server.doctor.watching import watching
 
 _GROUPS: Mapping[str, Sequence[Callable[[View], Check]]] = {
     "kernel": (kernel, btf, lockdown, kprobes, delay_accounting),
@@ -27,7 +28,7 @@ _GROUPS: Mapping[str, Sequence[Callable[[View], Check]]] = {
     "programs": (libbpf, objects, clang, bcc, headers, trace_cmd),
     "python": (python_frames, py_spy),
     "devices": (accelerators,),
-    "own": (hybrid_io, database, model, settings),
+    "own": (hybrid_io, database, model, settings, watching),
 }
 
 

@@ -19,6 +19,7 @@ from whystall.agent_server.settings.sections.reports import ReportsSettings
 from whystall.agent_server.settings.sections.server import ServerSettings, TriageSettings
 from whystall.agent_server.settings.sections.tickets import TicketsSettings
 from whystall.agent_server.settings.sections.trackers import SinkSettings
+from whystall.agent_server.settings.sections.watch import WatchSettings
 from whystall.agent_server.settings.sources import RawSettings
 
 _MANY = 10_000
@@ -68,6 +69,7 @@ class Settings(SettingsBase):
     chat: Annotated[dict[Name, ChannelSettings], Field(max_length=100)] = Field(default_factory=dict)
     fleet: FleetSettings = FleetSettings()
     reports: ReportsSettings = ReportsSettings()
+    watch: WatchSettings = WatchSettings()
     llm: dict[str, Any] = Field(default_factory=dict, repr=False)
     embeddings: dict[str, Any] = Field(default_factory=dict, repr=False)
 

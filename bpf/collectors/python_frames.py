@@ -21,14 +21,18 @@ class PythonFrames(Collector):
 
     shared_maps = ("python_processes", "python_threads", "python_seeds", "codes_emitted", "python_buffers")
 
-    def __init__(self) -> None:
-        self._processes: PythonProcesses | None = None
+    def __init__(self, search_s: float = _SEARCH_S, keep: Callable[[bytes], object] | None = None) -> None:
+        """`search_s`: between searches for new Python processes. `keep`: receives the records of code objects, also of
+        those that user space reads, instead of the result."""
+        self.processes: PythonProcesses | None = None
+        """Set when the session is loaded."""
+        self._search_s, self._keep = search_s, keep
         self._searched = 0.0
 
     @property
     def refused(self) -> list[int]:
         """Python processes whose frames cannot be walked, as far as known now."""
-        return sorted(self._processes.result.refused) if self._processes is not None else []
+        return sorted(self.processes.result.refused) if self.processes is not None else []
 
     def constants(self) -> Mapping[str, int]:
         """The switch."""
@@ -41,27 +45,27 @@ class PythonFrames(Collector):
     def loaded(self, made: Object) -> None:
         """Find the Python processes, and read the stacks of threads that do not run."""
         maps = Maps(made.map("python_processes"), made.map("python_seeds"), made.map("codes_emitted"))
-        self._processes = PythonProcesses(maps, named_only=self.setup.targets() is None)
-        self._search(self._processes)
-        self._processes.seed()
-        self.setup.stacks.update(self._processes.stacks)
+        self.processes = PythonProcesses(maps, named_only=self.setup.targets() is None, keep=self._keep)
+        self._search(self.processes)
+        self.processes.seed()
+        self.setup.stacks.update(self.processes.stacks)
 
     def followed(self, found: Sequence[Followed]) -> None:
         """Find the Python processes among them, and read the stacks of their threads that do not run."""
-        if self._processes is None:
+        if self.processes is None:
             return
         pids = {one.tgid for one in found}
-        self._processes.update(pids)
-        self._processes.seed(pids, _FOLLOWED_BUDGET_S)
-        self.setup.stacks.update(self._processes.stacks)
+        self.processes.update(pids)
+        self.processes.seed(pids, _FOLLOWED_BUDGET_S)
+        self.setup.stacks.update(self.processes.stacks)
 
     def poll(self) -> None:
         """Search again: processes start, and execute other programs, while the window runs."""
-        if self._processes is None:
+        if self.processes is None:
             return
-        period_s = _SEARCH_S * (4 if self.setup.targets() is None else 1)
+        period_s = self._search_s * (4 if self.setup.targets() is None else 1)
         if time.monotonic() - self._searched >= period_s:
-            self._search(self._processes)
+            self._search(self.processes)
 
     def _search(self, processes: PythonProcesses) -> None:
         self._searched = time.monotonic()
@@ -69,9 +73,9 @@ class PythonFrames(Collector):
         processes.update(every_process() if targets is None else targets)
 
     def _take(self, record: bytes) -> None:
-        if self._processes is not None:
-            self._processes.take(record)
+        if self.processes is not None:
+            self.processes.take(record)
 
     def read(self, window: Window) -> PythonResult:
         """Return the Python processes and code objects of the window."""
-        return self._processes.result if self._processes is not None else PythonResult()
+        return self.processes.result if self.processes is not None else PythonResult()

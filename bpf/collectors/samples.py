@@ -28,8 +28,9 @@ class CpuSamples(Collector):
 
     shared_maps = ("stacks_emitted",)
 
-    def __init__(self, period_ns: int) -> None:
-        self._period_ns = period_ns
+    def __init__(self, period_ns: int, stacks: int = _STACKS) -> None:
+        """`stacks`: most stacks that the kernel side remembers as emitted."""
+        self._period_ns, self._stacks = period_ns, stacks
         self._log = SampleLog()
         self._new: list[Place] = []
         self.timers = 0
@@ -41,7 +42,7 @@ class CpuSamples(Collector):
 
     def map_sizes(self) -> Mapping[str, int]:
         """Return more stacks than without samples."""
-        return {"stacks_emitted": _STACKS}
+        return {"stacks_emitted": self._stacks}
 
     def constants(self) -> Mapping[str, int]:
         """Enable sampling."""

@@ -101,12 +101,24 @@ struct live {
 	__u64 window_start;
 	__u64 window_end;	/* 0 while counting */
 	__u64 more_targets;	/* targets beyond config.target, in the map `targets` */
-	__u64 walk_stage;	/* 0 seed, 1 finish */
+	__u64 walk_stage;	/* enum walk_stage */
 	__u64 walk_followed;	/* seed only threads of processes that are newly followed */
 	__s64 clock_offset;	/* CLOCK_MONOTONIC less the scheduler's clock; 0: not known */
 	__u64 clock_read;	/* when that was measured */
 	__u64 other_chunks;	/* chunks of pages that others than targets took */
 	__u64 followed_users, followed_kernel;	/* processes and kernel threads followed as wakers */
+	/* of a recording without an end, to limit its cost; 0: as configured, always */
+	__u64 switch_min_ns;	/* a higher threshold */
+	__u64 follow_min_ns;	/* follow wakers only if the wait that they ended was at least as long */
+	__u64 sample_one_in;	/* handle one of so many ticks, chosen at random */
+	__u64 wake_min_ns;	/* do not record who ends a wait that was shorter */
+	__u64 reuse_ns;		/* reuse stacks by the registers alone for this long, see stack_reuse.bpf.h */
+};
+
+enum walk_stage {
+	WALK_SEED,	/* begin the waits and calls that are in progress */
+	WALK_FINISH,	/* record them when the window has ended */
+	WALK_REPORT,	/* record the waits in progress, which go on */
 };
 
 /* Why a process is traced: the value in the map `targets`. */

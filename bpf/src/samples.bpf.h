@@ -40,6 +40,8 @@ int on_tick(__u64 *ctx)
 		count(SEEN_SELF_TICKS);
 	if (!has_timeline(tgid))
 		return 0;
+	if (live.sample_one_in > 1 && bpf_get_prandom_u32() % live.sample_one_in)
+		return 0;
 	now = bpf_ktime_get_ns();
 	count(SEEN_SAMPLES);
 	first = !bpf_map_lookup_elem(&threads, &tid);

@@ -4,6 +4,10 @@
  * stacks are reused for later waits of the thread that start shortly after in the same place, by its registers, the top
  * of its stack and its innermost Python frames. Only for interruptible sleep: the reason of a wait in D is in the kernel
  * stack alone.
+ *
+ * If even that costs too much (live.reuse_ns), the registers alone decide. That is a sixth of the work, and may take one
+ * Python line for another that waits for the same object shortly after. Such a wait is brief: what it waits for is read
+ * at its end, if it was long.
  */
 #ifndef WHYSTALL_STACK_REUSE_H
 #define WHYSTALL_STACK_REUSE_H
@@ -117,6 +121,65 @@ static __always_inline void keep_stacks(struct thread_state *state, __u64 place,
 	stacks->kstack = state->kstack;
 	stacks->ustack = state->ustack;
 	stacks->pystack = state->pystack;
+}
+
+/* Returns a number of the system call in which the current thread waits, by its registers; 0: in none. */
+static __always_inline __u64 near_key(struct task_struct *task)
+{
+	struct pt_regs *regs = saved_regs(task);
+	__u64 hash = mixed(0xcbf29ce484222325ULL, regs_ip(regs)), argument;
+	__s32 nr = regs_syscall(regs);
+
+	if (nr < 0)
+		return 0;
+#if defined(__TARGET_ARCH_x86)
+	argument = config.pt_regs_helper ? regs->di : regs_arg(regs, 0);
+#else
+	argument = config.pt_regs_helper ? regs->orig_x0 : regs_arg(regs, 0);
+#endif
+	hash = mixed(hash, regs_sp(regs));
+	hash = mixed(hash, nr);
+	return mixed(hash, argument) | 1;
+}
+
+/* Begins a brief wait at a place that is known since less than live.reuse_ns; returns false without one. */
+static __always_inline bool reuse_near(struct thread_state *state, __u64 key, __u64 now)
+{
+	for (int i = 0; i < NEAR_PLACES; i++) {
+		struct near_place *near = &state->near[i];
+
+		if (near->key != key)
+			continue;
+		if (now - near->at >= live.reuse_ns) {
+			near->key = 0;
+			return false;
+		}
+		state->kstack = near->kstack;
+		state->ustack = near->ustack;
+		state->pystack = near->pystack;
+		state->off_brief = 1;
+		count(STACKS_REUSED);
+		return true;
+	}
+	return false;
+}
+
+static __always_inline void keep_near(struct thread_state *state, __u64 key, __u64 now)
+{
+	struct near_place *near;
+	__u64 at;
+
+	if (!key || !state->kstack)
+		return;
+	at = state->next_near++ & (NEAR_PLACES - 1);
+	asm volatile("" : "+r"(at));
+	at &= NEAR_PLACES - 1;
+	near = &state->near[at];
+	near->key = key;
+	near->at = now;
+	near->kstack = state->kstack;
+	near->ustack = state->ustack;
+	near->pystack = state->pystack;
 }
 
 #endif

@@ -131,6 +131,61 @@ static __always_inline void find_wait(struct task_struct *task, struct thread_st
 	state->fault_file.ino = 0;	/* the next wait may have another reason */
 }
 
+/* Reads what a brief wait was for. Not inlined, to limit the callers' stack frames. */
+static __noinline int complete_wait(struct task_struct *task, struct thread_state *state, __u64 now)
+{
+	if (!state)
+		return 0;
+	find_wait(task, state, false, now);
+	state->off_brief = 0;
+	return 0;
+}
+
+/* Adds the brief waits since the last other one to the total of that one, which is a sample of them. */
+static __always_inline void add_brief(struct thread_state *state, struct off_key *key)
+{
+	struct off_total *total;
+
+	if (!state->brief_count)
+		return;
+	total = off_totals_lookup(key);
+	if (total) {
+		total->count += state->brief_count;
+		total->total_ns += state->brief_ns;
+		total->run_ns += state->brief_run_ns;
+	}
+	state->brief_count = state->brief_ns = state->brief_run_ns = 0;
+}
+
+static __always_inline void fill_key(struct off_key *key, struct task_struct *task, struct thread_state *state)
+{
+	key->file = state->file;
+	key->kstack = state->kstack;
+	key->ustack = state->ustack;
+	key->pystack = state->pystack;
+	key->tgid = task->tgid;
+	key->tid = task->pid;
+	key->nr = state->off_nr;
+	key->off_class = state->off_class & 3;
+}
+
+/* Adds to a record that `fill_segment` has filled what only these programs know. */
+static __always_inline void complete_segment(struct segment_record *record, struct thread_state *state, __u64 end,
+					     __u32 flags)
+{
+	record->flags = flags;
+	if (state->off_seeded)
+		record->flags |= RECORD_SEEDED;
+	if (state->wake >= end && state->wake - end < CLOCK_SLACK_NS)	/* an end by the scheduler's clock is inexact */
+		record->wake = end;
+	record->asked_ns = state->asked_ns;
+	record->fd = state->fd;
+	if (record->wake) {
+		record->wake_context = state->wake_context;
+		record->waker_nr = state->waker_nr;
+	}
+}
+
 /*
  * Ends the segment, now or when an unreported switch back ended it, and adds it to the call in flight, the totals and,
  * when long, the ring buffer. RECORD_OPEN: from the walk. `before`: the task that had the CPU, if the thread gets one.
@@ -140,21 +195,16 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 				  struct task_struct *before)
 {
 	__u32 user = flags & RECORD_OPEN ? SCRATCH_WALK : SCRATCH_HOOK;
-	__u32 tgid, tid;
 	struct segment_record *record;
 	struct off_key key = {};
 	struct file *file;
 	__u64 start, end, duration, wait;
-	__u32 off_class;
 
 	if (!state)
 		return 0;
 	start = *(volatile __u64 *)&state->off_start;
 	if (!start)	/* the walk, or the thread itself, has just ended it */
 		return 0;
-	off_class = state->off_class & 3;
-	tgid = task->tgid;
-	tid = task->pid;
 	end = unreported_end(task, state, now);
 	if (end && !(flags & RECORD_OPEN && end >= now)) {
 		if (!(flags & RECORD_OPEN))	/* from the walk, the switch may have come after the window */
@@ -176,18 +226,20 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	if (!config.switches)
 		return 0;
 	flags |= state->off_flags;
-	if (state->off_seeded)
-		flags |= RECORD_SEEDED;
-	key.file = state->file;
-	key.kstack = state->kstack;
-	key.ustack = state->ustack;
-	key.pystack = state->pystack;
-	key.tgid = tgid;
-	key.tid = tid;
-	key.nr = state->off_nr;
-	key.off_class = off_class;
+	if (state->off_brief) {
+		if (!(flags & RECORD_OPEN) && (duration < config.switch_min_ns || duration < live.switch_min_ns)) {
+			state->brief_count++;
+			state->brief_ns += duration;
+			state->brief_run_ns += wait;
+			return 0;
+		}
+		complete_wait(task, state, now);
+		flags |= state->off_flags;
+	}
+	fill_key(&key, task, state);
 	add_to_off_totals(&key, duration, wait);
-	if (duration < config.switch_min_ns)
+	add_brief(state, &key);
+	if (duration < config.switch_min_ns || duration < live.switch_min_ns)
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
@@ -195,15 +247,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 		return 0;
 	}
 	fill_segment(record, task, state, &key, start, end, wait);
-	record->flags = flags;
-	if (state->wake >= end && state->wake - end < CLOCK_SLACK_NS)	/* an end by the scheduler's clock is inexact */
-		record->wake = end;
-	record->asked_ns = state->asked_ns;
-	record->fd = state->fd;
-	if (record->wake) {
-		record->wake_context = state->wake_context;
-		record->waker_nr = state->waker_nr;
-	}
+	complete_segment(record, state, end, flags);
 	if (before && end == now && wait > SHORT_WAIT_NS) {
 		record->ran_tgid = before->tgid;
 		BPF_CORE_READ_INTO(&record->ran_comm, before, comm);
@@ -252,7 +296,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	__u32 tid = task->pid;
 	struct thread_state *state;
 	struct pt_regs *regs;
-	__u64 place;
+	__u64 place, near = 0;
 
 	if (config.switches && !dead)
 		state = named_state(task, tgid, tid);
@@ -288,13 +332,21 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->kstack = 0;
 	state->ustack = 0;
 	state->pystack = 0;
+	state->off_brief = 0;
+	if (config.switches && live.reuse_ns && state->off_class == OFF_S && has_user_side(task)) {
+		near = near_key(task);
+		if (near && reuse_near(state, near, now))
+			return;
+	}
 	if (config.switches)
 		find_wait(task, state, true, now);
 	if (state->off_class == OFF_R)	/* the stack of a preemption is not its cause */
 		return;
 	place = config.switches && has_user_side(task) ? place_of_wait(task, state) : 0;
-	if (place && reuse_stacks(state, place, now))
+	if (place && reuse_stacks(state, place, now)) {
+		keep_near(state, near, now);
 		return;
+	}
 	state->kstack = stack_here(ctx, SCRATCH_HOOK, STACK_KERNEL);
 	if (config.user_stacks && has_user_side(task))
 		state->ustack = stack_here(ctx, SCRATCH_HOOK, STACK_USER);
@@ -302,6 +354,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 		state->pystack = python_stack_here(SCRATCH_HOOK);
 	if (place)
 		keep_stacks(state, place, now);
+	keep_near(state, near, now);
 }
 
 /* (bool preempt, prev, next), and see left_in_state */

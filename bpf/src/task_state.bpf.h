@@ -15,6 +15,13 @@ struct place_stacks {
 	__u64 at, kstack, ustack, pystack;
 };
 
+#define NEAR_PLACES 4	/* a power of two */
+
+/* The stacks of a place that is recognised by registers alone. */
+struct near_place {
+	__u64 key, at, kstack, ustack, pystack;
+};
+
 struct thread_state {
 	/* the call in flight; call_start 0: none */
 	__u64 call_start;
@@ -45,6 +52,10 @@ struct thread_state {
 	__u64 fault_dentry, fault_time;
 	__u64 places[PLACES], next_place;
 	struct place_stacks place_stacks[PLACES];
+	/* off_brief: only the time of this wait and its stacks are known so far; then all such waits since another one */
+	__u64 off_brief, brief_count, brief_ns, brief_run_ns;
+	__u64 next_near;
+	struct near_place near[NEAR_PLACES];
 };
 
 struct {

@@ -245,12 +245,14 @@ int on_waking(__u64 *ctx)
 	if (!has_timeline(task->tgid))
 		return 0;
 	state = state_of(task, task->pid);
+	if (live.wake_min_ns && state && bpf_ktime_get_ns() - state->off_start < live.wake_min_ns)
+		return 0;
 	if (!note_waker(state))
 		return 0;
 	waker = current_task();
 	state->waker_nr = waker_call(waker);
 	state->wake_context = context_of(task, state->off_class, state->wake);
-	if (config.follow_wakers && config.target)
+	if (config.follow_wakers && config.target && state->wake - state->off_start >= live.follow_min_ns)
 		follow_waker(waker, task, state);
 	return 0;
 }

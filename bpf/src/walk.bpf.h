@@ -37,11 +37,17 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 	if (run_state & STATE_DEAD)
 		return;
 	state = named_state(task, tgid, tid);
-	if (!state || state->off_start)
+	if (!state)
 		return;
+	if (state->off_start) {
+		if (!live.walk_followed || state->off_runs == runs)
+			return;
+		state->off_start = 0;	/* from an earlier time in which its process was followed */
+	}
 	if (task->on_cpu)
 		return;	/* the call of a running thread is unknown until its first exit */
 	state->off_end = 0;
+	state->off_brief = 0;
 	state->off_runs = runs;
 	state->off_run_delay = task->sched_info.run_delay;
 	state->off_class = off_class_of(false, run_state);
@@ -100,6 +106,45 @@ static __always_inline void finish(struct task_struct *task, __u32 tgid, __u32 t
 	state->call_start = 0;
 }
 
+/* Records a wait in progress, until now, and leaves it as it is. */
+static __always_inline void report(struct task_struct *task, __u32 tgid, __u32 tid, __u64 now)
+{
+	struct thread_state *state = state_of(task, tid);
+	struct segment_record *record;
+	struct off_key key = {};
+	__u64 start, runs;
+	struct file *file;
+
+	if (!state)
+		return;
+	name_thread(task, tgid, tid);
+	start = *(volatile __u64 *)&state->off_start;
+	runs = OF_TASK(task, sched_info.pcount);
+	if (!start || now <= start || unreported_end(task, state, now))
+		return;
+	if (state->off_brief)
+		complete_wait(task, state, now);
+	fill_key(&key, task, state);
+	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
+	if (!record) {
+		count(LOST_RING_SEGMENT);
+		return;
+	}
+	fill_segment(record, task, state, &key, start, now, wait_within(state, now, runnable_wait(task, state)));
+	complete_segment(record, state, now, state->off_flags | RECORD_OPEN);
+	if (*(volatile __u64 *)&state->off_start != start || OF_TASK(task, sched_info.pcount) != runs) {
+		bpf_ringbuf_discard(record, 0);	/* it has just ended: the record is a mixture */
+		return;
+	}
+	bpf_ringbuf_submit(record, ring_flags());
+	count(SEEN_RECORDS);
+	if (state->off_flags & RECORD_FAULT_FILE)
+		emit_file(0, state->fault_dentry, SCRATCH_WALK);
+	file = waiting_file(state);
+	if (file)
+		emit_open_file(file, SCRATCH_WALK);
+}
+
 SEC("iter/task")
 int walk(struct bpf_iter__task *ctx)
 {
@@ -112,7 +157,9 @@ int walk(struct bpf_iter__task *ctx)
 	tid = task->pid;
 	if (!has_timeline(tgid))
 		return 0;
-	if (live.walk_stage)
+	if (live.walk_stage == WALK_REPORT)
+		report(task, tgid, tid, bpf_ktime_get_ns());
+	else if (live.walk_stage)
 		finish(task, tgid, tid);
 	else if (!live.walk_followed)
 		seed(task, tgid, tid, live.window_start);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from whystall.bpf.attached import MAX_TARGETS
@@ -175,15 +175,20 @@ class EbpfEngine(Engine):
         self._processes.close()
 
     def _captures(self, raw: BpfCapture) -> dict[str, Capture]:
-        raw = raw._replace(files=whole_paths(raw.files, self._mounts))
-        calls = SampleCalls(raw, self._processes)
-        stacks = Stacks(
-            lambda stack: _kernel_frames(raw, stack),
-            lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
-        )
-        prepare_kernel_symbols(raw)
-        result = SessionResult(raw, Files(raw, mapped_file), stacks, calls)
+        result = session_result(raw, self._processes, self._mounts)
         return {one.name: one.capture(result) for one in self._collectors}
+
+
+def session_result(raw: BpfCapture, processes: Processes, mounts: Sequence[Table]) -> SessionResult:
+    """Return `raw` with the names of its files (by the mount tables `mounts`), stacks and frames."""
+    raw = raw._replace(files=whole_paths(raw.files, mounts))
+    calls = SampleCalls(raw, processes)
+    stacks = Stacks(
+        lambda stack: _kernel_frames(raw, stack),
+        lambda native, python, pid: [label(call) for call in reversed(calls.user(pid, native, python))],
+    )
+    prepare_kernel_symbols(raw)
+    return SessionResult(raw, Files(raw, mapped_file), stacks, calls)
 
 
 def _kernel_frames(raw: BpfCapture, stack: int) -> list[str]:

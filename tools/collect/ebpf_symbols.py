@@ -12,8 +12,8 @@ from whystall.bpf.python_code import PythonResult
 from whystall.bpf.samples import Place
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.python_merge import merged, with_collector
-from whystall.tools.collect.samples_decode import Call
 
 _REFRESH_NS = 1_000_000_000
 

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.python_merge import label
-from whystall.tools.collect.samples_decode import Call
 from whystall.tools.contract.text import PATH_LIMIT, clean
 
 LOG_BYTES = 64 << 10

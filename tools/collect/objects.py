@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from whystall.bpf import process_groups
 from whystall.tools.collect import proc_parse as parse
@@ -19,9 +20,8 @@ from whystall.tools.collect.objects_proc import Proc
 from whystall.tools.collect.objects_python import Interpreters
 from whystall.tools.collect.objects_snapshot import Rows, Snapshot, limit
 from whystall.tools.collect.objects_threads import ThreadReader
-from whystall.tools.collect.proc_sampler import syscall_name
+from whystall.tools.collect.proc_calls import syscall_name
 from whystall.tools.collect.python_notes import refusals
-from whystall.tools.collect.tables import OBJECTS, filled
 from whystall.tools.recording.collector import Capture
 from whystall.tools.recording.target import Target, children_of
 
@@ -57,8 +57,18 @@ class Objects:
         snapshot = Snapshot(self._proc, self._interpreters, self._threads, self._rows, self._clock())
         snapshot.run(own, last=last, everywhere=self._target.everything)
 
+    def raw(self) -> dict[str, Any]:
+        """Return what `read` makes its capture of: rows by table, whether it is proven, and blind spots."""
+        return {
+            "tables": self._rows.tables,
+            "proven": self._proven or self._prove(),
+            "not_seen": self._blind_spots(),
+        }
+
     def read(self) -> Capture:
         """Return the capture."""
+        from whystall.tools.collect.tables import OBJECTS, filled  # large: not needed until now
+
         tables = filled(OBJECTS, **self._rows.tables)
         rows = sum(frame.height for frame in tables.values())
         return Capture(

@@ -9,8 +9,8 @@ from whystall.bpf.python_find import NotReady, find
 from whystall.bpf.python_offsets import UnknownLayout
 from whystall.bpf.python_stacks import PythonThreads
 from whystall.bpf.python_walk import Memory, Runtime
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.python_merge import label
-from whystall.tools.collect.samples_decode import Call
 from whystall.tools.contract.text import PATH_LIMIT, clean
 
 _MOST_LABELS = 50_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from dataclasses import astuple, dataclass, field
 
@@ -14,7 +15,6 @@ from whystall.tools.collect.objects_proc import Proc
 from whystall.tools.collect.objects_python import Interpreters
 from whystall.tools.collect.objects_sockets import Sockets, name_of
 from whystall.tools.collect.objects_threads import ThreadInfo, ThreadReader
-from whystall.tools.collect.tables import OBJECTS
 from whystall.tools.contract.text import clean, clean_path
 
 _MOST_PROCESSES = 256
@@ -40,7 +40,7 @@ class Rows:
     """The rows of both snapshots by table, and the larger number of what either left out, by kind. `failed`:
     sockets that could not be read, with the reason."""
 
-    tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in OBJECTS})
+    tables: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     left: dict[str, int] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     _stacks: dict[tuple[bool, tuple[str, ...]], int] = field(default_factory=dict)

@@ -14,13 +14,17 @@ from whystall.tools.collect.sock_diag import (
     UnixSocket,
     mirrored,
 )
-from whystall.tools.collect.tables import OBJECTS
 from whystall.tools.contract.text import clean, clean_path
 
 _MOST = 16_384  # sockets of a kind in a namespace
 _MOST_NAMESPACES = 16
-_NUMBERS = OBJECTS["sockets"].names()[OBJECTS["sockets"].names().index("rtt_us") :]
-"""The columns from tcp_info."""
+NUMBERS = (
+    *("rtt_us", "min_rtt_us", "rtt_var_us", "retransmits", "unacked", "lost", "cwnd", "segments_out", "bytes_acked"),
+    *("bytes_received", "busy_us", "rwnd_limited_us", "sndbuf_limited_us", "last_sent_ms", "last_received_ms"),
+    *("delivery_rate", "pacing_rate", "options", "receive_rtt_us", "data_segments_in", "data_segments_out"),
+    "out_of_order",
+)
+"""The last columns of the table ``sockets``, from tcp_info."""
 Row = tuple[object, ...]
 Socket = TypeVar("Socket", InetSocket, UnixSocket)
 
@@ -97,13 +101,13 @@ class Sockets:
         if (one := self._inet.get(inode)) is not None:
             info = one.tcp_info() if one.protocol == "tcp" else {}
             remote = str(one.remote) if one.remote.port else ""
-            numbers = (info.get(name, -1) for name in _NUMBERS)
+            numbers = (info.get(name, -1) for name in NUMBERS)
             return (*head, one.family, one.protocol, _state(one.state), str(one.local), remote, *one.queues, *numbers)
         if (local := self._unix.get(inode)) is not None:
             other = self._unix.get(local.peer)
             names = (clean_path(local.name), clean_path(other.name) if other is not None else "")
             queues = (local.receive_queue, local.send_queue)
-            return (*head, "unix", local.type, _state(local.state), *names, *queues, *(-1 for _ in _NUMBERS))
+            return (*head, "unix", local.type, _state(local.state), *names, *queues, *(-1 for _ in NUMBERS))
         return None
 
 

@@ -16,7 +16,7 @@ from whystall.tools.collect.objects_frozen import Freezers
 from whystall.tools.collect.objects_locks import NONE, Lock, lock_at
 from whystall.tools.collect.objects_proc import Proc, waited_descriptors, waited_path
 from whystall.tools.collect.objects_python import Interpreters
-from whystall.tools.collect.proc_sampler import syscall_name
+from whystall.tools.collect.proc_calls import syscall_name
 from whystall.tools.contract.text import clean, clean_path
 
 EVENTFD = b"anon_inode:[eventfd]"

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from whystall.bpf import syscalls
 from whystall.tools.collect.proc_parse import InSyscall
 
 # The kernel samples user and system time: during a long call user time may grow by a tick.
@@ -225,3 +226,11 @@ def _same_call(span: Span, now: Sample) -> bool:
         and span.first.finished == now.finished
         and now.user_ns - span.first.user_ns <= _USER_SLACK_NS
     )
+
+
+def syscall_name(nr: int) -> str:
+    """Return the name of a system call; ``syscall_<nr>`` if the table does not cover this machine."""
+    try:
+        return syscalls.name(nr)
+    except KeyError:
+        return f"syscall_{nr}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,7 +29,6 @@ from whystall.tools.collect.proc_real_time import OwnCpuTime, RealTimeThreads
 from whystall.tools.collect.proc_task_limits import task_limits
 from whystall.tools.collect.proc_topology import cpu_rows
 from whystall.tools.collect.proc_weights import WeightReader
-from whystall.tools.collect.tables import PROC, filled
 from whystall.tools.contract.text import clean_path
 from whystall.tools.node.hierarchies import CgroupView
 from whystall.tools.recording.collector import Capture
@@ -64,7 +64,7 @@ class ProcReader:
         self._view = CgroupView(root)
         self._clock = clock
         self._pids: list[int] = list(target.pids)
-        self._rows: dict[str, list[Row]] = {name: [] for name in PROC}
+        self._rows: defaultdict[str, list[Row]] = defaultdict(list)
         self._denied: dict[str, set[int]] = {}
         self._granted: set[tuple[str, str]] = set()
         self._exited = 0
@@ -145,6 +145,8 @@ class ProcReader:
         self._rows["partitions"] = list(partitions())
         memberships = [found for pid in self._pids if (found := self._membership(pid))]
         self._rows["task_limits"] = task_limits(self._view.mounts, memberships, self._clock)
+        from whystall.tools.collect.tables import PROC, filled  # large: not needed until now
+
         tables = filled(PROC, **self._rows)
         rows = sum(frame.height for frame in tables.values())
         return Capture(

@@ -13,7 +13,7 @@ from whystall.bpf import layout, syscalls
 from whystall.bpf.python_walk import Memory
 from whystall.tools.collect import proc_arguments as arguments
 from whystall.tools.collect import proc_parse as parse
-from whystall.tools.collect.proc_calls import RUNNING, Ended, Run, Sample, Span, Thread
+from whystall.tools.collect.proc_calls import RUNNING, Ended, Run, Sample, Span, Thread, syscall_name
 from whystall.tools.collect.proc_files import Files
 from whystall.tools.collect.proc_python import PythonStacks
 from whystall.tools.collect.proc_samples import Sampled, Stacks, sample_tables
@@ -357,14 +357,6 @@ class ThreadSampler:
             self.lost += 1
             return
         self._waits.append((start, start + length, *owner, *place, *more, -1, "", sightings))
-
-
-def syscall_name(nr: int) -> str:
-    """Return the name of a system call; ``syscall_<nr>`` if the table does not cover this machine."""
-    try:
-        return syscalls.name(nr)
-    except KeyError:
-        return f"syscall_{nr}"
 
 
 def _count(totals: Totals, key: tuple[object, ...], sums: list[int], peak: int, tail: Sequence[int] = ()) -> None:

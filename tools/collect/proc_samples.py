@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import polars as pl
 
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.proc_python import Stack
 from whystall.tools.collect.python_merge import label, merged
-from whystall.tools.collect.samples_decode import EVENT, Call
+from whystall.tools.collect.samples_decode import EVENT
 from whystall.tools.stacks.build import Builder
 
 _FRAMES = 128

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from whystall.bpf.python_code import Frame
-from whystall.tools.collect.samples_decode import Call
+from whystall.tools.collect.frames import Call
 from whystall.tools.contract.text import PATH_LIMIT, clean
 from whystall.tools.stacks.libraries import short_path
 

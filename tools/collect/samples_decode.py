@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.py_spy import EVENT as PY_SPY
 from whystall.tools.collect.py_spy import FoldedStack
 from whystall.tools.contract.text import clean
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EVENT = "cpu-clock"
-
-
-class Call(NamedTuple):
-    """A frame. `file`: source file or module; `line` 0: unknown; `kind`: of `whystall.tools.stacks.model.KINDS`."""
-
-    name: str
-    file: str
-    line: int
-    kind: str
 
 
 Calls = Callable[[Place], Sequence[Call]]

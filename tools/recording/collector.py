@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import polars as pl
-
 from whystall.tools.recording.target import Target
 
 if TYPE_CHECKING:
+    import polars as pl
     from typing_extensions import Self
 
 

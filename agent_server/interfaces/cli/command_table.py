@@ -19,6 +19,10 @@ COMMANDS = {
     "baselines": ("baselines", "Stored runs that `run compare_runs --baseline` compares with."),
     "diagnose": ("observe", "Report what stalls a job, where, for how long, and what to do."),
     "hang": ("hang", "Report which rank of a running job the others wait for, where it is, and for what it waits."),
+    "watch": (
+        "watch",
+        "Watch jobs without end, and explain their first stall from what was recorded before it was noticed.",
+    ),
     "verify": ("observe", "Run a ticket's tools again and show before beside after."),
     "replay": ("replay", "Repeat a diagnosis without model and host, and report whether the result is the same."),
     "hybrid-run": (

@@ -13,8 +13,9 @@ import pytest
 
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.py_spy import EVENT, PySpy, parsed
-from whystall.tools.collect.samples_decode import Call, sample_tables
+from whystall.tools.collect.samples_decode import sample_tables
 from whystall.tools.stacks.model import NO_TIME, StackProfile
 
 TEXT = "<module> (job.py:4);work (job.py:3) 70\n<module> (job.py:4);fsync (libc.so.6) 7\nodd line\n 5\nx 1e9\n"

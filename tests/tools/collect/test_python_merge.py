@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from whystall.bpf.python_code import Frame
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.python_merge import Native, label, merged
-from whystall.tools.collect.samples_decode import Call
 
 LIBC, PYTHON, TORCH = "/lib/libc.so.6", "/usr/lib/libpython3.11.so.1.0", "/opt/libtorch_cpu.so"
 EVALUATOR = ("_PyEval_EvalFrameDefault", PYTHON)

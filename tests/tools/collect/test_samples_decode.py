@@ -6,7 +6,8 @@ from array import array
 
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
-from whystall.tools.collect.samples_decode import Call, sample_tables
+from whystall.tools.collect.frames import Call
+from whystall.tools.collect.samples_decode import sample_tables
 from whystall.tools.stacks.model import NO_STACK, StackProfile
 from whystall.tools.stacks.tree import Part, call_tree
 

@@ -9,8 +9,9 @@ import pytest
 
 from whystall.bpf.capture import Thread
 from whystall.bpf.samples import Place, Samples
+from whystall.tools.collect.frames import Call
 from whystall.tools.collect.options import SampleOptions
-from whystall.tools.collect.samples_decode import Call, sample_tables
+from whystall.tools.collect.samples_decode import sample_tables
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.params import parse_params
 from whystall.tools.contract.proportion import wilson

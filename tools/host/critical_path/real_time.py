@@ -102,6 +102,8 @@ def cpus_of(text: str) -> frozenset[int]:
 
 def _used_by_others(recording: Recording, cpus: int) -> float:
     """Return the time for which the target's CPUs were busy with others, ns; 0 if unknown or if they are not `cpus`."""
+    if not recording.has("proc"):
+        return 0.0
     host = recording.table("proc.host").sort("at_ns")
     last: dict[str, float] = dict(host.select("name", "value").iter_rows())
     if last.get("target_cpu_count", 0.0) != cpus:

@@ -13,6 +13,7 @@ from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import FromOption, JsonOption, LangOption, checked, command
 from whystall.agent_server.interfaces.signals import signals
 from whystall.agent_server.presentation.results import diagnosis_text, gather_text, record_text, ticket_text
+from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.params import LiveParams, TargetParams
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
     about = "Record what every tool needs, to judge it later with --from."
-    app.command("record")(command(record, RecordParams, doc=about, required=["duration"]))
+    app.command("record")(command(record, RecordParams, doc=about))
     about = "Read the traces of a job's ranks into a small recording, to judge it elsewhere or later with --from."
     app.command("gather")(command(gather, GatherParams, doc=about, skip=["traces", "top"]))
     about = "Report what stalls a job, where, for how long, and what to do."
@@ -37,7 +38,9 @@ def record(
     redact: Annotated[bool, typer.Option("--redact", help="hash names and paths before they are written")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Record for some time."""
+    """Record for some time, or cut out the past."""
+    if not {"duration", "past"} & given.keys():
+        raise ToolError(ErrorCode.BAD_ARGUMENT, "how long is not known", "give --duration or --past")
     params = checked(RecordParams, given)
     with console.progress() as progress:
         summary = signals.run(App().record(params, out, redact=redact, progress=progress))

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
@@ -139,7 +143,22 @@ def _http(
             console.note(
                 "warning: plain HTTP shows tokens to the network; give --tls-cert, or put a TLS proxy in front"
             )
-        signals.run(server.serve_on(listener), server.leave)
+        with _watching(settings.watch.on):
+            signals.run(server.serve_on(listener), server.leave)
+
+
+@contextmanager
+def _watching(wanted: bool) -> Iterator[None]:
+    """Run ``whystall watch`` within the block, as a process of its own: it must not wait for requests."""
+    if not wanted:
+        yield
+        return
+    watcher = subprocess.Popen([sys.executable, "-m", "whystall.agent_server", "watch"])
+    try:
+        yield
+    finally:
+        watcher.terminate()
+        watcher.wait()
 
 
 def _certificate(chain: Path | None, key: Path | None) -> Certificate | None:

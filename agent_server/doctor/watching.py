@@ -1,0 +1,54 @@
+"""Report what a watcher of this host watches, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from whystall.agent_server.doctor.report_model import Check
+from whystall.agent_server.doctor.view import ENGLISH, View
+from whystall.agent_server.watch.status import read_status
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.text import clean
+from whystall.tools.recording.home import home
+
+_NAME = "watch"
+_SILENT_S = 60.0
+_SHOWN = 5
+
+
+def watching(view: View = ENGLISH) -> Check:
+    """Report on the watcher whose state is in the same directory; it is fine that none runs."""
+    try:
+        found = read_status(home() / "watch")
+    except ToolError:
+        found = None
+    if found is None or not found.get("running"):
+        return view.ok(_NAME, view.say("watch.stopped"))
+    try:
+        silent = time.time() - float(found["written"])
+        if silent > _SILENT_S or not os.path.exists(f"/proc/{int(found['pid'])}"):
+            return view.limited(_NAME, view.say("watch.dead"), view.say("watch.means"), view.say("watch.fix"))
+        lowered = list(found["cost"]["reasons"])
+        told = view.say(
+            "watch.runs",
+            jobs=_names(view, found["jobs"]),
+            cpu=f"{100 * float(found['cost']['cpu_share']):.2f}",
+            memory=f"{float(found['memory_mib']):.0f}",
+            disk=f"{float(found['cost']['disk_bytes']) / (1 << 20):.0f}",
+            threshold=f"{float(found['cost']['min_ns']) / 1e6:.0f}",
+            lost=int(found["cost"]["lost"]),
+            tickets=int(found["counts"].get("tickets", 0)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return view.limited(_NAME, view.say("watch.unreadable"), view.say("watch.means"), view.say("watch.fix"))
+    if lowered:
+        told += view.say("watch.lowered", why=clean(str(lowered[-1])))
+    return view.ok(_NAME, told)
+
+
+def _names(view: View, jobs: list[dict[str, Any]]) -> str:
+    names = [clean(f"{job['name']} ({len(job['processes'])})", 80) for job in jobs]
+    shown = ", ".join(names[:_SHOWN]) or view.say("none")
+    return shown + (view.say("watch.more", count=len(names) - _SHOWN) if len(names) > _SHOWN else "")

@@ -1,0 +1,142 @@
+"""Investigate one stall: a program that reads a `Request` from standard input and writes an `Answer`.
+
+It runs in a process of its own at low priority, so that the libraries of a diagnosis stay out of the watcher's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whystall.agent_server.watch.policy import decide
+from whystall.agent_server.watch.requests import Answer, Request
+from whystall.tools.contract.errors import ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.app import App
+    from whystall.knowledge_base.models import Diagnosis
+
+_NICE = 5
+_SYMPTOMS = {
+    "gap": "the job stalled for {length}",
+    "late": "a step of the job took {length} instead of {usual}",
+    "wait": "the job stalled for {length}",
+    "slowdown": "the step time rose from {usual} to {now} and stays there",
+    "drift": "the step time drifted from {usual} to {now}",
+}
+"""Symptoms as a diagnosis reads them; in English, as its glossary knows both languages."""
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    with suppress(OSError):  # a service may not be allowed to
+        os.nice(_NICE)
+    request = Request.from_json(sys.stdin.read())
+    try:
+        answer = investigate(request)
+    except ToolError as error:
+        answer = Answer(error=f"{error.code.value}: {error.message}; {error.remedy}")
+    print(answer.to_json())
+
+
+def investigate(request: Request) -> Answer:
+    """Cut the recording, diagnose it, and open or update a ticket if the stall deserves one. Raises `ToolError`."""
+    import anyio
+
+    from whystall.agent_server.app import App
+    from whystall.agent_server.diagnosis.params import DiagnoseParams
+    from whystall.knowledge_base.causes import load_causes
+    from whystall.tools.collect.continuous import recording_from
+
+    place = Path(request.recording)
+    if request.slices:
+        cut = recording_from(Path(request.slices), request.start_ns, request.end_ns, frozenset(request.pids))
+        cut.save(place)
+    symptom = symptom_of(request)
+    with App().closing() as app:
+        found = [anyio.run(lambda: app.diagnose(DiagnoseParams(symptom=symptom), source=place))]
+        if request.live_pid is not None:
+            live = DiagnoseParams(pid=request.live_pid, duration=request.live_s, symptom=symptom)
+            try:
+                found.append(anyio.run(lambda: app.diagnose(live)))
+            except ToolError as error:  # it may have ended
+                print(f"whystall: no look while it lasted: {error.message}", file=sys.stderr)
+        if request.earlier:
+            found.append(app.kb().get_diagnosis(request.earlier))
+        best = _better(found)
+        cause = load_causes().get(best.cause) if best.cause else None
+        decision = decide(best, cause, request.stall, time.monotonic_ns())
+        answer = Answer(
+            diagnosis=best.id,
+            verdict=best.verdict.value,
+            cause=best.cause or "",
+            severity=best.severity.value,
+            action=decision.action,
+            why=decision.why,
+            usual=decision.usual,
+            title=cause.title.get("en") if cause is not None else "",
+            looks=[{"diagnosis": one.id, "verdict": one.verdict.value, "cause": one.cause or ""} for one in found],
+        )
+        return _ticketed(app, request, best, answer) if decision.action == "ticket" and request.tickets else answer
+
+
+def symptom_of(request: Request) -> str:
+    """Return the symptom of a stall in words."""
+    stall = request.stall
+    end = stall.end_ns if stall.end_ns is not None else request.end_ns
+    values = {"length": end - stall.start_ns, "usual": stall.usual_ns, "now": stall.now_ns}
+    return _SYMPTOMS[stall.kind].format(**{name: f"{value / 1e9:.2f} s" for name, value in values.items()})
+
+
+def _better(found: list[Diagnosis]) -> Diagnosis:
+    """Return the diagnosis with the better verdict; of two equal ones the first, of the past."""
+    from whystall.knowledge_base.models import Verdict
+
+    order = [Verdict.CONFIRMED, Verdict.LIKELY, Verdict.INCONCLUSIVE, Verdict.HEALTHY, Verdict.IDLE]
+    return min(found, key=lambda one: order.index(one.verdict))
+
+
+def _ticketed(app: App, request: Request, diagnosis: Diagnosis, answer: Answer) -> Answer:
+    """Open a ticket for `diagnosis`, or count it as another occurrence of the live one with the same fault."""
+    from dataclasses import replace
+
+    from whystall.agent_server.settings.load import load
+    from whystall.agent_server.ticketing.ticket_service import TicketService
+
+    kb = app.kb()
+    service = TicketService(kb, load())
+    with kb.transaction():
+        ticket = kb.tickets.draft(diagnosis)
+        service.settle(ticket.id)
+        kb.save_diagnosis(diagnosis.model_copy(update={"ticket": ticket.id}))
+        service.comment(ticket.id, _evidence(request), "watch", "watch", key=diagnosis.id)
+    return replace(answer, ticket=ticket.id, new=ticket.occurrences == 1)
+
+
+def _evidence(request: Request) -> str:
+    """Return when the stall was, when it was noticed, and which time the evidence covers."""
+    stall = request.stall
+    who = f"{request.name} ({request.job}), process {request.pid}"
+    rank = f", rank {request.rank}" if request.rank is not None else ""
+    end = "it still lasted when this was written" if stall.end_ns is None else f"it ended at {_clock(stall.end_ns)}"
+    before = (request.noticed_ns - request.start_ns) / 1e9
+    return (
+        f"{symptom_of(request)}: {who}{rank}. No progress since {_clock(stall.start_ns)}; {end}. Noticed at "
+        f"{_clock(request.noticed_ns)}; the evidence begins {before:.1f} s before it was noticed. "
+        f"Recording: {request.recording}"
+    )
+
+
+def _clock(at_ns: int) -> str:
+    """Return an instant of CLOCK_MONOTONIC as UTC time."""
+    ago = timedelta(microseconds=(time.monotonic_ns() - at_ns) / 1000)
+    return f"{datetime.now(timezone.utc) - ago:%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+
+
+if __name__ == "__main__":
+    main()

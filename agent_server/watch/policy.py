@@ -1,0 +1,71 @@
+"""Whether a stall becomes a ticket, by its diagnosis. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from whystall.agent_server.watch.progress import Stall
+    from whystall.knowledge_base.models import Cause, Diagnosis
+
+NS = 1_000_000_000
+# A stall without a known cause is worth a ticket from this length on, and this many usual intervals.
+_LONG_NS, _LONG_TIMES = 10 * NS, 20
+# The recording is of the stall alone: its cause takes about all of it. Less is what the host is like at any time.
+_SHARE_PCT = 40.0
+# It names what a program does at regular distances, of which one pause is no example.
+_NOT_OF_ONE_PAUSE = ("recurring_pause",)
+# A host that is as busy as before is no stall: a cause that takes the CPU must do so twice as much.
+_MORE_STARVED = 2.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`usual`: pauses like this one are no stalls. `why`: a code."""
+
+    action: Literal["ticket", "log"]
+    why: Literal[
+        "cause_found", "no_cause_but_long", "no_fault", "own_work", "phase", "no_cause", "weak", "busy_as_usual"
+    ]
+    usual: bool = False
+
+
+def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int) -> Decision:
+    """Return what to do about `stall`; `cause`: the one that `diagnosis` names; `now_ns`: CLOCK_MONOTONIC.
+
+    The cause must take most of the stall; in a new phase of the program it must be confirmed.
+    """
+    from whystall.knowledge_base.models import Verdict
+
+    if diagnosis.verdict.no_fault:
+        return Decision("log", "no_fault", usual=True)
+    named = cause is not None and diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
+    if named and cause is not None and not cause.ordinary and cause.id not in _NOT_OF_ONE_PAUSE:
+        if cause.category == "cpu" and _is_starved(stall, now_ns) and stall.starved < _MORE_STARVED:
+            return Decision("log", "busy_as_usual", usual=True)
+        if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:
+            return Decision("log", "phase", usual=True)
+        if stall.kind not in ("slowdown", "drift") and _share_pct(diagnosis) < _SHARE_PCT:
+            return Decision("log", "weak")
+        return Decision("ticket", "cause_found")
+    if stall.phase:
+        return Decision("log", "phase", usual=True)
+    length = _length(stall, now_ns)
+    if stall.kind in ("gap", "wait") and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
+        return Decision("ticket", "no_cause_but_long")
+    return Decision("log", "own_work" if named else "no_cause", usual=named)
+
+
+def _share_pct(diagnosis: Diagnosis) -> float:
+    """Return which share of the recording the named cause takes."""
+    return next((one.window_pct for one in diagnosis.assessments if one.cause == diagnosis.cause), 0.0)
+
+
+def _length(stall: Stall, now_ns: int) -> int:
+    return (stall.end_ns or now_ns) - stall.start_ns
+
+
+def _is_starved(stall: Stall, now_ns: int) -> bool:
+    """Return whether it did not block for most of the stall, but ran, or could have."""
+    return stall.waited_ns - stall.runnable_ns < _length(stall, now_ns) / 2

@@ -1,0 +1,108 @@
+"""The intervals between visits to one place, and which interval is too long. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+NS = 1_000_000_000
+MIN_GAP_NS = NS
+"""An interval is called a gap only if it exceeds the usual one by this, ns."""
+LEARN_VISITS = 12
+"""Intervals before a place can be judged."""
+_KEPT = 256
+# MAD times this estimates the standard deviation of normal values (Rousseeuw and Croux 1993).
+_MAD_SCALE = 1.4826
+_SIGMAS = 8.0
+# Times the excess over the median that 2 % of the intervals have. The longest would let the bound creep upwards.
+_TAIL, _RARE = 1.5, 0.98
+# 95 % of the intervals of a periodic place are below this multiple of their median.
+_PERIODIC = 1.8
+_START, _MOST_STARTS = 5, 2
+_SLOWEST_NS = 120 * NS
+
+
+class Rhythm:
+    """The visits to one place, with the bounds that follow from their intervals. Times are CLOCK_MONOTONIC, ns.
+
+    `intervals`: the latest 256 accepted ones; `longest`: ever accepted; one that was a gap is not accepted.
+    """
+
+    __slots__ = ("_bounds", "_fresh", "count", "intervals", "last_ns", "longest")
+
+    def __init__(self, at_ns: int) -> None:
+        self.last_ns = at_ns
+        self.count = 0
+        self.longest = 0
+        self.intervals: deque[int] = deque(maxlen=_KEPT)
+        self._bounds = (0, 0, 0)
+        self._fresh = 0
+
+    def visit(self, at_ns: int) -> None:
+        """Record a visit at `at_ns`; one that is not later than the last is ignored."""
+        interval = at_ns - self.last_ns
+        if interval <= 0:
+            return
+        self.last_ns = at_ns
+        self.count += 1
+        self.intervals.append(interval)
+        self.longest = max(self.longest, interval)
+        self._fresh -= 1
+        if self.count == LEARN_VISITS:
+            self._forget_start()
+
+    def resume(self, at_ns: int) -> None:
+        """Record a visit after an interval that is not accepted as usual: a gap, or time nobody observed."""
+        self.last_ns = max(self.last_ns, at_ns)
+
+    @property
+    def learnt(self) -> bool:
+        """Whether enough intervals are known, and they are short enough to notice that one is missing."""
+        return self.count >= LEARN_VISITS and self.median_ns <= _SLOWEST_NS
+
+    @property
+    def median_ns(self) -> int:
+        return self._computed()[0]
+
+    @property
+    def high_ns(self) -> int:
+        """The interval that 95 % of those known do not exceed."""
+        return self._computed()[1]
+
+    @property
+    def periodic(self) -> bool:
+        """Whether the place is visited once per period: most intervals are alike."""
+        return self.learnt and self.high_ns <= _PERIODIC * self.median_ns
+
+    @property
+    def gap_ns(self) -> int:
+        """The interval from which on a visit is overdue: the median, and at least a second more, 8 robust standard
+        deviations, or 1.5 times the excess of the longest 2 %."""
+        return self._computed()[2]
+
+    def overdue_ns(self, now_ns: int) -> int:
+        """Return by how much the next visit is overdue at `now_ns`, ns; not positive if it is not."""
+        return now_ns - self.last_ns - self.gap_ns
+
+    def _forget_start(self) -> None:
+        """Drop at most two of the first intervals that are far longer than the rest: loading, compiling."""
+        usual = median(self.intervals)
+        long = [one for one in self.intervals if one > _START * usual]
+        if len(long) <= _MOST_STARTS:
+            self.intervals = deque((one for one in self.intervals if one <= _START * usual), maxlen=_KEPT)
+            self.longest, self._fresh = max(self.intervals), 0
+
+    def _computed(self) -> tuple[int, int, int]:
+        if self._fresh > 0:
+            return self._bounds
+        if not self.intervals:
+            return 0, 0, MIN_GAP_NS
+        ordered = sorted(self.intervals)
+        middle = int(median(ordered))
+        spread = int(median(abs(one - middle) for one in ordered) * _MAD_SCALE)
+        high = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+        rare = ordered[int(len(ordered) * _RARE)]  # the longest of the first fifty
+        excess = max(MIN_GAP_NS, int(_SIGMAS * spread), int(_TAIL * (rare - middle)))
+        self._bounds = middle, high, middle + excess
+        self._fresh = 1 + len(ordered) // 8  # sorting at each visit would cost most of the budget
+        return self._bounds

@@ -1,0 +1,69 @@
+"""The files of the watcher: its status, which `whystall doctor` shows, and its log of stalls.
+
+A full disk stops nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+STATUS, LOG, ERRORS, METRICS = "status.json", "stalls.jsonl", "errors.log", "metrics.prom"
+_LOG_BYTES = 4 << 20
+_STATUS_BYTES = 4 << 20
+
+
+class StatusFiles:
+    """Writes below `directory`, which exists. `failed`: why the last write failed, empty if it did not."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.failed = ""
+
+    def write(self, status: Mapping[str, Any]) -> None:
+        """Replace the status."""
+        self._replace(STATUS, json.dumps(status, separators=(",", ":")))
+
+    def write_metrics(self, text: str) -> None:
+        """Replace the file for the textfile collector of Prometheus's node exporter."""
+        self._replace(METRICS, text)
+
+    def _replace(self, name: str, text: str) -> None:
+        partial = self._directory / f".{name}"
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self._directory / name)
+            self.failed = ""
+        except OSError as error:
+            self.failed = error.strerror or str(error)
+
+    def log(self, entry: Mapping[str, Any]) -> None:
+        """Append one line to the log of stalls. The log before it is kept once, at 4 MiB each."""
+        path = self._directory / LOG
+        try:
+            if path.exists() and path.stat().st_size > _LOG_BYTES:
+                path.replace(path.with_suffix(".jsonl.1"))
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+        except OSError as error:
+            self.failed = error.strerror or str(error)
+
+    def errors(self) -> IO[str] | int:
+        """Return a file for what an investigation writes to standard error."""
+        path = self._directory / ERRORS
+        try:
+            return path.open("w" if path.exists() and path.stat().st_size > _LOG_BYTES else "a", encoding="utf-8")
+        except OSError:
+            return subprocess.DEVNULL
+
+
+def read_status(directory: Path) -> dict[str, Any] | None:
+    """Return the status that a watcher has written below `directory`; None if there is none that can be read."""
+    try:
+        with (directory / STATUS).open("rb") as file:
+            found = json.loads(file.read(_STATUS_BYTES))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,178 @@
+"""A session without an end: its records are taken raw, and cut into slices while all hooks stay attached.
+
+A wait belongs to the slice in which it ends. `cut` also records the waits in progress, which go on: a slice tells what
+every thread waited for at its end. The marks of what was emitted are removed at a cut: each slice has the stacks
+and files that its records name, except the stacks of waits that began earlier.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from whystall.bpf import capture as cap
+from whystall.bpf import layout as lay
+from whystall.bpf.attached import MAX_TARGETS
+from whystall.bpf.collectors.python_frames import PythonFrames
+from whystall.bpf.collectors.samples import CpuSamples
+from whystall.bpf.collectors.switches import Switches
+from whystall.bpf.errors import BpfError
+from whystall.bpf.libbpf import Map
+from whystall.bpf.ring import MixedRing
+from whystall.bpf.session import Session, SessionConfig
+
+_SEARCH_S = 5.0  # between searches for new Python processes: each reads a file of every process
+_STACKS = 16384
+_FOLLOW_NS = 5_000_000
+
+
+class Cut(NamedTuple):
+    """What the kernel side counted since the last cut. `totals`, `threads`: keys in a row, and values, of the maps
+    ``off_totals`` and ``threads``; `counters`: by the names of `layout.COUNTERS`, those that are not 0."""
+
+    start: int
+    end: int
+    totals: tuple[bytes, bytes]
+    threads: tuple[bytes, bytes]
+    counters: dict[str, int]
+
+
+class ContinuousSession(Session):
+    """See the module. Call `load`, `start`, then `take` each second, and `cut`. Errors: ``BpfError``."""
+
+    _ring: MixedRing | None
+
+    def __init__(
+        self, targets: frozenset[int], min_ns: int, sample_ns: int, keep_code: Callable[[bytes], object]
+    ) -> None:
+        """`keep_code`: receives the records of code objects that user space reads."""
+        self.python = PythonFrames(_SEARCH_S, keep_code)
+        self._sampler = CpuSamples(sample_ns, _STACKS)
+        collectors = (
+            Switches(min_ns, wakers=True, user_stacks=True, follow_wakers=True),
+            self._sampler,
+            self.python,
+        )
+        super().__init__(SessionConfig(targets=targets, follow=True, changing=True), collectors)
+        self._wanted = targets
+        self._began = 0
+        self._counted: dict[str, int] = {}
+
+    def start(self) -> int:
+        """Begin to count, and return the instant by the monotonic clock."""
+        self._live.follow_min_ns = _FOLLOW_NS
+        self._began = super().start()
+        return self._began
+
+    def _open_ring(self, ring: Map) -> None:
+        self._ring = MixedRing(ring)
+
+    def take(self) -> bytes:
+        """Return the records that have arrived, to be read by `ring.records`."""
+        if self._ring is None:
+            return b""
+        self.python.poll()
+        return self._ring.take()
+
+    def seeded(self) -> dict[int, cap.Stack]:
+        """Return the Python stacks of waits in progress that user space has read since the last call."""
+        found = dict(self._stacks)
+        self._stacks.clear()
+        if self.python.processes is not None:
+            self.python.processes.stacks.clear()
+        return found
+
+    def admit(self, found: Sequence[cap.Followed]) -> None:
+        """Find the threads that are off the CPU of processes that `take` reported as followed."""
+        self._followed += found
+        if self._followed:
+            self._admit_followed()
+
+    def cut(self) -> Cut:
+        """End a slice: record the waits in progress, and return what was counted. `take` has the records before it, and
+        must be called for those of the waits."""
+        made = self._loaded()
+        self._live.walk_stage = lay.WALK_REPORT
+        try:
+            made.program("walk").run_iterator()
+        finally:
+            self._live.walk_stage = lay.WALK_SEED
+        totals = made.map("off_totals").drain()
+        threads = made.map("threads").drain()
+        made.map("files_seen").drain()
+        made.map("stacks_emitted").drain()
+        start, self._began = self._began, time.monotonic_ns()
+        before = self._counted
+        self._counted = {name: sum(values) for name, values in self.counters().items()}
+        counted = {name: more for name, value in self._counted.items() if (more := value - before.get(name, 0))}
+        return Cut(start, self._began, totals, threads, counted)
+
+    def emit_codes_again(self) -> None:
+        """Have the kernel side emit every code object again at its next use."""
+        self._loaded().map("codes_emitted").drain()
+
+    def kinds(self) -> dict[int, int]:
+        """Return the processes recorded now: targets, their children, and followed wakers, each as a
+        ``layout.TRACED_...``."""
+        if self._targets is None:
+            return {}
+        return {int.from_bytes(key, "little"): value[0] for key, value in self._targets.items()}
+
+    def target_pids(self) -> list[int]:
+        """Return the targets and their children, without followed wakers."""
+        return [pid for pid, kind in self.kinds().items() if kind == lay.TRACED_TARGET]
+
+    def set_targets(self, wanted: frozenset[int]) -> None:
+        """Observe the processes `wanted`, and no longer those of an earlier call; children that were followed stay."""
+        if len(wanted) > MAX_TARGETS:
+            raise BpfError("bad_config", f"{len(wanted)} targets", f"give at most {MAX_TARGETS}")
+        kinds = self.kinds()
+        self._remove(self._wanted - wanted)
+        self._wanted = wanted
+        self._add([pid for pid in sorted(wanted) if kinds.get(pid) != lay.TRACED_TARGET])
+
+    def prune(self) -> list[int]:
+        """Remove the processes that have ended; return them."""
+        ended = [pid for pid in self.kinds() if not os.path.exists(f"/proc/{pid}")]
+        self._remove(ended)
+        return ended
+
+    def release_wakers(self) -> None:
+        """Follow the processes no longer that are followed because they woke a target; they are again at a wake-up."""
+        self._remove(pid for pid, kind in self.kinds().items() if kind != lay.TRACED_TARGET)
+        self._live.followed_users = self._live.followed_kernel = 0
+
+    def limit(self, *, min_ns: int, wake_min_ns: int, sample_one_in: int, reuse_ns: int) -> None:
+        """Record only waits of at least `min_ns`, who ends one only of at least `wake_min_ns`, and one of
+        `sample_one_in` samples. `reuse_ns`: for how long stacks are reused by the registers alone; 0: never."""
+        self._live.switch_min_ns, self._live.wake_min_ns = min_ns, wake_min_ns
+        self._live.reuse_ns = reuse_ns
+        self._live.sample_one_in = sample_one_in
+
+    def run_time_ns(self) -> int:
+        """Return the time of all programs on all CPUs while `libbpf.run_statistics` were on."""
+        return sum(program.run_time_ns() for program in self._programs)
+
+    def _add(self, pids: list[int]) -> None:
+        if self._targets is None or not pids:
+            return
+        now = time.monotonic_ns()
+        for pid in pids:  # as wakers at first, for the walk to find them
+            self._targets.update(pid.to_bytes(4, "little"), bytes([lay.TRACED_WAKER]))
+        self._live.more_targets = 1
+        self.python.followed([cap.Followed(now, pid, pid, b"", 0) for pid in pids])
+        self._live.walk_followed = 1
+        self._loaded().program("walk").run_iterator()
+        for pid in pids:
+            self._targets.update(pid.to_bytes(4, "little"), bytes([lay.TRACED_TARGET]))
+
+    def _remove(self, pids: Iterable[int]) -> None:
+        if self._targets is None:
+            return
+        gone = list(pids)
+        for pid in gone:
+            self._targets.delete(pid.to_bytes(4, "little"))
+        if self.python.processes is not None:
+            self.python.processes.forget(gone)

@@ -1,0 +1,56 @@
+"""What `doctor` tells of the watcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whystall.agent_server.doctor.report_model import State
+from whystall.agent_server.doctor.watching import watching
+
+
+def written(home: Path, **changed: Any) -> None:
+    cost = {"cpu_share": 0.004, "disk_bytes": 1 << 20, "min_ns": 1_000_000, "lost": 0, "reasons": []}
+    job = {"id": "run:1", "name": "llama\x1b[2J", "processes": [{"pid": 1}, {"pid": 2}]}
+    status = {
+        "pid": os.getpid(),
+        "running": True,
+        "written": time.time(),
+        "jobs": [job],
+        "cost": cost,
+        "memory_mib": 61.2,
+        "counts": {"tickets": 1},
+        **changed,
+    }
+    (home / "watch").mkdir(exist_ok=True)
+    (home / "watch/status.json").write_text(json.dumps(status))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_running_watcher_is_shown_with_its_cost_and_inert_names(home: Path) -> None:
+    written(home)
+    check = watching()
+    assert check.state is State.OK
+    assert "llama" in check.found
+    assert "\x1b" not in check.found
+    assert "0.40 % of a core" in check.found
+
+
+def test_no_watcher_is_no_fault(home: Path) -> None:
+    assert watching().state is State.OK
+
+
+@pytest.mark.parametrize("changed", [{"written": 1.0}, {"pid": 2**22 + 1}, {"cost": None}, {"jobs": 7}])
+def test_a_dead_or_malformed_watcher_is_told(home: Path, changed: dict[str, Any]) -> None:
+    written(home, **changed)
+    assert watching().state is State.LIMITED

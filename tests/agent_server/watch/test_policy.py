@@ -1,0 +1,84 @@
+"""Whether a stall becomes a ticket."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from whystall.agent_server.watch.policy import decide
+from whystall.agent_server.watch.progress import Kind, Stall
+from whystall.agent_server.watch.requests import Answer, Request
+from whystall.agent_server.watch.rhythm import NS
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis, Verdict
+from whystall.tools.contract.findings import Severity
+
+GAP = Stall("gap", 7, 100 * NS, 102 * NS, NS // 5, place=9, waited_ns=2 * NS)
+LONG = replace(GAP, end_ns=130 * NS)
+BUSY = replace(GAP, place=0, waited_ns=3 * NS // 2, runnable_ns=3 * NS // 2, starved=1.2)
+STARVED = replace(BUSY, starved=8.0)
+
+
+def action(stall: Stall, verdict: str, cause: str | None, share: float = 90.0) -> tuple[str, str]:
+    diagnosis = Diagnosis(
+        id="d",
+        created="2026-01-01T00:00:00Z",
+        target="pid 7",
+        symptom="",
+        verdict=Verdict(verdict),
+        cause=cause,
+        severity=Severity.MAJOR,
+        victim=None,
+        culprit=None,
+        explained_pct=90.0,
+        chain=[],
+        assessments=[Assessment(cause=cause, state=CauseState.SUPPORTED, window_pct=share)] if cause else [],
+        missing=[],
+        findings=[],
+        steps=[],
+        coverage=[],
+        artifacts=[],
+        recording=None,
+    )
+    decision = decide(diagnosis, load_causes()[cause] if cause else None, stall, 200 * NS)
+    return decision.action, decision.why
+
+
+@pytest.mark.parametrize(
+    ("stall", "verdict", "cause", "expected"),
+    [
+        (GAP, "confirmed", "file_lock_held", ("ticket", "cause_found")),
+        (GAP, "likely", "file_lock_held", ("ticket", "cause_found")),
+        (GAP, "inconclusive", "file_lock_held", ("log", "no_cause")),
+        (GAP, "inconclusive", None, ("log", "no_cause")),
+        (LONG, "inconclusive", None, ("ticket", "no_cause_but_long")),
+        (replace(GAP, end_ns=None), "inconclusive", None, ("ticket", "no_cause_but_long")),
+        (LONG, "healthy", None, ("log", "no_fault")),
+        (GAP, "idle", None, ("log", "no_fault")),
+        (GAP, "likely", "own_hot_code", ("log", "own_work")),
+        (replace(GAP, phase=True), "likely", "slow_file_read", ("log", "phase")),
+        (replace(GAP, phase=True), "confirmed", "slow_file_read", ("ticket", "cause_found")),
+        (BUSY, "likely", "cpu_contention", ("log", "busy_as_usual")),
+        (STARVED, "likely", "cpu_contention", ("ticket", "cause_found")),
+        (BUSY, "likely", "memory_reclaim", ("ticket", "cause_found")),
+    ],
+)
+def test_the_action(stall: Stall, verdict: str, cause: str | None, expected: tuple[str, str]) -> None:
+    assert action(stall, verdict, cause) == expected
+
+
+@pytest.mark.parametrize("kind", ["gap", "late", "wait"])
+def test_a_cause_that_takes_little_of_the_stall_is_not_named(kind: Kind) -> None:
+    stall = replace(GAP, kind=kind)
+    assert action(stall, "confirmed", "slow_file_read", 30.0) == ("log", "weak")
+    assert action(stall, "likely", "slow_file_read", 60.0) == ("ticket", "cause_found")
+
+
+def test_requests_and_answers_survive_as_json() -> None:
+    request = Request("run:1", "llama", 7, (7,), 3, GAP, 1, 2, 3, "/slices", "/recording", 7, 6.0, "d0", False)
+    assert Request.from_json(request.to_json()) == request
+    answer = Answer("d", "likely", "file_lock_held", "major", "ticket", "cause_found", ticket="4", new=True)
+    assert Answer.from_json(answer.to_json()) == answer
+    with pytest.raises((ValueError, TypeError)):
+        Answer.from_json('{"unknown": 1}')

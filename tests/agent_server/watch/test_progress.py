@@ -1,0 +1,261 @@
+"""The rhythm of a job: healthy sequences with phases give no deviation, a stall gives exactly one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
+
+S = 1_000_000_000
+MAIN, HELPER = 100, 101
+LOADER, BARRIER, LOG, CHECKPOINT, EVALUATION, LOCK = 11, 12, 13, 14, 15, 16
+LEARN_NS = 15 * S
+
+
+class Job:
+    """Generates the waits of a training loop. `now`: simulated time, ns."""
+
+    def __init__(self, seed: int, step_s: float = 0.3, jitter: float = 0.1) -> None:
+        self.chance, self.step_s, self.jitter, self.now = random.Random(seed), step_s, jitter, 1000 * S
+        self.waits: list[Wait] = []
+        self.steps = 0
+
+    def wait(self, place: int, seconds: float, runnable: float = 0.0, tid: int = MAIN) -> None:
+        start, self.now = self.now, self.now + int(seconds * S)
+        self.waits.append(Wait(tid, place, start, self.now, int(runnable * S)))
+
+    def run(self, seconds: float) -> None:
+        self.now += int(seconds * S)
+
+    def step(self, stretch: float = 1.0) -> None:
+        factor = stretch * max(0.3, self.chance.gauss(1, self.jitter))
+        self.wait(LOADER, self.step_s * 0.2 * factor)
+        for _ in range(3):
+            self.run(self.step_s * 0.2 * factor)
+            self.wait(BARRIER, self.step_s * 0.05 * factor)
+        if self.steps % 10 == 0:
+            self.wait(LOG, 0.002)
+        self.steps += 1
+
+    def checkpoint(self, seconds: float = 3.0) -> None:
+        self.wait(CHECKPOINT, seconds * self.chance.uniform(0.9, 1.1))
+
+    def evaluation(self, batches: int = 60) -> None:
+        for _ in range(batches):
+            self.run(0.03)
+            self.wait(EVALUATION, 0.02 * self.chance.uniform(0.8, 1.2))
+
+
+def watched(job: Job, progress: ProcessProgress, every_s: float = 1.0) -> list[Stall]:
+    """Return what a watcher that polls every `every_s` finds in the job's waits, up to its `now`."""
+    found: list[Stall] = []
+    if not job.waits:
+        return found
+    at, rest = job.waits[0].start_ns, iter(job.waits)
+    pending = next(rest, None)
+    while at < job.now:
+        at += int(every_s * S)
+        batch = []
+        while pending is not None and pending.end_ns <= at:
+            batch.append(pending)
+            pending = next(rest, None)
+        found += progress.feed(batch, min(at, job.now))
+    job.waits = [] if pending is None else [pending, *rest]
+    return found
+
+
+def new() -> ProcessProgress:
+    return ProcessProgress(MAIN, LEARN_NS)
+
+
+@pytest.mark.parametrize("step_s", [0.02, 0.3, 2.0])
+@pytest.mark.parametrize("jitter", [0.02, 0.3])
+def test_a_healthy_loop_gives_no_deviation(step_s: float, jitter: float) -> None:
+    job = Job(1, step_s, jitter)
+    for _ in range(int(600 / step_s) if step_s > 0.1 else 3000):
+        job.step()
+    assert watched(job, new()) == []
+
+
+@pytest.mark.parametrize("step_s", [0.02, 0.3, 1.0])
+def test_a_stall_is_one_gap_with_its_bounds(step_s: float) -> None:
+    job, progress = Job(2, step_s), new()
+    for _ in range(int(40 / step_s)):
+        job.step()
+    before = job.now
+    job.wait(LOCK, 2.2)
+    after = job.now
+    for _ in range(int(20 / step_s)):
+        job.step()
+    found = [one for one in watched(job, progress) if not one.ongoing]
+    assert len(found) == 1
+    gap = found[0]
+    assert gap.kind == "gap"
+    assert gap.place == LOCK
+    assert before - 2 * step_s * S < gap.start_ns <= before
+    assert gap.end_ns is not None
+    assert after <= gap.end_ns < after + 2 * step_s * S
+    assert not gap.phase
+
+
+def test_a_gap_is_reported_while_it_lasts_and_once() -> None:
+    job, progress = Job(3), new()
+    for _ in range(100):
+        job.step()
+    job.wait(LOCK, 30)
+    before_end = [one for one in watched(job, progress) if one.ongoing]
+    assert len(before_end) == 1
+    assert before_end[0].kind == "gap"
+
+
+def test_a_running_pause_has_the_place_of_running() -> None:
+    job, progress = Job(4), new()
+    for _ in range(100):
+        job.step()
+    job.run(2.5)
+    for _ in range(30):
+        job.step()
+    (gap,) = (one for one in watched(job, progress) if not one.ongoing)
+    assert gap.place == 0
+    assert gap.waited_ns < S
+
+
+def test_a_slow_step_in_which_other_places_are_visited_is_late() -> None:
+    job, progress = Job(5), new()
+    for _ in range(200):
+        job.step()
+    job.wait(LOADER, 0.05)
+    for _ in range(25):  # throttled: the thread gets on a little in each period
+        job.run(0.01)
+        job.wait(BARRIER, 0.09, 0.09)
+    for _ in range(50):
+        job.step()
+    (late,) = watched(job, progress)
+    assert late.kind == "late"
+    assert late.runnable_ns > 1.5 * S
+
+
+def test_regular_checkpoints_are_learnt() -> None:
+    job, progress = Job(6), new()
+    for step in range(1200):
+        job.step()
+        if step % 100 == 99:
+            job.checkpoint()
+    found = [one for one in watched(job, progress) if not one.ongoing]
+    assert len(found) <= 2  # until the third
+    assert all(one.place == CHECKPOINT for one in found)
+
+
+def test_a_stall_elsewhere_is_found_although_checkpoints_are_as_long() -> None:
+    job, progress = Job(7), new()
+    for step in range(630):
+        job.step()
+        if step % 100 == 99:
+            job.checkpoint()
+    watched(job, progress)
+    job.wait(LOCK, 2.5)
+    for _ in range(40):
+        job.step()
+    (gap,) = (one for one in watched(job, progress) if not one.ongoing)
+    assert gap.place == LOCK
+
+
+def test_an_evaluation_is_a_phase() -> None:
+    job, progress = Job(8), new()
+    for step in range(1200):
+        job.step()
+        if step % 200 == 199:
+            job.evaluation()
+    found = [one for one in watched(job, progress) if not one.ongoing]
+    assert all(one.phase or one.place in (0, EVALUATION) for one in found)
+    assert len(found) <= 3
+
+
+def test_a_slowdown_that_stays_is_reported_once() -> None:
+    job, progress = Job(9), new()
+    for _ in range(600):
+        job.step()
+    for _ in range(800):
+        job.step(1.6)
+    (slow,) = watched(job, progress)
+    assert slow.kind == "slowdown"
+    assert 1.4 < slow.now_ns / slow.usual_ns < 1.8
+
+
+def test_a_drift_is_reported() -> None:
+    job, progress = Job(10, 1.0, 0.05), new()
+    for _ in range(100):
+        job.step()
+    for step in range(1600):
+        job.step(1 + step / 2600)
+    found = watched(job, progress)
+    assert found
+    assert {one.kind for one in found} <= {"drift", "slowdown"}
+
+
+def test_time_that_was_not_observed_is_no_gap() -> None:
+    job, progress = Job(11), new()
+    for _ in range(100):
+        job.step()
+    assert watched(job, progress) == []
+    job.now += 300 * S
+    progress.unobserved(job.now)
+    for _ in range(100):
+        job.step()
+    assert watched(job, progress) == []
+
+
+def test_a_thread_that_mostly_runs_is_reported_for_one_long_wait() -> None:
+    job, progress = Job(12), new()
+    for number in range(60):
+        job.run(1.0)
+        job.wait(1000 + number, 0.004, 0.004)  # preempted at any place
+    job.wait(LOCK, 2.0)
+    job.run(5)
+    job.wait(2000, 0.004)
+    (found,) = watched(job, progress)
+    assert found.kind == "wait"
+    assert found.place == LOCK
+
+
+def test_other_threads_do_not_hide_a_gap_of_the_main_thread() -> None:
+    job, progress = Job(13), new()
+    for _ in range(200):
+        job.step()
+        job.waits.append(Wait(HELPER, 77, job.now - S // 10, job.now))
+    start = job.now
+    job.run(2.5)
+    for part in range(25):
+        at = start + part * S // 10
+        job.waits.append(Wait(HELPER, 77, at, at + S // 10))
+    for _ in range(30):
+        job.step()
+    gaps = [one for one in watched(job, progress) if not one.ongoing]
+    assert [one.tid for one in gaps] == [MAIN]
+
+
+def _phases(chance: random.Random) -> Iterator[Callable[[Job], None]]:
+    """Yield what a healthy job does, forever: steps, with checkpoints and evaluations at fixed distances."""
+    every = chance.choice([50, 100, 150])
+    while True:
+        for _ in range(every):
+            yield Job.step
+        if chance.random() < 2:
+            yield Job.checkpoint
+            yield Job.evaluation
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("step_s", "jitter"), [(0.05, 0.0), (0.05, 0.3), (0.2, 0.1), (1.0, 0.2)])
+def test_healthy_phases_are_learnt_whatever_their_lengths(seed: int, step_s: float, jitter: float) -> None:
+    job, progress = Job(seed, step_s, jitter), new()
+    todo = _phases(job.chance)
+    for _ in range(1500):
+        next(todo)(job)
+    watched(job, progress)
+    for _ in range(600):
+        next(todo)(job)
+    assert [one for one in watched(job, progress) if not one.ongoing and not one.phase] == []

@@ -1,0 +1,165 @@
+"""A recorder without an end: a stall that a program logged itself is cut out of the past, also if it died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import Child, child
+
+from whystall.tools.collect.continuous import ContinuousRecorder, Limits, recording_from
+from whystall.tools.collect.slice_scan import Waits
+from whystall.tools.collect.tables import COLLECTORS
+from whystall.tools.host.critical_path.tool import Params, judge
+from whystall.tools.recording.store import Recording
+from whystall.tools.recording.target import Target
+
+MS = 1_000_000
+# Steps with a short wait each, and one long wait.
+TRAINING = """
+def load_batch(): time.sleep(0.02)
+def step(): sum(range(20000))
+def checkpoint(): time.sleep(1.5)
+go()
+begun = time.monotonic()
+while time.monotonic() < begun + 2: load_batch(); step()
+timed("stall", checkpoint)
+while True: load_batch(); step()
+"""
+RECORDER = """
+import sys, time
+from pathlib import Path
+from whystall.tools.collect.continuous import ContinuousRecorder, Limits
+from whystall.tools.recording.target import Target
+pid = int(sys.argv[1])
+recorder = ContinuousRecorder(Target(everything=False, pid=pid, pids=[pid]), Limits(), Path(sys.argv[2]))
+recorder.start()
+print("ready", flush=True)
+assert "polars" not in sys.modules
+while True: time.sleep(0.2); recorder.poll()
+"""
+
+
+def stall_of(subject: Child) -> tuple[int, int]:
+    (line,) = [line for line in subject.until("stall") if line["what"] == "stall"]
+    return line["start"], line["end"]
+
+
+def longest(recording: Recording) -> dict[str, Any]:
+    rows = recording.table("switches.segments").to_dicts()
+    return max(rows, key=lambda row: row["end_ns"] - row["start_ns"])
+
+
+def assert_names_the_stall(recording: Recording, pid: int, start: int, end: int) -> None:
+    wait = longest(recording)
+    begun = recording.manifest.start_ns
+    assert wait["pid"] == pid
+    assert wait["syscall"] == "clock_nanosleep"
+    assert start <= begun + wait["start_ns"] <= begun + wait["end_ns"] <= end
+    assert wait["end_ns"] - wait["start_ns"] >= 1400 * MS
+    row = next(row for row in judge(recording, Params(pid=pid)).data.rows if row.line.startswith("checkpoint"))
+    assert row.what == "sleep"
+    assert row.total_ms >= 1400
+
+
+def test_a_stall_of_the_past_is_named(tmp_path: Path) -> None:
+    with child(TRAINING) as subject:
+        target = Target(everything=False, pid=subject.pid, pids=[subject.pid])
+        recorder = ContinuousRecorder(target, Limits(slice_ns=1_000 * MS), tmp_path)
+        recorder.start()
+        try:
+            subject.go()
+            waits: list[Waits] = []
+            until = time.monotonic() + 4.5
+            while time.monotonic() < until:
+                time.sleep(0.2)
+                waits.append(recorder.poll())
+            start, end = stall_of(subject)
+            recording = recorder.recording(start - 1000 * MS, end + 300 * MS)
+            cost = recorder.cost()
+        finally:
+            recorder.close()
+    assert recording.manifest.start_ns == start - 1000 * MS
+    assert recording.manifest.window_ns == end - start + 1300 * MS
+    assert_names_the_stall(recording, subject.pid, start, end)
+    (at,) = [(w, i) for w in waits for i in range(len(w)) if w.end_ns[i] - w.start_ns[i] >= 1400 * MS]
+    assert start <= at[0].start_ns[at[1]] <= at[0].end_ns[at[1]] <= end
+    steps = {p for w in waits for p, s, e in zip(w.place, w.start_ns, w.end_ns, strict=True) if e - s > 15 * MS}
+    assert 2 <= len(steps) <= 10  # two lines that wait, and few others
+    recording.save(tmp_path / "recording")
+    stored = Recording.open(tmp_path / "recording", COLLECTORS)
+    assert_names_the_stall(stored, subject.pid, start, end)
+    assert stored.table("proc.threads")["pid"].unique().to_list() == [subject.pid]
+    assert cost.lost == 0
+    assert cost.events_per_s > 0
+    assert 0 < cost.disk_bytes < 4 << 20
+
+
+def test_what_a_killed_recorder_wrote_is_kept(tmp_path: Path) -> None:
+    with child(TRAINING) as subject:
+        command = [sys.executable, "-c", RECORDER, str(subject.pid), str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recorder:
+            assert recorder.stdout is not None
+            assert recorder.stdout.readline() == "ready\n"
+            subject.go()
+            start, end = stall_of(subject)
+            time.sleep(0.6)
+            recorder.send_signal(signal.SIGKILL)
+        assert_names_the_stall(recording_from(tmp_path, start - 500 * MS, end + 300 * MS), subject.pid, start, end)
+
+
+def test_a_wait_in_progress_is_recorded_and_targets_change(tmp_path: Path) -> None:
+    waiting = "def forever(): sys.stdin.readline()\ngo(); log(what='waits'); forever()"
+    with child(waiting) as first, child(TRAINING) as second:
+        recorder = ContinuousRecorder(Target(everything=False), Limits(), tmp_path)
+        recorder.start()
+        try:
+            recorder.retarget(frozenset({first.pid}))
+            first.go()
+            first.until("waits")
+            time.sleep(0.3)
+            recorder.flush()
+            now = time.monotonic_ns()
+            recording = recording_from(tmp_path, now - 250 * MS, now)
+            recorder.poll()
+            recorder.retarget(frozenset({second.pid, 1 << 22}))
+            second.go()
+            time.sleep(0.5)
+            waits = recorder.poll()
+        finally:
+            recorder.close()
+    (held,) = recording.table("objects.threads").to_dicts()
+    assert (held["pid"], held["syscall"]) == (first.pid, "read")
+    assert held["object"].startswith("pipe:[")
+    assert first.pid in recording.table("objects.ends").filter(reads=True)["pid"].to_list()
+    (row,) = recording.table("switches.segments").to_dicts()
+    assert (row["pid"], row["syscall"], row["open"], row["seeded"]) == (first.pid, "read", True, True)
+    frames = dict(recording.table("switches.stacks").select("stack", "frames").iter_rows())[row["ustack"]]
+    assert any(frame.startswith("forever (") for frame in frames)
+    assert set(waits.tgid) == {second.pid}
+
+
+@pytest.mark.parametrize("directory", ["missing/below", "file"])
+def test_without_a_directory_it_records_in_memory(tmp_path: Path, directory: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with child(TRAINING) as subject:
+        target = Target(everything=False, pid=subject.pid, pids=[subject.pid])
+        recorder = ContinuousRecorder(target, Limits(), tmp_path / directory)
+        recorder.start()
+        try:
+            subject.go()
+            time.sleep(0.5)
+            now = time.monotonic_ns()
+            recording = recorder.recording(now - 400 * MS, now)
+            cost = recorder.cost()
+        finally:
+            recorder.close()
+    assert recording.table("switches.segments").height > 0
+    assert bool(cost.notes) == bool(cost.memory_bytes) == (directory == "file")
+    assert os.listdir(tmp_path) == sorted(["file", "missing"] if directory != "file" else ["file"])

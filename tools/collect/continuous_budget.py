@@ -1,0 +1,230 @@
+"""The cost of a continuous recording: it is measured while it runs, and lowered when it is above its limit."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from whystall.bpf.libbpf import run_statistics
+
+_MINUTE_NS = 60_000_000_000
+_STATISTICS_NS = 20_000_000_000  # between measurements of the programs' run time, which add to it
+_FIRST_NS = 4_000_000_000  # between the first ones at a level
+_MEASUREMENTS = 3  # their median counts: one falls into a moment in which the host is overloaded
+_MEASURED_NS = 900_000_000
+_LOWER_AFTER_NS = 20_000_000_000  # a level takes effect before the next one
+_RAISE_AFTER_NS = 300_000_000_000
+_RAISE_BELOW = 0.4  # of the limit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a continuous recording: `cpu_share` of one core, on average; `log_bytes` of slices in memory or on disk
+    (about half of what the process uses); `slice_ns`: length of a slice; `min_ns`: shortest wait that is recorded with
+    its stacks, `sample_hz`: samples per second and CPU, both at first."""
+
+    cpu_share: float = 0.01
+    log_bytes: int = 64 << 20
+    slice_ns: int = 5_000_000_000
+    min_ns: int = 1_000_000
+    sample_hz: int = 19
+
+
+class Level(NamedTuple):
+    """One level of detail: for how long stacks are reused by the registers alone, ns (a line of Python may then stand
+    for another one that waits for the same object); factor of `Limits.min_ns`; the shortest wait of which it is known
+    who ended it, ns; one in so many samples."""
+
+    reuse_ns: int
+    min_factor: int
+    wake_min_ns: int
+    sample_one_in: int
+
+
+_MS = 1_000_000
+LEVELS = (
+    Level(0, 1, 0, 1),
+    Level(10 * _MS, 1, 0, 1),
+    Level(100 * _MS, 2, 10 * _MS, 2),
+    Level(1000 * _MS, 5, 50 * _MS, 2),
+    Level(1000 * _MS, 20, 100 * _MS, 4),
+)
+"""From the most detail to the least."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a recording costs. Shares are of one core over the last minute: all, this process (without what was asked
+    for, see `ContinuousRecorder.flush`), the kernel's programs.
+    `reasons`: why detail was lowered, and when (seconds since the start); `notes`: what else is not as wanted."""
+
+    cpu_share: float
+    user_share: float
+    kernel_share: float
+    memory_bytes: int
+    disk_bytes: int
+    events_per_s: float
+    lost: int
+    min_ns: int
+    sample_hz: float
+    wake_min_ns: int
+    longest_cut_ms: float
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Limited(Protocol):
+    """What a `Budget` measures and limits: a `whystall.bpf.continuous.ContinuousSession`."""
+
+    def limit(self, *, min_ns: int, wake_min_ns: int, sample_one_in: int, reuse_ns: int) -> None: ...
+    def run_time_ns(self) -> int: ...
+
+
+class Budget:
+    """Measures the cost of a session, and chooses its level of detail."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], int] = time.monotonic_ns,
+        statistics: Callable[[], int | None] = run_statistics,
+    ) -> None:
+        """`clock`: CLOCK_MONOTONIC, ns. `statistics`: as `libbpf.run_statistics`; where it returns None, the
+        programs' share counts as 0."""
+        self._limits, self._clock, self._run_statistics = limits, clock, statistics
+        self.level = 0
+        self.reasons: list[str] = []
+        self._spent_ns = 0
+        self._looks: deque[tuple[int, int, int]] = deque(maxlen=600)  # instant, own time so far, events so far
+        self._asked_ns = 0
+        self._kernel_shares: deque[float] = deque(maxlen=_MEASUREMENTS)
+        self._statistics: int | None = None
+        self._measured_from: tuple[int, int] | None = None
+        self._next_measurement = self._since = self._changed = self._calm_since = 0
+        self._lost = 0
+
+    @property
+    def detail(self) -> Level:
+        """The level in force."""
+        return LEVELS[self.level]
+
+    @property
+    def min_ns(self) -> int:
+        """The shortest wait that is recorded, now."""
+        return self._limits.min_ns * self.detail.min_factor
+
+    @property
+    def wake_min_ns(self) -> int:
+        """The shortest wait of which it is recorded who ended it, now."""
+        return max(self.min_ns, self.detail.wake_min_ns)
+
+    def start(self, session: Limited) -> None:
+        """Begin to measure."""
+        self._since = self._changed = self._calm_since = self._clock()
+        self._looks.append((self._since, 0, 0))
+        self._apply(session)
+
+    def spend(self, ns: int, *, asked: bool = False) -> None:
+        """Count CPU time of this process. `asked`: for something that was asked for, which lowers no detail."""
+        self._spent_ns += ns
+        self._asked_ns += ns if asked else 0
+
+    def check(self, session: Limited, events: int, lost: int) -> None:
+        """Measure, and change the level if the cost demands or allows it; call it each second."""
+        now = self._clock()
+        if now - self._looks[-1][0] >= 500_000_000:
+            self._looks.append((now, self._spent_ns - self._asked_ns, events))
+        self._measure(session, now)
+        share = self._kernel_share + self._user_share(now, _LOWER_AFTER_NS)
+        measured = len(self._kernel_shares) == _MEASUREMENTS
+        over = share > self._limits.cpu_share
+        if over or lost > self._lost:
+            self._calm_since = now
+            if measured and now - self._changed >= _LOWER_AFTER_NS and self.level < len(LEVELS) - 1:
+                why = f"{100 * share:.2f} % of a core" if over else f"{lost - self._lost} events lost"
+                self._change(session, self.level + 1, now, why)
+        elif share > self._limits.cpu_share * _RAISE_BELOW:
+            self._calm_since = now
+        elif self.level and now - max(self._calm_since, self._changed) >= _RAISE_AFTER_NS:
+            self._change(session, self.level - 1, now, f"{100 * share:.2f} % of a core")
+        self._lost = lost
+
+    def cost(
+        self, *, memory_bytes: int, disk_bytes: int, lost: int, longest_cut_ns: int, notes: tuple[str, ...]
+    ) -> Cost:
+        """Return the cost now."""
+        now = self._clock()
+        user = self._user_share(now, _MINUTE_NS)
+        first, last = self._first(now, _MINUTE_NS), self._looks[-1] if self._looks else (now, 0, 0)
+        seconds = max((last[0] - first[0]) / 1e9, 1e-9)
+        detail = self.detail
+        return Cost(
+            cpu_share=user + self._kernel_share,
+            user_share=user,
+            kernel_share=self._kernel_share,
+            memory_bytes=memory_bytes,
+            disk_bytes=disk_bytes,
+            events_per_s=(last[2] - first[2]) / seconds,
+            lost=lost,
+            min_ns=self.min_ns,
+            sample_hz=self._limits.sample_hz / detail.sample_one_in,
+            wake_min_ns=self.wake_min_ns,
+            longest_cut_ms=longest_cut_ns / 1e6,
+            reasons=tuple(self.reasons[-10:]),
+            notes=notes,
+        )
+
+    def close(self) -> None:
+        """Stop measuring; idempotent."""
+        if self._statistics is not None:
+            os.close(self._statistics)
+        self._statistics = self._measured_from = None
+
+    def _measure(self, session: Limited, now: int) -> None:
+        """Begin or end a measurement of the programs' run time."""
+        if self._measured_from is None:
+            if now >= self._next_measurement:
+                first = len(self._kernel_shares) < _MEASUREMENTS
+                self._next_measurement = now + (_FIRST_NS if first else _STATISTICS_NS)
+                self._statistics = self._run_statistics()
+                self._measured_from = (now, session.run_time_ns())
+            return
+        since, before = self._measured_from
+        if now - since >= _MEASURED_NS:
+            self._kernel_shares.append(max(0, session.run_time_ns() - before) / (now - since))
+            self.close()
+
+    @property
+    def _kernel_share(self) -> float:
+        return median(self._kernel_shares) if self._kernel_shares else 0.0
+
+    def _first(self, now: int, span_ns: int) -> tuple[int, int, int]:
+        return next(
+            (look for look in self._looks if look[0] >= now - span_ns), (now, self._spent_ns - self._asked_ns, 0)
+        )
+
+    def _user_share(self, now: int, span_ns: int) -> float:
+        at, spent, _ = self._first(now, span_ns)
+        return (self._spent_ns - self._asked_ns - spent) / (now - at) if now - at > 500_000_000 else 0.0
+
+    def _change(self, session: Limited, level: int, now: int, why: str) -> None:
+        word = "less" if level > self.level else "more"
+        self.level, self._changed = level, now
+        self._kernel_shares.clear()
+        self.reasons.append(f"{(now - self._since) / 1e9:.0f} s: {word} detail at {why}")
+        del self.reasons[:-100]
+        self._apply(session)
+
+    def _apply(self, session: Limited) -> None:
+        detail = self.detail
+        session.limit(
+            min_ns=self.min_ns,
+            reuse_ns=detail.reuse_ns,
+            sample_one_in=detail.sample_one_in,
+            wake_min_ns=self.wake_min_ns,
+        )

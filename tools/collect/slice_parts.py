@@ -1,0 +1,91 @@
+"""The parts of a continuous recording in its log: raw records, and the end of each slice.
+
+A slice is the `RECORDS` entries since the end of the one before, and its `SLICE` entry. Without one, its recorder was
+killed: the records are there, totals of short waits and the waits in progress are not.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from whystall.bpf.continuous import Cut
+from whystall.tools.collect.slice_log import Entry
+
+RECORDS, SLICE, CODES, PROC, OBJECTS = 1, 2, 3, 4, 5
+"""Kinds of entries. `CODES`: code objects, compressed (zlib), in the frame of `RECORDS`. `PROC`: rows of the tables of
+the collector ``proc``, as JSON, compressed. `OBJECTS`: a snapshot of the collector ``objects``, likewise."""
+_MOST_BYTES = 64 << 20  # of JSON
+_LENGTHS = struct.Struct("<5I")
+
+
+@dataclass
+class Slice:
+    """One slice. `head`: see `slice_end`; empty if its recorder was killed. `totals`, `threads`: as of `Cut`."""
+
+    start_ns: int
+    end_ns: int
+    chunks: list[bytes] = field(default_factory=list)
+    head: dict[str, Any] = field(default_factory=dict)
+    totals: tuple[bytes, bytes] = (b"", b"")
+    threads: tuple[bytes, bytes] = (b"", b"")
+
+
+def slice_end(cut: Cut, head: dict[str, Any]) -> bytes:
+    """Return the content of a `SLICE` entry. `head`, as JSON: ``pids`` (kinds by process id), ``min_ns``,
+    ``sample_ns``, ``target``, ``observer``, ``hooks``, ``variants``, ``python`` (minor versions by process id),
+    ``refused``."""
+    text = json.dumps({**head, "counters": cut.counters}, separators=(",", ":")).encode()
+    parts = (text, *cut.totals, *cut.threads)
+    return _LENGTHS.pack(*map(len, parts)) + b"".join(parts)
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """Return the content of a `PROC` or `OBJECTS` entry; empty if it is damaged."""
+    try:
+        found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+    except (zlib.error, ValueError):  # also of bytes that are no text
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def slices_of(entries: Sequence[Entry]) -> list[Slice]:
+    """Return the slices of a log, oldest first. Entries that are damaged are left out."""
+    found: list[Slice] = []
+    chunks: list[Entry] = []
+    for entry in entries:
+        if entry.kind == RECORDS:
+            chunks.append(entry)
+        elif entry.kind == SLICE:
+            made = Slice(entry.start_ns, entry.end_ns, [one.data for one in chunks])
+            chunks = []
+            if _complete(made, entry.data):
+                found.append(made)
+    if chunks:
+        found.append(Slice(chunks[0].start_ns, chunks[-1].end_ns, [one.data for one in chunks]))
+    return found
+
+
+def _complete(made: Slice, data: bytes) -> bool:
+    """Add the content of a `SLICE` entry; return False if it is none."""
+    if len(data) < _LENGTHS.size:
+        return False
+    lengths = _LENGTHS.unpack_from(data)
+    if _LENGTHS.size + sum(lengths) != len(data):
+        return False
+    parts, at = [], _LENGTHS.size
+    for length in lengths:
+        parts.append(data[at : at + length])
+        at += length
+    try:
+        head = json.loads(parts[0])
+    except ValueError:
+        return False
+    if not isinstance(head, dict):
+        return False
+    made.head, made.totals, made.threads = head, (parts[1], parts[2]), (parts[3], parts[4])
+    return True

@@ -1,0 +1,184 @@
+"""Read the records of a continuous recording as they arrive: the waits that ended, and what later records refer to.
+
+Of each record only the members needed here are unpacked; all stay raw for the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from whystall.bpf import capture as cap
+from whystall.bpf import layout as lay
+from whystall.bpf import python_code
+from whystall.bpf.ring import HEAD, records
+
+_MOST_CODE_BYTES = 16 << 20
+_MOST_PLACES = 1 << 16
+_FRAMES = 3
+# flags, start, end, run_ns, tgid, tid, nr, off_class, kstack, ustack, pystack
+_SEGMENT = struct.Struct("<4xIQQQIIiI24xQQQ").unpack_from
+_CODE_KEY = struct.Struct("<4xIQ").unpack_from  # tgid, id
+_STACK_KEY = struct.Struct("<4xHHQ").unpack_from  # depth, kind, id
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Waits that ended, one row per time off the CPU of a target's thread, in columns.
+
+    Times by CLOCK_MONOTONIC, ns. `place`: a stable number of where it waited: the system call, and the innermost Python
+    frames with their lines if known, else the native stack. `runnable_ns`: part of it without a CPU. `state`:
+    ``layout.OFF_...``.
+    """
+
+    tgid: list[int] = field(default_factory=list)
+    tid: list[int] = field(default_factory=list)
+    place: list[int] = field(default_factory=list)
+    start_ns: list[int] = field(default_factory=list)
+    end_ns: list[int] = field(default_factory=list)
+    runnable_ns: list[int] = field(default_factory=list)
+    state: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tgid)
+
+
+class Codes:
+    """The records of code objects by process and number, at most 16 MiB."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[int, int], bytes] = {}
+        self._bytes = 0
+
+    def add(self, record: bytes) -> None:
+        """Keep a record."""
+        key = _CODE_KEY(record)
+        self._bytes += len(record) - len(self._records.get(key, b""))
+        self._records[key] = record
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for more."""
+        return self._bytes >= _MOST_CODE_BYTES
+
+    def forget(self, pids: Iterable[int] | None = None) -> None:
+        """Remove those of processes `pids`; None: all."""
+        gone = None if pids is None else set(pids)
+        kept = {} if gone is None else {key: one for key, one in self._records.items() if key[0] not in gone}
+        self._records = kept
+        self._bytes = sum(map(len, kept.values()))
+
+    def framed(self) -> bytes:
+        """Return all records, as `records` reads them."""
+        return framed(self._records.values())
+
+    def code(self, tgid: int, number: int) -> python_code.Code:
+        """Return a code object; `python_code.UNKNOWN` without a record."""
+        record = self._records.get((tgid, number))
+        return python_code.decode(record)[1] if record is not None else python_code.UNKNOWN
+
+
+class Scan:
+    """What is known of the records so far."""
+
+    def __init__(self) -> None:
+        self.codes = Codes()
+        self.followed: list[cap.Followed] = []
+        """Processes that are newly followed; the caller removes them."""
+        self.wakers: set[int] = set()
+        """Followed processes whose waits are not reported."""
+        self.events = 0
+        """Records since the start."""
+        self._stacks: dict[int, bytes] = {}
+        self._before: dict[int, bytes] = {}  # those of the slice before: some waits still name them
+        self._open: set[int] = set()
+        self._places: dict[tuple[int, int, int], int] = {}
+
+    def read(self, taken: bytes, waits: Waits) -> None:
+        """Read the records `taken`, and add the waits that ended to `waits`."""
+        for at, size in records(taken):
+            self.events += 1
+            kind = taken[at]
+            if kind == lay.RECORD_SEGMENT:
+                self._segment(taken, at, waits)
+            elif kind == lay.RECORD_STACK:
+                self._stacks[_STACK_KEY(taken, at)[2]] = taken[at : at + size]
+            elif kind == lay.RECORD_CODE:
+                self.codes.add(taken[at : at + size])
+            elif kind == lay.RECORD_FOLLOWED:
+                found = cap.followed(taken[at : at + size])
+                self.followed.append(found)
+                self.wakers.add(found.tgid)
+
+    def add_stacks(self, found: Iterable[tuple[int, cap.Stack]]) -> None:
+        """Add stacks that user space has read."""
+        for number, stack in found:
+            self._stacks[number] = _stack_record(number, stack)
+
+    def carry(self) -> bytes:
+        """Begin a new slice; return the stacks of the waits in progress, as `records` reads them."""
+        known = self._before | self._stacks
+        self._before, self._stacks = self._stacks, {one: known[one] for one in self._open if one in known}
+        self._open = set()
+        return framed(self._stacks.values())
+
+    def _segment(self, taken: bytes, at: int, waits: Waits) -> None:
+        flags, start, end, run_ns, tgid, tid, nr, state, kstack, ustack, pystack = _SEGMENT(taken, at)
+        if flags & lay.RECORD_OPEN:
+            self._open |= {kstack, ustack, pystack}
+            return
+        if tgid in self.wakers or flags & lay.RECORD_KTHREAD:
+            return
+        waits.tgid.append(tgid)
+        waits.tid.append(tid)
+        waits.place.append(self._place(nr, tgid, pystack, ustack or kstack))
+        waits.start_ns.append(start)
+        waits.end_ns.append(end)
+        waits.runnable_ns.append(run_ns)
+        waits.state.append(state)
+
+    def _place(self, nr: int, tgid: int, pystack: int, native: int) -> int:
+        key = (nr, tgid, pystack or native)
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            text = self._python(tgid, pystack) or str(native)
+            digest = blake2b(f"{nr} {text}".encode("utf-8", "backslashreplace"), digest_size=8).digest()
+            place = self._places[key] = int.from_bytes(digest, "little") >> 1  # a signed column
+        return place
+
+    def _python(self, tgid: int, pystack: int) -> str:
+        """Return the innermost frames of a Python stack as text; empty if unknown."""
+        record = self._stacks.get(pystack) or self._before.get(pystack)
+        if record is None:
+            return ""
+        words = cap.stack(record)[1].addresses[:_FRAMES]
+        frames = []
+        for word in words:
+            code = self.codes.code(tgid, word >> lay.FRAME_CODE_SHIFT)
+            line = code.line((word & lay.FRAME_INSTRUCTION) - 1)
+            frames.append(f"{code.file}:{line}:{code.name}")
+        return " ".join(frames)
+
+
+def framed(found: Iterable[bytes]) -> bytes:
+    """Return records in a row, as `records` reads them."""
+    made = bytearray()
+    for record in found:
+        made += len(record).to_bytes(HEAD, "little")
+        made += record.ljust(len(record) + 7 & ~7, b"\0")
+    return bytes(made)
+
+
+def _stack_record(number: int, stack: cap.Stack) -> bytes:
+    depth = len(stack.addresses)
+    return struct.pack(f"<IHHQ{depth}Q", lay.RECORD_STACK, depth, stack.kind, number, *stack.addresses)
+
+
+def split(taken: bytes) -> Iterator[bytes]:
+    """Yield each record of `taken`."""
+    for at, size in records(taken):
+        yield taken[at : at + size]
