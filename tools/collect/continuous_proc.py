@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from collections.abc import Callable, Iterable
 
 from whystall.tools.collect.proc_disks import partitions
 from whystall.tools.collect.proc_reader import ProcReader
 from whystall.tools.collect.proc_task_limits import task_limits
 from whystall.tools.collect.proc_topology import cpu_rows
+from whystall.tools.collect.slice_parts import packed
 from whystall.tools.recording.target import Target
 
 _HOST = (1_000_000_000, 0.0015)
@@ -63,7 +62,7 @@ class ProcLooks(ProcReader):
         self._rows["io_use"], self._io.use = self._io.use, []
         rows = {name: rows for name, rows in self._rows.items() if rows}
         self._rows.clear()
-        return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 1) if rows else b""
+        return packed(rows) if rows else b""
 
     def _look_at_processes(self) -> None:
         self._count += 1
