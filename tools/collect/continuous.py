@@ -73,6 +73,9 @@ class ContinuousRecorder:
             raise _tool_error(error) from error
         self._slice_due, self._release_due = now + self._limits.slice_ns, now + _RELEASE_NS
         self._budget.start(session)
+        began = time.thread_time_ns()
+        self._look(always=True)  # the first one costs most
+        self._budget.spend(time.thread_time_ns() - began, asked=True)
         # for a reader before the end of the first slice
         self._log.append(SLICE, now, now, slice_end(Cut(now, now, (b"", b""), (b"", b""), {}), self._head(session)))
 

@@ -49,12 +49,7 @@ class ProcLooks(ProcReader):
     def look(self, pids: Iterable[int], *, always: bool = False) -> bytes:
         """Read what is due (`always`: everything) for the target processes `pids`; return it as `rows_of` reads it;
         empty if nothing was due."""
-        pids = sorted(pids)
-        if pids != self._pids:
-            self._pids = pids
-            self._places = self._find_cgroups() if pids else []
-            self._cpus = self._allowed_cpus()
-            always = always or not self._rows
+        self._pids = sorted(pids)
         now = self._clock()
         for one in self._looks:
             one.take(now, always)
@@ -69,6 +64,7 @@ class ProcLooks(ProcReader):
         if self._count % _REUSED == 0:  # processes may move, and the cache grows
             self._cgroup_of.clear()
         self._places = self._find_cgroups() if self._pids else []
+        self._cpus = self._allowed_cpus()
         self._sample_processes()
         self._sample_filesystems()
         self._io.find(self._pids)
