@@ -52,32 +52,37 @@ class ContinuousRecorder:
         self._slice_due = self._release_due = 0
         self._codes_at = 0
         self._taken = 0
-        self._lost = 0
+        self._lost = self._overflowed = 0
         self._longest_cut_ns = 0
         self._note = ""
 
     def start(self) -> None:
         """Attach and begin. Raises `ToolError`; then nothing stays attached."""
-        path = self._directory / LOG_NAME if self._directory is not None else None
-        self._log = SliceLog(path, self._limits.log_bytes)
-        self._history = History(self._directory)
-        session = ContinuousSession(
-            frozenset(self._target.pids), self._limits.min_ns, 1_000_000_000 // self._limits.sample_hz, self._keep_code
-        )
         try:
-            session.load()
-            self._session = session
-            now = self._taken = session.start()
+            self._start()
         except BpfError as error:
             self.close()
             raise _tool_error(error) from error
-        self._slice_due, self._release_due = now + self._limits.slice_ns, now + _RELEASE_NS
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        path = self._directory / LOG_NAME if self._directory is not None else None
+        self._log = SliceLog(path, self._limits.log_bytes)
+        self._history = History(self._directory)
+        session = self._session = ContinuousSession(
+            frozenset(self._target.pids), self._limits.min_ns, 1_000_000_000 // self._limits.sample_hz, self._keep_code
+        )
+        session.load()
+        now = self._taken = session.start()
         self._budget.start(session)
         began = time.thread_time_ns()
         self._look(always=True)  # the first one costs most
         self._budget.spend(time.thread_time_ns() - began, asked=True)
         # for a reader before the end of the first slice
         self._log.append(SLICE, now, now, slice_end(Cut(now, now, (b"", b""), (b"", b""), {}), self._head(session)))
+        self._slice_due, self._release_due = now + self._limits.slice_ns, now + _RELEASE_NS
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when much has arrived."""
@@ -97,7 +102,7 @@ class ContinuousRecorder:
                 self._release_due = now + _RELEASE_NS
                 session.release_wakers()
                 self._scan.wakers.clear()
-            self._budget.check(session, self._scan.events, self._lost)
+            self._budget.check(session, self._scan.events, self._overflowed)
         except BpfError as error:
             raise _tool_error(error) from error
         finally:
@@ -208,6 +213,7 @@ class ContinuousRecorder:
         self._longest_cut_ns = max(self._longest_cut_ns, time.monotonic_ns() - began)
         self._take()
         self._lost += sum(cut.counters.get(name, 0) for name in lay.LOSSES)
+        self._overflowed += sum(cut.counters.get(name, 0) for name in lay.LOSSES if name.startswith("ring_"))
         log.append(SLICE, cut.start, cut.end, slice_end(cut, self._head(session)))
         if self._history is not None:
             self._history.add(cut, frozenset(session.target_pids()), self._scan)

@@ -30,7 +30,7 @@ _TID = 4
 
 class HistoryRow(NamedTuple):
     """Waits of threads of one name and process in one place. `line`: of the program, empty if unknown; `state`: D, S, R
-    (without a CPU) or other; `waits`: their number, `waited_ns`: in all, `longest_ns`: of one."""
+    (without a CPU) or other; `waited_ns`: in all, `number`: of waits, `longest_ns`: of one."""
 
     minute_ns: int
     pid: int
@@ -39,7 +39,7 @@ class HistoryRow(NamedTuple):
     call: str
     line: str
     waited_ns: int
-    waits: int
+    number: int
     longest_ns: int
 
 
@@ -112,6 +112,6 @@ def by_place(rows: Iterable[HistoryRow]) -> dict[Place, tuple[int, int, int]]:
     for row in rows:
         known = sums.setdefault(Place(row.comm, row.state, row.call, row.line), [0, 0, 0])
         known[0] += row.waited_ns
-        known[1] += row.waits
+        known[1] += row.number
         known[2] = max(known[2], row.longest_ns)
     return {place: (one[0], one[1], one[2]) for place, one in sorted(sums.items(), key=lambda item: -item[1][0])}

@@ -67,13 +67,20 @@ def slices_of(entries: Sequence[Entry]) -> list[Slice]:
         if entry.kind == RECORDS:
             chunks.append(entry)
         elif entry.kind == SLICE:
-            made = Slice(entry.start_ns, entry.end_ns, [one.data for one in chunks])
+            killed = [one for one in chunks if one.start_ns < entry.start_ns]  # by an earlier recorder
+            if killed:
+                found.append(_unfinished(killed))
+            made = Slice(entry.start_ns, entry.end_ns, [one.data for one in chunks[len(killed) :]])
             chunks = []
             if _complete(made, entry.data):
                 found.append(made)
     if chunks:
-        found.append(Slice(chunks[0].start_ns, chunks[-1].end_ns, [one.data for one in chunks]))
+        found.append(_unfinished(chunks))
     return found
+
+
+def _unfinished(chunks: Sequence[Entry]) -> Slice:
+    return Slice(chunks[0].start_ns, chunks[-1].end_ns, [one.data for one in chunks])
 
 
 def _complete(made: Slice, data: bytes) -> bool:

@@ -82,6 +82,13 @@ def test_a_killed_recorder_leaves_its_last_records() -> None:
     assert found.min_ns == MS
 
 
+def test_what_a_killed_recorder_left_is_found_after_the_next_one_began() -> None:
+    left = Entry(RECORDS, 5000 * MS, 6000 * MS, framed([wait(5100, 5900)]))
+    entries = [*entries_of(0, 5000, []), left, *entries_of(8000, 8000, [])[1:], *entries_of(8000, 12_000, [])]
+    assert spans(window(entries, 5000, 7000)) == [(5100, 5900, 0)]
+    assert window(entries, 5500, 9000).missing_ns == 2000 * MS
+
+
 def test_time_without_a_recorder_is_told() -> None:
     entries = [*entries_of(0, 1000, []), *entries_of(4000, 5000, [])]
     assert window(entries, 500, 4500).missing_ns == 3000 * MS
