@@ -16,7 +16,7 @@ from whystall.agent_server.watch.rhythm import NS
 # After its end, before it is investigated: the waits of others end, and ranks notice it at different times.
 SETTLE_NS = NS * 3 // 2
 _HOUR_NS = 3600 * NS
-_BUSY, _MORE_STARVED = 0.3, 2.0
+_BUSY, _MORE_STARVED = 0.3, 3.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,10 @@ class Case:
 
     @property
     def busy(self) -> bool:
-        """Whether all threads ran for most of it, or could have, and had the CPU as much as before."""
-        return self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
+        """Whether all threads ran for most of it, or could have, and had the CPU as much as before, or went on at other
+        places."""
+        quiet = self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
+        return quiet or all(one.phase for one in self.stalls.values())
 
     def main(self) -> tuple[int, Stall]:
         """Return the process to investigate, with its stall: of several that which did something else than the others;
@@ -87,7 +89,7 @@ class Cases:
     def add(self, job: WatchedJob, pid: int, stall: Stall, now_ns: int) -> Case:
         """Add a stall of the process `pid` to the case of its job that it overlaps, or to a new one."""
         for case in self.open:
-            if case.job.id == job.id and _overlap(case, stall):
+            if case.job.id == job.id and _overlap(case, pid, stall):
                 break
         else:
             case = Case(job, now_ns)
@@ -143,6 +145,11 @@ def _blocked(stall: Stall) -> float:
     return (stall.waited_ns - stall.runnable_ns) / max(stall.end_ns - stall.start_ns, 1)
 
 
-def _overlap(case: Case, stall: Stall) -> bool:
+def _overlap(case: Case, pid: int, stall: Stall) -> bool:
+    """Return whether `stall` of the process `pid` is part of `case`: it continues its stall there, or is at one time
+    with those of other processes."""
+    known = case.stalls.get(pid)
+    if known is not None:
+        return known.ongoing or known.start_ns == stall.start_ns
     end = case.end_ns
-    return (end is None or stall.start_ns <= end) and (stall.end_ns is None or stall.end_ns >= case.start_ns)
+    return (end is None or stall.start_ns < end) and (stall.end_ns is None or stall.end_ns > case.start_ns)

@@ -16,8 +16,8 @@ _LONG_NS, _LONG_TIMES = 10 * NS, 20
 _SHARE_PCT = 40.0
 # It names what a program does at regular distances, of which one pause is no example.
 _NOT_OF_ONE_PAUSE = ("recurring_pause",)
-# A host that is as busy as before is no stall: a cause that takes the CPU must do so twice as much.
-_MORE_STARVED = 2.0
+# A host that is as busy as before is no stall: a cause that takes the CPU must do so three times as much.
+_MORE_STARVED = 3.0
 
 
 @dataclass(frozen=True)

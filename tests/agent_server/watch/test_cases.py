@@ -61,6 +61,7 @@ def test_stalls_one_after_the_other_are_two_cases() -> None:
     cases = Cases(CaseLimits())
     first = cases.add(JOB, 10, gap(1, 4), 4 * NS)
     assert cases.add(JOB, 10, gap(9, 12), 12 * NS) is not first
+    assert cases.add(JOB, 10, gap(4, 6), 12 * NS) is not first, "it began when the first ended"
 
 
 def test_a_blocked_thread_comes_before_one_that_ran_and_few_of_those_are_investigated() -> None:
