@@ -29,7 +29,7 @@ class CaseLimits:
     hang_after_s: float = 60.0
     per_job: int = 6
     per_host: int = 30
-    busy_per_job: int = 2
+    busy_per_job: int = 0
 
 
 State = Literal["open", "looking", "reported"]
@@ -38,7 +38,8 @@ State = Literal["open", "looking", "reported"]
 @dataclass
 class Case:
     """A stall of a job. `stalls`: the latest one by process; `noticed_ns`: when the first was noticed; `looked`: the
-    diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang."""
+    diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang. `ran`: while it lasts, its thread runs or could: it works at
+    something that shows no waits, and is not looked at."""
 
     job: WatchedJob
     noticed_ns: int
@@ -46,6 +47,7 @@ class Case:
     state: State = "open"
     looked: str = ""
     skipped: str = ""
+    ran: bool = False
 
     @property
     def start_ns(self) -> int:
@@ -113,7 +115,9 @@ class Cases:
 
     def _ready(self, case: Case, now_ns: int, allowance_ns: int) -> bool:
         end = case.end_ns
-        return self._lasts(case, now_ns, allowance_ns) if end is None else now_ns - end >= SETTLE_NS
+        if end is None:
+            return not case.ran and self._lasts(case, now_ns, allowance_ns)
+        return now_ns - end >= SETTLE_NS
 
     def is_hang(self, case: Case, now_ns: int) -> bool:
         """Return whether `case` lasts so long that its ticket does not wait for its end."""
@@ -129,10 +133,10 @@ class Cases:
         while self._started and self._started[0][0] < now_ns - _HOUR_NS:
             self._started.popleft()
         of_job = [busy for _, job, busy in self._started if job == case.job.id]
-        if len(of_job) >= self._limits.per_job:
-            case.skipped = "limit_of_job"
-        elif case.busy and sum(of_job) >= self._limits.busy_per_job:
+        if case.busy and sum(of_job) >= self._limits.busy_per_job:
             case.skipped = "busy_as_usual"
+        elif len(of_job) >= self._limits.per_job:
+            case.skipped = "limit_of_job"
         elif len(self._started) >= self._limits.per_host:
             case.skipped = "limit_of_host"
         else:

@@ -52,7 +52,8 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
     if stall.phase:
         return Decision("log", "phase", usual=True)
     length = _length(stall, now_ns)
-    if stall.kind in ("gap", "wait") and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
+    idle = stall.ongoing or not _is_starved(stall, now_ns)  # one in progress is looked at only if its thread is blocked
+    if stall.kind in ("gap", "wait") and idle and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
         return Decision("ticket", "no_cause_but_long")
     return Decision("log", "own_work" if named else "no_cause", usual=named)
 
