@@ -87,7 +87,7 @@ class RecordParams(TargetParams):
     duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
     past: Annotated[
         float | None,
-        Field(ge=0.1, le=86400, description="instead: the last seconds of what `whystall watch` has recorded"),
+        Field(ge=0.1, le=86400, description="instead: the last seconds of what the watch has recorded"),
     ] = None
     trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
     samples: Annotated[bool, Field(description="also stacks of what runs, for cpu_profile and heat_map")] = False

@@ -54,16 +54,18 @@ while True:
 
 @dataclass(frozen=True)
 class _Job:
-    """A program: its command and how many steps take about a second; none: it sleeps."""
+    """A program: its command and the steps of a turn; none: it sleeps. `per_s`: most steps per second, 0: no limit."""
 
     what: str
     command: str
     steps: int
+    per_s: int = 0
 
 
 _JOBS = (
     _Job("training step of PyTorch on the CPU", "train", 250),
-    _Job("byte to another process and back, on one CPU", "pingpong", 100_000),
+    _Job("10,000 round trips a second to another process", "pingpong", 500, 10_000),
+    _Job("round trips without a pause, on one CPU", "pingpong", 100_000),
     _Job("a job that sleeps", "", 0),
 )
 
@@ -104,6 +106,8 @@ def _work(job: _Job, workload: Workload | None, seconds: float) -> tuple[float, 
             continue
         one = workload.run(f"{job.command} {job.steps}")
         cpu, wall, turns = cpu + one[0], wall + one[1], turns + 1
+        if job.per_s:
+            time.sleep(max(0.0, job.steps / job.per_s - one[1] * job.steps / 1e9))
     return cpu / max(turns, 1), wall / max(turns, 1)
 
 

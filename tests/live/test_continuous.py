@@ -14,6 +14,7 @@ import pytest
 from scripted import Child, child
 
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits, recording_from
+from whystall.tools.collect.slice_history import history_rows
 from whystall.tools.collect.slice_scan import Waits
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.host.critical_path.tool import Params, judge
@@ -85,6 +86,10 @@ def test_a_stall_of_the_past_is_named(tmp_path: Path) -> None:
             cost = recorder.cost()
         finally:
             recorder.close()
+    kept = history_rows(tmp_path, 0, time.time_ns())
+    stalled = sum(row.waited_ns for row in kept if row.line.startswith("checkpoint ("))
+    assert stalled == pytest.approx(1500 * MS, rel=0.2)
+    assert {row.pid for row in kept} == {subject.pid}
     assert recording.manifest.start_ns == start - 1000 * MS
     assert recording.manifest.window_ns == end - start + 1300 * MS
     assert_names_the_stall(recording, subject.pid, start, end)

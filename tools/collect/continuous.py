@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
 from whystall.tools.collect.continuous_objects import look_at_objects
 from whystall.tools.collect.continuous_proc import ProcLooks
+from whystall.tools.collect.slice_history import History
 from whystall.tools.collect.slice_log import SliceLog, read_log
 from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, SLICE, slice_end
 from whystall.tools.collect.slice_scan import Scan, Waits, framed
@@ -44,33 +46,43 @@ class ContinuousRecorder:
         self._proc = ProcLooks()
         self._seeded_codes: list[bytes] = []
         self._log: SliceLog | None = None
+        self._history: History | None = None
         self._session: ContinuousSession | None = None
         self._budget = Budget(limits)
         self._slice_due = self._release_due = 0
         self._codes_at = 0
         self._taken = 0
-        self._lost = 0
+        self._lost = self._overflowed = 0
         self._longest_cut_ns = 0
         self._note = ""
 
     def start(self) -> None:
         """Attach and begin. Raises `ToolError`; then nothing stays attached."""
-        path = self._directory / LOG_NAME if self._directory is not None else None
-        self._log = SliceLog(path, self._limits.log_bytes)
-        session = ContinuousSession(
-            frozenset(self._target.pids), self._limits.min_ns, 1_000_000_000 // self._limits.sample_hz, self._keep_code
-        )
         try:
-            session.load()
-            self._session = session
-            now = self._taken = session.start()
+            self._start()
         except BpfError as error:
             self.close()
             raise _tool_error(error) from error
-        self._slice_due, self._release_due = now + self._limits.slice_ns, now + _RELEASE_NS
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        path = self._directory / LOG_NAME if self._directory is not None else None
+        self._log = SliceLog(path, self._limits.log_bytes)
+        self._history = History(self._directory)
+        session = self._session = ContinuousSession(
+            frozenset(self._target.pids), self._limits.min_ns, 1_000_000_000 // self._limits.sample_hz, self._keep_code
+        )
+        session.load()
+        now = self._taken = session.start()
         self._budget.start(session)
+        began = time.thread_time_ns()
+        self._look(always=True)  # the first one costs most
+        self._budget.spend(time.thread_time_ns() - began, asked=True)
         # for a reader before the end of the first slice
         self._log.append(SLICE, now, now, slice_end(Cut(now, now, (b"", b""), (b"", b""), {}), self._head(session)))
+        self._slice_due, self._release_due = now + self._limits.slice_ns, now + _RELEASE_NS
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when much has arrived."""
@@ -90,7 +102,7 @@ class ContinuousRecorder:
                 self._release_due = now + _RELEASE_NS
                 session.release_wakers()
                 self._scan.wakers.clear()
-            self._budget.check(session, self._scan.events, self._lost)
+            self._budget.check(session, self._scan.events, self._overflowed)
         except BpfError as error:
             raise _tool_error(error) from error
         finally:
@@ -146,14 +158,19 @@ class ContinuousRecorder:
         )
 
     def close(self) -> None:
-        """Detach, and keep what was recorded; idempotent."""
+        """End the slice, detach, and keep what was recorded; idempotent."""
+        if self._session is not None and self._log is not None and self._slice_due:
+            with suppress(BpfError):  # what was read so far is kept
+                self._cut()
         session, self._session = self._session, None
         if session is not None:
             session.close()
         self._budget.close()
         log, self._log = self._log, None
-        if log is not None:
-            log.close()
+        history, self._history = self._history, None
+        for one in (log, history):
+            if one is not None:
+                one.close()
 
     def _loaded(self) -> tuple[ContinuousSession, SliceLog]:
         if self._session is None or self._log is None:
@@ -196,7 +213,10 @@ class ContinuousRecorder:
         self._longest_cut_ns = max(self._longest_cut_ns, time.monotonic_ns() - began)
         self._take()
         self._lost += sum(cut.counters.get(name, 0) for name in lay.LOSSES)
+        self._overflowed += sum(cut.counters.get(name, 0) for name in lay.LOSSES if name.startswith("ring_"))
         log.append(SLICE, cut.start, cut.end, slice_end(cut, self._head(session)))
+        if self._history is not None:
+            self._history.add(cut, frozenset(session.target_pids()), self._scan)
         if carried := self._scan.carry():
             log.append(RECORDS, cut.end, cut.end, carried)
         ended = session.prune()

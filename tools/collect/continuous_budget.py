@@ -14,10 +14,12 @@ from whystall.bpf.libbpf import run_statistics
 
 _MINUTE_NS = 60_000_000_000
 _STATISTICS_NS = 20_000_000_000  # between measurements of the programs' run time, which add to it
-_FIRST_NS = 4_000_000_000  # between the first ones at a level
+_FIRST_NS = 2_000_000_000  # between the first ones at a level
 _MEASUREMENTS = 3  # their median counts: one falls into a moment in which the host is overloaded
 _MEASURED_NS = 900_000_000
 _LOWER_AFTER_NS = 20_000_000_000  # a level takes effect before the next one
+_FAR = 2.0  # times the limit: then sooner
+_SOON_NS = 6_000_000_000
 _RAISE_AFTER_NS = 300_000_000_000
 _RAISE_BELOW = 0.4  # of the limit
 
@@ -141,11 +143,13 @@ class Budget:
             self._looks.append((now, self._spent_ns - self._asked_ns, events))
         self._measure(session, now)
         share = self._kernel_share + self._user_share(now, _LOWER_AFTER_NS)
-        measured = len(self._kernel_shares) == _MEASUREMENTS
+        far = share > _FAR * self._limits.cpu_share
+        measured = len(self._kernel_shares) >= _MEASUREMENTS - far
+        after = _SOON_NS if far else _LOWER_AFTER_NS
         over = share > self._limits.cpu_share
         if over or lost > self._lost:
             self._calm_since = now
-            if measured and now - self._changed >= _LOWER_AFTER_NS and self.level < len(LEVELS) - 1:
+            if measured and now - self._changed >= after and self.level < len(LEVELS) - 1:
                 why = f"{100 * share:.2f} % of a core" if over else f"{lost - self._lost} events lost"
                 self._change(session, self.level + 1, now, why)
         elif share > self._limits.cpu_share * _RAISE_BELOW:

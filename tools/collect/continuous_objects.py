@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystall.tools.collect.objects import Objects
 from whystall.tools.collect.slice_log import Entry
 from whystall.tools.collect.slice_parts import OBJECTS as KIND
-from whystall.tools.collect.slice_parts import unpacked
+from whystall.tools.collect.slice_parts import packed, unpacked
 from whystall.tools.recording.target import Target
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ def look_at_objects(pids: Iterable[int]) -> bytes:
     """Return what threads of the processes `pids` and their children wait for now, and who holds it."""
     objects = Objects(Target(everything=False, pids=sorted(pids)))
     objects.take_snapshot(last=True)
-    return zlib.compress(json.dumps(objects.raw(), separators=(",", ":")).encode(), 1)
+    return packed(objects.raw())
 
 
 def objects_capture(entries: Sequence[Entry], start: int, end: int, margin: int) -> Capture | None:

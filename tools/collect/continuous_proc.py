@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from collections.abc import Callable, Iterable
 
 from whystall.tools.collect.proc_disks import partitions
 from whystall.tools.collect.proc_reader import ProcReader
 from whystall.tools.collect.proc_task_limits import task_limits
 from whystall.tools.collect.proc_topology import cpu_rows
+from whystall.tools.collect.slice_parts import packed
 from whystall.tools.recording.target import Target
 
 _HOST = (1_000_000_000, 0.0015)
@@ -50,12 +49,7 @@ class ProcLooks(ProcReader):
     def look(self, pids: Iterable[int], *, always: bool = False) -> bytes:
         """Read what is due (`always`: everything) for the target processes `pids`; return it as `rows_of` reads it;
         empty if nothing was due."""
-        pids = sorted(pids)
-        if pids != self._pids:
-            self._pids = pids
-            self._places = self._find_cgroups() if pids else []
-            self._cpus = self._allowed_cpus()
-            always = always or not self._rows
+        self._pids = sorted(pids)
         now = self._clock()
         for one in self._looks:
             one.take(now, always)
@@ -63,13 +57,14 @@ class ProcLooks(ProcReader):
         self._rows["io_use"], self._io.use = self._io.use, []
         rows = {name: rows for name, rows in self._rows.items() if rows}
         self._rows.clear()
-        return zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 1) if rows else b""
+        return packed(rows) if rows else b""
 
     def _look_at_processes(self) -> None:
         self._count += 1
         if self._count % _REUSED == 0:  # processes may move, and the cache grows
             self._cgroup_of.clear()
         self._places = self._find_cgroups() if self._pids else []
+        self._cpus = self._allowed_cpus()
         self._sample_processes()
         self._sample_filesystems()
         self._io.find(self._pids)

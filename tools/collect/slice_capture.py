@@ -15,7 +15,7 @@ from whystall.bpf import layout as lay
 from whystall.bpf.collectors.switches import SwitchRows
 from whystall.bpf.python_code import PythonResult, decode
 from whystall.bpf.samples import SampleLog
-from whystall.tools.collect.slice_parts import Slice
+from whystall.tools.collect.slice_parts import Slice, map_items
 from whystall.tools.collect.slice_scan import split
 
 _OPEN, _SEEDED = lay.RECORD_OPEN, lay.RECORD_SEEDED
@@ -56,7 +56,7 @@ def cut_window(
         window_start=start,
         window_end=end,
         files={key: file for one in read for key, file in one.records.files.items()},
-        threads={tid: thread for one in read for tid, thread in cap.threads(_items(*one.slice.threads, 4)).items()},
+        threads={tid: thread for one in read for tid, thread in cap.threads(map_items(*one.slice.threads, 4)).items()},
         stacks=dict(stack for one in read for stack in one.stacks),
         results={
             SwitchRows: SwitchRows(segments, _totals(read, segments, start, end), _followed(read, heads, own)),
@@ -165,7 +165,7 @@ def _totals(read: Sequence[_Read], segments: Sequence[cap.Segment], start: int, 
                 known[0] += 1
                 known[1] += segment.end - segment.start
                 known[2] += segment.runnable_ns
-        for total in cap.off_totals(_items(*part.slice.totals, _OFF_KEY)):
+        for total in cap.off_totals(map_items(*part.slice.totals, _OFF_KEY)):
             key = _key(total)
             count, took, runnable = long.get(key, (0, 0, 0))
             left, left_ns = total.count - count, total.total_ns - took
@@ -221,12 +221,3 @@ def _counted(slices: Iterable[Slice]) -> dict[str, int]:
 
 
 _OFF_KEY = lay.unpacker(lay.OffKey).size
-
-
-def _items(keys: bytes, values: bytes, key_bytes: int) -> list[tuple[bytes, bytes]]:
-    """Split the keys and the values of a map, each in a row."""
-    count = len(keys) // key_bytes
-    if not count or len(values) % count:
-        return []
-    size = len(values) // count
-    return [(keys[i * key_bytes : (i + 1) * key_bytes], values[i * size : (i + 1) * size]) for i in range(count)]

@@ -33,7 +33,7 @@ LEAST_BYTES = 1 << 20
 
 
 class Entry(NamedTuple):
-    """One entry: `kind` is the caller's (not 0), times by CLOCK_MONOTONIC of this boot."""
+    """One entry: `kind` is the caller's (not 0); times by CLOCK_MONOTONIC, in a log of every boot by CLOCK_REALTIME."""
 
     kind: int
     start_ns: int
@@ -44,9 +44,10 @@ class Entry(NamedTuple):
 class SliceLog:
     """See the module. One writer at a time; `note` tells why it is in memory only."""
 
-    def __init__(self, path: Path | None, size: int) -> None:
-        """Open or make the log at `path`, of `size` bytes of data; entries of this boot are kept. Where that is not
-        possible, keep it in memory. Raises `ToolError` (busy) while another process writes it."""
+    def __init__(self, path: Path | None, size: int, *, every_boot: bool = False) -> None:
+        """Open or make the log at `path`, of `size` bytes of data; entries of this boot are kept, or of `every_boot`.
+        Where that is not possible, keep it in memory. Raises `ToolError` (busy) while another process writes it."""
+        self._boot = b"every" if every_boot else _boot()
         self.note = ""
         self._size = max(LEAST_BYTES, size // _PAGE * _PAGE)
         self._descriptor = -1
@@ -60,7 +61,7 @@ class SliceLog:
             self._map = mmap.mmap(-1, _PAGE + self._size)
         self._head = self._tail = 0
         magic, boot, size, head, tail = _HEAD.unpack_from(self._map)
-        known = (magic.rstrip(b"\0"), boot.rstrip(b"\0"), size) == (_MAGIC, _boot(), self._size)
+        known = (magic.rstrip(b"\0"), boot.rstrip(b"\0"), size) == (_MAGIC, self._boot, self._size)
         if known and tail <= head <= tail + self._size:
             self._head, self._tail = int(head), int(tail)
         self._write_head()
@@ -144,7 +145,7 @@ class SliceLog:
         self._write_head()
 
     def _write_head(self) -> None:
-        _HEAD.pack_into(self._map, 0, _MAGIC, _boot(), self._size, self._head, self._tail)
+        _HEAD.pack_into(self._map, 0, _MAGIC, self._boot, self._size, self._head, self._tail)
 
 
 def read_log(path: Path) -> list[Entry]:
@@ -166,7 +167,7 @@ def read_log(path: Path) -> list[Entry]:
             magic, boot, size, head, tail = _HEAD.unpack_from(made)
             if magic.rstrip(b"\0") != _MAGIC or size != found.st_size - _PAGE or not tail <= head <= tail + size:
                 raise _bad(path, "it is of another version, or damaged")
-            if boot.rstrip(b"\0") != _boot():
+            if boot.rstrip(b"\0") not in (b"every", _boot()):
                 raise _bad(path, "it was recorded before the last boot")
             data = bytes(made[_PAGE:])
             overwritten = _HEAD.unpack_from(made)[4]

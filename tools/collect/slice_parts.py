@@ -16,9 +16,10 @@ from typing import Any
 from whystall.bpf.continuous import Cut
 from whystall.tools.collect.slice_log import Entry
 
-RECORDS, SLICE, CODES, PROC, OBJECTS = 1, 2, 3, 4, 5
+RECORDS, SLICE, CODES, PROC, OBJECTS, HISTORY = 1, 2, 3, 4, 5, 6
 """Kinds of entries. `CODES`: code objects, compressed (zlib), in the frame of `RECORDS`. `PROC`: rows of the tables of
-the collector ``proc``, as JSON, compressed. `OBJECTS`: a snapshot of the collector ``objects``, likewise."""
+the collector ``proc``, as JSON, compressed. `OBJECTS`: a snapshot of the collector ``objects``, likewise.
+`HISTORY`: see `slice_history`, likewise, in a log of its own."""
 _MOST_BYTES = 64 << 20  # of JSON
 _LENGTHS = struct.Struct("<5I")
 
@@ -44,8 +45,13 @@ def slice_end(cut: Cut, head: dict[str, Any]) -> bytes:
     return _LENGTHS.pack(*map(len, parts)) + b"".join(parts)
 
 
+def packed(content: dict[str, Any]) -> bytes:
+    """Return the content of an entry that is JSON."""
+    return zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 1)
+
+
 def unpacked(data: bytes) -> dict[str, Any]:
-    """Return the content of a `PROC` or `OBJECTS` entry; empty if it is damaged."""
+    """Return what `packed` was given; empty if it is damaged."""
     try:
         found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
     except (zlib.error, ValueError):  # also of bytes that are no text
@@ -61,13 +67,20 @@ def slices_of(entries: Sequence[Entry]) -> list[Slice]:
         if entry.kind == RECORDS:
             chunks.append(entry)
         elif entry.kind == SLICE:
-            made = Slice(entry.start_ns, entry.end_ns, [one.data for one in chunks])
+            killed = [one for one in chunks if one.start_ns < entry.start_ns]  # by an earlier recorder
+            if killed:
+                found.append(_unfinished(killed))
+            made = Slice(entry.start_ns, entry.end_ns, [one.data for one in chunks[len(killed) :]])
             chunks = []
             if _complete(made, entry.data):
                 found.append(made)
     if chunks:
-        found.append(Slice(chunks[0].start_ns, chunks[-1].end_ns, [one.data for one in chunks]))
+        found.append(_unfinished(chunks))
     return found
+
+
+def _unfinished(chunks: Sequence[Entry]) -> Slice:
+    return Slice(chunks[0].start_ns, chunks[-1].end_ns, [one.data for one in chunks])
 
 
 def _complete(made: Slice, data: bytes) -> bool:
@@ -89,3 +102,12 @@ def _complete(made: Slice, data: bytes) -> bool:
         return False
     made.head, made.totals, made.threads = head, (parts[1], parts[2]), (parts[3], parts[4])
     return True
+
+
+def map_items(keys: bytes, values: bytes, key_bytes: int) -> list[tuple[bytes, bytes]]:
+    """Split the keys and the values of a map, each in a row."""
+    count = len(keys) // key_bytes
+    if not count or len(values) % count:
+        return []
+    size = len(values) // count
+    return [(keys[i * key_bytes : (i + 1) * key_bytes], values[i * size : (i + 1) * size]) for i in range(count)]

@@ -9,11 +9,14 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
 from whystall.bpf import python_code
 from whystall.bpf.ring import HEAD, records
+from whystall.tools.contract.text import clean
+from whystall.tools.stacks.libraries import is_library, short_path
 
 _MOST_CODE_BYTES = 16 << 20
 _MOST_PLACES = 1 << 16
@@ -95,6 +98,7 @@ class Scan:
         self._before: dict[int, bytes] = {}  # those of the slice before: some waits still name them
         self._open: set[int] = set()
         self._places: dict[tuple[int, int, int], int] = {}
+        self._lines: dict[tuple[int, int], str] = {}
 
     def read(self, taken: bytes, waits: Waits) -> None:
         """Read the records `taken`, and add the waits that ended to `waits`."""
@@ -150,18 +154,32 @@ class Scan:
             place = self._places[key] = int.from_bytes(digest, "little") >> 1  # a signed column
         return place
 
+    def line(self, tgid: int, pystack: int) -> str:
+        """Return the innermost line of the program in a Python stack, of a library without one: ``load (train.py:7)``;
+        empty if unknown."""
+        key = tgid, pystack
+        if pystack and key not in self._lines:
+            frames = self._frames(tgid, pystack)
+            known = [(code.name, short_path(code.file), line) for code, line in frames]
+            place = next((one for one in known if not is_library(one[1])), known[0] if known else None)
+            if place is None:
+                return ""  # the stack may come yet
+            if len(self._lines) >= _MOST_PLACES:
+                self._lines.clear()
+            self._lines[key] = clean(f"{place[0]} ({place[1]}:{place[2]})")
+        return self._lines.get(key, "")
+
     def _python(self, tgid: int, pystack: int) -> str:
         """Return the innermost frames of a Python stack as text; empty if unknown."""
+        frames = islice(self._frames(tgid, pystack), _FRAMES)
+        return " ".join(f"{code.file}:{line}:{code.name}" for code, line in frames)
+
+    def _frames(self, tgid: int, pystack: int) -> Iterator[tuple[python_code.Code, int]]:
+        """Yield the code and line of each frame of a Python stack, innermost first."""
         record = self._stacks.get(pystack) or self._before.get(pystack)
-        if record is None:
-            return ""
-        words = cap.stack(record)[1].addresses[:_FRAMES]
-        frames = []
-        for word in words:
+        for word in cap.stack(record)[1].addresses if record is not None else ():
             code = self.codes.code(tgid, word >> lay.FRAME_CODE_SHIFT)
-            line = code.line((word & lay.FRAME_INSTRUCTION) - 1)
-            frames.append(f"{code.file}:{line}:{code.name}")
-        return " ".join(frames)
+            yield code, code.line((word & lay.FRAME_INSTRUCTION) - 1)
 
 
 def framed(found: Iterable[bytes]) -> bytes:

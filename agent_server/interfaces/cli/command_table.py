@@ -17,6 +17,10 @@ COMMANDS = {
         "Read the traces of a job's ranks into a small recording, to judge it elsewhere or later with --from.",
     ),
     "baselines": ("baselines", "Stored runs that `run compare_runs --baseline` compares with."),
+    "history": (
+        "history",
+        "Report what watched jobs waited for over time: seconds by thread, system call and line of code.",
+    ),
     "diagnose": ("observe", "Report what stalls a job, where, for how long, and what to do."),
     "hang": ("hang", "Report which rank of a running job the others wait for, where it is, and for what it waits."),
     "watch": (

@@ -63,6 +63,11 @@ def test_an_expensive_one_loses_detail_until_it_is_cheap() -> None:
     assert "less detail at 5.10 % of a core" in run.cost().reasons[0]
 
 
+def test_far_above_the_limit_detail_is_lost_soon() -> None:
+    assert Run().go(10, [0.015]).budget.level == 0
+    assert Run().go(10, [0.09]).budget.level == 1
+
+
 def test_at_the_last_level_who_ended_long_waits_is_still_recorded() -> None:
     run = Run().go(300, [0.5])
     assert run.budget.level == len(LEVELS) - 1

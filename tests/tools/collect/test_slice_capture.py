@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from slice_records import MS, PID, TID, code, sample, stack, total, wait
+
 from whystall.bpf import layout as lay
 from whystall.bpf.collectors.switches import SwitchRows
 from whystall.bpf.continuous import Cut
@@ -12,41 +14,6 @@ from whystall.tools.collect.slice_capture import Cutting, cut_window
 from whystall.tools.collect.slice_log import Entry
 from whystall.tools.collect.slice_parts import RECORDS, SLICE, slice_end, slices_of
 from whystall.tools.collect.slice_scan import Scan, Waits, framed
-
-PID, TID = 70, 71
-MS = 1_000_000
-
-
-def wait(start: int, end: int, *, flags: int = 0, pystack: int = 0, run_ns: int = 0, **more: Any) -> bytes:
-    values = {"tgid": PID, "tid": TID, "nr": 202, "off_class": lay.OFF_S, "asked_ns": -1, "fd": -1, "waker_nr": -1}
-    record = lay.SegmentRecord(
-        type=lay.RECORD_SEGMENT, flags=flags, start=start * MS, end=end * MS, run_ns=run_ns * MS, pystack=pystack,
-        comm=b"train", **(values | more),
-    )  # fmt: skip
-    return bytes(record)
-
-
-def stack(number: int, *words: int) -> bytes:
-    record = lay.StackRecord(type=lay.RECORD_STACK, depth=len(words), kind=lay.STACK_PYTHON, id=number)
-    record.ip[: len(words)] = words
-    return bytes(record)[: lay.StackRecord.ip.offset + 8 * len(words)]
-
-
-def code(number: int, name: bytes) -> bytes:
-    record = lay.CodeRecord(
-        type=lay.RECORD_CODE, tgid=PID, id=number, first_line=7, name_kind=1, file_kind=1, name_length=len(name),
-        file_length=8, name=name, file=b"train.py",
-    )  # fmt: skip
-    return bytes(record)[: lay.CodeRecord.lines.offset]
-
-
-def sample(at: int) -> bytes:
-    return bytes(lay.SampleRecord(type=lay.RECORD_SAMPLE, at=at * MS, tgid=PID, tid=TID))
-
-
-def total(count: int, ms: int, longest: int, **key: Any) -> tuple[bytes, bytes]:
-    made = lay.OffKey(**({"tgid": PID, "tid": TID, "nr": 202, "off_class": lay.OFF_S} | key))
-    return bytes(made), bytes(lay.OffTotal(count=count, total_ns=ms * MS, max_ns=longest * MS))
 
 
 def entries_of(start: int, end: int, records: list[bytes], *totals: tuple[bytes, bytes], **head: Any) -> list[Entry]:
@@ -113,6 +80,13 @@ def test_a_killed_recorder_leaves_its_last_records() -> None:
     assert spans(found) == [(5100, 5900, 0)]
     assert found.capture.window_end == 6000 * MS
     assert found.min_ns == MS
+
+
+def test_what_a_killed_recorder_left_is_found_after_the_next_one_began() -> None:
+    left = Entry(RECORDS, 5000 * MS, 6000 * MS, framed([wait(5100, 5900)]))
+    entries = [*entries_of(0, 5000, []), left, *entries_of(8000, 8000, [])[1:], *entries_of(8000, 12_000, [])]
+    assert spans(window(entries, 5000, 7000)) == [(5100, 5900, 0)]
+    assert window(entries, 5500, 9000).missing_ns == 2000 * MS
 
 
 def test_time_without_a_recorder_is_told() -> None:
