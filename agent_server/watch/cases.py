@@ -38,8 +38,9 @@ State = Literal["open", "looking", "reported"]
 @dataclass
 class Case:
     """A stall of a job. `stalls`: the latest one by process; `noticed_ns`: when the first was noticed; `looked`: the
-    diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang. `ran`: while it lasts, its thread runs or could: it works at
-    something that shows no waits, and is not looked at."""
+    diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang.
+    `ran`: while it lasts, its thread runs or could: it works at something that shows no waits, and is not looked at.
+    """
 
     job: WatchedJob
     noticed_ns: int
