@@ -215,13 +215,11 @@ class WatchService:
             return
         now = time.monotonic_ns()
         self._look_whether_they_run(now)
-        case = self._cases.due(now, self._allowance())
-        if case is None:
-            self._end_reported()
-            return
-        if case.skipped:
+        while (case := self._cases.due(now, self._allowance())) is not None and case.skipped:
             self._log(case, case.skipped)
             self._cases.drop(case)
+        if case is None:
+            self._end_reported()
             return
         pid, stall = case.main()
         final = case.end_ns is not None or self._cases.is_hang(case, now)
