@@ -39,7 +39,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 ACCEPTED = {
     "lock": {"file_lock_held"},
     "gil": {"interpreter_lock_contention"},
-    "hogs": {"cpu_contention", "low_cpu_weight", "wrong_affinity"},
+    "hogs": {"real_time_hog", "cpu_contention", "low_cpu_weight", "wrong_affinity"},
     "quota": {"cgroup_cpu_throttling"},
     "stop": {"stopped_process"},
     "freezer": {"frozen_cgroup"},
@@ -86,14 +86,11 @@ def _asked(name: str) -> Callable[[Job], None]:
 
 
 def _hogs(job: Job) -> None:
-    hogs = [
-        subprocess.Popen(["nice", "-n", "-15", "taskset", "-c", "1", sys.executable, "-c", "while True: pass"])
-        for _ in range(10)
-    ]
+    command = ["chrt", "-f", "10", "taskset", "-c", "1", sys.executable, "-c", "while True: pass"]
+    hog = subprocess.Popen(command)
     time.sleep(STALL_S)
-    for hog in hogs:
-        hog.kill()
-        hog.wait()
+    hog.kill()
+    hog.wait()
 
 
 def _quota(job: Job) -> None:
@@ -135,7 +132,7 @@ def _read(job: Job) -> None:
     device = os.stat(job.directory / "disk").st_dev
     limit = _group(job, "blkio") / "blkio.throttle.read_bps_device"
     limit.write_text(f"{os.major(device)}:{os.minor(device)} 30000")
-    time.sleep(0.3)
+    time.sleep(STALL_S)
     limit.write_text(f"{os.major(device)}:{os.minor(device)} 0")
 
 

@@ -16,7 +16,7 @@ from whystall.agent_server.watch.rhythm import NS
 # After its end, before it is investigated: the waits of others end, and ranks notice it at different times.
 SETTLE_NS = NS * 3 // 2
 _HOUR_NS = 3600 * NS
-_BUSY, _MORE_STARVED = 0.3, 2.0
+_BUSY, _MORE_STARVED = 0.3, 3.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CaseLimits:
     hang_after_s: float = 60.0
     per_job: int = 6
     per_host: int = 30
-    busy_per_job: int = 2
+    busy_per_job: int = 0
 
 
 State = Literal["open", "looking", "reported"]
@@ -38,7 +38,9 @@ State = Literal["open", "looking", "reported"]
 @dataclass
 class Case:
     """A stall of a job. `stalls`: the latest one by process; `noticed_ns`: when the first was noticed; `looked`: the
-    diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang."""
+    diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang.
+    `ran`: while it lasts, its thread runs or could: it works at something that shows no waits, and is not looked at.
+    """
 
     job: WatchedJob
     noticed_ns: int
@@ -46,6 +48,7 @@ class Case:
     state: State = "open"
     looked: str = ""
     skipped: str = ""
+    ran: bool = False
 
     @property
     def start_ns(self) -> int:
@@ -64,8 +67,10 @@ class Case:
 
     @property
     def busy(self) -> bool:
-        """Whether all threads ran for most of it, or could have, and had the CPU as much as before."""
-        return self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
+        """Whether all threads ran for most of it, or could have, and had the CPU as much as before, or went on at other
+        places."""
+        quiet = self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
+        return quiet or all(one.phase for one in self.stalls.values())
 
     def main(self) -> tuple[int, Stall]:
         """Return the process to investigate, with its stall: of several that which did something else than the others;
@@ -87,7 +92,7 @@ class Cases:
     def add(self, job: WatchedJob, pid: int, stall: Stall, now_ns: int) -> Case:
         """Add a stall of the process `pid` to the case of its job that it overlaps, or to a new one."""
         for case in self.open:
-            if case.job.id == job.id and _overlap(case, stall):
+            if case.job.id == job.id and _overlap(case, pid, stall):
                 break
         else:
             case = Case(job, now_ns)
@@ -111,7 +116,9 @@ class Cases:
 
     def _ready(self, case: Case, now_ns: int, allowance_ns: int) -> bool:
         end = case.end_ns
-        return self._lasts(case, now_ns, allowance_ns) if end is None else now_ns - end >= SETTLE_NS
+        if end is None:
+            return not case.ran and self._lasts(case, now_ns, allowance_ns)
+        return now_ns - end >= SETTLE_NS
 
     def is_hang(self, case: Case, now_ns: int) -> bool:
         """Return whether `case` lasts so long that its ticket does not wait for its end."""
@@ -127,10 +134,10 @@ class Cases:
         while self._started and self._started[0][0] < now_ns - _HOUR_NS:
             self._started.popleft()
         of_job = [busy for _, job, busy in self._started if job == case.job.id]
-        if len(of_job) >= self._limits.per_job:
-            case.skipped = "limit_of_job"
-        elif case.busy and sum(of_job) >= self._limits.busy_per_job:
+        if case.busy and sum(of_job) >= self._limits.busy_per_job:
             case.skipped = "busy_as_usual"
+        elif len(of_job) >= self._limits.per_job:
+            case.skipped = "limit_of_job"
         elif len(self._started) >= self._limits.per_host:
             case.skipped = "limit_of_host"
         else:
@@ -143,6 +150,11 @@ def _blocked(stall: Stall) -> float:
     return (stall.waited_ns - stall.runnable_ns) / max(stall.end_ns - stall.start_ns, 1)
 
 
-def _overlap(case: Case, stall: Stall) -> bool:
+def _overlap(case: Case, pid: int, stall: Stall) -> bool:
+    """Return whether `stall` of the process `pid` is part of `case`: it continues its stall there, or is at one time
+    with those of other processes."""
+    known = case.stalls.get(pid)
+    if known is not None:
+        return known.ongoing or known.start_ns == stall.start_ns
     end = case.end_ns
-    return (end is None or stall.start_ns <= end) and (stall.end_ns is None or stall.end_ns >= case.start_ns)
+    return (end is None or stall.start_ns < end) and (stall.end_ns is None or stall.end_ns > case.start_ns)

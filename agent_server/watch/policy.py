@@ -16,8 +16,8 @@ _LONG_NS, _LONG_TIMES = 10 * NS, 20
 _SHARE_PCT = 40.0
 # It names what a program does at regular distances, of which one pause is no example.
 _NOT_OF_ONE_PAUSE = ("recurring_pause",)
-# A host that is as busy as before is no stall: a cause that takes the CPU must do so twice as much.
-_MORE_STARVED = 2.0
+# A host that is as busy as before is no stall: a cause that takes the CPU must do so three times as much.
+_MORE_STARVED = 3.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
     if stall.phase:
         return Decision("log", "phase", usual=True)
     length = _length(stall, now_ns)
-    if stall.kind in ("gap", "wait") and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
+    idle = stall.ongoing or not _is_starved(stall, now_ns)  # one in progress is looked at only if its thread is blocked
+    if stall.kind in ("gap", "wait") and idle and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
         return Decision("ticket", "no_cause_but_long")
     return Decision("log", "own_work" if named else "no_cause", usual=named)
 

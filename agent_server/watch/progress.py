@@ -34,6 +34,9 @@ _RECHOSEN_NS = 10 * NS
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
+# Of the usual number of visits, this many at other places show that a thread goes on; while it is stuck and polls, it
+# blocks for more of the time than usual.
+_ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED = 0.5, 5, 0.15, 2.0
 # More of a pause than this at one place: the place of the pause.
 _MAJOR = 0.5
 
@@ -56,7 +59,7 @@ class Stall:
     is none; `usual_ns`: the usual interval; `now_ns`: the present step time of a slowdown. `place`: where most of a
     pause that has ended was spent, 0 if the thread ran; `waited_ns`, `runnable_ns`: how long it waited in all, and how
     much of that for a CPU; `starved`: how many times more than before lack of a CPU lengthened its work, 1: as usual.
-    `phase`: it often visited a place that is not usual: another phase of the program.
+    `phase`: it went on at other places than usual: another phase of the program.
     """
 
     kind: Kind
@@ -206,22 +209,29 @@ class ThreadProgress:
             runnable += min(part, one.runnable_ns)
         most = max(places, key=lambda place: places[place], default=RUNNING)
         at = most if places.get(most, 0) >= _MAJOR * length else RUNNING
-        phase = any(n >= LEARN_VISITS and place not in self._core for place, n in visits.items())
         known = self.pauses.known(at, length)
         self.pauses.add(at, start, length)
         if known or self.pauses.known(at, length):
             return []
         if self._learning(end):
             return []
-        starved = _stretch(length, waited, runnable) / self._usual_stretch(start)
+        stretch, blocked = self._usually(start)
+        starved = _stretch(length, waited, runnable) / stretch
+        active = any(n >= LEARN_VISITS and place not in self._core for place, n in visits.items())
+        active |= sum(visits.values()) >= max(_FEW, _ACTIVE * length / usual if usual else length)
+        phase = active and starved < _MORE_STARVED and waited - runnable <= (blocked + _MORE_BLOCKED) * length
+        phase |= usual > 0 and any(_same_rhythm(n, length, usual) for n in visits.values())
         return [Stall(kind, self.tid, start, end, usual, 0, at, waited, runnable, phase, round(starved, 2))]
 
-    def _usual_stretch(self, until: int) -> float:
+    def _usually(self, until: int) -> tuple[float, float]:
+        """Return by how much lack of a CPU usually lengthens its work, and the share of time for which it blocks."""
         before = [one for one in self._recent if one.end_ns <= until]
-        if not before:
-            return 1.0
+        span = until - before[0].start_ns if before else 0
+        if span <= 0:
+            return 1.0, 0.0
         waited = sum(one.end_ns - one.start_ns for one in before)
-        return _stretch(until - before[0].start_ns, waited, sum(one.runnable_ns for one in before))
+        runnable = sum(one.runnable_ns for one in before)
+        return _stretch(span, waited, runnable), (waited - runnable) / span
 
     def _unusual(self, wait: Wait) -> list[Stall]:
         """Return a wait of unusual length in a thread that mostly runs."""
@@ -274,6 +284,11 @@ class ThreadProgress:
         for place, rhythm in list(self._places.items()):
             if rhythm.learnt and self._last_ns - rhythm.last_ns > _PHASE_OVER * rhythm.gap_ns:
                 del self._places[place]
+
+
+def _same_rhythm(visits: int, length: int, usual: int) -> bool:
+    """Return whether a place was visited about as often as usual ones are: the same work by another name."""
+    return visits >= _FEW and _ACTIVE <= visits * usual / length <= 1 / _ACTIVE
 
 
 def _stretch(length: int, waited: int, runnable: int) -> float:

@@ -46,6 +46,8 @@ _LOOK_S = 6.0
 _FLUSH_NS = 2 * NS  # a snapshot of the holders costs some 100 ms of a CPU
 _CHILD_S = 300.0
 _RECORDINGS = 50
+# A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
+_ACTIVE, _USES = 0.3, 2000
 _OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
 
 
@@ -89,6 +91,7 @@ class WatchService:
         self._began = time.time()
         self._flushed = 0
         self._stalls = StallSeconds()
+        self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
@@ -211,13 +214,12 @@ class WatchService:
         if self._child is not None:
             return
         now = time.monotonic_ns()
-        case = self._cases.due(now, self._allowance())
-        if case is None:
-            self._end_reported()
-            return
-        if case.skipped:
+        self._look_whether_they_run(now)
+        while (case := self._cases.due(now, self._allowance())) is not None and case.skipped:
             self._log(case, case.skipped)
             self._cases.drop(case)
+        if case is None:
+            self._end_reported()
             return
         pid, stall = case.main()
         final = case.end_ns is not None or self._cases.is_hang(case, now)
@@ -227,6 +229,20 @@ class WatchService:
         except (ToolError, OSError) as error:
             self._note(f"a stall of {case.job.name} cannot be investigated: {error}")
             self._cases.drop(case)
+
+    def _look_whether_they_run(self, now: int) -> None:
+        """Mark the stalls in progress whose threads run, or could: the waits of these cannot tell."""
+        for case in self._cases.open:
+            if case.end_ns is not None or case.state != "open":
+                continue
+            active = []
+            for pid, stall in case.stalls.items():
+                since, before = self._first_use.setdefault((pid, stall.start_ns), (now, _used_ns(pid, stall.tid)))
+                if now - since >= NS:
+                    active.append((_used_ns(pid, stall.tid) - before) / (now - since))
+            case.ran = not active or min(active) >= _ACTIVE
+        if len(self._first_use) > _USES:
+            self._first_use.clear()
 
     def _started(self, case: Case, pid: int, stall: Stall, final: bool, now: int) -> _Child:
         directory = (
@@ -396,6 +412,15 @@ def _yield_memory() -> None:
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     except OSError:
         return  # it may only be lowered with a capability, and stays as it is
+
+
+def _used_ns(pid: int, tid: int) -> int:
+    """Return for how long a thread has run or waited for a CPU, ns; 0 if it has ended or the kernel does not tell."""
+    try:
+        ran, waited, _ = Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes().split()
+        return int(ran) + int(waited)
+    except (OSError, ValueError):
+        return 0
 
 
 def _suspended_ns() -> int:

@@ -39,6 +39,13 @@ def test_a_stall_that_lasts_is_looked_at_once_and_again_as_a_hang() -> None:
     assert cases.is_hang(case, 62 * NS)
 
 
+def test_a_thread_at_work_is_not_looked_at_while_it_shows_no_waits() -> None:
+    cases = Cases(CaseLimits())
+    case = cases.add(JOB, 10, gap(1, None), 3 * NS)
+    case.ran = True
+    assert cases.due(100 * NS) is None
+
+
 def test_a_usual_pause_may_take_its_time() -> None:
     cases = Cases(CaseLimits(look_after_s=4))
     case = cases.add(JOB, 10, gap(1, None), 3 * NS)
@@ -61,6 +68,7 @@ def test_stalls_one_after_the_other_are_two_cases() -> None:
     cases = Cases(CaseLimits())
     first = cases.add(JOB, 10, gap(1, 4), 4 * NS)
     assert cases.add(JOB, 10, gap(9, 12), 12 * NS) is not first
+    assert cases.add(JOB, 10, gap(4, 6), 12 * NS) is not first, "it began when the first ended"
 
 
 def test_a_blocked_thread_comes_before_one_that_ran_and_few_of_those_are_investigated() -> None:

@@ -15,7 +15,7 @@ from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis, Ve
 from whystall.tools.contract.findings import Severity
 
 GAP = Stall("gap", 7, 100 * NS, 102 * NS, NS // 5, place=9, waited_ns=2 * NS)
-LONG = replace(GAP, end_ns=130 * NS)
+LONG = replace(GAP, end_ns=130 * NS, waited_ns=29 * NS)
 BUSY = replace(GAP, place=0, waited_ns=3 * NS // 2, runnable_ns=3 * NS // 2, starved=1.2)
 STARVED = replace(BUSY, starved=8.0)
 
@@ -53,6 +53,7 @@ def action(stall: Stall, verdict: str, cause: str | None, share: float = 90.0) -
         (GAP, "inconclusive", "file_lock_held", ("log", "no_cause")),
         (GAP, "inconclusive", None, ("log", "no_cause")),
         (LONG, "inconclusive", None, ("ticket", "no_cause_but_long")),
+        (replace(LONG, waited_ns=NS), "inconclusive", None, ("log", "no_cause")),
         (replace(GAP, end_ns=None), "inconclusive", None, ("ticket", "no_cause_but_long")),
         (LONG, "healthy", None, ("log", "no_fault")),
         (GAP, "idle", None, ("log", "no_fault")),
