@@ -68,6 +68,7 @@ THOROUGH = (
     "test_slow_disk",
     "test_tools",
     "test_wait_tools",
+    "test_watch",
     "test_wake_contexts",
     "test_workloads",
 )
