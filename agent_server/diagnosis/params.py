@@ -24,15 +24,15 @@ class DiagnoseParams(TargetParams):
     ] = None
     baseline: Annotated[
         BaselineName | None,
-        Field(description="with traces: name of stored runs (`whystall baselines`) to compare operators with"),
+        Field(description="with traces: stored runs to compare with (`whystall baselines`)"),
     ] = None
     topology: Annotated[
         list[str] | None,
-        Field(max_length=4096, description="with traces: files of the hosts' topology, as for cluster_topology"),
+        Field(max_length=4096, description="with traces: topology files of their hosts"),
     ] = None
     log: Annotated[
         list[str] | None,
-        Field(max_length=4096, description="path of a log of a job or host that crashed, or a directory; repeatable"),
+        Field(max_length=4096, description="path of a log of a crashed job or host, or a directory; repeatable"),
     ] = None
     scheduler: Annotated[str | None, RankParams.model_fields["scheduler"]] = None
     jobs: Annotated[int | None, RankParams.model_fields["jobs"]] = None
@@ -45,7 +45,7 @@ class DiagnoseParams(TargetParams):
         Field(min_length=1, max_length=4096, description="path of an accelerator profile of the same time"),
     ] = None
     metrics_url: Annotated[
-        str | None, Field(max_length=2048, description="of an inference server: http://127.0.0.1:8000/metrics")
+        str | None, Field(max_length=2048, description="inference server: http://127.0.0.1:8000/metrics")
     ] = None
     llm: Annotated[bool, Field(description="let the language model of WHYSTALL_LLM_* drive; the rules finish")] = False
     calibrate: Annotated[

@@ -57,7 +57,7 @@ def test_a_scheduler_that_waits_for_a_lock_is_stuck_while_health_is_good() -> No
         server.until("lock_kept")
         found = diagnosed(server, "all requests hang")
     stuck = abnormal(found)["stuck"]
-    assert stuck.attributes["health"] == "200"
+    assert stuck.attributes["probe"] == "200"
     assert stuck.metrics["waiting"] + stuck.metrics["running"] == 6
     assert found.cause == "lock_held_blocked"
     assert stuck.id in found.chain

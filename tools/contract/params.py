@@ -39,7 +39,7 @@ class TargetParams(Params):
     pid: Annotated[int | None, Field(ge=1, le=4194304, description="process id (like 812), all its threads")] = None
     comm: Annotated[
         str | None,
-        Field(min_length=1, max_length=15, description="exact command name, up to 15 characters: python3"),
+        Field(min_length=1, max_length=15, description="exact command name: python3"),
     ] = None
     cgroup: Annotated[
         str | None, Field(min_length=1, max_length=4096, description="cgroup path, container id or pod:NAME")

@@ -38,6 +38,7 @@ _BY_RULE: dict[Privacy, str] = {
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
         " shape value ranks.latencies.name ranks_before.latencies.name baseline.latencies.name at"
+        " vendor health throttle topology.groups.ranks"
     ),
     Privacy.NAME: "title also nics other comm waker_comm ran_comm device uuid host text exception ftrace.markers.name",
     Privacy.OBJECT: "object",
@@ -45,7 +46,9 @@ _BY_RULE: dict[Privacy, str] = {
     Privacy.INTERRUPT: ("interrupts.totals.name interrupts.latency.name interrupts.stolen.name ftrace.interrupts.name"),
     Privacy.FILESYSTEM: "fstype",
     Privacy.PATH: "path cgroup limit_cgroup directory proc.cpu_weights.group",
-    Privacy.GROUP: "group description ranks.groups.name ranks_before.groups.name objects.process_groups.name",
+    Privacy.GROUP: (
+        "group description ranks.groups.name ranks_before.groups.name topology.groups.name objects.process_groups.name"
+    ),
     Privacy.CODE: (
         "frames samples.frames.name samples.frames.file samples_before.frames.name samples_before.frames.file"
     ),
@@ -67,11 +70,11 @@ PUBLIC_ATTRIBUTES = _names(
     " other_setting own peers policy processes proof ranks reaction reason role root_detail root_in_turn root_mode"
     " root_mutual root_outside root_same root_wait setting shape standstill state syscall taint wait what"
     # codes of hardware: names of errors, counters and actions
-    " action area condition counters further links meaning recovery throttle xid"
+    " action area condition counters further links meaning model recovery switch_class throttle xid"
     # versions of software
     " component fixed version"
     # stages of inference servers
-    " basis health server stage symptom"
+    " basis health probe relevance server source stage symptom"
 )
 """Attributes of findings that are the same in a redacted recording."""
 PRIVATE_ATTRIBUTES = _names(

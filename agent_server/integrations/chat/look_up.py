@@ -13,7 +13,7 @@ from datetime import datetime
 from shlex import quote
 
 from whystall.agent_server.incident_search.search import SearchNote
-from whystall.agent_server.integrations.alerts.related import other_hosts, things_of
+from whystall.agent_server.integrations.alerts.related import hosts_of, other_hosts, things_of
 from whystall.agent_server.integrations.chat.alert_overview import (
     Firing,
     alert_lines,
@@ -257,9 +257,14 @@ def similar_or_past(known: Answers, text: str, lang: Lang) -> Outgoing:
 
 def _tickets(known: Answers, text: str, states: Sequence[State] = LIVE) -> list[Ticket]:
     """Return the tickets of `states` that have a name of `text`, else those in similar words; those that share most
-    first.
+    first. Those of other hosts than the ones that `text` names are left out.
     """
-    found = _ticket_names(known, text, states)
+    hosts = {host.casefold() for host in intent_rules().host.findall(text)}
+    found = [
+        (shared, one)
+        for shared, one in _ticket_names(known, text, states)
+        if not hosts or not hosts_of(things_of(one.labels)) or hosts & _places(one)
+    ]
     if not any(shared for shared, _ in found):
         asked = _ideas(text)
         alike = ((len(asked & _ideas(f"{one.human.title} {one.human.description}")), one) for _, one in found)

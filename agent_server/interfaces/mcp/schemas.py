@@ -14,13 +14,15 @@ from pydantic import BaseModel
 
 Schema = dict[str, Any]
 _PATH = "path of "
+_MOST_PIDS = 1 << 22
+"""PID_MAX_LIMIT (include/linux/threads.h)."""
 
 
 def input_schema(model: type[BaseModel], without: Collection[str] = ()) -> Schema:
     """Return the schema of a call's arguments: flat, with bounds and defaults; unknown names are refused.
 
     Arguments in `without` are left out. Bounds of numbers are also in their descriptions, since many clients drop
-    those keywords.
+    those keywords; those of process and thread ids are not, as nobody makes ids up.
     """
     schema = model.model_json_schema()
     properties = {}
@@ -55,7 +57,7 @@ def input_schema(model: type[BaseModel], without: Collection[str] = ()) -> Schem
 
 def _bounds(field: Schema) -> str:
     low, high = (field.get(name) for name in ("minimum", "maximum"))
-    if low is None:
+    if low is None or high == _MOST_PIDS:
         return ""
     return f"{low} to {high}" if high is not None else f"at least {low}"
 

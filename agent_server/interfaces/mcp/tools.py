@@ -46,7 +46,7 @@ _Recording = Annotated[
     Field(
         min_length=1,
         max_length=4096,
-        description="absolute path of a recording or trace, judged instead of observing",
+        description="absolute path of a recording or trace to judge instead",
     ),
 ]
 _Engine = Annotated[Engine, Field(description="how to observe")]

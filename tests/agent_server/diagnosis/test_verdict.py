@@ -450,7 +450,7 @@ def test_all_that_is_open_is_looked_at_and_nothing_twice() -> None:
     chosen = next_tools(CAUSES, open_, TOOLS, ["host_snapshot"])
     decides_none = {name for name in TOOLS if not any(name in cause.examined_by for cause in CAUSES.values())}
     sampled = {tool.name for tool in TOOLS.values() if tool.reads == "stacks"}  # where time goes accuses nobody
-    assert decides_none >= {"ftrace_capture", "compare_runs", "hybrid_io_advise"} | sampled
+    assert decides_none >= {"ftrace_capture", "hybrid_io_advise"} | sampled
     assert set(chosen) == TOOLS.keys() - decides_none - {"host_snapshot"}
     assert next_tools(CAUSES, open_, TOOLS, ALL) == []
     closed = [Assessment(cause=c, state=CauseState.RULED_OUT, by=["fileslower"]) for c in CAUSES]

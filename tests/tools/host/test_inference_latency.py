@@ -78,7 +78,7 @@ def test_requests_that_do_not_advance_are_stuck_although_health_is_good(running:
     found = judged([vllm(waiting=5, running=running, tokens=700, finished=9)] * 8, health=200)
     stuck = of(found, "stuck")
     assert stuck.polarity is Polarity.ABNORMAL
-    assert (stuck.attributes["symptom"], stuck.attributes["health"]) == (symptom, "200")
+    assert (stuck.attributes["symptom"], stuck.attributes["probe"]) == (symptom, "200")
     assert stuck.metrics == {"waiting": 5, "running": running, "stuck_pct": 100, "longest_s": 7}
     assert stuck.subject.pid == PID
     assert found.data.servers[0].stage == "stuck"
@@ -94,7 +94,7 @@ def test_a_pause_of_seconds_is_no_standstill() -> None:
 def test_a_server_that_stops_answering_is_stuck() -> None:
     found = judged([vllm(running=1, tokens=5), vllm(running=1, tokens=9), None, None, None], health=-1)
     stuck = of(found, "stuck")
-    assert (stuck.attributes["symptom"], stuck.attributes["health"]) == ("no_answer", "none")
+    assert (stuck.attributes["symptom"], stuck.attributes["probe"]) == ("no_answer", "none")
     assert "metrics_unread" in codes(found)
     (silent,) = judged([None, None, None], health=-1).findings
     assert (silent.kind, silent.attributes["symptom"]) == ("serving.stuck", "no_answer")

@@ -7,7 +7,6 @@ and multicast addresses are refused: metadata services of clouds answer at 169.2
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import socket
 import time
@@ -73,16 +72,18 @@ def get(endpoint: Endpoint, path: str, timeout_s: float = TIMEOUT_S) -> Answer:
 
 
 def _get(endpoint: Endpoint, path: str, until: float) -> tuple[int, str, str]:
+    from http import HTTPStatus, client  # imports ssl, which takes long
+
     address = _resolved(endpoint)
     if address is None:
         return -1, "", "address"
-    connection = http.client.HTTPConnection(address, endpoint.port, timeout=max(0.05, until - time.monotonic()))
+    connection = client.HTTPConnection(address, endpoint.port, timeout=max(0.05, until - time.monotonic()))
     try:
         connection.request(
             "GET", path, headers={"Host": endpoint.address, "Accept": "text/plain", "Connection": "close"}
         )
         answer = connection.getresponse()
-        if answer.status != http.HTTPStatus.OK:
+        if answer.status != HTTPStatus.OK:
             return answer.status, "", "status"
         body = bytearray()
         while block := answer.read1(_BLOCK):
@@ -94,7 +95,7 @@ def _get(endpoint: Endpoint, path: str, until: float) -> tuple[int, str, str]:
         return answer.status, body.decode("utf-8", "replace"), ""
     except TimeoutError:
         return -1, "", "timeout"
-    except http.client.HTTPException:
+    except client.HTTPException:
         return -1, "", "no_http"
     except OSError:
         return -1, "", "refused"

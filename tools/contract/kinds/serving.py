@@ -35,12 +35,12 @@ KINDS: dict[str, KindSpec] = {
         Mechanism.METRICS, "process", "usage_pct waiting running full_pct", _WORDS, share="full_pct"
     ),
     # `stuck_pct`: of the time in which requests were there and none advanced; `longest_s`; `symptom`: not_scheduled
-    # (waiting, none running), no_progress, no_answer (to the request for metrics); `health`: status of /health
+    # (waiting, none running), no_progress, no_answer (to the request for metrics); `probe`: status of /health
     "serving.stuck": kind(
         Mechanism.METRICS,
         "process",
         "waiting running stuck_pct longest_s",
-        f"{_WORDS} symptom health",
+        f"{_WORDS} symptom probe",
         share="stuck_pct",
     ),
     # the device was idle while requests ran; `busy_pct`: of the device

@@ -428,8 +428,8 @@ TOOL = Tool(
     title="Critical path",
     description=(
         "Where all time of the thread that makes progress went: the lines it ran, and what it waited for (lock, "
-        "interpreter lock, queue, pipe, socket, child, timer, file, CPU ...), followed through the threads and "
-        "processes that it waited for to what they did meanwhile. Recurring pauses, lag of an event loop."
+        "queue, socket, child, file, CPU ...), followed through threads and processes to what they did meanwhile. "
+        "Recurring pauses, lag of an event loop."
     ),
     params=Params,
     data=Data,

@@ -164,9 +164,8 @@ TOOL = Tool(
     name="host_bound",
     title="Host-bound accelerator",
     description=(
-        "Why an accelerator (GPU, NPU) idles: for the threads that feed it, time running, waiting for a CPU and who "
-        "had it, wakeup latency, migrations, interrupts, quota; with a profile, the device's gaps by what those "
-        "threads did; remedies with commands."
+        "Why an accelerator (GPU, NPU) idles: waits of the threads that feed it for a CPU and who had it, wakeup "
+        "latency, migrations, interrupts, quota; with a profile, the device's gaps by what those threads did."
     ),
     params=Params,
     data=Data,

@@ -142,7 +142,7 @@ class Judge:
         whole = share > 99.0 and longest >= _STUCK_WHOLE_S
         bad = severity(share) if longest >= _STUCK_S or whole else None
         words = {"symptom": reason} if bad else {}
-        words |= {"health": around.health} if around.health else {}
+        words |= {"probe": around.health} if around.health else {}
         metrics = {
             "waiting": own.mean("waiting"),
             "running": own.mean("running"),

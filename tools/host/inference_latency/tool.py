@@ -132,7 +132,7 @@ def _silent(scrapes: pl.DataFrame, window_ns: int) -> Iterator[Finding]:
     if not longest:
         return
     pid = int(scrapes["pid"][0])
-    words = {"symptom": "no_answer", "health": _health(scrapes)}
+    words = {"symptom": "no_answer", "probe": _health(scrapes)}
     subject = Subject(type="process", pid=pid if pid > 0 else None)
     metrics = {"stuck_pct": share, "longest_s": longest}
     bad = severity(share) if share else Severity.MINOR
