@@ -9,10 +9,11 @@ from typing import NamedTuple
 from whystall.tools.crashes.rules import Rules, StackRule
 
 _NAME = r"(?:<[^>\n]+>(?:::[\w<>{}#]+)+|[a-zA-Z_$][\w.$]*)"
+# Not inlined functions (`... fs/open.c:12 [inline]`): only a symbolizer adds them, and a report keeps its name without.
 # ` [<ffffffff8129>] ? do_sys_open+0x1f/0x280 fs/open.c:12`, ` vfs_read+0x12/0x20 (T)`, `[c0e] [c02] schedule+0x2c/0x70`
 _FRAME = re.compile(
     rf"^\s*(?:</?[A-Z#]\w*>\s*)*(?:\[?<?(?:0x)?[0-9a-f]{{8,16}}>?\]?:?\s+)*(?P<unsure>\? )?\(?(?P<name>{_NAME})"
-    r"(?:\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|\s+[\w./-]+\.[chS]:\d+(?: \[inline\])?$)"
+    r"(?:\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|\s+[\w./-]+\.[chS]:\d+$)"
 )
 # `[<8011218c>] (unwind_backtrace) from [<8010e300>] (show_stack+0x18/0x1c)`, ` dump_stack from panic+0x18/0x1c`
 _FROM = re.compile(

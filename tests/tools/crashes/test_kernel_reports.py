@@ -53,6 +53,56 @@ OOM = """\
 <3>[    9.000003] Memory cgroup out of memory: Killed process 51 (loader) total-vm:2kB, anon-rss:1024kB, file-rss:0kB
 <6>[    9.000009] python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=984
 """
+PAGE_STATE = """\
+BUG: Bad page state in process loader  pfn:7deea
+page_owner tracks the page as allocated
+page last allocated via order 0, migratetype Unmovable, gfp_mask 0x40c40(GFP_NOFS|__GFP_COMP), pid 96
+ post_alloc_hook+0x1f3/0x230
+ get_page_from_freelist+0x2e4c/0x2f10
+ filemap_alloc_folio_noprof+0xdf/0x500
+ demo_owner+0x2b4/0x1050
+page last free pid 83 tgid 83 stack trace:
+ free_unref_page+0xd19/0xea0
+ demo_former+0x6f2/0x13e0
+Call Trace:
+ bad_page+0x14c/0x170
+ demo_freer+0x1121/0x19c0
+"""
+LEAK = """\
+unreferenced object 0xffff880039a55260 (size 64):
+  comm "loader", pid 11, jiffies 4298984475 (age 16.078s)
+  backtrace:
+    [<ffffffff848a2f5f>] kmemleak_alloc+0x7f/0xc0
+    [<ffffffff84e5bea0>] demo_open+0x15d0/0x2830
+"""
+STALL = """\
+rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
+Call Trace:
+ demo_find+0x93/0x260
+ demo_get_dumpit+0x11d/0x4e0
+ netlink_dump+0x570/0xc50
+ netlink_sendmsg+0x91b/0xe10
+ sock_sendmsg+0xd3/0x120
+ do_syscall_64+0x39/0xb0
+"""
+LOCK = """\
+WARNING: inconsistent lock state
+6.1.0-test #1 Not tainted
+loader/79 [HC0[0]:SC0[0]:HE0:SE1] takes:
+ffff888114ca0920 (&p->pi_lock){?.-.}-{2:2}, at: task_blocks_on_rt_mutex+0x231/0x342
+stack backtrace:
+Call Trace:
+ dump_stack+0x107/0x163
+ mark_lock+0x310/0x6ae
+ demo_balance+0xa8/0x635
+"""
+FREE = """\
+BUG: KASAN: double-free in kfree+0xf8/0x19c
+Call Trace:
+ dump_stack+0x107/0x163
+ kfree+0xf8/0x19c
+ demo_close+0x10/0x20
+"""
 JOURNAL = '{"_TRANSPORT":"%s","MESSAGE":"BUG: soft lockup - CPU#5","__REALTIME_TIMESTAMP":"1768187045123456"}'
 
 
@@ -76,6 +126,33 @@ def test_a_page_fault_is_named_after_who_passed_the_bad_address() -> None:
     assert (one.details.kernel, one.details.modules, one.details.foreign) == ("6.1.0-test", ("demo", "nfs"), ("demo",))
 
 
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "task_blocks_on_rt_mutex",
+        "device_remove_file",
+        "complete",
+        "add_wait_queue",
+        "skb_dequeue",
+        "__seqprop_assert",
+        "fast_dput",
+        "hrtimer_start_range_ns",
+    ],
+)
+def test_a_helper_is_not_at_fault(helper: str) -> None:
+    one = found(PAGE_FAULT.replace("memcpy", helper))
+    assert one is not None
+    assert one.function == "demo_fill_ring"
+
+
+def test_a_name_does_not_depend_on_inlined_functions() -> None:
+    frame = "[  101.000008][ T4242]  demo_fill_ring"
+    inlined = PAGE_FAULT.replace(frame, f"[  101.000008][ T4242]  demo_find net/demo.c:2 [inline]\n{frame}")
+    one = found(inlined)
+    assert one is not None
+    assert one.function == "demo_fill_ring"
+
+
 def test_a_report_ends_with_its_last_line() -> None:
     text = "[  100.000000][    T1] booted\n" + PAGE_FAULT
     one = found(text)
@@ -90,6 +167,13 @@ def test_a_report_ends_with_its_last_line() -> None:
         (HUNG, "INFO: task hung in demo_fs_read", "hung_task"),
         (LOCKUP, "BUG: soft lockup in demo_submit", "soft_lockup"),
         (OOM, "out of memory: killed loader", "oom"),
+        (PAGE_STATE, "BUG: Bad page state in demo_owner", "memory_corruption"),
+        (LEAK, "memory leak in demo_open (size 64)", "memory_leak"),
+        ("BUG: memory leak\n" + LEAK, "memory leak in demo_open", "memory_leak"),
+        (STALL, "INFO: rcu detected stall in demo_get_dumpit", "rcu_stall"),
+        (LOCK, "inconsistent lock state in demo_balance", "deadlock"),
+        (FREE, "KASAN: invalid-free in demo_close", "kasan"),
+        ("BUG: unable to handle kernel [  153.6] eth0: up\n", "BUG: unable to handle kernel", "page_fault"),
         (
             "Kernel panic - not syncing: VFS: Unable to mount root fs\n",
             "kernel panic: VFS: Unable to mount root fs",
