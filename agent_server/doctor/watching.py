@@ -31,7 +31,7 @@ def watching(view: View = ENGLISH) -> Check:
         if silent > _SILENT_S or not os.path.exists(f"/proc/{int(found['pid'])}"):
             return view.limited(_NAME, view.say("watch.dead"), view.say("watch.means"), view.say("watch.fix"))
         lowered = list(found["cost"]["reasons"])
-        told = view.say(
+        text = view.say(
             "watch.runs",
             jobs=_names(view, found["jobs"]),
             cpu=f"{100 * float(found['cost']['cpu_share']):.2f}",
@@ -44,8 +44,8 @@ def watching(view: View = ENGLISH) -> Check:
     except (KeyError, TypeError, ValueError, AttributeError):
         return view.limited(_NAME, view.say("watch.unreadable"), view.say("watch.means"), view.say("watch.fix"))
     if lowered:
-        told += view.say("watch.lowered", why=clean(str(lowered[-1])))
-    return view.ok(_NAME, told)
+        text += view.say("watch.lowered", why=clean(str(lowered[-1])))
+    return view.ok(_NAME, text)
 
 
 def _names(view: View, jobs: list[dict[str, Any]]) -> str:

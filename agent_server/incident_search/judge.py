@@ -26,7 +26,7 @@ _RETRIES = 1
 
 
 def ask_model(settings: LlmSettings, text: str, cards: Sequence[Incident], lang: Lang = "en") -> str | None:
-    """Return the id that the configured model chooses of `cards`, None if it says that none fits.
+    """Return the id that the configured model chooses of `cards`, None if it answers that none fits.
 
     Blocks for at most ``rerank_timeout`` seconds. Raises `LlmError` if there is no usable answer, `ToolError` if the
     key cannot be read or no HTTP client is installed.
@@ -45,7 +45,7 @@ def ask_model(settings: LlmSettings, text: str, cards: Sequence[Incident], lang:
 
 
 async def choose_card(model: LanguageModel, text: str, cards: Sequence[Incident], lang: Lang = "en") -> str | None:
-    """Return the id of the card of `cards` that `model` chooses for `text`, None if it says that none fits.
+    """Return the id of the card of `cards` that `model` chooses for `text`, None if it answers that none fits.
 
     Raises `LlmError`, with the code ``bad_answer`` for an answer that is neither one of the ids nor ``none``.
     """

@@ -28,10 +28,13 @@ Code = Literal["no_embeddings", "not_embedded", "not_judged", "judged", "judged_
 
 
 class SearchNote(BaseModel):
-    """How a search was made. `code`: ``no_embeddings`` (searched without; `detail` says why), ``not_embedded`` (so many
-    cards as `detail` says have no vector yet), ``not_judged`` (no model chose; `detail` says why), ``judged`` (the
-    model `detail` chose the first card; unverified), ``judged_none`` (the model `detail` judged that none of the
-    compared cards fits; unverified).
+    """How a search was made. The codes, with what `detail` holds:
+
+    * ``no_embeddings``: searched by words only; the reason
+    * ``not_embedded``: some cards have no vector yet; their number
+    * ``not_judged``: no model chose a card; the reason
+    * ``judged``: a model chose the first card (unverified); the model
+    * ``judged_none``: a model found that none of the compared cards fits (unverified); the model
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -339,7 +339,7 @@ class WatchService:
         for old in kept[_RECORDINGS:]:
             shutil.rmtree(old, ignore_errors=True)
 
-    # --- what is told ---------------------------------------------------------------------------------------------
+    # --- log and tickets ------------------------------------------------------------------------------------------
 
     def _log(self, case: Case, why: str, answer: Answer | None = None) -> None:
         self._count(f"why_{why}")

@@ -173,7 +173,7 @@ class Triage:
     async def _examined(self, task: Task, ticket: Ticket, recent: Sequence[tuple[datetime, TriageResult]]) -> bool:
         """Attach what `HARDWARE_TOOL` reads of this host if the alert names it and its hardware; False if it does not,
         or if nothing could be read."""
-        check = check_of([ticket.labels.get("alertname", ticket.human.title)], _said(ticket))
+        check = check_of([ticket.labels.get("alertname", ticket.human.title)], _texts(ticket))
         if check is None or check.tool != HARDWARE_TOOL or not names_this_host(things_of(ticket.labels)):
             return False
         before = self._before(recent, HARDWARE_TOOL)
@@ -303,8 +303,8 @@ def _read(answer: Answer, host: str) -> Diagnosis | None:
         return None
 
 
-def _said(ticket: Ticket) -> str:
-    """Return what a ticket's alert says of itself."""
+def _texts(ticket: Ticket) -> str:
+    """Return the texts of a ticket's alert."""
     labels = "; ".join(f"{name}={value}" for name, value in ticket.labels.items())
     return f"{ticket.human.title}\n{ticket.human.description}\n{labels}"
 

@@ -1,4 +1,4 @@
-"""What to run on the host of an alert, by its name and what it says of itself: ``checks.yaml``. Pure."""
+"""What to run on the host of an alert, by its name and its own texts: ``checks.yaml``. Pure."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def checks() -> tuple[Check, ...]:
 
 
 def check_of(names: Iterable[str], text: str = "") -> Check | None:
-    """Return what examines alerts with these `names`; `text`: what they say of themselves, which may name an Xid.
+    """Return what examines alerts with these `names`; `text`: their own texts, which may name an Xid.
 
     None if nothing is known that does. An alert about an Xid counts as such whatever its name is.
     """
     if next(xids(text.lower()), None) is not None:
         return next(one for one in checks() if one.id == _XID_CHECK)
-    said = [" ".join(_WORD.findall(name[:_NAME])) for name in names]
-    return next((one for one in checks() if any(one.match.search(name) for name in said)), None)
+    worded = [" ".join(_WORD.findall(name[:_NAME])) for name in names]
+    return next((one for one in checks() if any(one.match.search(name) for name in worded)), None)
 
 
 def check_lines(check: Check | None, hosts: Iterable[str], lang: Lang) -> list[str]:

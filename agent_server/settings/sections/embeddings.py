@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.agent_server.settings.secret import Secret
 from whystall.agent_server.settings.section import Section
-from whystall.agent_server.settings.sections.llm import normal_url
+from whystall.agent_server.settings.sections.llm import ModelName, normal_url
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 
@@ -22,7 +22,7 @@ class EmbeddingsSettings(Section):
     base_url: Annotated[
         str, Field(max_length=2000, description="where the server's API begins: https://host/v1, as in [llm]")
     ]
-    model: Annotated[str, Field(min_length=1, max_length=200, description="the model's name, as the server knows it")]
+    model: ModelName
     api_key: Annotated[Secret | None, Field(description="sent as a bearer token")] = None
     plain_http: Annotated[bool, Field(description="send the key unencrypted over http:// to another host")] = False
     dimensions: Annotated[
@@ -39,13 +39,6 @@ class EmbeddingsSettings(Section):
     @classmethod
     def _normal_url(cls, text: str) -> str:
         return normal_url(text, ("/embeddings",), "[embeddings] api_key")
-
-    @field_validator("model")
-    @classmethod
-    def _printable(cls, text: str) -> str:
-        if not text.isprintable() or text != text.strip():
-            raise ValueError("it holds unprintable characters, or blanks around it")
-        return text
 
     @model_validator(mode="after")
     def _encrypted(self) -> EmbeddingsSettings:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.agent_server.settings.secret import Secret, read_private
@@ -17,6 +17,20 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _KEY_LIMIT = 4096
 _ENDPOINTS = ("/chat/completions", "/messages")
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("it holds unprintable characters, or blanks around it")
+    return text
+
+
+ModelName = Annotated[
+    str,
+    Field(min_length=1, max_length=200, description="the model's name, as the server knows it"),
+    AfterValidator(_printable),
+]
+"""The name of a model in settings."""
 
 
 class LlmSettings(Section):
@@ -32,7 +46,7 @@ class LlmSettings(Section):
             " Ollama and llama.cpp answer there; a path that is given is kept",
         ),
     ]
-    model: Annotated[str, Field(min_length=1, max_length=200, description="the model's name, as the server knows it")]
+    model: ModelName
     protocol: Annotated[
         Literal["openai", "anthropic"],
         Field(description="openai: chat completions; anthropic: the Messages API, with prompt caching"),
@@ -121,13 +135,6 @@ class LlmSettings(Section):
     @classmethod
     def _normal_url(cls, text: str) -> str:
         return normal_url(text)
-
-    @field_validator("model")
-    @classmethod
-    def _printable(cls, text: str) -> str:
-        if not text.isprintable() or text != text.strip():
-            raise ValueError("it holds unprintable characters, or blanks around it")
-        return text
 
     @model_validator(mode="after")
     def _fit_together(self) -> LlmSettings:
