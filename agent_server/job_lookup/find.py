@@ -9,10 +9,11 @@ import anyio
 from whystall.agent_server.job_lookup import inventory
 from whystall.agent_server.job_lookup.cmdline import LAUNCHERS
 from whystall.agent_server.job_lookup.grouping import jobs
-from whystall.agent_server.job_lookup.models import Inventory, Job, Resolution, Wanted
+from whystall.agent_server.job_lookup.models import Inventory, Job, Missed, Resolution, Wanted
 from whystall.agent_server.job_lookup.resolve import resolve
 from whystall.agent_server.job_lookup.search_terms import search_terms
 from whystall.agent_server.job_lookup.stalled import State, most_stalled, sampled
+from whystall.tools.node.ai_programs import has_ai_library, is_ai_program
 
 LOOK_S = 0.5
 _SAMPLES = 10
@@ -79,3 +80,20 @@ def running_jobs() -> tuple[Inventory, list[Job]]:
     found = [job for job in jobs(seen) if job.program not in LAUNCHERS]
     named = [job for job in found if job.kind not in ("process", "unit")]
     return seen, named or [job for job in found if job.kind == "process"]
+
+
+def jobs_by_kind() -> tuple[Missed, list[Job], list[Job]]:
+    """Return what could not be read, the jobs of this host that look like training or serving, and the other programs
+    outside of system services; the longest running ones first.
+    """
+    seen = inventory.read()
+    likely: list[Job] = []
+    others: list[Job] = []
+    for job in jobs(seen):
+        if job.program in LAUNCHERS or job.kind == "unit":
+            continue
+        fits = bool(job.ranks) or any(has_ai_library(pid) for pid in job.workers[:_MOST]) or is_ai_program(job.program)
+        (likely if fits else others).append(job)
+    for found in (likely, others):
+        found.sort(key=lambda job: -job.age_s)
+    return seen.missed, likely, others

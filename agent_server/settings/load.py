@@ -99,6 +99,15 @@ def validate(raw: RawSettings) -> tuple[list[str], Settings | None]:
     return _validated(Settings, raw)
 
 
+def model_faults(raw: RawSettings) -> list[str]:
+    """Return the faults of the section ``llm``, one line each; none without the section."""
+    if not raw.values.get("llm"):
+        return []
+    from whystall.agent_server.settings.model import LlmTable
+
+    return _validated(LlmTable, RawSettings(raw.path, {"llm": raw.values["llm"]}, raw.variables))[0]
+
+
 def _validated(model: type[SettingsT], raw: RawSettings) -> tuple[list[str], SettingsT | None]:
     try:
         with relative_to(raw.path):

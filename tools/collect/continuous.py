@@ -22,7 +22,7 @@ from whystall.tools.collect.continuous_proc import ProcLooks
 from whystall.tools.collect.slice_history import History
 from whystall.tools.collect.slice_log import SliceLog, read_log
 from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, SLICE, slice_end
-from whystall.tools.collect.slice_scan import Scan, Waits, framed
+from whystall.tools.collect.slice_scan import OpenWait, Scan, Waits, framed
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.home import home
 
@@ -109,6 +109,15 @@ class ContinuousRecorder:
             self._budget.spend(time.thread_time_ns() - began)
         waits, self._waits = self._waits, Waits()
         return waits
+
+    def in_progress(self) -> dict[int, OpenWait]:
+        """Return the waits that went on at the end of the last slice, by thread."""
+        return self._scan.in_progress
+
+    def call_and_line(self, place: int) -> tuple[int, str]:
+        """Return the number of the system call of a place, negative outside of one, and the program's line, empty if
+        unknown."""
+        return self._scan.call_and_line(place)
 
     def retarget(self, pids: frozenset[int]) -> None:
         """Record the processes `pids` from now on, and no others but their children."""

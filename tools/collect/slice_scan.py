@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
+from typing import NamedTuple
 
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
@@ -46,6 +47,13 @@ class Waits:
 
     def __len__(self) -> int:
         return len(self.tgid)
+
+
+class OpenWait(NamedTuple):
+    """A wait that goes on. `place`: as in `Waits`; `start_ns`: CLOCK_MONOTONIC."""
+
+    place: int
+    start_ns: int
 
 
 class Codes:
@@ -94,6 +102,10 @@ class Scan:
         """Followed processes whose waits are not reported."""
         self.events = 0
         """Records since the start."""
+        self.in_progress: dict[int, OpenWait] = {}
+        """The waits of the targets' threads that went on at the end of the last slice, by thread."""
+        self._going_on: dict[int, OpenWait] = {}
+        self._origin: dict[int, tuple[int, int, int]] = {}  # of a place: system call, process, Python stack
         self._stacks: dict[int, bytes] = {}
         self._before: dict[int, bytes] = {}  # those of the slice before: some waits still name them
         self._open: set[int] = set()
@@ -126,12 +138,15 @@ class Scan:
         known = self._before | self._stacks
         self._before, self._stacks = self._stacks, {one: known[one] for one in self._open if one in known}
         self._open = set()
+        self.in_progress, self._going_on = self._going_on, {}
         return framed(self._stacks.values())
 
     def _segment(self, taken: bytes, at: int, waits: Waits) -> None:
         flags, start, end, run_ns, tgid, tid, nr, state, kstack, ustack, pystack = _SEGMENT(taken, at)
         if flags & lay.RECORD_OPEN:
             self._open |= {kstack, ustack, pystack}
+            if tgid not in self.wakers and not flags & lay.RECORD_KTHREAD:
+                self._going_on[tid] = OpenWait(self._place(nr, tgid, pystack, ustack or kstack), start)
             return
         if tgid in self.wakers or flags & lay.RECORD_KTHREAD:
             return
@@ -149,10 +164,18 @@ class Scan:
         if place is None:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
+                self._origin.clear()
             text = self._python(tgid, pystack) or str(native)
             digest = blake2b(f"{nr} {text}".encode("utf-8", "backslashreplace"), digest_size=8).digest()
             place = self._places[key] = int.from_bytes(digest, "little") >> 1  # a signed column
+            self._origin[place] = nr, tgid, pystack
         return place
+
+    def call_and_line(self, place: int) -> tuple[int, str]:
+        """Return the number of the system call of a place, negative outside of one, and the program's line, empty if
+        unknown."""
+        nr, tgid, pystack = self._origin.get(place, (-1, 0, 0))
+        return nr, self.line(tgid, pystack)
 
     def line(self, tgid: int, pystack: int) -> str:
         """Return the innermost line of the program in a Python stack, of a library without one: ``load (train.py:7)``;

@@ -8,6 +8,7 @@ import textwrap
 DESCRIPTION = "Say which process, on which file, lock, CPU or device, stalls an AI job, for how long, and what to do."
 
 COMMANDS = {
+    "setup": ("setup", "Ask a few questions and write settings, token and service; what exists already is kept."),
     "doctor": ("host", "Report what works on this host, what is missing, and the command that fixes it."),
     "tools": ("host", "List the diagnostic tools."),
     "run": ("run", "Run one diagnostic tool."),
@@ -27,6 +28,7 @@ COMMANDS = {
         "watch",
         "Watch jobs without end, and explain their first stall from what was recorded before it was noticed.",
     ),
+    "top": ("top", "Show what each job of this host waits for now, updated each second."),
     "verify": ("observe", "Run a ticket's tools again and show before beside after."),
     "replay": ("replay", "Repeat a diagnosis without model and host, and report whether the result is the same."),
     "hybrid-run": (

@@ -70,6 +70,8 @@ def _command(words: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if not words and sys.stdin.isatty() and sys.stdout.isatty():
+        return _first_steps()
     if not set(words) - {"-h", "--help"}:
         console.say(help_text())
         return 0
@@ -94,6 +96,17 @@ def _command(words: list[str]) -> int:
             raise
         console.note(f"error: internal: {type(error).__name__}: {error}; please report it with {DEBUG_VARIABLE}=1")
         return 1
+
+
+def _first_steps() -> int:
+    """List the jobs of this host, and diagnose the one that is chosen."""
+    from whystall.agent_server.interfaces.cli.first_steps import choose
+
+    try:
+        words = choose()
+    except EOFError:
+        return 0
+    return _command(words) if words else 0
 
 
 def _deliver() -> int:

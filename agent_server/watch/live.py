@@ -1,0 +1,66 @@
+"""Follow jobs for as long as somebody looks: one recorder in memory, and what each process waits for now."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
+from whystall.agent_server.watch.now import NS, Now, RecentWaits
+from whystall.tools.collect.continuous import ContinuousRecorder
+from whystall.tools.collect.continuous_budget import Limits
+from whystall.tools.recording.target import Target
+
+_LIMITS = Limits(cpu_share=0.02, log_bytes=8 << 20, slice_ns=NS)
+
+
+class LiveJobs:
+    """Attached from ``__enter__`` to ``__exit__``; call `look` about each second.
+
+    `jobs`: the followed jobs; `now`: by process; `cost`: share of one core since the start; `seen_s`: for how long the
+    jobs have been observed. Raises `ToolError` if nothing can be recorded.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self._list = JobList(selection, min_age_s=0.0)
+        self._recorder = ContinuousRecorder(Target(everything=False), _LIMITS, None)
+        self._waits = RecentWaits(self._recorder.call_and_line)
+        self._began = 0.0
+        self._cpu_s = 0.0
+        self.now: dict[int, Now] = {}
+
+    def __enter__(self) -> LiveJobs:
+        self._recorder.start()
+        self._began, self._cpu_s = time.monotonic(), time.process_time()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder.close()
+
+    @property
+    def jobs(self) -> list[WatchedJob]:
+        return self._list.jobs
+
+    @property
+    def seen_s(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def cost(self) -> float:
+        """The CPU time of this process, with drawing, and of the programs in the kernel."""
+        return (time.process_time() - self._cpu_s) / max(self.seen_s, 1.0) + self._recorder.cost().kernel_share
+
+    def look(self) -> None:
+        """Read what has ended since the last call, and renew `now`. Raises `ToolError`."""
+        if self._list.renew(time.monotonic()):
+            leaders = [pid for job in self.jobs for pid in job.leaders]
+            self._waits.follow(leaders)
+            self._recorder.retarget(frozenset().union(*(job.pids | set(job.leaders) for job in self.jobs)))
+        waits, at = self._recorder.poll(), time.monotonic_ns()
+        self._waits.feed(waits, at)
+        found = (
+            (pid, self._waits.of(pid, self._recorder.in_progress(), at)) for job in self.jobs for pid in job.leaders
+        )
+        self.now = {pid: now for pid, now in found if now is not None}
