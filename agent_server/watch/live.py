@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import TracebackType
 
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
@@ -11,14 +12,15 @@ from whystall.tools.collect.continuous import ContinuousRecorder
 from whystall.tools.collect.continuous_budget import Limits
 from whystall.tools.recording.target import Target
 
+_LOOKS = 10  # over which the cost is measured
 _LIMITS = Limits(cpu_share=0.02, log_bytes=8 << 20, slice_ns=NS)
 
 
 class LiveJobs:
     """Attached from ``__enter__`` to ``__exit__``; call `look` about each second.
 
-    `jobs`: the followed jobs; `now`: by process; `cost`: share of one core since the start; `seen_s`: for how long the
-    jobs have been observed. Raises `ToolError` if nothing can be recorded.
+    `jobs`: the followed jobs; `now`: by process; `cost`: share of one core of the last looks; `seen_s`: for how long
+    the jobs have been observed. Raises `ToolError` if nothing can be recorded.
     """
 
     def __init__(self, selection: Selection) -> None:
@@ -26,12 +28,12 @@ class LiveJobs:
         self._recorder = ContinuousRecorder(Target(everything=False), _LIMITS, None)
         self._waits = RecentWaits(self._recorder.call_and_line)
         self._began = 0.0
-        self._cpu_s = 0.0
+        self._spent: deque[tuple[float, float]] = deque(maxlen=_LOOKS)  # instant, CPU time of this process
         self.now: dict[int, Now] = {}
 
     def __enter__(self) -> LiveJobs:
         self._recorder.start()
-        self._began, self._cpu_s = time.monotonic(), time.process_time()
+        self._began = time.monotonic()
         return self
 
     def __exit__(
@@ -50,10 +52,12 @@ class LiveJobs:
     @property
     def cost(self) -> float:
         """The CPU time of this process, with drawing, and of the programs in the kernel."""
-        return (time.process_time() - self._cpu_s) / max(self.seen_s, 1.0) + self._recorder.cost().kernel_share
+        (since, before), (until, after) = self._spent[0], self._spent[-1]
+        return (after - before) / max(until - since, 1.0) + self._recorder.cost().kernel_share
 
     def look(self) -> None:
         """Read what has ended since the last call, and renew `now`. Raises `ToolError`."""
+        self._spent.append((time.monotonic(), time.process_time()))
         if self._list.renew(time.monotonic()):
             leaders = [pid for job in self.jobs for pid in job.leaders]
             self._waits.follow(leaders)
