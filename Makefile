@@ -10,6 +10,7 @@
 # make docs    the command reference (docs/commands.md), written from the program
 # make bench-faults [ONLY=p01,s] [REPEATS=n] [DIAGNOSERS=rules,...]  real faults with known causes, diagnosed while they last
 #              (root; see docs/benchmark.md)
+# make fuzz [FUZZ_RUNS=1000000]  every parser with so many inputs, guided by coverage
 # make lint types bench clean
 #
 # The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
@@ -20,7 +21,7 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .PHONY: demo demo-llm demo-alert demo-cache test test-all test-thorough test-old-kernel test-kernels
-.PHONY: setup build lint types docs conformance bench bench-faults clean
+.PHONY: fuzz setup build lint types docs conformance bench bench-faults clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -76,13 +77,17 @@ test-all: test .setup/torch
 	$(call run_tests,$(live) -m 'not beside')
 
 # They take what the guest leaves, whose time passes while it waits for a processor.
-test-thorough: build .setup/test-packages .setup/conformance/installed
+test-thorough: build .setup/test-packages .setup/conformance/installed .setup/fuzz
 	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,$(pooled) chrt --idle 0)
 
 # The guest is emulated, and slow: of the privileges only the least are tried in it, and its recordings are judged here;
 # `make test-kernels` tries all, in the guests.
 test-old-kernel: build .setup/test-packages
 	$(call twice,--kernel 5.10 --judge-here capabilities --limit 900 --if-possible,-k capabilities)
+
+FUZZ_RUNS ?= 1000000
+fuzz: build .setup/fuzz
+	FUZZ_RUNS=$(FUZZ_RUNS) $(BIN)/python -m pytest tests/fuzz --numprocesses $(shell nproc)
 
 test-kernels: build .setup/test-packages
 	$(matrix) --all --host --results tests/kernels/results.json
@@ -148,6 +153,10 @@ clean:
 # Real training jobs for the live tests; large, so only they wait for it.
 .setup/torch: .setup/venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,torch]"
+	@touch $@
+
+.setup/fuzz: .setup/venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev,fuzz]"
 	@touch $@
 
 # A diagnoser to compare with. Apart from the program's packages, since whystall would use it where it is installed.

@@ -15,6 +15,7 @@ from whystall.tools.contract.text import clean
 _ELF64, _LITTLE, _CORE, _NOTE = 2, 1, 4, 4
 _PRSTATUS, _PRPSINFO = 1, 3
 _MOST_HEADERS = 65_535
+_MOST_BYTES = 1 << 62  # of a file, as far as sizes are believed
 _MOST_NOTES = 1 << 20
 """Bytes of notes that are read: those of the first thread and of the process stand first."""
 
@@ -51,7 +52,7 @@ def core_file(file: BinaryIO, size: int) -> CoreFile:
         raise ValueError("no core file")
     offset, entry, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
     found = CoreFile(0, -1, "", 0, False)
-    if entry < 56 or not offset:
+    if entry < 56 or not 0 < offset < size:
         return found
     end = 0
     notes: tuple[int, int] | None = None
@@ -62,11 +63,11 @@ def core_file(file: BinaryIO, size: int) -> CoreFile:
         place, _, _, length = struct.unpack_from("<QQQQ", table, at + 8)
         if kind == _NOTE and notes is None:
             notes = (place, length)
-        end = max(end, place + length)
+        end = max(end, min(place + length, _MOST_BYTES))
     found = found._replace(missing_bytes=max(end - size, 0))
     if notes is None:
         return found
-    file.seek(min(notes[0], 1 << 62))
+    file.seek(min(notes[0], _MOST_BYTES))
     return _noted(file.read(min(notes[1], _MOST_NOTES)), found)
 
 
