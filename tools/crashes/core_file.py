@@ -48,8 +48,10 @@ def is_core(head: bytes) -> bool:
 def core_file(file: BinaryIO, size: int) -> CoreFile:
     """Return what the headers of `file`, of `size` bytes, state. Raises OSError; ValueError if it is no core file."""
     head = file.read(64)
-    if not is_core(head) or len(head) < 64:
+    if not is_core(head):
         raise ValueError("no core file")
+    if len(head) < 64:  # half written
+        return CoreFile(0, -1, "", 0, False)
     offset, entry, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
     found = CoreFile(0, -1, "", 0, False)
     if entry < 56 or not 0 < offset < size:

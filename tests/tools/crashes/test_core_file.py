@@ -53,11 +53,17 @@ def test_a_half_written_core_file_states_what_is_missing() -> None:
 
 def test_every_truncation_is_read_or_refused() -> None:
     data = made()
-    for size in range(64, len(data), 3):
+    for size in range(18, len(data), 3):
         core_file(io.BytesIO(data[:size]), size)
-    for size in range(0, 64, 7):
+    for size in range(0, 18, 7):
         with pytest.raises(ValueError, match="no core file"):
             core_file(io.BytesIO(data[:size]), size)
+
+
+def test_a_table_beyond_the_end_of_the_file_is_not_read() -> None:
+    data = bytearray(made())
+    struct.pack_into("<Q", data, 32, (1 << 64) - 1)
+    assert not core_file(io.BytesIO(bytes(data)), len(data)).complete
 
 
 def test_sizes_that_lie_are_bounded() -> None:
