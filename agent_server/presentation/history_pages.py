@@ -71,8 +71,7 @@ def _verdict(data: HistoryData, texts: dict[str, Any]) -> str:
 
 
 def _key(place: WaitPlace) -> RowKey:
-    fields = place.model_dump(include=set(WaitPlace.model_fields))
-    return RowKey(fields.pop("job"), Place(**fields))
+    return RowKey(place.job, Place(**place.model_dump(include=set(Place._fields))))
 
 
 def _per(grid: Grid) -> int:

@@ -80,12 +80,13 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
     spans = Spans(grid, before)
     data = summarise(spans, params.top)
     spots = []
+    begins = minutes[0].first_ns
     judged = [(grid, (start, end))]
     if before is not None and baseline is not None:
         judged.append((before, baseline))
     for one, (first, last) in judged:
         inside = [minute for minute in minutes if first - 60_000_000_000 < minute.minute_ns < last]
-        spots += blind_spots(one, inside, minutes[0].minute_ns, min(last, now - _LATE_NS))
+        spots += blind_spots(one, inside, begins, min(last, now - _LATE_NS))
     if data.tested is None:
         spots.append(BlindSpot(code="history_short", detail=f"{data.minutes:g} min"))
     spots = list({(spot.code, spot.detail): spot for spot in spots}.values())
@@ -128,9 +129,7 @@ def _minutes(directory: Path) -> Sequence[Minute]:
     """Return all minutes of the history, at least one."""
     if not (directory / LOG_NAME).exists():
         message = f"no watch has recorded on this host: there is no {directory / LOG_NAME}"
-        raise ToolError(
-            ErrorCode.NOT_FOUND, message, "start `whystall watch`, or set WHYSTALL_HOME to its directory"
-        )
+        raise ToolError(ErrorCode.NOT_FOUND, message, "start `whystall watch`, or set WHYSTALL_HOME to its directory")
     found = history_minutes(directory, 0, time.time_ns() + _LATE_NS)
     if not found:
         message = "the watch has not completed a minute of history yet"

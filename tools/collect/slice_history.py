@@ -21,7 +21,7 @@ from whystall.tools.collect.slice_log import SliceLog, read_log
 from whystall.tools.collect.slice_parts import HISTORY, map_items, packed, unpacked
 from whystall.tools.collect.slice_peers import Peers
 from whystall.tools.collect.slice_scan import Scan
-from whystall.tools.collect.slice_waits import UNKNOWN_END, WaitEnd, WaitKey, ended_by, role_of
+from whystall.tools.collect.slice_waits import WaitKey, ended_by, role_of
 
 LOG_NAME = "history"
 LOG_BYTES = 8 << 20
@@ -30,7 +30,7 @@ PARTS = 6
 _MINUTE_NS = PART_NS * PARTS
 _MOST_ROWS = 400  # of a minute; the others become one row per thread
 _MOST_KEPT = 2000  # while the minute lasts
-_MOST_ENDS = 4  # locks and threads that one row of a slice is divided by
+_MOST_ENDS = 3  # of a row
 _OFF_KEY = lay.unpacker(lay.OffKey).size
 _TID = 4
 _FORM = 2
@@ -44,9 +44,9 @@ class JobName(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What threads of one role wait for. `comm`: name of the thread, digits as ``*``; `main`: the main thread of its
+    """What threads of one role wait for. `comm`: name of the thread, numbers as ``*``; `main`: the main thread of its
     process; `state`: D, S, R (without a CPU) or other; `line`: of the program; `object`: file, peer of a socket, or
-    lock; `ended_by`: see `slice_waits.ended_by`. Texts are empty if unknown."""
+    lock. Texts are empty if unknown."""
 
     comm: str
     main: bool
@@ -54,12 +54,12 @@ class Place(NamedTuple):
     call: str
     line: str
     object: str = ""
-    ended_by: str = ""
 
 
 class HistoryRow(NamedTuple):
     """Waits of threads of one process in one place in a minute. `parts_ns`: time in each part, `waited_ns`: their sum;
-    `number`: of waits that ended; `longest_ns`: of one."""
+    `number`: of waits that ended; `longest_ns`: of one. `enders`: who ended most of the time of those that ended, see
+    `slice_waits.ended_by`, with that time."""
 
     minute_ns: int
     pid: int
@@ -67,6 +67,7 @@ class HistoryRow(NamedTuple):
     parts_ns: tuple[int, ...]
     number: int
     longest_ns: int
+    enders: tuple[tuple[str, int], ...] = ()
 
     @property
     def waited_ns(self) -> int:
@@ -88,8 +89,30 @@ class Minute:
     lost: int = 0
     jobs: Mapping[int, JobName] = field(default_factory=dict)
 
+    @property
+    def first_ns(self) -> int:
+        """Return when the first part of it begins that was recorded."""
+        return self.minute_ns + PART_NS * next((at for at, took in enumerate(self.recorded_ns) if took), 0)
 
-_Sums = dict[tuple[int, Place], list[int]]  # number, longest, then the parts
+
+@dataclass
+class _Sum:
+    """What is known of a row so far."""
+
+    parts: list[int] = field(default_factory=lambda: [0] * PARTS)
+    number: int = 0
+    longest: int = 0
+    enders: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: _Sum) -> None:
+        self.parts = [one + more for one, more in zip(self.parts, other.parts, strict=True)]
+        self.number += other.number
+        self.longest = max(self.longest, other.longest)
+        for who, took in other.enders.items():
+            self.enders[who] = self.enders.get(who, 0) + took
+
+
+_Sums = dict[tuple[int, Place], _Sum]
 
 
 class History:
@@ -123,22 +146,20 @@ class History:
         self._recorded[part] += cut.end - cut.start
         self._min_ns = max(self._min_ns, min_ns)
         self._lost += sum(cut.counters.get(name, 0) for name in lay.LOSSES)
-        for (pid, place), (waited, number, longest) in _slice_sums(cut, targets, scan, self._peers).items():
-            if waited <= 0:
-                continue
+        for (pid, place), found in _slice_sums(cut, targets, scan, self._peers, part).items():
             key = pid, place
             if key not in self._sums and len(self._sums) >= _MOST_KEPT:
                 key = pid, _without_place(place)
-            known = self._sums.setdefault(key, [0, 0, *[0] * PARTS])
-            known[0] += number
-            known[1] = max(known[1], longest)
-            known[2 + part] += waited
+            self._sums.setdefault(key, _Sum()).add(found)
 
     def flush(self) -> None:
         """Write the minute so far."""
         if not any(self._recorded):
             return
-        rows = [[pid, *place, *sums] for (pid, place), sums in _folded(self._sums).items()]
+        rows = [
+            [pid, *place, one.number, one.longest, _most(one.enders), *one.parts]
+            for (pid, place), one in _folded(self._sums).items()
+        ]
         pids = {pid for pid, _ in self._sums}
         jobs = {str(pid): name for pid in pids if (name := self._job_of(pid)) is not None}
         known = {"recorded": self._recorded, "run": self._run, "min_ns": self._min_ns, "lost": self._lost}
@@ -165,68 +186,60 @@ class History:
         return None
 
 
-def _slice_sums(
-    cut: Cut, targets: Collection[int], scan: Scan, peers: Peers
-) -> dict[tuple[int, Place], tuple[int, int, int]]:
-    """Return (time, number, longest) by process and place of a slice.
+def _slice_sums(cut: Cut, targets: Collection[int], scan: Scan, peers: Peers, part: int) -> _Sums:
+    """Return the sums of a slice, as `part` of the minute.
 
     Totals of the kernel include short waits, and all of those that ended, also before the slice. The records give what
-    is to be taken off, the waits in progress, and what the longer ones were for.
+    is to be taken off, the waits in progress, and locks and ends of the longer ones.
     """
     names = cap.threads(map_items(*cut.threads, _TID))
-    sums: dict[tuple[int, Place], list[int]] = {}
-    ends: dict[tuple[int, Place], dict[WaitEnd, list[int]]] = {}
+    made: _Sums = {}
 
     def known(key: WaitKey, comm: bytes) -> tuple[int, Place]:
+        thread = names.get(key.tid)
         call = syscall_name(key.nr) if key.nr >= 0 else ""
         name = peers.name(key.tgid, key.file[0], scan.details.file_name(key.file)) if key.file[0] else ""
         line, state = scan.line(key.tgid, key.pystack), lay.OFF_CLASSES[key.state]
-        return key.tgid, Place(role_of(comm), key.tgid == key.tid, state, call, line, name)
+        role = role_of(thread.comm if thread is not None else comm)
+        return key.tgid, Place(role, key.tgid == key.tid, state, call, line, name)
+
+    def add(where: tuple[int, Place], took: int, number: int, longest: int = 0) -> None:
+        one = made.setdefault(where, _Sum())
+        one.parts[part] += took
+        one.number += number
+        one.longest = max(one.longest, longest)
 
     for total in cap.off_totals(map_items(*cut.totals, _OFF_KEY)):
         if total.tgid in targets:
             file = (total.file.ino, total.file.dev, total.file.gen) if total.file is not None else (0, 0, 0)
             state = lay.OFF_CLASSES.index(total.off_class)
-            thread = names.get(total.tid)
             key = WaitKey(total.tgid, total.tid, state, total.nr, total.pystack, file)
-            one = sums.setdefault(known(key, thread.comm if thread is not None else b""), [0, 0, 0])
-            one[0] += total.total_ns
-            one[1] += total.count
-            one[2] = max(one[2], total.max_ns)
+            add(known(key, b""), total.total_ns, total.count, total.max_ns)
     for key, how, found in scan.details.sums():
-        if key.tgid in targets:
-            thread = names.get(key.tid)
-            where = known(key, thread.comm if thread is not None else found.comm)
-            one = sums.setdefault(where, [0, 0, 0])
-            one[0] += found.open_ns - found.early_ns
-            one[2] = max(one[2], found.longest_ns)
-            if how != UNKNOWN_END:
-                end = ends.setdefault(where, {}).setdefault(how, [0, 0])
-                end[0] += found.inside_ns
-                end[1] += found.count
-    made: dict[tuple[int, Place], tuple[int, int, int]] = {}
-    for (pid, place), (waited, number, longest) in sums.items():
-        parts = sorted(ends.get((pid, place), {}).items(), key=lambda item: -item[1][0])[:_MOST_ENDS]
-        for how, (inside, count) in parts:
-            named = place._replace(
-                object=place.object or (f"futex {how.futex:#x}" if how.futex else ""), ended_by=ended_by(how, pid)
-            )
-            inside, count = min(inside, waited), min(count, number)
-            _add(made, (pid, named), inside, count, longest)
-            waited, number = waited - inside, number - count
-        _add(made, (pid, place), waited, number, longest if not parts else 0)
-    return made
+        if key.tgid not in targets:
+            continue
+        pid, place = known(key, found.comm)
+        ended, who = found.inside_ns - found.open_ns, ended_by(how, key.tgid)
+        if how.futex and not place.object:
+            lock = pid, place._replace(object=f"futex {how.futex:#x}")
+            add((pid, place), -ended - found.early_ns, -found.count)
+            add(lock, found.inside_ns, found.count, found.longest_ns)
+            place = lock[1]
+        else:
+            add((pid, place), found.open_ns - found.early_ns, 0, found.longest_ns)
+        if who:
+            add((pid, place), 0, 0)
+            enders = made[pid, place].enders
+            enders[who] = enders.get(who, 0) + ended
+    for one in made.values():
+        one.parts[part] = max(0, one.parts[part])  # totals that did not fit the map of the kernel
+        one.number = max(0, one.number)
+        one.longest = min(one.longest, 1 << 62)
+    return {where: one for where, one in made.items() if one.parts[part]}
 
 
-def _add(
-    made: dict[tuple[int, Place], tuple[int, int, int]],
-    key: tuple[int, Place],
-    waited: int,
-    number: int,
-    longest: int,
-) -> None:
-    before = made.get(key, (0, 0, 0))
-    made[key] = before[0] + waited, before[1] + number, max(before[2], min(longest, 1 << 62))
+def _most(enders: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(enders.items(), key=lambda item: -item[1])[:_MOST_ENDS]
 
 
 def _without_place(place: Place) -> Place:
@@ -235,12 +248,10 @@ def _without_place(place: Place) -> Place:
 
 def _folded(sums: _Sums) -> _Sums:
     """Return the longest `_MOST_ROWS` rows; the others by thread."""
-    ordered = sorted(sums.items(), key=lambda item: -sum(item[1][2:]))
+    ordered = sorted(sums.items(), key=lambda item: -sum(item[1].parts))
     made: _Sums = dict(ordered[:_MOST_ROWS])
     for (pid, place), more in ordered[_MOST_ROWS:]:
-        key = pid, _without_place(place)
-        before = made.get(key, [0] * len(more))
-        made[key] = [before[0] + more[0], max(before[1], more[1]), *map(sum, zip(before[2:], more[2:], strict=True))]
+        made.setdefault((pid, _without_place(place)), _Sum()).add(more)
     return made
 
 
@@ -258,7 +269,9 @@ def history_minutes(directory: Path, since_ns: int, until_ns: int) -> list[Minut
 
 def _minute(start: int, content: Mapping[str, Any]) -> Minute:
     rows = tuple(
-        HistoryRow(start, row[0], Place(*row[1:8]), tuple(row[10:]), row[8], row[9])
+        HistoryRow(
+            start, row[0], Place(*row[1:7]), tuple(row[10:]), row[7], row[8], tuple((who, ns) for who, ns in row[9])
+        )
         for row in content["rows"]
         if len(row) == 10 + PARTS
     )

@@ -3,6 +3,7 @@ of a long wait lies in the slice. Sums, made as the records arrive."""
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,6 +18,7 @@ _MOST_FILES = 4096
 _SEGMENT = struct.Struct("<4xIQQ8xIIiIQIIQ16xQQ8xI12xI4x16s16x16s").unpack_from
 _FILE = struct.Struct("<8xQII").unpack_from  # ino, dev, gen
 _INODE = {"pipe:[": "pipe", "socket:[": "socket"}
+_NUMBER = re.compile(r"(?<=[-_:/#@ ])[0-9]+|[0-9]{2,}")
 _CONTEXTS = ("", *lay.WAKE_CONTEXTS[1:])
 _TASK = _CONTEXTS.index("task")
 
@@ -140,5 +142,5 @@ def ended_by(how: WaitEnd, tgid: int) -> str:
 
 
 def role_of(comm: bytes) -> str:
-    """Return the name of a thread, digits as ``*``."""
-    return path_pattern(clean(comm.split(bytes(1))[0]))
+    """Return the name of a thread, numbers of more than a digit or after a separator as ``*``."""
+    return _NUMBER.sub("*", clean(comm.split(bytes(1))[0]))

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 LEVEL = 0.05
-LEAST_BLOCKS = 6
+LEAST_BLOCKS = 8
 """Of each span; with fewer no row can be significant beside others."""
 _BLOCKS = 16  # of the shorter span
 _SEARCHED = 36
-_DRAWS, _SEARCH_DRAWS = 9999, 1999
+_DRAWS, _SEARCH_DRAWS, _FIRST_DRAWS = 9999, 1999, 199
+_FAR = 0.1
 _COVERAGE = 0.95
 _HALF = 0.5
 _SMALL = 1e-3  # least standard error, relative to the larger mean: blocks that all agree are not certain
@@ -136,14 +137,30 @@ def search(rates: Floats, recorded: Floats) -> Stretches | None:
         at = int(own.argmax())
         first[row], last[row] = starts[at], ends[at]
         if values.std() > 1e-9:
-            drawn = _arcs(values[orders], starts, ends, sizes).max(axis=1)
-            p[row] = (1 + int((drawn >= own[at] * (1 - 1e-9)).sum())) / (_SEARCH_DRAWS + 1)
+            p[row] = _by_chance(values, float(own[at]), orders, (starts, ends, sizes))
         chosen = np.zeros(count, np.bool_)
         chosen[starts[at] : ends[at]] = True
         made.append(_interval(values, chosen))
     before, after, low, high = (np.array(one) for one in zip(*made, strict=True)) if made else (np.zeros(0),) * 4
     columns = np.append(np.flatnonzero(recorded > 0)[np.arange(count) * length], len(recorded))
     return Stretches(columns[first], columns[last], Compared(before, after, low, high, p, adjusted(p)))
+
+
+def _by_chance(
+    values: Floats,
+    score: float,
+    orders: NDArray[np.int64],
+    stretches: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+) -> float:
+    """Return the share of `orders` in which some stretch differs by at least `score`. The first few suffice for rows far
+    from significance (J. Besag, P. Clifford, Biometrika 78, 1991)."""
+    above = done = 0
+    for part in (orders[:_FIRST_DRAWS], orders[_FIRST_DRAWS:]):
+        above += int((_arcs(values[part], *stretches).max(axis=1) >= score * (1 - 1e-9)).sum())
+        done += len(part)
+        if above > _FAR * done:
+            break
+    return (1 + above) / (done + 1)
 
 
 def _arcs(values: Floats, starts: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray[np.int64]) -> Floats:

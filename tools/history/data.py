@@ -15,8 +15,9 @@ _BARS = "_▁▂▃▄▅▆▇█"
 class WaitPlace(Model):
     """What threads waited for. `job`: empty if unknown; `comm`: name of the threads, digits as ``*``; `main`: the main
     threads of their processes; `state`: D (uninterruptible), S, R (without a CPU) or other; `line`: of the program;
-    `object`: file, peer of a socket, or lock; `ended_by`: ``thread NAME`` of the same process, ``process NAME``, or
-    timer, block, network, signal, interrupt. Texts are empty if unknown."""
+    `object`: file, peer of a socket, or lock; `ended_by`: who ended most of the time of
+    those waits that ended: ``thread NAME`` of the same process, ``process NAME``, or timer, block, network, signal,
+    interrupt. Texts are empty if unknown."""
 
     job: str
     comm: str

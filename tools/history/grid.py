@@ -18,6 +18,7 @@ MOST_COLUMNS = 2160
 MOST_ROWS = 1000
 # Waits of which none ended, and whose time varies by no more than this share of its mean, are of idle threads.
 _STEADY = 0.05
+_LEAST_S = 0.001
 
 
 class RowKey(NamedTuple):
@@ -31,7 +32,8 @@ class RowKey(NamedTuple):
 class Grid:
     """`start_ns`: of the first column (CLOCK_REALTIME), `column_ns`: the length of each. `recorded`: seconds recorded
     in each column; `waited`: rows x columns, seconds of all threads of the row. `count`, `longest_ns`, `pids`: of each
-    row. `left_out`: rows beyond `MOST_ROWS`, the shortest."""
+    row; `enders`: who ended most of the time of its waits that ended, empty if unknown. `left_out`: rows beyond
+    `MOST_ROWS`, and those of less than a millisecond."""
 
     start_ns: int
     column_ns: int
@@ -41,6 +43,7 @@ class Grid:
     count: tuple[int, ...]
     longest_ns: tuple[int, ...]
     pids: tuple[tuple[int, ...], ...]
+    enders: tuple[str, ...]
     left_out: int = 0
 
     @property
@@ -75,6 +78,7 @@ def grid_of(
     cells: dict[RowKey, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     counts: dict[RowKey, list[int]] = defaultdict(lambda: [0, 0])
     pids: dict[RowKey, set[int]] = defaultdict(set)
+    enders: dict[RowKey, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for minute in minutes:
         begun = minute.minute_ns // PART_NS - first
         inside = [at for at in range(len(minute.recorded_ns)) if 0 <= begun + at < parts]
@@ -91,7 +95,10 @@ def grid_of(
             counts[key][0] += row.number
             counts[key][1] = max(counts[key][1], row.longest_ns)
             pids[key].add(row.pid)
-    ordered = sorted(cells, key=lambda key: (-sum(cells[key].values()), key))
+            for who, took in row.enders:
+                enders[key][who] += took
+    totals = {key: sum(row.values()) for key, row in cells.items()}
+    ordered = sorted((key for key in cells if totals[key] >= _LEAST_S), key=lambda key: (-totals[key], key))
     keys = tuple(ordered[:MOST_ROWS])
     waited = np.zeros((len(keys), columns))
     for at, key in enumerate(keys):
@@ -106,7 +113,8 @@ def grid_of(
         tuple(counts[key][0] for key in keys),
         tuple(counts[key][1] for key in keys),
         tuple(tuple(sorted(pids[key])) for key in keys),
-        len(ordered) - len(keys),
+        tuple(max(enders[key], key=lambda who, of=enders[key]: of[who], default="") for key in keys),  # type: ignore[misc]
+        len(cells) - len(keys),
     )
 
 

@@ -65,7 +65,7 @@ def _row(now: Grid, at: int, idle: bool, before: Grid | None) -> HistoryPlace:
         seconds = float(before.totals[place]) if place is not None else 0.0
         earlier = round(seconds * float(now.recorded.sum() / before.recorded.sum()), 3)
     return HistoryPlace(
-        **_place(key),
+        **_place(key, now.enders[at]),
         waited_s=round(float(now.totals[at]), 3),
         count=now.count[at],
         longest_ms=round(now.longest_ns[at] / 1e6, 3),
@@ -96,8 +96,10 @@ def _changes(spans: Spans) -> tuple[list[WaitChange], int | None]:
             return [], None
         keys, compared = [every[at] for at in chosen], result
         times = [(now.start_ns, now.start_ns + len(now.recorded) * now.column_ns)] * len(keys)
-    pids = {key: of for grid in (before, now) if grid is not None for key, of in zip(grid.keys, grid.pids, strict=True)}
-    made = list(_changed(keys, times, compared, pids))
+    grids = [grid for grid in (before, now) if grid is not None]
+    pids = {key: of for grid in grids for key, of in zip(grid.keys, grid.pids, strict=True)}
+    enders = {key: who for grid in grids for key, who in zip(grid.keys, grid.enders, strict=True)}
+    made = list(_changed(keys, times, compared, pids, enders))
     return sorted(made, key=lambda one: -abs(one.after - one.before)), len(keys)
 
 
@@ -113,12 +115,13 @@ def _changed(
     times: Sequence[tuple[int, int]],
     compared: Compared,
     pids: dict[RowKey, tuple[int, ...]],
+    enders: dict[RowKey, str],
 ) -> Iterator[WaitChange]:
     for at, key in enumerate(keys):
         old, new = float(compared.before[at]), float(compared.after[at])
         if compared.q[at] <= LEVEL and abs(new - old) >= _LEAST_CHANGE:
             yield WaitChange(
-                **_place(key),
+                **_place(key, enders.get(key, "")),
                 direction=_direction(old, new),
                 since=at_text(times[at][0]),
                 until=at_text(times[at][1]),
@@ -179,8 +182,8 @@ def findings_of(data: HistoryData) -> list[Finding]:
     return found
 
 
-def _place(key: RowKey) -> dict[str, Any]:
-    return {"job": key.job, **key.place._asdict()}
+def _place(key: RowKey, ended_by: str) -> dict[str, Any]:
+    return {"job": key.job, **key.place._asdict(), "ended_by": ended_by}
 
 
 def at_text(at_ns: int) -> str:
