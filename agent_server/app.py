@@ -291,16 +291,15 @@ class App:
         self, params: RecordParams, out: Path, *, redact: bool = False, progress: Progress | None = None
     ) -> RecordSummary:
         """Record what every tool can judge into the new directory `out`."""
+        from whystall.tools.collect.continuous import recording_of_past
         from whystall.tools.collect.engines import ENGINES
 
+        if params.past is not None:
+            check_place(out)
+            span, pids = (int(params.past * 1e9), int(params.past_end * 1e9)), _processes_of_past(params)
+            return await in_thread(lambda: _saved(recording_of_past(*span, pids), out, redact))
         target = resolve(params)
         check_place(out)
-        if params.past is not None:
-            from whystall.tools.collect.continuous import recording_of_past
-
-            pids = None if target.everything else frozenset(target.pids)
-            span = int(params.past * 1e9), int(params.past_end * 1e9)
-            return await in_thread(lambda: _saved(recording_of_past(*span, pids), out, redact))
         async with self._window:
             recording = await observe(
                 params.needs, target, params.duration, ENGINES, choice=params.engine, progress=progress
@@ -430,6 +429,15 @@ def _timed(result: ToolResult[Any], recording: Recording, called_ns: int) -> Too
     before_s, after_s = (made.start_ns - called_ns) / 1e9, (time.monotonic_ns() - made.start_ns - made.window_ns) / 1e9
     times = {"before_s": round(before_s, 6), "after_s": round(after_s, 6)}
     return result.model_copy(update={"coverage": result.coverage.model_copy(update=times)})
+
+
+def _processes_of_past(params: RecordParams) -> frozenset[int] | None:
+    """Return the processes that a recording of the past is about, which may have ended; None: all. Raises `ToolError`
+    as `resolve`."""
+    if params.pid is not None:
+        return frozenset({params.pid})
+    target = resolve(params)
+    return None if target.everything else frozenset(target.pids)
 
 
 def _saved(recording: Recording, out: Path, redact: bool) -> RecordSummary:

@@ -11,7 +11,7 @@ from whystall.prompts.escape import Safe, plain_code
 from whystall.prompts.quantities import quantity
 from whystall.prompts.render import render, words
 from whystall.tools.contract.result import ToolResult
-from whystall.tools.history.data import HistoryData, WaitChange, WaitPlace
+from whystall.tools.history.data import WATCHED, HistoryData, WaitChange, WaitPlace
 
 Name = Callable[[str], str]
 
@@ -25,7 +25,7 @@ def history_text(result: ToolResult[HistoryData], lang: Lang, limit: int | None 
             "history.txt",
             lang,
             h=data,
-            target=result.coverage.target,
+            target=target_text(result, lang, plain_code),
             rows=[(row, Safe(place_text(row, lang, plain_code))) for row in data.rows[:most]],
             left=data.left_out + len(data.rows) - len(data.rows[:most]),
             changes=[(one, Safe(place_text(one, lang, plain_code)), Safe(change_text(one, lang)))
@@ -37,6 +37,12 @@ def history_text(result: ToolResult[HistoryData], lang: Lang, limit: int | None 
         if limit is None or len(text) <= limit:
             break
     return text
+
+
+def target_text(result: ToolResult[HistoryData], lang: Lang, name: Name = str) -> Safe:
+    """Return whose history it is."""
+    target = result.coverage.target
+    return Safe(words(lang)["history"]["all"] if target == WATCHED else name(target))
 
 
 def place_text(place: WaitPlace, lang: Lang, name: Name = str) -> str:

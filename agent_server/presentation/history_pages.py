@@ -12,6 +12,7 @@ from whystall.agent_server.presentation.history_lines import (
     change_text,
     place_text,
     seconds_text,
+    target_text,
     what_text,
     who_text,
 )
@@ -48,7 +49,7 @@ def history_pages(result: ToolResult[HistoryData], spans: Spans, lang: Lang) -> 
         (f"{title}: {_from_to(grid)}", _map(grid, rate, rows, data.changes if not at else (), most, lang))
         for at, (title, grid, rate) in enumerate(zip(titles, grids, rates, strict=False))
     ]
-    heading = page_words["heading"].format(result.coverage.target)
+    heading = page_words["heading"].format(target_text(result, lang))
     verdict = _verdict(data, texts)
     blind = [str(line) for line in TemplateValues("txt", lang, result.coverage.target).blind([result.coverage])]
     facts = page_words["facts"].format(minutes=f"{data.minutes:g}", waited=seconds_text(data.waited_s))

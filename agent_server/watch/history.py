@@ -24,7 +24,7 @@ from whystall.tools.contract.params import Params
 from whystall.tools.contract.result import BlindSpot, CollectorCoverage, Coverage, Status, ToolResult
 from whystall.tools.contract.text import clean
 from whystall.tools.history.blind_spots import blind_spots
-from whystall.tools.history.data import HistoryData
+from whystall.tools.history.data import WATCHED, HistoryData
 from whystall.tools.history.grid import grid_of
 from whystall.tools.history.summary import Spans, at_text, findings_of, summarise
 
@@ -86,10 +86,11 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
         judged.append((before, baseline))
     for one, (first, last) in judged:
         inside = [minute for minute in minutes if first - 60_000_000_000 < minute.minute_ns < last]
-        spots += blind_spots(one, inside, begins, min(last, now - _LATE_NS))
+        label = "" if one is grid else "baseline: "
+        for spot in blind_spots(one, inside, begins, min(last, now - _LATE_NS)):
+            spots.append(spot.model_copy(update={"detail": label + spot.detail}))
     if data.tested is None:
         spots.append(BlindSpot(code="history_short", detail=f"{data.minutes:g} min"))
-    spots = list({(spot.code, spot.detail): spot for spot in spots}.values())
     recorded = float(grid.recorded.sum())
     seen = sum(grid.count)
     partial = recorded == 0 or any(spot.code in _PARTIAL for spot in spots)
@@ -122,7 +123,7 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
 
 def _target(params: HistoryParams) -> str:
     parts = [f"job {clean(params.job)}"] if params.job else []
-    return ", ".join([*parts, *([f"process {params.pid}"] if params.pid else [])]) or "watched jobs"
+    return ", ".join([*parts, *([f"process {params.pid}"] if params.pid else [])]) or WATCHED
 
 
 def _minutes(directory: Path) -> Sequence[Minute]:

@@ -222,8 +222,8 @@ def _slice_sums(cut: Cut, targets: Collection[int], scan: Scan, peers: Peers, pa
         ended, who = found.inside_ns - found.open_ns, ended_by(how, key.tgid)
         if how.futex and not place.object:
             lock = pid, place._replace(object=f"futex {how.futex:#x}")
-            add((pid, place), -ended - found.early_ns, -found.count)
-            add(lock, found.inside_ns, found.count, found.longest_ns)
+            add((pid, place), -ended - found.early_ns, -found.number)
+            add(lock, found.inside_ns, found.number, found.longest_ns)
             place = lock[1]
         else:
             add((pid, place), found.open_ns - found.early_ns, 0, found.longest_ns)

@@ -38,24 +38,27 @@ class WaitEnd(NamedTuple):
     """The rest of what a wait was for. `futex`: address, 0: none. `context`: of the wake-up; `waker_tgid`, `waker`:
     who ended it if that was a thread."""
 
-    futex: int = 0
-    context: int = 0
-    waker_tgid: int = 0
-    waker: bytes = b""
+    futex: int
+    context: int
+    waker_tgid: int
+    waker: bytes
 
 
-UNKNOWN_END = WaitEnd()
-
-
-class WaitSum:
+class WaitSum(NamedTuple):
     """`inside_ns`: time of waits within the slice, `early_ns`: of those that ended in it, the time before it;
-    `open_ns`: the part of `inside_ns` of waits in progress; `longest_ns`: of one of these. `comm`: of the thread."""
+    `open_ns`: the part of `inside_ns` of waits in progress; `longest_ns`: of one of these; `number`: of those that
+    ended. `comm`: of the thread."""
 
-    __slots__ = ("comm", "count", "early_ns", "inside_ns", "longest_ns", "open_ns")
+    inside_ns: int
+    early_ns: int
+    open_ns: int
+    longest_ns: int
+    number: int
+    comm: bytes
 
-    def __init__(self, comm: bytes) -> None:
-        self.comm = comm
-        self.inside_ns = self.early_ns = self.open_ns = self.longest_ns = self.count = 0
+
+# As many members as `WaitKey` and `WaitEnd`, in plain tuples and lists, which are made faster: for each record.
+_Key = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes]
 
 
 class SliceWaits:
@@ -63,14 +66,15 @@ class SliceWaits:
 
     def __init__(self) -> None:
         self._start = 0
-        self._sums: dict[tuple[WaitKey, WaitEnd], WaitSum] = {}
+        self._sums: dict[_Key, list[int]] = {}
+        self._comms: dict[int, bytes] = {}
         self._files: dict[tuple[int, int, int], bytes] = {}
         self._names: dict[tuple[int, int, int], str] = {}
 
     def begin(self, start_ns: int) -> None:
         """Begin a slice at `start_ns` (CLOCK_MONOTONIC)."""
         self._start = start_ns
-        self._sums = {}
+        self._sums, self._comms = {}, {}
         if len(self._files) > _MOST_FILES:
             self._files = {}
         if len(self._names) > _MOST_FILES:
@@ -86,25 +90,26 @@ class SliceWaits:
             return
         is_open = flags & lay.RECORD_OPEN
         if is_open or not wake:
-            how = WaitEnd(futex)
-        elif context == _TASK:
-            how = WaitEnd(futex, context, waker_tgid, waker)
-        else:
-            how = WaitEnd(futex, context if context < len(_CONTEXTS) else 0)
-        key = (WaitKey(tgid, tid, state, nr, pystack, (ino, dev, gen)), how)
+            context = 0
+        if context != _TASK:
+            waker_tgid, waker = 0, b""
+        key = (tgid, tid, state, nr, pystack, ino, dev, gen, futex, context, waker_tgid, waker)
         known = self._sums.get(key)
         if known is None:
             if len(self._sums) >= _MOST:
-                key = (key[0], UNKNOWN_END)
-            known = self._sums.setdefault(key, WaitSum(comm))
-        inside = max(0, end - max(start, self._start))
-        known.inside_ns += inside
+                key = (tgid, tid, state, nr, pystack, ino, dev, gen, 0, 0, 0, b"")
+            known = self._sums.setdefault(key, [0, 0, 0, 0, 0])
+            self._comms[tid] = comm
+        took = end - start
+        inside = took if start >= self._start else max(0, end - self._start)
+        known[0] += inside
+        if took > known[3]:
+            known[3] = took
         if is_open:
-            known.open_ns += inside
-            known.longest_ns = max(known.longest_ns, end - start)
+            known[2] += inside
         else:
-            known.count += 1
-            known.early_ns += end - start - inside
+            known[1] += took - inside
+            known[4] += 1
 
     def file(self, record: bytes) -> None:
         """Keep the record of a file, which later waits name by its number."""
@@ -115,8 +120,13 @@ class SliceWaits:
 
     def sums(self) -> Iterator[tuple[WaitKey, WaitEnd, WaitSum]]:
         """Yield the sums."""
-        for (key, how), found in self._sums.items():
-            yield key, how, found
+        for (tgid, tid, state, nr, pystack, *file, futex, context, waker_tgid, waker), known in self._sums.items():
+            key = WaitKey(tgid, tid, state, nr, pystack, (file[0], file[1], file[2]))
+            yield (
+                key,
+                WaitEnd(futex, context, waker_tgid, waker),
+                WaitSum(known[0], known[1], known[2], known[3], known[4], self._comms[tid]),
+            )
 
     def file_name(self, key: tuple[int, int, int]) -> str:
         """Return the path of a file, numbers in its last two parts as ``*``; ``pipe``, ``socket``, or the kind of
@@ -137,7 +147,7 @@ def ended_by(how: WaitEnd, tgid: int) -> str:
     """Return who ended waits of process `tgid`: ``thread NAME`` of its own, ``process NAME``, else the context: timer,
     block, network, signal, interrupt; empty if unknown."""
     if how.context != _TASK:
-        return _CONTEXTS[how.context]
+        return _CONTEXTS[how.context] if how.context < len(_CONTEXTS) else ""
     return f"{'thread' if how.waker_tgid == tgid else 'process'} {role_of(how.waker)}"
 
 

@@ -138,11 +138,14 @@ def search(rates: Floats, recorded: Floats) -> Stretches | None:
         first[row], last[row] = starts[at], ends[at]
         if values.std() > 1e-9:
             p[row] = _by_chance(values, float(own[at]), orders, (starts, ends, sizes))
+        if first[row] == 0:  # what follows is what changed
+            first[row], last[row] = ends[at], count
         chosen = np.zeros(count, np.bool_)
-        chosen[starts[at] : ends[at]] = True
+        chosen[first[row] : last[row]] = True
         made.append(_interval(values, chosen))
     before, after, low, high = (np.array(one) for one in zip(*made, strict=True)) if made else (np.zeros(0),) * 4
-    columns = np.append(np.flatnonzero(recorded > 0)[np.arange(count) * length], len(recorded))
+    known = np.flatnonzero(recorded > 0)
+    columns = np.append(known[np.arange(count) * length], known[-1] + 1)
     return Stretches(columns[first], columns[last], Compared(before, after, low, high, p, adjusted(p)))
 
 
@@ -152,8 +155,8 @@ def _by_chance(
     orders: NDArray[np.int64],
     stretches: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
 ) -> float:
-    """Return the share of `orders` in which some stretch differs by at least `score`. The first few suffice for rows far
-    from significance (J. Besag, P. Clifford, Biometrika 78, 1991)."""
+    """Return the share of `orders` in which some stretch differs by at least `score`. The first few suffice for rows
+    far from significance (J. Besag, P. Clifford, Biometrika 78, 1991)."""
     above = done = 0
     for part in (orders[:_FIRST_DRAWS], orders[_FIRST_DRAWS:]):
         above += int((_arcs(values[part], *stretches).max(axis=1) >= score * (1 - 1e-9)).sum())

@@ -9,6 +9,8 @@ from pydantic import Field
 from whystall.tools.contract.result import Model
 
 Direction = Literal["grew", "shrank", "appeared", "vanished"]
+WATCHED = "watched jobs"
+"""`Coverage.target` of a history of all jobs."""
 _BARS = "_▁▂▃▄▅▆▇█"
 
 

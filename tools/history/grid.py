@@ -69,9 +69,10 @@ class Grid:
 def grid_of(
     minutes: Sequence[Minute], start_ns: int, end_ns: int, wanted: Callable[[Minute, HistoryRow], bool]
 ) -> Grid:
-    """Return the grid of the parts of `minutes` that begin in [start, end), of the rows that are `wanted`."""
+    """Return the grid of the parts of `minutes` from the one at `start_ns` to the one before `end_ns`, of the rows that
+    are `wanted`."""
     first = start_ns // PART_NS
-    parts = max(1, -(-end_ns // PART_NS) - first)
+    parts = max(1, end_ns // PART_NS - first)
     per = -(-parts // MOST_COLUMNS)
     columns = -(-parts // per)
     recorded = np.zeros(columns)

@@ -22,7 +22,7 @@ _LEFT, _TOP, _BOTTOM, _RIGHT = 470.0, 62.0, 46.0, 110.0
 _ROW, _WIDTH = 32.0, 900.0
 _LABEL_GAP = 90.0
 _STEPS_S = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
-_LETTERS, _QUIET_LETTERS = 62, 68
+_LETTERS, _QUIET_LETTERS = 78, 84
 _QUANTILE = 0.995
 
 
@@ -137,5 +137,5 @@ def _times(waits: WaitMap, foot: float, columns: int, word: str) -> list[str]:
             day = date
             out.append(f'<text class="axis" x="{x:.1f}" y="{foot + 31}">{date}</text>')
         at += step
-    out.append(f'<text class="axis end" x="{_LEFT - 8}" y="{foot + 17}">{escape(word)}</text>')
+    out.append(f'<text class="axis start" x="{_LEFT + _WIDTH + 10}" y="{foot + 17}">{escape(word)}</text>')
     return out
