@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from whystall.agent_server.app import RecordParams
 from whystall.agent_server.interfaces.mcp.history import history_entry
 from whystall.agent_server.presentation.history_lines import history_text
 from whystall.agent_server.presentation.history_pages import history_pages
@@ -145,3 +146,10 @@ async def test_the_tool_answers_within_its_limit(tmp_path: Path, monkeypatch: py
     assert [one["media_type"] for one in found["artifacts"]] == ["text/html", "image/svg+xml"]
     with pytest.raises(ToolError):
         await entry.answer({"baseline_until": "1h"}, progress)
+
+
+def test_the_end_of_a_past_span_lies_within_it() -> None:
+    assert RecordParams(past=60, past_end=10).past_end == 10
+    for given in ({"past": 5, "past_end": 6}, {"past_end": 6}):
+        with pytest.raises(ValueError, match="past_end needs a past"):
+            RecordParams.model_validate(given)
