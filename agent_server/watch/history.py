@@ -90,7 +90,8 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
         for spot in blind_spots(one, inside, begins, min(last, now - _LATE_NS)):
             spots.append(spot.model_copy(update={"detail": label + spot.detail}))
     if data.tested is None:
-        spots.append(BlindSpot(code="history_short", detail=f"{data.minutes:g} min"))
+        other = f", baseline: {data.minutes_before:g} min" if before is not None else ""
+        spots.append(BlindSpot(code="history_short", detail=f"{data.minutes:g} min{other}"))
     recorded = float(grid.recorded.sum())
     seen = sum(grid.count)
     partial = recorded == 0 or any(spot.code in _PARTIAL for spot in spots)
