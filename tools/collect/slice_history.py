@@ -124,6 +124,7 @@ class History:
         self._run = time.time_ns()
         self._peers = Peers()
         self._names: dict[int, JobName] = {}
+        self._named: dict[int, JobName] = {}
         self._begin(0)
 
     def _begin(self, minute: int) -> None:
@@ -134,7 +135,8 @@ class History:
 
     def name_jobs(self, jobs: Mapping[int, JobName]) -> None:
         """Use `jobs` (by process) from now on, also for their children."""
-        self._names = dict(jobs)
+        self._named = dict(jobs)
+        self._names |= jobs  # those that ended in this minute keep their name
 
     def add(self, cut: Cut, targets: Collection[int], scan: Scan, min_ns: int = 0) -> None:
         """Add the waits of a slice of the processes `targets`. `min_ns`: its threshold."""
@@ -166,6 +168,7 @@ class History:
         begun = self._minute * _MINUTE_NS
         content = {"form": _FORM, "rows": rows, "jobs": jobs, **known}
         self._log.append(HISTORY, begun, begun + _MINUTE_NS, packed(content))
+        self._names = dict(self._named)
         self._begin(self._minute)
 
     def close(self) -> None:

@@ -60,6 +60,7 @@ def test_waits_are_summed_by_minute_part_and_line(tmp_path: Path, monkeypatch: p
     both = total(3, 40, 20, pystack=5), total(1, 5, 5, tgid=99)
     history.add(cut_of(base, base + 5_000, *both, lost=2), {PID}, scan_of(start=base), 2 * MS)
     clock.now_ms = base + 30_000
+    history.name_jobs({})  # the job has ended
     history.add(cut_of(base + 25_000, base + 30_000, total(1, 60, 60, pystack=5)), {PID}, scan_of())
     clock.now_ms = base + 65_000
     history.add(cut_of(base + 60_000, base + 65_000, total(1, 2, 2)), {PID}, scan_of())
