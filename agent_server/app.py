@@ -91,6 +91,7 @@ class RecordParams(TargetParams):
         float | None,
         Field(ge=0.1, le=86400, description="instead: the last seconds of what the watch has recorded"),
     ] = None
+    past_end: Annotated[float, Field(ge=0, le=86400, description="with past: how many seconds ago its span ends")] = 0.0
     trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
     samples: Annotated[bool, Field(description="also stacks of what runs, for cpu_profile and heat_map")] = False
     hz: Annotated[int | None, Field(ge=1, le=999, description="with samples: how often per second")] = None
@@ -101,6 +102,8 @@ class RecordParams(TargetParams):
     def _rate_of_samples(self) -> RecordParams:
         if self.hz is not None and not self.samples:
             raise ValueError("hz needs samples: it is their rate")
+        if self.past_end and (self.past is None or self.past_end >= self.past):
+            raise ValueError("past_end needs a past that is longer: its span begins so many seconds ago")
         return self
 
     @property
@@ -288,15 +291,15 @@ class App:
         self, params: RecordParams, out: Path, *, redact: bool = False, progress: Progress | None = None
     ) -> RecordSummary:
         """Record what every tool can judge into the new directory `out`."""
+        from whystall.tools.collect.continuous import recording_of_past
         from whystall.tools.collect.engines import ENGINES
 
+        if params.past is not None:
+            check_place(out)
+            span, pids = (int(params.past * 1e9), int(params.past_end * 1e9)), _processes_of_past(params)
+            return await in_thread(lambda: _saved(recording_of_past(*span, pids), out, redact))
         target = resolve(params)
         check_place(out)
-        if params.past is not None:
-            from whystall.tools.collect.continuous import recording_of_past
-
-            span_ns, pids = int(params.past * 1e9), None if target.everything else frozenset(target.pids)
-            return await in_thread(lambda: _saved(recording_of_past(span_ns, pids), out, redact))
         async with self._window:
             recording = await observe(
                 params.needs, target, params.duration, ENGINES, choice=params.engine, progress=progress
@@ -426,6 +429,15 @@ def _timed(result: ToolResult[Any], recording: Recording, called_ns: int) -> Too
     before_s, after_s = (made.start_ns - called_ns) / 1e9, (time.monotonic_ns() - made.start_ns - made.window_ns) / 1e9
     times = {"before_s": round(before_s, 6), "after_s": round(after_s, 6)}
     return result.model_copy(update={"coverage": result.coverage.model_copy(update=times)})
+
+
+def _processes_of_past(params: RecordParams) -> frozenset[int] | None:
+    """Return the processes that a recording of the past is about, which may have ended; None: all. Raises `ToolError`
+    as `resolve`."""
+    if params.pid is not None:
+        return frozenset({params.pid})
+    target = resolve(params)
+    return None if target.everything else frozenset(target.pids)
 
 
 def _saved(recording: Recording, out: Path, redact: bool) -> RecordSummary:

@@ -44,6 +44,7 @@ _TOOLS = [
     "tools.ranks",
     "tools.profiles",
     "tools.crashes",
+    "tools.history",
     "tools.collect",
     "tools.timeline",
     "tools.stacks",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from whystall.agent_server.stores import Stores
     from whystall.knowledge_base.models import Diagnosis, Incident, Lang
     from whystall.knowledge_base.ticket_models import Event, Ticket
-    from whystall.tools.collect.history_summary import HistorySummary
     from whystall.tools.hybrid_io.run import Run
 
 _PROGRAMS = 12  # of a run, with most bytes
@@ -107,11 +106,6 @@ def hybrid_text(done: Run, lang: Lang) -> str:
 def replay_text(done: Replay, lang: Lang) -> str:
     """Return the result of a replay: whether it is the same, and what a model answered."""
     return render("replay.txt", lang, r=done)
-
-
-def history_text(summary: HistorySummary, lang: Lang) -> str:
-    """Return what watched jobs waited for over time."""
-    return render("history.txt", lang, h=summary)
 
 
 def record_text(summary: RecordSummary) -> str:

@@ -29,6 +29,7 @@ from whystall.agent_server.watch.status import StatusFiles
 from whystall.bpf.layout import OFF_R
 from whystall.tools.collect.continuous import ContinuousRecorder
 from whystall.tools.collect.continuous_budget import Limits
+from whystall.tools.collect.slice_history import JobName
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.recording.target import Target
 
@@ -144,7 +145,8 @@ class WatchService:
                 self._processes[pid] = ProcessProgress(pid, int(self._options.learn_s * NS))
                 self._note(f"watching {job.name} ({job.id}), process {pid}")
         self._job_of = wanted
-        recorder.retarget(frozenset().union(*(job.pids | set(job.leaders) for job in self._jobs.jobs)))
+        jobs = {pid: JobName(job.id, job.name) for job in self._jobs.jobs for pid in (*job.pids, *job.leaders)}
+        recorder.retarget(frozenset(jobs), jobs)
 
     def _left(self, pid: int) -> None:
         """Forget a process that has ended. A pause that its end cut short is no stall."""

@@ -47,6 +47,7 @@ THOROUGH = (
     "test_ftrace_in_process",
     "test_hang",
     "test_heat_map",
+    "test_history",
     "test_host_snapshot",
     "test_hostile_names",
     "test_hybrid_faults",

@@ -87,7 +87,7 @@ def test_a_stall_of_the_past_is_named(tmp_path: Path) -> None:
         finally:
             recorder.close()
     kept = history_rows(tmp_path, 0, time.time_ns())
-    stalled = sum(row.waited_ns for row in kept if row.line.startswith("checkpoint ("))
+    stalled = sum(row.waited_ns for row in kept if row.place.line.startswith("checkpoint ("))
     assert stalled == pytest.approx(1500 * MS, rel=0.2)
     assert {row.pid for row in kept} == {subject.pid}
     assert recording.manifest.start_ns == start - 1000 * MS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
 from whystall.tools.collect.continuous_objects import look_at_objects
 from whystall.tools.collect.continuous_proc import ProcLooks
-from whystall.tools.collect.slice_history import History
+from whystall.tools.collect.slice_history import History, JobName
 from whystall.tools.collect.slice_log import SliceLog, read_log
 from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, SLICE, slice_end
 from whystall.tools.collect.slice_scan import OpenWait, Scan, Waits, framed
@@ -76,6 +77,7 @@ class ContinuousRecorder:
         )
         session.load()
         now = self._taken = session.start()
+        self._scan.details.begin(now)
         self._budget.start(session)
         began = time.thread_time_ns()
         self._look(always=True)  # the first one costs most
@@ -119,8 +121,9 @@ class ContinuousRecorder:
         unknown."""
         return self._scan.call_and_line(place)
 
-    def retarget(self, pids: frozenset[int]) -> None:
-        """Record the processes `pids` from now on, and no others but their children."""
+    def retarget(self, pids: frozenset[int], jobs: Mapping[int, JobName] | None = None) -> None:
+        """Record the processes `pids` from now on, and no others but their children. `jobs`: of processes, for the
+        history."""
         session, _ = self._loaded()
         alive = frozenset(pid for pid in pids if Path(f"/proc/{pid}").exists())
         try:
@@ -128,6 +131,8 @@ class ContinuousRecorder:
         except BpfError as error:
             raise _tool_error(error) from error
         self._scan.wakers -= alive
+        if self._history is not None:
+            self._history.name_jobs(jobs or {})
 
     def flush(self) -> None:
         """End the slice now: the log then has all until now, also what each thread waits for and who holds it. Costs
@@ -225,8 +230,8 @@ class ContinuousRecorder:
         self._overflowed += sum(cut.counters.get(name, 0) for name in lay.LOSSES if name.startswith("ring_"))
         log.append(SLICE, cut.start, cut.end, slice_end(cut, self._head(session)))
         if self._history is not None:
-            self._history.add(cut, frozenset(session.target_pids()), self._scan)
-        if carried := self._scan.carry():
+            self._history.add(cut, frozenset(session.target_pids()), self._scan, self._budget.min_ns)
+        if carried := self._scan.carry(cut.end):
             log.append(RECORDS, cut.end, cut.end, carried)
         ended = session.prune()
         self._scan.codes.forget(ended)
@@ -268,11 +273,11 @@ def directory_of_watch() -> Path:
     return home() / "watch"
 
 
-def recording_of_past(span_ns: int, pids: frozenset[int] | None = None) -> Recording:
-    """Return the last `span_ns` of what `whystall watch` has recorded, of all its targets or of `pids`. Raises as
-    `recording_from`."""
+def recording_of_past(start_ns: int, end_ns: int = 0, pids: frozenset[int] | None = None) -> Recording:
+    """Return what `whystall watch` has recorded from `start_ns` ago to `end_ns` ago, of all its targets or of `pids`.
+    Raises as `recording_from`."""
     now = time.monotonic_ns()
-    return recording_from(directory_of_watch(), max(0, now - span_ns), now, pids)
+    return recording_from(directory_of_watch(), max(0, now - start_ns), now - end_ns, pids)
 
 
 def _tool_error(error: BpfError) -> ToolError:

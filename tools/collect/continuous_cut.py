@@ -41,13 +41,18 @@ _RECENT_NS = 60_000_000_000
 def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: frozenset[int] | None = None) -> Recording:
     """Return the recording of a window (CLOCK_MONOTONIC) from the `entries` of a log, of all targets or of `pids`.
 
-    The window is cut to what is kept. Raises `ToolError` (no_overlap) when that is nothing.
+    The window is cut to what is kept. Raises `ToolError` (no_overlap) when that is nothing, or nothing of `pids`.
     """
     entries = [*entries, *_looks_now(entries, end_ns, pids)]
     own = descendants(entries, pids) if pids is not None else None
     cutting = cut_window(slices_of(entries), _codes(entries), start_ns, end_ns, own)
     if cutting is None:
         raise ToolError(ErrorCode.NO_OVERLAP, "nothing of that time is kept", "ask for a later time")
+    if pids is not None and not pids & cutting.kinds.keys():
+        which = ", ".join(map(str, sorted(pids)[:5]))
+        raise ToolError(
+            ErrorCode.NO_OVERLAP, f"process {which} was not recorded then", "`whystall doctor` shows what is watched"
+        )
     raw = cutting.capture
     target = _target(cutting, pids)
     window_ns = raw.window_end - raw.window_start

@@ -16,6 +16,7 @@ from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
 from whystall.bpf import python_code
 from whystall.bpf.ring import HEAD, records
+from whystall.tools.collect.slice_waits import SliceWaits
 from whystall.tools.contract.text import clean
 from whystall.tools.stacks.libraries import is_library, short_path
 
@@ -106,6 +107,7 @@ class Scan:
         """The waits of the targets' threads that went on at the end of the last slice, by thread."""
         self._going_on: dict[int, OpenWait] = {}
         self._origin: dict[int, tuple[int, int, int]] = {}  # of a place: system call, process, Python stack
+        self.details = SliceWaits()
         self._stacks: dict[int, bytes] = {}
         self._before: dict[int, bytes] = {}  # those of the slice before: some waits still name them
         self._open: set[int] = set()
@@ -123,6 +125,8 @@ class Scan:
                 self._stacks[_STACK_KEY(taken, at)[2]] = taken[at : at + size]
             elif kind == lay.RECORD_CODE:
                 self.codes.add(taken[at : at + size])
+            elif kind == lay.RECORD_FILE:
+                self.details.file(taken[at : at + size])
             elif kind == lay.RECORD_FOLLOWED:
                 found = cap.followed(taken[at : at + size])
                 self.followed.append(found)
@@ -133,16 +137,19 @@ class Scan:
         for number, stack in found:
             self._stacks[number] = _stack_record(number, stack)
 
-    def carry(self) -> bytes:
-        """Begin a new slice; return the stacks of the waits in progress, as `records` reads them."""
+    def carry(self, start_ns: int = 0) -> bytes:
+        """Begin a new slice at `start_ns`; return the stacks of the waits in progress, as `records` reads them."""
         known = self._before | self._stacks
         self._before, self._stacks = self._stacks, {one: known[one] for one in self._open if one in known}
         self._open = set()
         self.in_progress, self._going_on = self._going_on, {}
+        self.details.begin(start_ns)
         return framed(self._stacks.values())
 
     def _segment(self, taken: bytes, at: int, waits: Waits) -> None:
         flags, start, end, run_ns, tgid, tid, nr, state, kstack, ustack, pystack = _SEGMENT(taken, at)
+        if tgid not in self.wakers:
+            self.details.segment(taken, at)
         if flags & lay.RECORD_OPEN:
             self._open |= {kstack, ustack, pystack}
             if tgid not in self.wakers and not flags & lay.RECORD_KTHREAD:

@@ -38,6 +38,11 @@ class BlindSpot(Model):
 BLIND_SPOTS = frozenset(
     {
         "events_lost",  # the buffer or a table was full; detail: how many
+        "history_begins",  # the history of the watch is shorter than the span; detail: since when it exists
+        "history_gap",  # parts of the span in which no watch recorded; detail: how long in all, the longest one
+        "history_restart",  # the watch was started again; detail: when
+        "history_lowered",  # the watch kept less detail to limit its cost; detail: the threshold, in how many minutes
+        "history_short",  # too little is recorded to test for changes; detail: how much
         "cut_short",  # the window ended before its time
         "target_exited",  # the observed process ended during the window
         "target_oom_killed",  # the kernel killed an observed process for lack of memory; detail: which, its cgroup

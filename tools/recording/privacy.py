@@ -82,8 +82,9 @@ PRIVATE_ATTRIBUTES = _names(
     "also log near using "
     # threads, code, files, sockets, cgroups and devices, also within longer texts; names of operators and groups
     "accelerator between_object by callee chain code cycle detail device example filesystem function holder"
-    " holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group own_group"
-    " message path peer peer_code process root root_by root_code root_object stack user_path uuid via waiter waker"
+    " ended_by holder_code holder_doing interrupt limit_of local main mostly mount name neighbour object other_group"
+    " own_group job message path peer peer_code process root root_by root_code root_object stack user_path uuid via"
+    " waiter waker"
 )
 """Attributes of findings that may contain a private name: they are made of private columns."""
 

@@ -90,10 +90,10 @@ def heat_figure(heat: Heat, words: Mapping[str, str]) -> Figure:
     count = len(heat.columns)
     wide = min(max(_WANTED / count, _NARROW), _WIDE)
     size = wide * count, _ROW * heat.rows
-    parts = [_hatch(), _legend(heat, words)]
+    parts = [hatch(), _legend(heat, words)]
     parts.append(f'<rect class="unknown" x="{_LEFT}" y="{_TOP}" width="{size[0]:.2f}" height="{size[1]:.2f}"/>')
     pixels = np.ascontiguousarray(heat.levels.T).tobytes()
-    parts.append(cells_image(_LEFT, _TOP, size, (count, heat.rows), pixels, _palette()))
+    parts.append(cells_image(_LEFT, _TOP, size, (count, heat.rows), pixels, palette()))
     parts += _rows(heat, words, size)
     parts += _columns(heat, words, wide, size[1])
     parts += [_outline(heat, band, at, wide) for at, band in enumerate(heat.bands)]
@@ -101,7 +101,8 @@ def heat_figure(heat: Heat, words: Mapping[str, str]) -> Figure:
     return Figure("heat", "".join(parts), width, _TOP + size[1] + _BOTTOM, _LEFT, _TOP, (wide, _ROW))
 
 
-def _palette() -> list[Colour]:
+def palette() -> list[Colour]:
+    """Return the colours of the levels; the last one, `UNKNOWN`, is transparent."""
     steps = np.linspace(0, len(_SCALE) - 1, UNKNOWN)
     low = np.minimum(steps.astype(int), len(_SCALE) - 2)
     table = np.array(_SCALE, dtype=float)
@@ -109,7 +110,8 @@ def _palette() -> list[Colour]:
     return [(int(red), int(green), int(blue), 255) for red, green, blue in mixed] + [(0, 0, 0, 0)]
 
 
-def _hatch() -> str:
+def hatch() -> str:
+    """Return the pattern of cells that were not observed, which show it through."""
     return (
         '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         '<rect class="hatch_ground" width="6" height="6"/><path class="hatch_line" d="M0 0V6"/></pattern></defs>'
@@ -121,7 +123,7 @@ def _legend(heat: Heat, words: Mapping[str, str]) -> str:
     return (
         f'<text class="tick start" x="{x}" y="16">{escape(words["busy"])}</text>'
         f'<text class="tick end" x="{x + 18}" y="32">0</text>'
-        f"{colour_bar(x + 24, 23, 150, _palette()[:UNKNOWN])}"
+        f"{colour_bar(x + 24, 23, 150, palette()[:UNKNOWN])}"
         f'<text class="tick start" x="{x + 180}" y="32">{100 * heat.scale:g} %</text>'
         f'<rect class="unknown" x="{x + 240}" y="23" width="18" height="10"/>'
         f'<rect class="frame" x="{x + 240}" y="23" width="18" height="10"/>'

@@ -20,7 +20,7 @@ COMMANDS = {
     "baselines": ("baselines", "Stored runs that `run compare_runs --baseline` compares with."),
     "history": (
         "history",
-        "Report what watched jobs waited for over time: seconds by thread, system call and line of code.",
+        "Report what watched jobs waited for over time, and what changed: by thread, code line, file, lock and peer.",
     ),
     "diagnose": ("observe", "Report what stalls a job, where, for how long, and what to do."),
     "hang": ("hang", "Report which rank of a running job the others wait for, where it is, and for what it waits."),

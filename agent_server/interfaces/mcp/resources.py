@@ -27,6 +27,7 @@ from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
+from whystall.tools.history.data import HistoryData
 from whystall.tools.recording.packed import pack
 from whystall.tools.recording.store import Recording
 
@@ -94,7 +95,10 @@ def results(app: App) -> dict[str, type[BaseModel]]:
     found: dict[str, type[BaseModel]] = {tool.name: ToolResult[tool.data] for tool in app.tools()}  # type: ignore[name-defined]
     found |= dict.fromkeys(("diagnose_start", "diagnose_result"), BackgroundDiagnosis)
     return (
-        found | RESULTS | {"diagnose": Diagnosis, "fleet": FleetResult, "ticket_draft": Ticket, "artifact_read": Page}
+        found
+        | RESULTS
+        | {"diagnose": Diagnosis, "fleet": FleetResult, "ticket_draft": Ticket, "artifact_read": Page}
+        | {"history": ToolResult[HistoryData]}
     )
 
 

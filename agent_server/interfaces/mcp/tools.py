@@ -21,6 +21,7 @@ from whystall.agent_server.interfaces.mcp.background import background_entries
 from whystall.agent_server.interfaces.mcp.calls import Progress
 from whystall.agent_server.interfaces.mcp.entry import TEXT_LIMIT, TEXT_LIMITS, Answer, Entry
 from whystall.agent_server.interfaces.mcp.fleet import fleet_entries
+from whystall.agent_server.interfaces.mcp.history import history_entry
 from whystall.agent_server.interfaces.mcp.jobs import find_job
 from whystall.agent_server.interfaces.mcp.knowledge import knowledge_entries
 from whystall.agent_server.interfaces.mcp.next_calls import NextCalls, next_lines
@@ -89,7 +90,7 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = (), tasks: TaskRunner 
     """
     following = NextCalls(serves=partial(_serves, app))
     made = [_diagnose(app, lang), find_job(lang), *(_diagnostic(app, tool, lang) for tool in app.tools())]
-    made += [*knowledge_entries(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang)]
+    made += [*knowledge_entries(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang), history_entry(lang)]
     known = {entry.name: _followed(entry, following, lang) for entry in [*made, *fleet_entries(app, lang)]}
     if tasks is not None:
         known |= {entry.name: entry for entry in background_entries(known["diagnose"], tasks, lang)}

@@ -19,7 +19,7 @@ TOOLSETS: dict[str, tuple[str, ...]] = {
         *("cpu_profile", "lock_wait", "python_stacks", "host_bound", "fileslower", "kb_search", "artifact_read"),
     ),
     "ranks": ("slow_node_check", "hang", "collective_live", "compare_runs", "cluster_topology"),
-    "profiles": ("flame_graph", "flamegraph_diff", "heat_map"),
+    "profiles": ("flame_graph", "flamegraph_diff", "heat_map", "history"),
     "io": ("biolatency", "syscall_time", "page_cache", "hybrid_io_advise"),
     "system": (
         *("net_latency", "runqlat", "interrupts", "memory_growth", "gpu_health", "ftrace_capture", "crash_analyse"),

@@ -26,7 +26,16 @@ pytestmark = pytest.mark.anyio
 ERAS = ("auto", "legacy")
 RECORDED = Path(__file__).parents[2] / "recorded"
 ASSETS = Path(__file__).parents[3] / "tools/views/assets"
-DRAWN = {"cpu_profile", "critical_path", "flame_graph", "flamegraph_diff", "heat_map", "host_bound", "offcputime"}
+DRAWN = {
+    "cpu_profile",
+    "critical_path",
+    "flame_graph",
+    "flamegraph_diff",
+    "heat_map",
+    "history",
+    "host_bound",
+    "offcputime",
+}
 VIEWS = dict.fromkeys((*DRAWN, "cluster_topology", "slow_node_check"), apps.PAGES) | {"ticket_draft": apps.TICKET}
 
 

@@ -30,6 +30,15 @@ _HOLDER = "holder holder_code holder_doing"
 _PATH_METRICS = "window_pct total_ms max_ms p50_ms count asked_ms root_pct root_by_pct"
 
 KINDS: dict[str, KindSpec] = {
+    # From the history of the watch: waits of threads of one role in one place, against another span, or in a part of
+    # the span against the rest of it. Ratios: seconds of waiting of all these threads per second; `low_ratio`,
+    # `high_ratio`: 95 % interval of the difference. `q_value`: p adjusted for all rows that were tested.
+    "wait.change": kind(
+        Mechanism.SWITCHES,
+        "thread",
+        "before_ratio after_ratio low_ratio high_ratio p_value q_value",
+        "state syscall code object ended_by direction job",
+    ),
     # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.
     # `interpreted_pct`: of the window, in the program's Python code and the standard library, not in packages.
     # `growth_ratio`: time of a call in the last third of the window to that in the first third; 1 without a trend.

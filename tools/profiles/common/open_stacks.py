@@ -17,6 +17,7 @@ from whystall.tools.files.input import unreadable
 from whystall.tools.profiles.common.accelerator import DEVICE, HOST, profile_in, stacks_of_profile
 from whystall.tools.profiles.common.events import only_event
 from whystall.tools.profiles.common.off_cpu import OFF_CPU, stacks_of_waits
+from whystall.tools.recording.followed import of_target
 from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.formats import FORMATS as STACK_FORMATS
 from whystall.tools.stacks.formats import format_at
@@ -61,7 +62,7 @@ def open_stacks(
     except ValueError:  # a NUL in the path
         raise ToolError(ErrorCode.BAD_ARGUMENT, "the path of the profile holds a NUL", _REMEDY) from None
     if recording:
-        return only_event(_recorded(Recording.open(place, COLLECTORS), event, rank, step, idle=idle), event)
+        return only_event(_recorded(of_target(Recording.open(place, COLLECTORS)), event, rank, step, idle=idle), event)
     if not regular and not directory:
         raise ToolError(ErrorCode.BAD_TRACE, f"{place} is not a regular file", _REMEDY)
     found = None if directory else _format(place)

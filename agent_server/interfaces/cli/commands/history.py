@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
-import time
-from datetime import datetime, timezone
-from typing import Annotated, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from whystall.agent_server.interfaces.cli import console
-from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
-from whystall.agent_server.presentation.results import history_text
-from whystall.agent_server.ticketing.oncall.times import parse_span
-from whystall.tools.collect.continuous import directory_of_watch
-from whystall.tools.collect.history_summary import summarise
-from whystall.tools.collect.slice_history import HistoryRow, history_rows
+from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption, checked, command
+from whystall.agent_server.presentation.history_lines import history_text
+from whystall.agent_server.watch.history import HistoryParams, history
+from whystall.tools.contract.errors import ErrorCode, ToolError
+from whystall.tools.files.output_file import aside
+
+if TYPE_CHECKING:
+    from whystall.agent_server.interfaces.cli.options import Lang
+    from whystall.agent_server.watch.history import Judged
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("history")(history)
+    about = (
+        "Report what watched jobs waited for over time, and what changed: by thread, code line, file, lock and peer."
+    )
+    app.command("history")(command(_history, HistoryParams, doc=about))
 
 
-def history(
-    since: Annotated[str, typer.Option("--since", metavar="SPAN", help="how far back: 30m, 2h, 1d")] = "1h",
-    before: Annotated[bool, typer.Option("--before", help="beside the span of the same length before it")] = False,
-    pid: Annotated[
-        Optional[int],  # noqa: UP045  typer reads this at run time, also on Python 3.10
-        typer.Option("--pid", min=1, max=4194304, help="only this process"),
+def _history(
+    given: dict[str, Any],
+    html: Annotated[
+        Optional[Path],  # noqa: UP045  typer reads this at run time, also on Python 3.10
+        typer.Option("--html", metavar="FILE", help="also write a page with the heat map over time"),
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, max=1000, help="most rows")] = 10,
+    svg: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--svg", metavar="FILE", help="also write the heat map as a picture"),
+    ] = None,
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Report what watched jobs waited for over time: seconds by thread, system call and line of code."""
-    length = int(parse_span(since, "--since").total_seconds() * 1e9)
-    end = time.time_ns()
-    start = end - length
-    rows = history_rows(directory_of_watch(), start - length if before else start, end + 1)
-    wanted = [row for row in rows if pid is None or row.pid == pid]
-    now, earlier = _parted(wanted, start)
-    summary = summarise(now, earlier, (start, end), (_text(start), _text(end)), top)
+    """Report, and write the pages that were asked for."""
+    judged = history(checked(HistoryParams, given))
+    if html or svg:
+        _write(judged, {"text/html": html, "image/svg+xml": svg}, lang)
     if as_json:
-        console.say_json(summary)
+        console.say_json(judged.result)
     else:
-        console.say(history_text(summary, lang))
+        console.say(history_text(judged.result, lang))
 
 
-def _parted(rows: list[HistoryRow], start: int) -> tuple[list[HistoryRow], list[HistoryRow]]:
-    """Return the rows from `start` on, and those before."""
-    return [row for row in rows if row.minute_ns >= start], [row for row in rows if row.minute_ns < start]
+def _write(judged: Judged, files: dict[str, Path | None], lang: Lang) -> None:
+    from whystall.agent_server.presentation.history_pages import history_pages
 
-
-def _text(at_ns: int) -> str:
-    return datetime.fromtimestamp(at_ns / 1e9, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    made = {one.media_type: one.text for one in history_pages(judged.result, judged.spans, lang)}
+    if not made:
+        raise ToolError(ErrorCode.NO_OVERLAP, "nothing was recorded to draw", "choose another span, job or process")
+    for kind, path in files.items():
+        if path is not None:
+            with aside(path) as beside:
+                beside.write_text(made[kind], encoding="utf-8")
+            console.note(f"wrote {path}")

@@ -1,0 +1,155 @@
+"""``whystall history`` and the MCP tool on a log that `History` wrote: jobs by name, errors, texts, pages."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from whystall.agent_server.app import RecordParams
+from whystall.agent_server.interfaces.mcp.history import history_entry
+from whystall.agent_server.presentation.history_lines import history_text
+from whystall.agent_server.presentation.history_pages import history_pages
+from whystall.agent_server.watch.history import HistoryParams, history
+from whystall.knowledge_base.models import Lang
+from whystall.tools.collect.slice_history import LOG_BYTES, LOG_NAME, PART_NS, PARTS
+from whystall.tools.collect.slice_log import SliceLog
+from whystall.tools.collect.slice_parts import HISTORY, packed
+from whystall.tools.contract.errors import ToolError
+from whystall.tools.contract.result import Status
+
+MINUTE = PART_NS * PARTS
+S = 1_000_000_000
+# names as hostile as a host may have them
+HOSTILE = "</script>`<b>\u202e"
+
+
+def write_log(directory: Path, minutes: int) -> None:
+    """Write minutes until now of two jobs; in the last ten one of them waits for a file."""
+    log = SliceLog(directory / LOG_NAME, LOG_BYTES, every_boot=True)
+    last = time.time_ns() // MINUTE
+    for at in range(minutes):
+        slow = at >= minutes - 10
+        rows = [
+            [7, "python", True, "S", "futex", "load (train.py:7)", "", 20, S,
+             [["timer", S]], *[4 * S + at % 3 * S] * 6],
+            [7, "python", True, "D", "fsync", f"save ({HOSTILE}:9)", f"/ckpt/{HOSTILE}", 3, S,
+             [["block", S]], *[(6 if slow else 0) * S] * 6],
+            [8, "python", True, "S", "read", "serve (app.py:3)", "tcp 10.0.0.3:80", 5, S, [["network", S]], *[S] * 6],
+        ]  # fmt: skip
+        jobs = {"7": ["slurm:1", "llama-sft"], "8": ["process:8", "serve-llama"]}
+        known = {"recorded": [PART_NS] * 6, "run": 1, "min_ns": 1_000_000, "lost": 0}
+        start = (last - minutes + at) * MINUTE
+        content = {"form": 2, "rows": rows, "jobs": jobs, **known}
+        log.append(HISTORY, start, start + MINUTE, packed(content))
+    log.close()
+
+
+def code_of(params: HistoryParams, directory: Path) -> tuple[str, str]:
+    with pytest.raises(ToolError) as refused:
+        history(params, directory)
+    return refused.value.code.value, str(refused.value)
+
+
+def test_a_job_is_chosen_by_its_name(tmp_path: Path) -> None:
+    write_log(tmp_path, 40)
+    for name in ("llama-sft", "SLURM:1", "sft"):
+        judged = history(HistoryParams(since="40m", job=name), tmp_path)
+        assert judged.result.data.jobs == ["llama-sft"]
+    (change,) = judged.result.data.changes
+    assert (change.call, change.direction) == ("fsync", "appeared")
+    assert history(HistoryParams(since="40m", pid=8), tmp_path).result.data.jobs == ["serve-llama"]
+    code, text = code_of(HistoryParams(job="llama"), tmp_path)
+    assert code == "bad_argument"
+    assert "llama-sft, serve-llama" in text
+    code, text = code_of(HistoryParams(job="no-such-job"), tmp_path)
+    assert code == "not_found"
+    assert "recorded jobs: llama-sft, serve-llama" in text
+
+
+def test_a_baseline_may_be_any_other_span(tmp_path: Path) -> None:
+    write_log(tmp_path, 40)
+    for params in (
+        HistoryParams(since="10m", baseline_since="40m"),
+        HistoryParams(since="10m", before=True),
+        HistoryParams(since="10m", baseline_since="40m", baseline_until="20m"),
+    ):
+        data = history(params, tmp_path).result.data
+        (change,) = data.changes
+        assert (change.call, change.direction in ("appeared", "grew")) == ("fsync", True)
+        assert data.rows[0].before_s is not None
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"since": "1x"}, "bad_argument"),
+        ({"since": "10m", "until": "20m"}, "bad_argument"),
+        ({"since": "2999-01-01T00:00Z"}, "bad_argument"),
+    ],
+)
+def test_a_wrong_span_is_refused(tmp_path: Path, given: dict[str, str], code: str) -> None:
+    write_log(tmp_path, 1)
+    assert code_of(HistoryParams(**given), tmp_path)[0] == code
+
+
+def test_without_a_watch_the_error_says_so(tmp_path: Path) -> None:
+    code, text = code_of(HistoryParams(), tmp_path)
+    assert (code, "no watch has recorded on this host" in text) == ("not_found", True)
+    SliceLog(tmp_path / LOG_NAME, LOG_BYTES, every_boot=True).close()
+    assert code_of(HistoryParams(), tmp_path)[0] == "not_found"
+    (tmp_path / LOG_NAME).write_bytes(b"x" * 10_000)
+    assert code_of(HistoryParams(), tmp_path)[0] == "bad_recording"
+
+
+def test_a_span_without_a_record_is_partial(tmp_path: Path) -> None:
+    write_log(tmp_path, 5)
+    result = history(HistoryParams(since="3h", until="2h"), tmp_path).result
+    assert result.status is Status.PARTIAL
+    assert not result.data.rows
+    assert {spot.code for spot in result.coverage.not_seen} == {"history_begins", "history_short"}
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_texts_and_pages_are_complete_and_inert(tmp_path: Path, lang: Lang) -> None:
+    write_log(tmp_path, 40)
+    judged = history(HistoryParams(since="10m", before=True), tmp_path)
+    text = history_text(judged.result, lang)
+    assert "\u202e" not in text
+    page, picture = history_pages(judged.result, judged.spans, lang)
+    assert "</script>`" not in page.text
+    assert page.text.count('<svg id="map') == 2  # the baseline beside it
+    assert picture.text.startswith("<svg ")
+    assert not re.search(r'(?:src|href)="(?!data:)', page.text + picture.text)  # nothing is fetched
+
+
+@pytest.mark.anyio
+async def test_the_tool_answers_within_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path))
+    (tmp_path / "watch").mkdir()
+    write_log(tmp_path / "watch", 40)
+
+    async def progress(*_: object) -> None: ...
+
+    entry = history_entry("en")
+    result, text = await entry.answer({"since": "40m"}, progress)
+    assert len(text) < 3900
+    assert "fsync" in text
+    found = result.model_dump()
+    assert [one["media_type"] for one in found["artifacts"]] == ["text/html", "image/svg+xml"]
+    with pytest.raises(ToolError):
+        await entry.answer({"baseline_until": "1h"}, progress)
+
+
+def test_the_end_of_a_past_span_lies_within_it() -> None:
+    assert RecordParams(past=60, past_end=10).past_end == 10
+    for given in ({"past": 5, "past_end": 6}, {"past_end": 6}):
+        with pytest.raises(ValueError, match="past_end needs a past"):
+            RecordParams.model_validate(given)
