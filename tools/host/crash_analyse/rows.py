@@ -26,7 +26,8 @@ class CrashRow(Model):
     of the same bug if they share one; `function`: the one at fault; `corrupted`: why the report is not whole, else
     empty; `origin`: kernel, or unknown where the log does not state who wrote its lines; `start`, `end`: bytes of the
     first report in `log`; `boot_s`: since boot; `when`: by the log, RFC 3339 (without a zone if it states
-    none). `cgroup` to `allocator`: of a kill for lack of memory.
+    none). `cgroup` to `allocator`: of a kill for lack of memory; `line`: in `log`, from 1, 0 unknown; `module`: of `function`,
+    if it is not of the kernel itself.
     """
 
     crash_class: str
@@ -54,6 +55,8 @@ class CrashRow(Model):
     log: str = ""
     start: int = 0
     end: int = 0
+    line: int = 0
+    module: str = ""
 
 
 class FailureRow(Model):
@@ -76,6 +79,7 @@ class FailureRow(Model):
     exact: bool = False
     log: str = ""
     start: int = 0
+    line: int = 0
 
 
 class FirstRow(Model):
@@ -120,6 +124,8 @@ def crash_rows(reports: pl.DataFrame) -> list[CrashRow]:
             also=[title for title in one["also"].split(SEPARATOR) if title],
             boot_s=_known(one["boot_s"]),
             anon_bytes=_known(one["anon_bytes"]),
+            line=one["line"] or 0,
+            module=one["module"] or "",
             **{name: one[name] for name in _SAME},
         )
     order = ["critical", "major", "minor"]
@@ -146,6 +152,7 @@ def failure_rows(failures: pl.DataFrame) -> list[FailureRow]:
             rank=_known(one["rank"]),
             local_rank=_known(one["local_rank"]),
             pid=_known(one["pid"]),
+            line=one["line"] or 0,
             **{name: one[name] for name in ("title", "detail", "host", "signal", "exact", "start")},
         )
         for one in failures.iter_rows(named=True)

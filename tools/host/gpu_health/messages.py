@@ -246,8 +246,8 @@ def row_of(message: Message, until: dict[str, int]) -> MessageRow:
     )
 
 
-def finding_of(message: Message, until: dict[str, int], window_ns: int) -> Finding:
-    """Return the finding of a message."""
+def finding_of(message: Message, until: dict[str, int], window_ns: int, log: str = "") -> Finding:
+    """Return the finding of a message. `log`: the file that it is in, empty if it was read on the host."""
     row = message.first
     kind = "gpu.switch" if row["kind"] == "sxid" else "gpu.xid"
     attributes = {
@@ -263,12 +263,14 @@ def finding_of(message: Message, until: dict[str, int], window_ns: int) -> Findi
         "uuid": row["uuid"],
         "message": row["detail"] if kind == "gpu.switch" or message.meaning == "unknown" else "",
         "switch_class": message.switch.kind if message.switch else "",
+        "log": log,
     }
     declared = {name: value for name, value in attributes.items() if value}
     if kind == "gpu.switch":
-        own = ("xid", "meaning", "switch_class", "action", "links", "message")
+        own = ("xid", "meaning", "switch_class", "action", "links", "message", "log")
         declared = {name: declared[name] for name in own if name in declared}
-    metrics = {"count": _count(message), "age_s": age_s(message, until)}
+    lines = [one["line"] for one in message.rows if one["line"]]
+    metrics = {"count": _count(message), "age_s": age_s(message, until), "line": min(lines, default=None)}
     subject = Subject(type="device", device=row["device"])
     made = finding(kind, subject, Interval(start_ns=0, end_ns=window_ns), metrics, message.severity, declared)
     return made
