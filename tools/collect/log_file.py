@@ -106,7 +106,7 @@ class LogReader:
         if len(self._head) < _TRIED:
             self._head += block.split(b"\n", _TRIED)[:_TRIED]
         source.whole = source.whole or _START in block
-        self._last = block
+        self._last = block[-_BLOCK:]
         if has_marks(block):
             for number, line in enumerate(block.split(b"\n"), before + 1):
                 self._decoder.feed(line[:_LINE_BYTES], number)

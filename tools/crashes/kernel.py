@@ -49,8 +49,8 @@ _MASKS = (
 class KernelReport:
     """A crash report. `start`, `end`: offsets in bytes; `why`: why it is `corrupted`; `panicked`: the kernel stopped
     with it; `frames`: reliable functions of its first trace, innermost first; `kills`: processes that it killed for
-    lack of memory; `allocator`: the line of who asked for that memory; `lines`: offsets of all its lines; `module`: of the
-    function, empty if it is of the kernel itself or its lines do not state one."""
+    lack of memory; `allocator`: the line of who asked for that memory; `lines`: offsets of all its lines; `module`: of
+    the function, empty if it is of the kernel itself or its lines do not state one."""
 
     start: int
     end: int
@@ -138,7 +138,8 @@ def _module(function: str, texts: Sequence[str]) -> str:
     """
     if not function:
         return ""
-    named = re.compile(rf"(?<![\w.]){re.escape(function)}(?:\.[\w.]+)?\+0x[0-9a-f]+(?:/0x[0-9a-f]+)? \[(\w[\w-]{{0,63}})")
+    frame = rf"(?<![\w.]){re.escape(function)}(?:\.[\w.]+)?\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
+    named = re.compile(rf"{frame} \[(\w[\w-]{{0,63}})")
     return next((found[1] for text in texts if (found := named.search(text)) is not None), "")
 
 

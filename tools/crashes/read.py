@@ -81,8 +81,9 @@ def read_logs(
 ) -> Recording:
     """Return what the files at and below `paths` state about crashes, as a recording in memory.
 
-    `takers`: who else reads a text file; called once per such file. Raises `ToolError`: io_error if one of `paths` cannot be read, bad_argument if there is no file at all. Files below
-    a directory that cannot be read are blind spots.
+    `takers`: who else reads a text file; called once per such file. Raises `ToolError`: io_error if one of `paths`
+    cannot be read, bad_argument if there is no file at all. Files below a directory that cannot be read are blind
+    spots.
     """
     found = _Found()
     files = list(islice(files_below(paths), _MOST_FILES + 1))

@@ -72,7 +72,8 @@ class Event:
     `device`: PCI address (``0000:05:00.0``); `unit`, `sub_code`, `status`: of NVLink 5; `fatal`: what the message says,
     yes or no, empty if nothing; `root`: the Xid that the message names as the cause; `recovery`: what Xid 154 asks for.
     `numbered`: False if no message stated the code. `first_us`, `last_us`: by `clock` (see `log_lines`). -1: unknown.
-    `order`: of the first message among all; `line`: its line in the log, from 1, 0 unknown.
+    `order`: of the first message among all; `line`: its line in the log, from 1, 0 unknown; `host`: as
+    the log states, empty if it does not.
     """
 
     kind: Kind
@@ -93,6 +94,7 @@ class Event:
     clock: str = ""
     order: int = 0
     line: int = 0
+    host: str = ""
     detail: str = ""
     processes: dict[int, str] = field(default_factory=dict)
 
@@ -142,7 +144,7 @@ class Decoder:
         self.seen.unmarked += line.origin == "unknown"
         event = self._decoded(line.text)
         if event is not None:
-            event.line = number
+            event.line, event.host = number, clean(line.host)
             self._keep(event, line)
 
     def events(self) -> list[Event]:
@@ -176,7 +178,7 @@ class Decoder:
     def _keep(self, event: Event, line: log_lines.LogLine) -> None:
         key = (
             *(event.kind, event.code, event.device, event.unit, event.sub_code, event.status, event.link),
-            *(event.root, event.recovery, event.numbered),
+            *(event.root, event.recovery, event.numbered, event.host),
         )
         known = self._events.get(key)
         if known is None:

@@ -85,7 +85,7 @@ def test_a_lost_gpu_is_critical_with_the_vendors_actions(tmp_path: Path) -> None
     )
     (found,) = judge(recording, Params(kernel_log="x")).findings
     assert (found.kind, found.severity, found.subject.device) == ("gpu.xid", Severity.CRITICAL, "0000:3b:00.0")
-    assert found.metrics == {"count": 1, "age_s": 300}
+    assert found.metrics == {"count": 1, "age_s": 300, "line": 2}
     assert found.attributes == {
         "xid": "79",
         "meaning": "off_bus",

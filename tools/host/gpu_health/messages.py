@@ -94,7 +94,8 @@ def messages_of(recording: Recording) -> list[Message]:
     for row in rows:
         # of one code and sub-code; of Xid 45 with one cause
         sub_code = row["sub_code"] if row["code"] in NVLINK5 else -1
-        key = (row["kind"], row["device"], row["code"], sub_code, row["root"] if row["code"] == CLEANUP else -1)
+        root = row["root"] if row["code"] == CLEANUP else -1
+        key = (row["kind"], row["host"], row["device"], row["code"], sub_code, root)
         groups.setdefault(key, []).append(row)
     found = [_judged(group) for group in groups.values()]
     for message in found:
@@ -271,7 +272,7 @@ def finding_of(message: Message, until: dict[str, int], window_ns: int, log: str
         declared = {name: declared[name] for name in own if name in declared}
     lines = [one["line"] for one in message.rows if one["line"]]
     metrics = {"count": _count(message), "age_s": age_s(message, until), "line": min(lines, default=None)}
-    subject = Subject(type="device", device=row["device"])
+    subject = Subject(type="device", device=row["device"], host=row["host"] or None)
     made = finding(kind, subject, Interval(start_ns=0, end_ns=window_ns), metrics, message.severity, declared)
     return made
 
