@@ -43,9 +43,9 @@ def dedup_key(diagnosis: Diagnosis) -> str:
     """Return ``1:`` and a hash of the cause and of what is stable between runs: command, file series or device, cgroup.
 
     Of a crash its class and title count, on any host; its host, too, if the title names no place (`names_no_place`).
-    Of a device in a log its address, the error and the host count. Pids, times and numbers in file names
-    do not count. Neither does the host, since a job that moves takes its fault along; except for diagnoses from rank traces
-    alone, where a slow node stays slow for the next job.
+    Of a device in a log its address, the error and the host count. Pids, times and numbers in file names do not count.
+    Neither does the host, since a job that moves takes its fault along; except for diagnoses from rank traces alone,
+    where a slow node stays slow for the next job.
     """
     if (crash := _crash(diagnosis)) is not None:
         parts = [diagnosis.cause or "", crash.attributes.get("what", ""), crash.attributes.get("name", "")]

@@ -86,7 +86,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         of_gpus, data.gpus = gpus.judged(recording)
         found += of_gpus
         data.processes = gpus.process_rows(recording)
-        data.links = gpus.link_rows(recording.table(f"{gpus.COLLECTOR}.links"))
+        data.links = gpus.link_rows(recording.table(f"{gpus.COLLECTOR}.links"), gpus.models_of(recording))
         seen += len(data.gpus)
     if recording.has(cards.COLLECTOR):
         of_cards, data.cards = cards.judged(recording)
