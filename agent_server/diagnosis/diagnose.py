@@ -179,7 +179,7 @@ class DiagnosisRunner:
             return await self._diagnose_ranks(await in_thread(lambda: gathered(runs)), run, live=True)
         if source is not None:
             recording = await opened(source, profile)
-            if recording.has("crashes"):
+            if recording.has("crashes") and not recording.has("proc"):  # of logs, and not of a host
                 return await self._diagnose_logs(held_by(recording), run)
             if recording.has("ranks"):
                 return await self._diagnose_ranks(recording, run, live=False)

@@ -66,8 +66,12 @@ def read_all(named: Sequence[str]) -> ReadLogs:
 
 
 def held_by(recording: Recording) -> ReadLogs:
-    """Return what a `recording` of logs holds."""
-    return ReadLogs(recording, versions=_kernels(recording))
+    """Return what a `recording` of logs holds: also messages of drivers and versions, if it has them."""
+    devices = [recording] if recording.has("device_log") else []
+    stated = recording.find("versions.versions")
+    names = ("component", "version", "where", "pid", "vendor_built")
+    rows: list[Row] = [] if stated is None else stated.select(names).rows()
+    return ReadLogs(recording, devices, list(dict.fromkeys([*rows, *_kernels(recording)])))
 
 
 def _kernels(crashes: Recording) -> list[Row]:

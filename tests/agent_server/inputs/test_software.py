@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from version_recordings import versions_recorded
 
-from whystall.agent_server.inputs.logs import read_all
+from whystall.agent_server.inputs.logs import held_by, read_all
 from whystall.agent_server.inputs.software import with_logs
 from whystall.tools.host.known_fix.case import versions_of
 
@@ -76,3 +76,12 @@ def test_what_a_log_states_counts_instead_of_what_this_host_has(tmp_path: Path) 
     found = versions_of(with_logs(here, [str(log)]))
     assert [one.version for one in found["nccl"]] == ["2.21.5"]
     assert [one.version for one in found["torch"]] == ["2.7.0"]
+
+
+def test_what_a_recording_of_logs_holds_is_used(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg"
+    log.write_text("[ 1.0] NVRM: Xid (PCI:0000:3b:00): 119, pid=42, name=python3, Timeout waiting for RPC from GSP!\n")
+    both = with_logs(versions_recorded(("nvidia_driver", "525.60.13", "driver", -1, False)), [str(log)])
+    held = held_by(both)
+    assert [one.table("device_log.events")["code"].to_list() for one in held.devices] == [[119]]
+    assert ("nvidia_driver", "525.60.13") in [row[:2] for row in held.versions]
