@@ -344,7 +344,7 @@ DEVICE_LOG = {
     # Equal messages are one row; `number`: their order. device: PCI address; uuid: GPU-...; unit: of NVLink 5, or the
     # switch; fatal: yes or no, as the message says; root: the Xid that it names as its cause; recovery: what Xid 154
     # asks for; numbered: the message states the code. first_us, last_us: by clock, boot or wall (since 1970). line: of
-    # the first message in the file, from 1, 0 unknown; host: as the log states, else empty.
+    # the first message in the file, from 1, else 0 or -1; host: as the log states, else empty.
     "events": _schema(
         "number kind:str code device:str uuid:str unit:str sub_code status fatal:str link root recovery numbered:bool",
         "count first_us last_us clock:str detail:str",

@@ -14,6 +14,7 @@ from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.observer import RecordedObserver
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
+from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.result import BlindSpot
 
 NOW_US = 10**12
@@ -68,7 +69,8 @@ async def test_messages_that_a_recording_holds_count_as_live_ones(tmp_path: Path
     rows = [("nvidia_driver", "525.60.13", "driver", -1, False)]
     names = ("component", "version", "where", "pid", "vendor_built")
     scene.tables["versions.versions"] = [dict(zip(names, row, strict=True)) for row in rows]
-    scene.build().save(tmp_path / "kept")
+    recorded = {"proc", "switches", "syscalls", "objects", "block", "device_log", "versions"}
+    scene.build(without=COLLECTORS.keys() - recorded).save(tmp_path / "kept")
     with App(tmp_path / "knowledge.db").closing() as app:
         found = await app.diagnose(DiagnoseParams(symptom="training hangs"), source=tmp_path / "kept")
     assert (found.verdict, found.cause) == (Verdict.LIKELY, "gpu_fault")

@@ -125,8 +125,8 @@ def crash_rows(reports: pl.DataFrame) -> list[CrashRow]:
             also=[title for title in one["also"].split(SEPARATOR) if title],
             boot_s=_known(one["boot_s"]),
             anon_bytes=_known(one["anon_bytes"]),
-            line=one["line"] or 0,
-            module=one["module"] or "",
+            line=max(one["line"], 0),
+            module=one["module"],
             **{name: one[name] for name in _SAME},
         )
     order = ["critical", "major", "minor"]
@@ -156,7 +156,7 @@ def failure_rows(failures: pl.DataFrame) -> list[FailureRow]:
             rank=_known(one["rank"]),
             local_rank=_known(one["local_rank"]),
             pid=_known(one["pid"]),
-            line=one["line"] or 0,
+            line=max(one["line"], 0),
             **{name: one[name] for name in ("title", "detail", "host", "signal", "exact", "start")},
         )
         for one in failures.iter_rows(named=True)

@@ -270,7 +270,7 @@ def finding_of(message: Message, until: dict[str, int], window_ns: int, log: str
     if kind == "gpu.switch":
         own = ("xid", "meaning", "switch_class", "action", "links", "message", "log")
         declared = {name: declared[name] for name in own if name in declared}
-    lines = [one["line"] for one in message.rows if one["line"]]
+    lines = [one["line"] for one in message.rows if one["line"] > 0]
     metrics = {"count": _count(message), "age_s": age_s(message, until), "line": min(lines, default=None)}
     subject = Subject(type="device", device=row["device"], host=row["host"] or None)
     made = finding(kind, subject, Interval(start_ns=0, end_ns=window_ns), metrics, message.severity, declared)
