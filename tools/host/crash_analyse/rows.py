@@ -162,7 +162,8 @@ def failure_rows(failures: pl.DataFrame) -> list[FailureRow]:
         for one in failures.iter_rows(named=True)
     ]
     known = {(row.log, row.pid): row for row in rows if row.pid is not None and row.rank is not None}
-    return _reacted([_identified(row, known.get((row.log, row.pid))) for row in rows])
+    same = [known.get((row.log, row.pid)) if row.pid is not None else None for row in rows]
+    return _reacted([_identified(row, one) for row, one in zip(rows, same, strict=True)])
 
 
 def _reacted(rows: list[FailureRow]) -> list[FailureRow]:
