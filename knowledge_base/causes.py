@@ -16,8 +16,8 @@ from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import KINDS
 
 _PATTERNS = (
-    *("primary", "required", "less", "supporting", "against", "refuted", "same_file", "same_device", "culprits"),
-    *("signs", "estimates", "exact", "measured"),
+    *("primary", "required", "in_logs", "less", "supporting", "against", "refuted", "same_file", "same_device"),
+    *("culprits", "signs", "estimates", "exact", "measured"),
 )
 
 

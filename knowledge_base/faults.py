@@ -22,18 +22,41 @@ _GENERIC_PROGRAMS = re.compile(
     r"(python[\d.*]*|pt_main_thread|pt_data_worker|bash|sh|java|node|perl|ruby|main|worker|thread[-_*\d]*|a\.out|\?)?"
 )
 
+# classes of crashes whose titles say what happened and not where
+_UNNAMED = frozenset(
+    {
+        "machine_check",
+        "machine_check_logged",
+        "memory_error",
+        "memory_error_corrected",
+        "pcie_error",
+        "pcie_error_survived",
+        "exit_code",
+        "killed_for_memory",
+        "gpu_error",
+    }
+    | {"signal", "core_file", "collective_timeout", "reference_leak", "workqueue_lockup"}
+)
+
 
 def dedup_key(diagnosis: Diagnosis) -> str:
     """Return ``1:`` and a hash of the cause and of what is stable between runs: command, file series or device, cgroup.
 
-    Of a crash its class and title count, on any host. Pids, times and numbers in file names do not count. Neither does
-    the host, since a job that moves takes its fault along; except for diagnoses from rank traces alone, where a slow
-    node stays slow for the next job.
+    Of a crash its class and title count, on any host; its host, too, if the title names no place (`names_no_place`).
+    Of a device in a log its address, the error and the host count. Pids, times and numbers in file names do not count.
+    Neither does the host, since a job that moves takes its fault along; except for diagnoses from rank traces alone,
+    where a slow node stays slow for the next job.
     """
     if (crash := _crash(diagnosis)) is not None:
         parts = [diagnosis.cause or "", crash.attributes.get("what", ""), crash.attributes.get("name", "")]
+        if names_no_place(crash):
+            parts += [_where_logged(diagnosis, crash), "limit" if crash.attributes.get("limit_of") else ""]
         return f"{_KEY_VERSION}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
     culprit, victim = diagnosis.culprit, diagnosis.victim
+    first = _first(diagnosis)
+    if victim is None and diagnosis.cause is not None and first is not None and first.subject.type == "device":
+        parts = [diagnosis.cause, first.fingerprint, _where_logged(diagnosis, first)]
+        return f"{_KEY_VERSION}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
     parts = [diagnosis.cause or "", victim.comm if victim else ""]
     if culprit is not None:
         path = path_pattern(culprit.path) if culprit.path else ""
@@ -43,7 +66,6 @@ def dedup_key(diagnosis: Diagnosis) -> str:
         worst = max(bad, key=lambda f: (f.severity.rank, f.window_pct), default=None)
         parts.append(worst.fingerprint if worst else "")
     if victim is not None and victim.type != "thread":
-        first = next((f for f in diagnosis.findings if f.id in diagnosis.chain[:1]), None)
         parts += [victim.host or "", "" if victim.host or first is None else first.fingerprint]
     return f"{_KEY_VERSION}:{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
 
@@ -81,9 +103,26 @@ def fault_key(diagnosis: Diagnosis) -> str | None:
     return f"{key}@{host}" if what is None else f"{key}@{host}/{what}"
 
 
+def names_no_place(crash: Finding) -> bool:
+    """Return whether the title of `crash` says what happened and not where: hardware, a signal, a kill for lack of
+    memory of a program whose name says nothing. Two such crashes are not of the same bug."""
+    what = crash.attributes.get("what")
+    return what in _UNNAMED or (what == "oom" and generic_program(crash.subject.comm or ""))
+
+
+def _where_logged(diagnosis: Diagnosis, finding: Finding) -> str:
+    """Return the host of `finding`; if the log does not state it, the name of the log."""
+    return finding.subject.host or diagnosis.target
+
+
+def _first(diagnosis: Diagnosis) -> Finding | None:
+    """Return the first finding of the causal chain."""
+    return next((f for f in diagnosis.findings if f.id in diagnosis.chain[:1]), None)
+
+
 def _crash(diagnosis: Diagnosis) -> Finding | None:
     """Return the crash that a diagnosis by logs is about; None for other diagnoses."""
-    first = next((f for f in diagnosis.findings if f.id in diagnosis.chain[:1]), None)
+    first = _first(diagnosis)
     return first if first is not None and first.kind.startswith("crash.") else None
 
 

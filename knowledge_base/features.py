@@ -38,13 +38,14 @@ TYPES = {
     "collective": "operation of ranks: collective:allreduce",
     "mismatch": "what differed between ranks: mismatch:size",
     "crash": "class of a crash: crash:rcu_stall",
+    "xid": "error of a GPU, by NVIDIA's number: xid:79",
     "cgroup": "who made the cgroup: cgroup:kubepods",
     "quota": "CPU quota, rounded up to a power of two: quota:4",
     "period": "time between episodes, as the lower end of half a decade in seconds: period:30",
 }
 # Sharing a feature of these types suggests the same problem; other types only support it.
 _DISTINCTIVE = frozenset(
-    {"kind", "cause", "op", "frame", "code", "neighbour", "irq", "wake", "mismatch", "wait", "role", "mode"}
+    {"kind", "cause", "op", "frame", "code", "xid", "neighbour", "irq", "wake", "mismatch", "wait", "role", "mode"}
 )
 # Waits and roles that jobs with different problems share.
 _GENERIC_WAITS = frozenset(
@@ -142,6 +143,8 @@ def of_finding(finding: Finding) -> Iterator[str]:
         yield from _code(words.get("code", ""))
         if words.get("what"):
             yield f"crash:{plain(words['what'])}"
+    if finding.kind == "gpu.xid" and (code := words.get("xid", "").partition(".")[0]):
+        yield f"xid:{code}"
     if finding.kind.startswith(("rank.", "link.")) and words.get("operation"):
         yield f"collective:{re.sub(r'[^a-z]', '', words['operation'].lower())}"
 

@@ -89,6 +89,9 @@ class Cause(Model):
     reclaim until reclaim itself was timed; `exact`: those that count only from then on. `rivals`: causes that stay open
     beside this one, although less specific and supported by the same evidence.
 
+    `in_logs`: if only logs were read, which show no thread that waits, one of these or of `required` supports the
+    cause.
+
     `ordinary`: healthy programs show it too (they compute, sleep, wait for a device). It is considered only if a
     symptom was reported, explains a share of the window instead of the lost time, and does not lead if another cause
     does. `stall_pct`: least share of the window for which the cause is named; less than the usual 5 only where the
@@ -102,6 +105,7 @@ class Cause(Model):
     component: str
     primary: list[Pattern] = Field(min_length=1)
     required: list[Pattern] = Field(default_factory=list)
+    in_logs: list[Pattern] = Field(default_factory=list)
     less: list[Pattern] = Field(default_factory=list)
     supporting: list[Pattern] = Field(default_factory=list)
     against: list[Pattern] = Field(default_factory=list)
@@ -250,6 +254,10 @@ class Verdict(str, Enum):
     def no_fault(self) -> bool:
         """Whether the job was observed and no fault was found. An idle job may still have one under load."""
         return self in (Verdict.HEALTHY, Verdict.IDLE)
+
+
+CRASHED = "crashed"
+"""How a victim was chosen of which logs state that it failed; its times are not known."""
 
 
 class Victim(Model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from whystall.knowledge_base.faults import fault_key, generic_program, names_a_job
+from whystall.knowledge_base.faults import fault_key, names_a_job, names_no_place
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.contract.findings import Finding, Polarity
 
@@ -32,20 +32,6 @@ GENERIC_KINDS = frozenset(
 )
 _FAULT, _FINDING, _OPERATION = "fault:", "finding:", "cause+op:"
 _CRASH = "crash:"
-# classes of crashes whose titles say what happened and not where
-_UNNAMED = frozenset(
-    {
-        "machine_check",
-        "machine_check_logged",
-        "memory_error",
-        "memory_error_corrected",
-        "pcie_error",
-        "pcie_error_survived",
-        "exit_code",
-        "killed_for_memory",
-    }
-    | {"signal", "core_file", "collective_timeout", "reference_leak", "workqueue_lockup"}
-)
 
 
 def signatures(diagnosis: Diagnosis) -> list[str]:
@@ -73,9 +59,7 @@ def crash_keys(finding: Finding) -> list[str]:
     whose name says nothing.
     """
     words = finding.attributes
-    if not finding.kind.startswith("crash.") or words.get("reaction") or words.get("what") in _UNNAMED:
-        return []
-    if words.get("what") == "oom" and generic_program(finding.subject.comm or ""):
+    if not finding.kind.startswith("crash.") or words.get("reaction") or names_no_place(finding):
         return []
     titles = [words.get("name", ""), *words.get("also", "").split(" | ")]
     return [f"{_CRASH}{title}" for title in titles if title and not title.endswith(" in corrupted")]

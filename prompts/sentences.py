@@ -151,7 +151,10 @@ class Voice:
         name = subject.path or subject.device or subject.cgroup
         if name is None:
             return Safe(self._words["subjects"]["any_file" if subject.type == "file" else subject.type])
-        return self._name(short(name, self._limit))
+        named = self._name(short(name, self._limit))
+        if subject.type != "device" or not subject.host:
+            return named
+        return Safe(self._words["places"]["device"].format(named, self._name(short(subject.host, _LONG))))
 
     def place(self, text: str) -> Safe:
         """Return a program location such as ``save (train.py:212)``, with function and file as names."""

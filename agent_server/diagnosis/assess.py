@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from whystall.agent_server.diagnosis.verdict import STALL_PCT
-from whystall.knowledge_base.causes import device_of, matches, measured
+from whystall.knowledge_base.causes import about, device_of, matches, measured
 from whystall.knowledge_base.models import Assessment, Cause, CauseState, Pattern, Victim
 from whystall.tools.contract.findings import Finding
 from whystall.tools.contract.kinds import Mechanism
@@ -187,3 +187,18 @@ def _bound(required: Sequence[str], findings: Sequence[Finding], primary: Sequen
 
 def _ids(patterns: Sequence[Pattern], findings: Sequence[Finding], victim: Victim | None) -> list[str]:
     return [f.id for f in findings if any(matches(p, f, victim) for p in patterns)]
+
+
+def links(findings: Sequence[Finding], victim: Victim | None) -> list[Link]:
+    """Return the threads at the ends of the chains of the critical path, for which the victim waits, with their
+    shares."""
+    if victim is None:
+        return []
+    rows = {f.attributes.get("function", ""): f.id for f in findings if f.kind == "path.wait" and about(f, victim)}
+    found = []
+    for finding in findings:
+        if finding.kind == "path.waker" and "wait" in finding.attributes and about(finding, victim):
+            via = rows.get(finding.attributes.get("via", ""))
+            ids = (via, finding.id) if via is not None else (finding.id,)
+            found.append(Link(finding.subject.pid or 0, finding.subject.tid or 0, ids, finding.window_pct))
+    return found

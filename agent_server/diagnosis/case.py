@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Literal
 
 from whystall.agent_server.diagnosis.account import account
-from whystall.agent_server.diagnosis.assess import Link, assess
+from whystall.agent_server.diagnosis.assess import assess, links
 from whystall.agent_server.diagnosis.causes import (
     FIRST_TOOL,
     HARDWARE_TOOL,
@@ -22,11 +22,12 @@ from whystall.agent_server.diagnosis.causes import (
 from whystall.agent_server.diagnosis.culprit import culprit
 from whystall.agent_server.diagnosis.observer import Observer, Options
 from whystall.agent_server.diagnosis.path_needs import NEEDED_PCT, WORTH_PCT, unneeded_tools
+from whystall.agent_server.diagnosis.reliability import lost_much, reliable
 from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.transcript import Transcript
 from whystall.agent_server.diagnosis.verdict import ONE_SOURCE, Conclusion, conclude
 from whystall.agent_server.diagnosis.victim import FEEDS, choose_feeder, choose_victim, victim_on_path
-from whystall.knowledge_base.causes import about, considered_for, measured
+from whystall.knowledge_base.causes import considered_for, measured
 from whystall.knowledge_base.complaints import is_complaint
 from whystall.knowledge_base.models import (
     Assessment,
@@ -44,13 +45,11 @@ from whystall.knowledge_base.tokens import concepts
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.findings import Finding, Severity
 from whystall.tools.contract.registry import Tool
-from whystall.tools.contract.result import Artifact, BlindSpot, Status, ToolResult
+from whystall.tools.contract.result import Artifact, BlindSpot, ToolResult
 from whystall.tools.timeline.recorded import FILE
 
 DIRECT_IO_TOOL = "hybrid_io_advise"
 """Judges trials of direct I/O."""
-
-_LOST_SHARE = 0.001
 
 
 class Case:
@@ -287,7 +286,7 @@ class Case:
         """Return the tools that measure less than `least_pct` of the victim's time, by the account of its critical
         path."""
         path = self.results.get(PATH_TOOL)
-        if not self.observer.live or path is None or path.data.thread is None or not _reliable(path):
+        if not self.observer.live or path is None or path.data.thread is None or not reliable(path):
             return set()
         return unneeded_tools(path.findings, least_pct)
 
@@ -298,7 +297,7 @@ class Case:
         the symptom selected."""
         victim = self.victim()
         found = assess(
-            causes or self.causes, self.findings, victim, self.reliable_tools(), _links(self.findings, victim)
+            causes or self.causes, self.findings, victim, self.reliable_tools(), links(self.findings, victim)
         )
         skipped = self.unneeded_tools(NEEDED_PCT)
         open_ones = (CauseState.NOT_EXAMINED,) if causes is None else ()
@@ -314,7 +313,7 @@ class Case:
 
     def reliable_tools(self) -> list[str]:
         """Return the tools that ran with collectors verified to work: only those can rule anything out."""
-        return [name for name, result in self.results.items() if _reliable(result)]
+        return [name for name, result in self.results.items() if reliable(result)]
 
     def _decidable(self) -> list[Assessment]:
         """Return the assessments without causes that an older recording cannot decide, because their tools are
@@ -337,7 +336,7 @@ class Case:
             for result in self.results.values()
             if result.tool not in unread
             for spot in result.coverage.not_seen
-            if spot.code != "events_lost" or _lost_much(result)
+            if spot.code != "events_lost" or lost_much(result)
         ]
         if self.target_ended:
             blind.append(BlindSpot(code="target_exited"))
@@ -398,27 +397,3 @@ def step_of(results: Sequence[ToolResult[Any]], why: str) -> Step:
         findings=list(dict.fromkeys(f.id for r in results for f in r.findings)),
         status={r.tool: r.status.value for r in results},
     )
-
-
-def _links(findings: Sequence[Finding], victim: Victim | None) -> list[Link]:
-    """Return the threads at the ends of the chains of the critical path, for which the victim waits, with their
-    shares."""
-    if victim is None:
-        return []
-    rows = {f.attributes.get("function", ""): f.id for f in findings if f.kind == "path.wait" and about(f, victim)}
-    found = []
-    for finding in findings:
-        if finding.kind == "path.waker" and "wait" in finding.attributes and about(finding, victim):
-            via = rows.get(finding.attributes.get("via", ""))
-            ids = (via, finding.id) if via is not None else (finding.id,)
-            found.append(Link(finding.subject.pid or 0, finding.subject.tid or 0, ids, finding.window_pct))
-    return found
-
-
-def _lost_much(result: ToolResult[Any]) -> bool:
-    """Return whether a collector lost so many events that its findings may differ: more than one in a thousand."""
-    return any(c.lost > _LOST_SHARE * (c.seen + c.lost) for c in result.coverage.collectors)
-
-
-def _reliable(result: ToolResult[Any]) -> bool:
-    return result.status is not Status.PARTIAL or all(c.proven for c in result.coverage.collectors)

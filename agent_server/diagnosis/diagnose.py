@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ from whystall.agent_server.diagnosis.step_progress import StepProgress
 from whystall.agent_server.diagnosis.store_diagnosis import store_diagnosis
 from whystall.agent_server.diagnosis.target_choice import choose_process, with_children
 from whystall.agent_server.diagnosis.transcript import CaseOpened, TranscribedModel, Transcript
-from whystall.agent_server.inputs.logs import driver_logs
+from whystall.agent_server.inputs.logs import ReadLogs, held_by, read_all
 from whystall.agent_server.inputs.ranks import gathered, runs_named, with_baseline
 from whystall.agent_server.inputs.recordings import check_profile_place, in_thread, joining, opened
 from whystall.agent_server.inputs.topology import topology_of
@@ -57,7 +57,6 @@ from whystall.tools.contract.params import TargetParams, parse_params
 from whystall.tools.contract.registry import Registry
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.contract.text import clean
-from whystall.tools.crashes.read import name_of, read_logs
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, resolve
@@ -172,7 +171,7 @@ class DiagnosisRunner:
         profile = Path(params.profile) if params.profile else None
         if params.log:
             paths = list(params.log)
-            return await self._diagnose_logs(await in_thread(lambda: read_logs(paths, name_of(paths))), run)
+            return await self._diagnose_logs(await in_thread(lambda: read_all(paths)), run)
         if params.traces is not None:
             runs = runs_named(params)
             if params.baseline is not None:
@@ -180,8 +179,8 @@ class DiagnosisRunner:
             return await self._diagnose_ranks(await in_thread(lambda: gathered(runs)), run, live=True)
         if source is not None:
             recording = await opened(source, profile)
-            if recording.has("crashes"):
-                return await self._diagnose_logs(recording, run)
+            if recording.has("crashes") and not recording.has("proc"):  # of logs, and not of a host
+                return await self._diagnose_logs(held_by(recording), run)
             if recording.has("ranks"):
                 return await self._diagnose_ranks(recording, run, live=False)
             if await in_thread(lambda: recorded_serving(recording)):
@@ -250,18 +249,18 @@ class DiagnosisRunner:
         tool = self._registry.get(TOPOLOGY_TOOL)
         return judged(tool, topology_of(files, recording), tool.params(), "en")
 
-    async def _diagnose_logs(self, recording: Recording, run: _Run) -> Diagnosis:
+    async def _diagnose_logs(self, logs: ReadLogs, run: _Run) -> Diagnosis:
         """Judge what logs state about crashes, and the messages of GPU drivers in them."""
-        tool = self._registry.get(LOGS_TOOL)
-        result = await in_thread(lambda: judged(tool, recording, tool.params(), "en"))
-        devices = await in_thread(lambda: self._driver_messages(run.params.log or ()))
-        found = crash_diagnosis(load_causes(), result, recording.manifest.id, run.params.symptom, devices)
-        return await in_thread(lambda: known_in_logs(found, recording, run.params.log or ()))
+        tool, id = self._registry.get(LOGS_TOOL), logs.crashes.manifest.id
+        result = await in_thread(lambda: judged(tool, logs.crashes, tool.params(), "en"))
+        devices = await in_thread(lambda: self._driver_messages(logs))
+        found = crash_diagnosis(load_causes(), result, id, run.params.symptom, devices)
+        return await in_thread(lambda: known_in_logs(found, logs))
 
-    def _driver_messages(self, logs: Sequence[str]) -> list[ToolResult[Any]]:
-        """Return what gpu_health finds in each of `logs` that has messages of a GPU driver."""
+    def _driver_messages(self, logs: ReadLogs) -> list[ToolResult[Any]]:
+        """Return what gpu_health finds in each log that has messages of a GPU driver."""
         tool = self._registry.get(DEVICES_TOOL)
-        return [judged(tool, held, tool.params(kernel_log=str(path)), "en") for path, held in driver_logs(logs)]
+        return [judged(tool, one, tool.params(kernel_log=one.manifest.id), "en") for one in logs.devices]
 
     async def _investigate(self, observer: Observer, run: _Run, target: str, numbered: int = 0) -> Diagnosis:
         """Open a case for `target` and let the driver finish it. `numbered`: findings that have numbers already."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from whystall.agent_server.inputs.software import log_versions
+from whystall.agent_server.inputs.logs import ReadLogs
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.collect.proc_versions import Versions
 from whystall.tools.host.known_fix.case import signature_of, signature_of_findings, versions_by_component, versions_of
@@ -34,15 +34,15 @@ def known_in_recording(diagnosis: Diagnosis, recording: Recording) -> Diagnosis:
     return _with(diagnosis, versions_of(recording), _shown(diagnosis), recording.manifest.machine)
 
 
-def known_in_logs(diagnosis: Diagnosis, crashes: Recording, named: Sequence[str] = ()) -> Diagnosis:
-    """Return `diagnosis` with the known defects of the versions that the logs `named`, read as `crashes`, state.
+def known_in_logs(diagnosis: Diagnosis, logs: ReadLogs) -> Diagnosis:
+    """Return `diagnosis` with the known defects of the versions that `logs` state.
 
     Those of this host do not count: the logs may be of another one, or older than an upgrade.
     """
     names = ("component", "version", "where", "pid", "vendor_built")
-    rows = [dict(zip(names, row, strict=True)) for row in log_versions(named, crashes)]
+    rows = [dict(zip(names, row, strict=True)) for row in logs.versions]
     shown = signature_of_findings((one for one in diagnosis.findings if one.kind == "gpu.xid"), None)
-    signature = signature_of(crashes, [diagnosis.cause] if diagnosis.cause else [], xids=shown.xids)
+    signature = signature_of(logs.crashes, [diagnosis.cause] if diagnosis.cause else [], xids=shown.xids)
     return _with(diagnosis, versions_by_component(rows), signature, "")
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from whystall.agent_server.diagnosis.crashes import crash_diagnosis
 from whystall.agent_server.diagnosis.known_fixes import known_in_logs
+from whystall.agent_server.inputs.logs import read_all
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis
 from whystall.tools.collect.device_log import has_marks
-from whystall.tools.collect.log_file import recording_of_log
-from whystall.tools.crashes.read import marks_of_crashes, read_logs
+from whystall.tools.crashes.read import marks_of_crashes
 from whystall.tools.host.crash_analyse import tool as crash_analyse
 from whystall.tools.host.gpu_health import tool as gpu_health
 from whystall.tools.recording.judging import judge
@@ -45,12 +45,12 @@ def read_log(path: Path, kb: Stores) -> LogReading | None:
 
     Raises `ToolError`: io_error, bad_trace; database.
     """
-    logs, messages = read_logs([str(path)], path.name), recording_of_log(path)
-    crashed = judge(crash_analyse.TOOL, logs, crash_analyse.Params())
-    health = judge(gpu_health.TOOL, messages, gpu_health.Params(kernel_log=str(path)))
-    data, rows = crashed.data, health.data.messages if health.data is not None else []
+    logs = read_all([str(path)])
+    crashed = judge(crash_analyse.TOOL, logs.crashes, crash_analyse.Params())
+    devices = [judge(gpu_health.TOOL, one, gpu_health.Params(kernel_log=str(path))) for one in logs.devices]
+    data, rows = crashed.data, [row for one in devices if one.data is not None for row in one.data.messages]
     if data is None or not (data.crashes or data.failures or rows):
         return None
-    found = crash_diagnosis(load_causes(), crashed, path.name, "", [health])
-    found = known_in_logs(found, logs, [str(path)])
+    found = crash_diagnosis(load_causes(), crashed, path.name, "", devices)
+    found = known_in_logs(found, logs)
     return LogReading(data, rows, found.model_copy(update={"matches": list(kb.match(found))}))

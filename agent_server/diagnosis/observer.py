@@ -79,7 +79,7 @@ class LiveObserver:
         self._ended_ns: dict[str, int] = {}  # CLOCK_MONOTONIC, by id of the recording
 
     async def able(self, tools: Sequence[Tool[Any, Any]]) -> list[Tool[Any, Any]]:
-        """Return those of `tools` that observe a host and whose collectors some engine serves here."""
+        """Return those of `tools` that observe a host and whose required collectors some engine serves here."""
         return [tool for tool, _ in await self._served(_requests(tools, _ANY_S, {}, live=True))]
 
     async def observe(self, tools: Sequence[Tool[Any, Any]], seconds: float, options: Options) -> list[ToolResult[Any]]:
@@ -94,7 +94,7 @@ class LiveObserver:
             if error.code not in _REFUSED or self._engine == "ebpf" or len(unprivileged) in (0, len(able)):
                 raise
             able = unprivileged
-            self.recording = await self._window(able, seconds)
+            self.recording = await self._window(able, seconds, _UNPRIVILEGED)
         manifest = self.recording.manifest
         self._ended_ns[manifest.id] = manifest.start_ns + manifest.window_ns
         if self._join is not None and self.recording.has("ftrace"):
@@ -130,20 +130,33 @@ class LiveObserver:
         self.recording = await Calibration(None).joined(self.recording, self._progress)
         return await _judged(requests, self.recording)
 
-    async def _window(self, requests: Sequence[_Request], seconds: float) -> Recording:
+    async def _window(
+        self, requests: Sequence[_Request], seconds: float, engines: Sequence[Callable[[], Engine]] | None = None
+    ) -> Recording:
+        """Observe once. `engines`: optional collectors that none of these serves are left out."""
         needs = [need for tool, params in requests for need in tool.needs(params)]
+        if engines is not None:
+            served = await in_thread(lambda: self._collectors({need.collector for need in needs}, engines))
+            needs = [need for need in needs if not need.optional or need.collector in served]
         target = renewed(self._target)
         return await observe(needs, target, seconds, ENGINES, choice=self._engine, progress=self._progress)
 
     async def _served(
         self, requests: Sequence[_Request], engines: Sequence[Callable[[], Engine]] = ENGINES
     ) -> list[_Request]:
-        """Return the requests whose collectors `engines` can serve, which they may find out by loading libraries."""
+        """Return the requests whose required collectors `engines` can serve, which they may find out by loading
+        libraries."""
 
-        def served(needs: Sequence[Need]) -> bool:
-            return all(can_serve(need.collector, engines, self._engine) for need in needs)
+        def able() -> list[_Request]:
+            needs = [{need.collector for need in tool.needs(params) if not need.optional} for tool, params in requests]
+            served = self._collectors(set().union(*needs), engines)
+            return [request for request, required in zip(requests, needs, strict=True) if required <= served]
 
-        return await in_thread(lambda: [request for request in requests if served(request[0].needs(request[1]))])
+        return await in_thread(able)
+
+    def _collectors(self, names: set[str], engines: Sequence[Callable[[], Engine]]) -> set[str]:
+        """Return those of the collectors `names` that one of `engines` serves."""
+        return {name for name in names if can_serve(name, engines, self._engine)}
 
 
 class RecordedObserver:

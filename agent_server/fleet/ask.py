@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -158,13 +158,28 @@ async def diagnose_on(host: str, words: str, params: DiagnoseParams, settings: F
     """Return the answer of `host` to ``diagnose`` of the job that its own ``find_job`` finds by `words`; None if the
     host may not be asked. `params` name no target.
     """
+    given = params.model_dump(mode="json", exclude_defaults=True)
+    return await _asked(host, words, "diagnose", given, params.duration + _LOCATE_S, settings)
+
+
+async def run_on(
+    host: str, tool: str, arguments: Mapping[str, Any], observes_s: float, settings: FleetSettings
+) -> Answer | None:
+    """Return the answer of `host` to ``tool(arguments)``, which observes `observes_s` seconds and needs no process.
+
+    None if the host may not be asked.
+    """
+    return await _asked(host, None, tool, arguments, observes_s, settings)
+
+
+async def _asked(
+    host: str, words: str | None, tool: str, arguments: Mapping[str, Any], seconds: float, settings: FleetSettings
+) -> Answer | None:
     inventory = Inventory(settings)
     name = next((name for name in (host, host.partition(".")[0]) if inventory.knows(name)), None)
     if name is None:
         return None
-    given = params.model_dump(mode="json", exclude_defaults=True)
-    bounds = limits(settings, params.duration + _LOCATE_S)
-    (answer,) = await fan_out([Target(inventory.host(name), words)], "diagnose", given, bounds)
+    (answer,) = await fan_out([Target(inventory.host(name), words)], tool, arguments, limits(settings, seconds))
     return answer
 
 

@@ -12,6 +12,7 @@ from whystall.agent_server.presentation.reasoning_lines import explanation
 from whystall.agent_server.presentation.serving_lines import slowest_stage
 from whystall.knowledge_base.causes import ranked_remedies
 from whystall.knowledge_base.models import (
+    CRASHED,
     Actor,
     Assessment,
     Awaited,
@@ -233,12 +234,15 @@ class TemplateValues:
             "lost": Safe(quantity(victim.lost_pct, "pct")),
             "chosen_by": self._say.code("chosen_by", victim.chosen_by),
         }
-        if victim.rank is None:
+        if victim.rank is None and victim.chosen_by != CRASHED:
             return self.fill(self._labels["victim_job"], **known)
         where = [self._format.name(victim.host)] if victim.host else []
         where += [Safe(f"pid {victim.pid}")] if victim.pid else []
         rank = Safe(words(self._lang)["ranks"]["rank"].format(victim.rank))
         at = Safe(f" ({self._marks['comma'].join(where)})" if where else "")
+        if victim.chosen_by == CRASHED:  # by a log, which shows no time
+            who = Safe(self._labels["job"]) if victim.rank is None else rank
+            return self.fill(self._labels["victim_crashed"], who=who, where=at, chosen_by=known["chosen_by"])
         return self.fill(self._labels["victim_rank"], rank=rank, where=at, **known)
 
     def _where(self, culprit: Culprit) -> Safe:

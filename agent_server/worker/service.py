@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.journal.tasks import Task
     from whystall.agent_server.settings.model import Settings
+    from whystall.agent_server.worker.other_host import RunOnHost
     from whystall.agent_server.worker.triage import AskHost, Triage
     from whystall.knowledge_base.ticket_models import Ticket
 
@@ -50,7 +51,8 @@ class Service:
         """Work until cancelled. Raises `ToolError` (io_error) if the knowledge base cannot be locked."""
         from whystall.agent_server.worker.triage import KIND, Triage
 
-        triage = Triage(self.app, self.ticket_service, self.settings.triage, ask_host=self._ask_host())
+        asks = self._ask_host(), self._run_on()
+        triage = Triage(self.app, self.ticket_service, self.settings.triage, ask_host=asks[0], run_on=asks[1])
         async with Client() as client:
             work = Work(self._tasks(triage), self._steps(client), self._begin, {KIND: triage.given_up})
             self.worker = Worker(self.kb, work)
@@ -78,6 +80,15 @@ class Service:
         from whystall.agent_server.fleet.ask import diagnose_on
 
         return lambda host, words, params: diagnose_on(host, words, params, fleet)
+
+    def _run_on(self) -> RunOnHost | None:
+        """Return what runs a tool on another host; None if no fleet is configured."""
+        fleet = self.settings.fleet
+        if not fleet.configured:
+            return None
+        from whystall.agent_server.fleet.ask import run_on
+
+        return lambda host, tool, arguments, seconds: run_on(host, tool, arguments, seconds, fleet)
 
     def _begin(self) -> None:
         """Release what a worker that ended had taken."""

@@ -2,7 +2,8 @@
 
 If the labels match no process of this host, or several, nothing is diagnosed and the ticket states why: also that the
 alert is about another host, or a part of a host and no process. Another host of the fleet is asked if the alert has an
-exact id of its job there. If the alert names hardware of this host and no process, gpu_health's findings are attached.
+exact id of its job there. If the alert names hardware and no process, gpu_health's findings are attached: of this host,
+or of another one of the fleet.
 Crash-safe: the diagnosis, its ticket, the notification and the end of the task are stored in
 one transaction; a host may be asked again.
 """
@@ -32,7 +33,9 @@ from whystall.agent_server.job_lookup.search_terms import words_for_host
 from whystall.agent_server.job_lookup.subject import part_of_host
 from whystall.agent_server.journal.tasks import Task
 from whystall.agent_server.ticketing.host_reports import diagnosis_of
+from whystall.agent_server.worker.other_host import RunOnHost, hardware_of
 from whystall.agent_server.worker.task_runner import PASSES
+from whystall.knowledge_base.classify.severities import xids
 from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.ticket_models import LIVE, Ticket
 from whystall.knowledge_base.times import moment, rfc3339
@@ -94,14 +97,18 @@ class Triage:
         settings: TriageSettings,
         find: Callable[[Wanted], Awaitable[Resolution]] = find,
         ask_host: AskHost | None = None,
+        run_on: RunOnHost | None = None,
     ) -> None:
-        """`find`: finds a process of this host by labels; `ask_host`: asks another one, None: without a fleet."""
+        """`find`: finds a process of this host by labels; `ask_host`, `run_on`: ask another one to diagnose its job,
+        and to run a tool; None: without a fleet.
+        """
         self._app = app
         self._kb = app.kb()
         self._ticket_service = ticket_service
         self._settings = settings
         self._find = find
         self._ask_host = ask_host
+        self._run_on = run_on
 
     async def handle(self, task: Task) -> None:
         """Diagnose the process of the ticket's alert, unless none is found or a limit is reached."""
@@ -119,6 +126,8 @@ class Triage:
             host = _other_host(found) if found.status == "none" else None
             words = words_for_host(wanted) if host is not None else None
             if host is not None and words is not None and await self._asked(task, ticket, host, words, recent):
+                return
+            if host is not None and await self._examined_there(task, ticket, host, recent):
                 return
             if await self._examined(task, ticket, recent):
                 return
@@ -173,8 +182,7 @@ class Triage:
     async def _examined(self, task: Task, ticket: Ticket, recent: Sequence[tuple[datetime, TriageResult]]) -> bool:
         """Attach what `HARDWARE_TOOL` reads of this host if the alert names it and its hardware; False if it does not,
         or if nothing could be read."""
-        check = check_of([ticket.labels.get("alertname", ticket.human.title)], _texts(ticket))
-        if check is None or check.tool != HARDWARE_TOOL or not names_this_host(things_of(ticket.labels)):
+        if not _names_hardware(ticket) or not names_this_host(things_of(ticket.labels)):
             return False
         before = self._before(recent, HARDWARE_TOOL)
         if before is not None:
@@ -193,6 +201,39 @@ class Triage:
         def then(stored: Diagnosis) -> None:
             has = self._ticket_service.attach(ticket.id, stored, now=_now())
             self._end(task, TriageResult(DIAGNOSED, has.id, HARDWARE_TOOL, stored.id))
+
+        store_diagnosis(self._kb, diagnosis, then=then)
+        return True
+
+    async def _examined_there(
+        self, task: Task, ticket: Ticket, host: str, recent: Sequence[tuple[datetime, TriageResult]]
+    ) -> bool:
+        """Attach what `HARDWARE_TOOL` reads of `host` if the alert names hardware of it, or note why not; False if it
+        does not, or if the host may not be asked."""
+        if self._run_on is None or not _names_hardware(ticket):
+            return False
+        process = f"{host} {HARDWARE_TOOL}"
+        before = self._before(recent, process)
+        if before is not None:
+            self._end_without(task, ticket, "cooldown", [f"ticket:{before.ticket}"], before.ticket, process)
+            return True
+        codes, symptom = list(xids(_texts(ticket).lower())), short(ticket.human.title, _SYMPTOM)
+        seconds = min(self._settings.duration, _HARDWARE_S)
+        try:
+            diagnosis, answer = await hardware_of(host, codes, symptom, seconds, self._run_on)
+        except ToolError as error:  # the list of hosts is unreadable
+            _log.warning("ticket %s: host %s is not asked: %s", ticket.id, host, error)
+            return False
+        if answer is None:
+            return False
+        if diagnosis is None:
+            why = [f"host:{host}", f"{answer.status}:{answer.detail}"]
+            self._end_without(task, ticket, f"unanswered:{host}", why)
+            return True
+
+        def then(stored: Diagnosis) -> None:
+            has = self._ticket_service.attach(ticket.id, stored, now=_now())
+            self._end(task, TriageResult(DIAGNOSED, has.id, process, stored.id))
 
         store_diagnosis(self._kb, diagnosis, then=then)
         return True
@@ -301,6 +342,12 @@ def _read(answer: Answer, host: str) -> Diagnosis | None:
     except ValidationError:
         _log.warning("host %s: its diagnosis is malformed", host)
         return None
+
+
+def _names_hardware(ticket: Ticket) -> bool:
+    """Return whether `HARDWARE_TOOL` examines what the ticket's alert is about."""
+    check = check_of([ticket.labels.get("alertname", ticket.human.title)], _texts(ticket))
+    return check is not None and check.tool == HARDWARE_TOOL
 
 
 def _texts(ticket: Ticket) -> str:

@@ -189,7 +189,7 @@ def _row(number: int, event: Event) -> tuple[object, ...]:
     return (
         *(number, event.kind, event.code, event.device, event.uuid, event.unit, event.sub_code, event.status),
         *(event.fatal, event.link, event.root, event.recovery, event.numbered, event.count),
-        *(event.first_us, event.last_us, event.clock, event.detail),
+        *(event.first_us, event.last_us, event.clock, event.detail, event.line, event.host),
     )
 
 

@@ -343,10 +343,12 @@ RUN_QUEUE = {
 DEVICE_LOG = {
     # Equal messages are one row; `number`: their order. device: PCI address; uuid: GPU-...; unit: of NVLink 5, or the
     # switch; fatal: yes or no, as the message says; root: the Xid that it names as its cause; recovery: what Xid 154
-    # asks for; numbered: the message states the code. first_us, last_us: by clock, boot or wall (since 1970).
+    # asks for; numbered: the message states the code. first_us, last_us: by clock, boot or wall (since 1970). line: of
+    # the first message in the file, from 1, else 0 or -1; host: as the log states, else empty.
     "events": _schema(
         "number kind:str code device:str uuid:str unit:str sub_code status fatal:str link root recovery numbered:bool",
         "count first_us last_us clock:str detail:str",
+        added="line host:str",
     ),
     # Processes that the messages of an event name.
     "processes": _schema("number pid comm:str"),
@@ -440,17 +442,20 @@ CRASHES = {
     "logs": _schema("path:str rank local_rank bytes left imitated damaged:bool"),
     # Reports of the kernel. `also`: other titles, separated by |; `why`: why it is corrupted, else empty; `boot_s`:
     # seconds since boot, -1 not stated; `functions`: of its trace, innermost first;
-    # `cgroup` to `allocator`: of a kill for lack of memory
+    # `cgroup` to `allocator`: of a kill for lack of memory; `line`: the first one in the file, from 1; `module`: of the
+    # function, empty: of the kernel itself, or unknown
     "reports": _schema(
         "path:str start end kind:str title:str also:str function:str why:str origin:str panicked:bool boot_s:float",
         f"{_STATED} host:str comm:str pid taint:str release:str modules:str foreign:str functions:str",
         "cgroup:str limit_cgroup:str anon_bytes allocator:str",
+        added="line module:str",
     ),
     # Failures of programs. `status`: exit code, or minus the signal; -1000: not stated; `of_other`: a reaction to the
     # failure of another rank; `exact`: at that time, else after it and until `until_us`
     "failures": _schema(
         "path:str start end kind:str title:str detail:str rank local_rank pid comm:str host:str status signal:str",
         f"of_other:bool frames:strs {_STATED} exact:bool until_us until_width_us",
+        added="line",
     ),
 }
 # How the hosts of a cluster, their GPUs and NICs are connected. `node`: NUMA node, -1 unknown; `cpus`: a list, empty

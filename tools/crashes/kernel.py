@@ -49,7 +49,8 @@ _MASKS = (
 class KernelReport:
     """A crash report. `start`, `end`: offsets in bytes; `why`: why it is `corrupted`; `panicked`: the kernel stopped
     with it; `frames`: reliable functions of its first trace, innermost first; `kills`: processes that it killed for
-    lack of memory; `allocator`: the line of who asked for that memory; `lines`: offsets of all its lines."""
+    lack of memory; `allocator`: the line of who asked for that memory; `lines`: offsets of all its lines; `module`: of
+    the function, empty if it is of the kernel itself or its lines do not state one."""
 
     start: int
     end: int
@@ -68,6 +69,7 @@ class KernelReport:
     frames: tuple[str, ...] = ()
     kills: tuple[OomKill, ...] = ()
     allocator: str = ""
+    module: str = ""
 
     @property
     def corrupted(self) -> bool:
@@ -124,8 +126,21 @@ def report(window: Iterable[LogLine], rules: Rules) -> KernelReport | None:
         lines=frozenset(line.start for line in own),
         frames=tuple(frame.name for frame in trace(texts)[:_FRAMES]) if form.stack is not None else (),
         kills=killed,
+        module=_module(function, texts),
         allocator=next((clean(text.strip(), _TITLE) for text in texts if "invoked oom-killer" in text), ""),
     )
+
+
+def _module(function: str, texts: Sequence[str]) -> str:
+    """Return the module that the lines of a trace name behind `function`, empty if none does::
+
+    RIP: 0010:mlx5e_handle_rx_cqe+0x9c/0x260 [mlx5_core]
+    """
+    if not function:
+        return ""
+    frame = rf"(?<![\w.]){re.escape(function)}(?:\.[\w.]+)?\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
+    named = re.compile(rf"{frame} \[(\w[\w-]{{0,63}})")
+    return next((found[1] for text in texts if (found := named.search(text)) is not None), "")
 
 
 def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> list[LogLine]:

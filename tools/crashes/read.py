@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import polars as pl
 
@@ -54,11 +54,36 @@ class _Found:
     readable: bool = False  # one file at least is a text, a core file or an error file
 
 
-def read_logs(paths: Sequence[str], name: str = "logs") -> Recording:
+class Taker(Protocol):
+    """Reads the text of a log along with the scan for crashes, so that a file is read once."""
+
+    def take(self, raw: bytes) -> None:
+        """Read the next bytes of the file."""
+
+
+class _Shared:
+    """A file whose bytes also go to `takers`, as they are read from its start on."""
+
+    def __init__(self, file: BinaryIO, takers: Sequence[Taker]) -> None:
+        self._file, self._takers = file, takers
+        self.tell = file.tell
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes of the file, at most `size`."""
+        data = self._file.read(size)
+        for taker in self._takers:
+            taker.take(data)
+        return data
+
+
+def read_logs(
+    paths: Sequence[str], name: str = "logs", takers: Callable[[Path], Sequence[Taker]] = lambda path: ()
+) -> Recording:
     """Return what the files at and below `paths` state about crashes, as a recording in memory.
 
-    Raises `ToolError`: io_error if one of `paths` cannot be read, bad_argument if there is no file at all. Files below
-    a directory that cannot be read are blind spots.
+    `takers`: who else reads a text file; called once per such file. Raises `ToolError`: io_error if one of `paths`
+    cannot be read, bad_argument if there is no file at all. Files below a directory that cannot be read are blind
+    spots.
     """
     found = _Found()
     files = list(islice(files_below(paths), _MOST_FILES + 1))
@@ -69,7 +94,7 @@ def read_logs(paths: Sequence[str], name: str = "logs") -> Recording:
     named = {Path(path) for path in paths}
     for path in files[:_MOST_FILES]:
         try:
-            _read(path, found)
+            _read(path, found, takers)
         except (OSError, ToolError, *DAMAGED) as error:
             if path in named:
                 raise _unreadable(path, error) from error
@@ -104,7 +129,7 @@ def _why(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-def _read(path: Path, found: _Found) -> None:
+def _read(path: Path, found: _Found, takers: Callable[[Path], Sequence[Taker]]) -> None:
     status = path.stat()
     year = datetime.fromtimestamp(max(status.st_mtime, 0), timezone.utc).year
     rank = int(one["rank"]) if (one := _RANK.search(path.name) or _RANK.search(str(path.parent))) else -1
@@ -134,7 +159,7 @@ def _read(path: Path, found: _Found) -> None:
             found.not_seen.append(("log_damaged", clean_path(f"{path}: NUL bytes (binary, or UTF-16)")))
         else:
             found.readable = True
-        _text(path, file, (rank, local), year, found)
+        _text(path, _Shared(file, takers(path)), (rank, local), year, found)
 
 
 def _core(path: Path, file: BinaryIO, size: int, rank: int, local: int, found: _Found) -> None:
@@ -179,7 +204,7 @@ class _Reader:
         if (failed := self._failure(place)) is not None:
             self._end = failed.end
             if self._failures < _MOST_REPORTS:
-                _add_failure(self._found, self._path, failed, *self._ranks)
+                _add_failure(self._found, self._path, failed, *self._ranks, line=place.line)
             else:
                 self.left += 1
             self._failures += 1
@@ -200,7 +225,7 @@ class _Reader:
         self._reports += 1
         self.unknown = self.unknown or known.origin == "unknown"
         self._lines = known.lines
-        _add_report(self._found, self._path, known, _time_of(place, known, self._year))
+        _add_report(self._found, self._path, known, _time_of(place, known, self._year), place.line)
 
     def _failure(self, place: Place) -> Failure | None:
         return failure(place.window, place.before, place.offset, self._year, self._programs)
@@ -220,7 +245,7 @@ def _time_of(place: Place, known: KernelReport, year: int) -> Instant | None:
     return instant(text, year)
 
 
-def _text(path: Path, file: BinaryIO, ranks: tuple[int, int], year: int, found: _Found) -> None:
+def _text(path: Path, file: _Shared, ranks: tuple[int, int], year: int, found: _Found) -> None:
     reader = _Reader(path, ranks, year, found)
     damaged = False
     try:
@@ -240,7 +265,7 @@ def _text(path: Path, file: BinaryIO, ranks: tuple[int, int], year: int, found: 
         found.not_seen.append(("origin_unknown", clean_path(str(path))))
 
 
-def _add_report(found: _Found, path: Path, known: KernelReport, at: Instant | None) -> None:
+def _add_report(found: _Found, path: Path, known: KernelReport, at: Instant | None, line: int) -> None:
     details, kill = known.details, known.kills[0] if known.kills else None
     found.reports.append(
         (
@@ -268,11 +293,15 @@ def _add_report(found: _Found, path: Path, known: KernelReport, at: Instant | No
             kill.limit_cgroup if kill else "",
             kill.anon_bytes if kill else -1,
             known.allocator,
+            line,
+            known.module,
         )
     )
 
 
-def _add_failure(found: _Found, path: Path, known: Failure, rank: int, local: int, comm: str = "") -> None:
+def _add_failure(
+    found: _Found, path: Path, known: Failure, rank: int, local: int, comm: str = "", line: int = 0
+) -> None:
     own = clean_path(str(path))
     until = _stated(known.until)
     found.failures.append(
@@ -296,6 +325,7 @@ def _add_failure(found: _Found, path: Path, known: Failure, rank: int, local: in
             known.exact,
             until[0],
             until[1],
+            line,
         )
     )
 

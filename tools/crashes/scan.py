@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, Protocol
 
 import polars as pl
 
@@ -16,16 +16,24 @@ BEFORE = 16 << 10
 _ASCII = bytes(range(128)) + b"?" * 128
 
 
+class Readable(Protocol):
+    """A file that is read from its start to its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most `size`; none at the end."""
+
+
 class Place(NamedTuple):
     """A line that may begin a report. `offset`: of its line in the file; `window`: from there on, at most `WINDOW`
-    bytes; `before`: what precedes it, at most `BEFORE` bytes."""
+    bytes; `before`: what precedes it, at most `BEFORE` bytes; `line`: its number, from 1."""
 
     offset: int
     window: bytes
     before: bytes
+    line: int
 
 
-def places(file: BinaryIO, texts: Sequence[str], taken: Callable[[int], bool]) -> Iterator[Place]:
+def places(file: Readable, texts: Sequence[str], taken: Callable[[int], bool]) -> Iterator[Place]:
     """Yield the lines of `file` that contain one of `texts`, in order.
 
     Args:
@@ -36,6 +44,7 @@ def places(file: BinaryIO, texts: Sequence[str], taken: Callable[[int], bool]) -
     """
     patterns = list(texts)
     held, base, searched = b"", 0, 0
+    counted, line = 0, 1  # the number of the line at `counted` in `data`
     longest = max(len(text) for text in patterns)
     either = "|".join(re.escape(text) for text in patterns)
     while True:
@@ -53,11 +62,15 @@ def places(file: BinaryIO, texts: Sequence[str], taken: Callable[[int], bool]) -
                 start = data.rfind(b"\n", max(at - BEFORE, 0), at) + 1 or max(at - BEFORE, 0)
                 if taken(base + start):
                     continue
-                yield Place(base + start, data[start : start + WINDOW], data[max(start - BEFORE, 0) : start])
+                counted, line = start, line + data.count(b"\n", counted, start)
+                yield Place(base + start, data[start : start + WINDOW], data[max(start - BEFORE, 0) : start], line)
             searched = max(limit, searched)
         if done:
             return
         drop = max(searched - 2 * BEFORE, 0)
+        if drop > counted:
+            counted, line = drop, line + data.count(b"\n", counted, drop)
+        counted -= drop
         held, base, searched = data[drop:], base + drop, searched - drop
 
 

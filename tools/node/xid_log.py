@@ -72,7 +72,8 @@ class Event:
     `device`: PCI address (``0000:05:00.0``); `unit`, `sub_code`, `status`: of NVLink 5; `fatal`: what the message says,
     yes or no, empty if nothing; `root`: the Xid that the message names as the cause; `recovery`: what Xid 154 asks for.
     `numbered`: False if no message stated the code. `first_us`, `last_us`: by `clock` (see `log_lines`). -1: unknown.
-    `order`: of the first message among all.
+    `order`: of the first message among all; `line`: its line in the log, from 1, 0 unknown; `host`: as
+    the log states, empty if it does not.
     """
 
     kind: Kind
@@ -92,6 +93,8 @@ class Event:
     last_us: int = -1
     clock: str = ""
     order: int = 0
+    line: int = 0
+    host: str = ""
     detail: str = ""
     processes: dict[int, str] = field(default_factory=dict)
 
@@ -118,8 +121,8 @@ class Decoder:
         self._uuids: dict[str, str] = {}
         self._losing = ""
 
-    def feed(self, raw: bytes | str) -> None:
-        """Read one line of a log in any form."""
+    def feed(self, raw: bytes | str, number: int = 0) -> None:
+        """Read one line of a log in any form. `number`: of the line, from 1; 0: not known."""
         if isinstance(raw, str):
             raw = raw.encode("utf-8", "replace")
         if b"NVRM: " not in raw and b"SXid" not in raw:
@@ -128,9 +131,9 @@ class Decoder:
         if line is None or _MESSAGE.match(line.text) is None:
             self.seen.quoted += 1 if re.search(rb"\bS?Xid \(", raw) else 0
             return
-        self.take(line)
+        self.take(line, number)
 
-    def take(self, line: log_lines.LogLine) -> None:
+    def take(self, line: log_lines.LogLine, number: int = 0) -> None:
         """Read a line that is already split."""
         if _MESSAGE.match(line.text) is None:
             return
@@ -141,6 +144,7 @@ class Decoder:
         self.seen.unmarked += line.origin == "unknown"
         event = self._decoded(line.text)
         if event is not None:
+            event.line, event.host = number, clean(line.host)
             self._keep(event, line)
 
     def events(self) -> list[Event]:
@@ -174,7 +178,7 @@ class Decoder:
     def _keep(self, event: Event, line: log_lines.LogLine) -> None:
         key = (
             *(event.kind, event.code, event.device, event.unit, event.sub_code, event.status, event.link),
-            *(event.root, event.recovery, event.numbered),
+            *(event.root, event.recovery, event.numbered, event.host),
         )
         known = self._events.get(key)
         if known is None:

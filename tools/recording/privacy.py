@@ -34,7 +34,7 @@ _BY_RULE: dict[Privacy, str] = {
         "syscall waker_syscall error dev state prev_state context operation phase kind what wchan lock_kind version"
         " setting family protocol source way code why unit cpus cpuset policy backend clock op dtype transport"
         " library fatal link model call hardware.counters.name origin function functions taint release signal"
-        " modules foreign component where bus memory relation severity server quantity metric part"
+        " module modules foreign component where bus memory relation severity server quantity metric part"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
         " ranks.operators.name ranks_before.operators.name"
         " shape value ranks.latencies.name ranks_before.latencies.name baseline.latencies.name at"
@@ -66,7 +66,7 @@ def of_column(table: str, column: str) -> Privacy | None:
 PUBLIC_ATTRIBUTES = _names(
     # codes, calls, errors, yes and no; functions of the kernel; CPUs, ranks and counts
     "advice answer between brief broken cpus direct direction error event evidence expected files found frame_kind"
-    " in_flight kernel_path killed limit limit_file lock main_wait mode moves open operation operations origin"
+    " in_flight kernel_path killed limit limit_file lock main_wait mode module moves open operation operations origin"
     " other_setting own peers policy processes proof ranks reaction reason role root_detail root_in_turn root_mode"
     " root_mutual root_outside root_same root_wait setting shape standstill state syscall taint wait what"
     # codes of hardware: names of errors, counters and actions

@@ -163,7 +163,7 @@ def _head(alerts: Sequence[Firing], lang: Lang) -> Safe:
     shown = [f"{known[one.value]} {counts[one]}" for one in sorted(counts, key=lambda one: -one.rank)]
     return Safe(
         say(lang, "alerts.head", len(alerts))
-        + (say(lang, "alerts.hosts", len(hosts)) if hosts else "")
+        + (say(lang, "alerts.hosts", len(hosts)) if len(hosts) > 1 else say(lang, "alerts.host") if hosts else "")
         + (say(lang, "alerts.by_severity", Safe(_comma(lang).join(shown))) if len(counts) > 1 else "")
     )
 

@@ -10,8 +10,11 @@ from driven_cases import Watching
 from recordings import COMM, PID, Scene, checkpoints
 from solving import solve
 
+from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.observer import RecordedObserver
+from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
+from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.contract.result import BlindSpot
 
 NOW_US = 10**12
@@ -27,6 +30,14 @@ IN_DRIVER = ("__schedule", "schedule_timeout", "nvidia_ioctl", "nvidia_unlocked_
 def waits_for_device(
     code: int = 0, *, logged: bool = True, age_s: int = 10, users: Sequence[tuple[str, int, str]] = ()
 ) -> Diagnosis:
+    """The diagnosis of `device_scene`."""
+    scene = device_scene(code, logged=logged, age_s=age_s, users=users)
+    return solve(RecordedObserver(scene.build()), "training hangs")
+
+
+def device_scene(
+    code: int = 0, *, logged: bool = True, age_s: int = 10, users: Sequence[tuple[str, int, str]] = ()
+) -> Scene:
     """A hang in the driver of the GPU, and the Xid `code` some seconds before the end of the log, if it was read.
     `users`: GPU, process and name of what works on the GPUs by NVML."""
     scene = Scene().thread(user=1)
@@ -44,12 +55,26 @@ def waits_for_device(
         scene.tables["device_log.events"] = [event | times | unknown | texts]
     if logged:
         scene.tables["device_log.sources"] = [READ]
-    return solve(RecordedObserver(scene.build()), "training hangs")
+    return scene
 
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHYSTALL_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.anyio
+async def test_messages_that_a_recording_holds_count_as_live_ones(tmp_path: Path) -> None:
+    scene = device_scene(119)
+    rows = [("nvidia_driver", "525.60.13", "driver", -1, False)]
+    names = ("component", "version", "where", "pid", "vendor_built")
+    scene.tables["versions.versions"] = [dict(zip(names, row, strict=True)) for row in rows]
+    recorded = {"proc", "switches", "syscalls", "objects", "block", "device_log", "versions"}
+    scene.build(without=COLLECTORS.keys() - recorded).save(tmp_path / "kept")
+    with App(tmp_path / "knowledge.db").closing() as app:
+        found = await app.diagnose(DiagnoseParams(symptom="training hangs"), source=tmp_path / "kept")
+    assert (found.verdict, found.cause) == (Verdict.LIKELY, "gpu_fault")
+    assert [row.defect for row in found.known_fixes if row.standing == "relevant"] == ["nvidia_gsp_525"]
 
 
 def state(found: Diagnosis) -> CauseState:

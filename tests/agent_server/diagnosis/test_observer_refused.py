@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,9 @@ from whystall.agent_server.diagnosis import observer
 from whystall.agent_server.diagnosis.observer import LiveObserver
 from whystall.tools.collect.ebpf_engine import EbpfEngine
 from whystall.tools.contract.errors import ErrorCode, ToolError
-from whystall.tools.contract.params import Params
+from whystall.tools.contract.params import Params, parse_params
 from whystall.tools.contract.registry import Tool
+from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target
 from whystall.tools.toolbox import registry
@@ -56,3 +58,14 @@ def test_tools_judge_in_a_thread_beside_the_event_loop(monkeypatch: pytest.Monke
     live = LiveObserver(Target(everything=True), "procfs", None)
     assert anyio.run(live.observe, [registry().get("host_snapshot")], 0.1, {}) == ["host_snapshot"]
     assert threading.main_thread() not in threads
+
+
+def test_a_tool_does_without_an_optional_collector_that_no_engine_serves() -> None:
+    tool = registry().get("gpu_health")
+    needs = [*tool.needs(parse_params(tool.params, {})), Need("profile", optional=True)]
+    wanting = dataclasses.replace(tool, needs=lambda params: needs)
+    looks = LiveObserver(Target(everything=True), "auto", None)
+    assert anyio.run(looks.able, [wanting]) == [wanting]
+    assert [one.tool for one in anyio.run(looks.observe, [wanting], 0.2, {})] == ["gpu_health"]
+    required = dataclasses.replace(tool, needs=lambda params: [*needs, Need("profile")])
+    assert anyio.run(looks.able, [required]) == []

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 from version_recordings import versions_recorded
 
-from whystall.agent_server.inputs.software import stated_versions, with_logs
+from whystall.agent_server.inputs.logs import held_by, read_all
+from whystall.agent_server.inputs.software import with_logs
 from whystall.tools.host.known_fix.case import versions_of
+
+
+def stated(path: Path) -> list[tuple[str, str]]:
+    """The versions that the log states."""
+    return [row[:2] for row in read_all([str(path)]).versions]
+
 
 STATED = {
     "node01:9:9 [0] NCCL INFO NCCL version 2.21.5+cuda12.4": ("nccl", "2.21.5"),
@@ -28,7 +35,7 @@ STATED = {
 def test_lines_that_state_a_version(line: str, expected: tuple[str, str] | None, tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text(f"before\n{line}\nafter\n", "utf-8")
-    assert [row[:2] for row in stated_versions([log])] == ([expected] if expected else [])
+    assert stated(log) == ([expected] if expected else [])
 
 
 def test_packed_binary_and_truncated_logs(tmp_path: Path) -> None:
@@ -37,15 +44,15 @@ def test_packed_binary_and_truncated_logs(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(line))
     cut.write_bytes(gzip.compress(os.urandom(5000) + line)[:2000])
     binary.write_bytes(b"\0\xff" * 50_000 + b"\n" + line + b"\xfe" * 9000)
-    assert [row[:2] for row in stated_versions([packed])] == [("nccl", "2.21.5")]
-    assert stated_versions([cut, tmp_path / "none"]) == []
-    assert [row[:2] for row in stated_versions([binary])] == [("nccl", "2.21.5")]
+    assert stated(packed) == [("nccl", "2.21.5")]
+    assert stated(tmp_path) == [("nccl", "2.21.5")]
+    assert stated(binary) == [("nccl", "2.21.5")]
 
 
 def test_a_log_that_states_versions_without_end_is_bounded(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("".join(f"NCCL version 2.{one}.0\n" for one in range(5000)), "utf-8")
-    assert len(stated_versions([log])) == 16
+    assert len(stated(log)) == 16
 
 
 @pytest.mark.parametrize(("host", "kept"), [("n1", True), ("elsewhere", False)])
@@ -69,3 +76,12 @@ def test_what_a_log_states_counts_instead_of_what_this_host_has(tmp_path: Path) 
     found = versions_of(with_logs(here, [str(log)]))
     assert [one.version for one in found["nccl"]] == ["2.21.5"]
     assert [one.version for one in found["torch"]] == ["2.7.0"]
+
+
+def test_what_a_recording_of_logs_holds_is_used(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg"
+    log.write_text("[ 1.0] NVRM: Xid (PCI:0000:3b:00): 119, pid=42, name=python3, Timeout waiting for RPC from GSP!\n")
+    both = with_logs(versions_recorded(("nvidia_driver", "525.60.13", "driver", -1, False)), [str(log)])
+    held = held_by(both)
+    assert [one.table("device_log.events")["code"].to_list() for one in held.devices] == [[119]]
+    assert ("nvidia_driver", "525.60.13") in [row[:2] for row in held.versions]

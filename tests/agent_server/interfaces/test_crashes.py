@@ -29,9 +29,46 @@ HUNG = """\
 <3>[ 1992.224972]  schedule+0x4f/0xc0
 <3>[ 1992.224975]  nfs4_proc_getattr+0x7d/0x120 [nfsv4]
 """
+DRIVER_PANIC = """\
+[    9.000001] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26 02:12:00 UTC 2025
+[ 8712.104512] BUG: kernel NULL pointer dereference, address: 0000000000000058
+[ 8712.104535] CPU: 34 PID: 99 Comm: python3 Tainted: P           OE     5.15.0-91-generic #101-Ubuntu
+[ 8712.104544] RIP: 0010:os_accounting_take+0x9c/0x260 [nvidia]
+[ 8712.104650] Call Trace:
+[ 8712.104655]  nvidia_ioctl+0x85/0x130 [nvidia]
+[ 8712.350000] Kernel panic - not syncing: Fatal exception
+"""
 XID = """\
-[  10.000001] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023
-[ 812.000001] NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+[  10.000001] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  525.60.13  Wed Nov 30 06:39:21 UTC 2022
+[ 812.000001] NVRM: Xid (PCI:0000:3b:00): 119, pid=42, name=python3, Timeout waiting for RPC from GSP!
+[ 812.500001] NVRM: Xid (PCI:0000:3b:00): 45, pid=42, name=python3, Ch 00000008
+"""
+APPLICATION = """\
+[ 7000.000201] NVRM: Xid (PCI:0000:18:00): 31, pid=99, name=python3, Ch 00000008, MMU Fault: ENGINE GRAPHICS faulted
+[ 7000.000301] NVRM: Xid (PCI:0000:18:00): 45, pid=99, name=python3, Ch 00000010
+"""
+CONTAINED = "[ 7000.1] NVRM: Xid (PCI:0000:18:00): 94, pid=88, name=python, Contained: SM (0x1). RST: No, D-RST: No\n"
+ILLEGAL = """\
+PyTorch version: 2.2.0
+E0112 11:22:33.1 44 torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: -4) local_rank: 1 (pid: 12)
+  time      : 2026-01-12_11:22:33
+  host      : gpu-7
+  rank      : 1 (local_rank: 1)
+  exitcode  : -4 (pid: 12)
+  traceback : Signal 4 (SIGILL) received by PID 12
+"""
+SIGKILL = ILLEGAL.replace("-4", "-9").replace("Signal 4 (SIGILL)", "Signal 9 (SIGKILL)")
+ECC = """\
+[rank5]: Traceback (most recent call last):
+[rank5]:   File "/srv/train.py", line 90, in main
+[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered
+"""
+WATCHDOG = """\
+[rank0]:[E112 11:32:33.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: OpType=SEND
+terminate called after throwing an instance of 'c10::DistBackendError'
+E0112 11:32:34.1 44 torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: -6) local_rank: 0 (pid: 11)
+  rank      : 0 (local_rank: 0)
+  exitcode  : -6 (pid: 11)
 """
 RANK = """\
 [rank3]: Traceback (most recent call last):
@@ -41,29 +78,73 @@ RANK = """\
 
 
 @pytest.mark.parametrize(
-    ("text", "cause", "severity", "component"),
+    ("text", "cause", "severity", "component", "fix", "line"),
     [
-        (PANIC, "kernel_crash", "critical", "kernel"),
-        (XID, "gpu_fault", "critical", "accelerator-fault"),
-        pytest.param(KILL, "oom_kill", "critical", "memory", marks=pytest.mark.thorough),
-        pytest.param(RANK, "failed_program", "critical", "program", marks=pytest.mark.thorough),
-        pytest.param(MEMORY, "hardware_error", "critical", "device", marks=pytest.mark.thorough),
-        pytest.param(PCIE, "hardware_error", "critical", "device", marks=pytest.mark.thorough),
-        pytest.param(HUNG, "hung_task", "major", "process-state", marks=pytest.mark.thorough),
+        (DRIVER_PANIC, "kernel_crash", "critical", "kernel", "nvidia_accounting_570", 2),
+        (XID, "gpu_fault", "major", "accelerator-fault", "nvidia_gsp_525", 2),
+        (KILL, "oom_kill", "critical", "memory", None, 1),
+        (ILLEGAL, "failed_program", "critical", "program", "torch_sigill_2_2", 2),
+        pytest.param(PANIC, "kernel_crash", "critical", "kernel", None, 1, marks=pytest.mark.thorough),
+        pytest.param(RANK, "failed_program", "critical", "program", None, 1, marks=pytest.mark.thorough),
+        pytest.param(SIGKILL, "killed_process", "critical", "process-state", None, 2, marks=pytest.mark.thorough),
+        pytest.param(APPLICATION, "failed_program", "minor", "program", None, 1, marks=pytest.mark.thorough),
+        pytest.param(CONTAINED, "gpu_fault", "minor", "accelerator-fault", None, 1, marks=pytest.mark.thorough),
+        pytest.param(ECC, "gpu_fault", "critical", "accelerator-fault", None, 1, marks=pytest.mark.thorough),
+        pytest.param(MEMORY, "hardware_error", "critical", "device", None, 1, marks=pytest.mark.thorough),
+        pytest.param(PCIE, "hardware_error", "critical", "device", None, 1, marks=pytest.mark.thorough),
+        pytest.param(HUNG, "hung_task", "major", "process-state", None, 1, marks=pytest.mark.thorough),
     ],
-    ids=["panic", "xid", "kill", "rank", "memory", "pcie", "hung"],
+    ids=[
+        "driver",
+        "xid",
+        "kill",
+        "illegal",
+        "panic",
+        "rank",
+        "sigkill",
+        "application",
+        "contained",
+        "ecc",
+        "memory",
+        "pcie",
+        "hung",
+    ],
 )
 def test_a_log_becomes_a_ticket(
-    text: str, cause: str, severity: str, component: str, tmp_path: Path, whystall: Run
+    text: str, cause: str, severity: str, component: str, fix: str | None, line: int, tmp_path: Path, whystall: Run
 ) -> None:
     log = tmp_path / "console.log"
     log.write_text(text, "utf-8")
     found = json.loads(whystall("diagnose", "--log", str(log), "--ticket", "--json").stdout)
     assert (found["verdict"], found["cause"], found["severity"]) == ("likely", cause, severity)
+    assert [row["defect"] for row in found["known_fixes"] if row["standing"] == "relevant"] == ([fix] if fix else [])
+    (first,) = [one for one in found["findings"] if one["id"] == found["chain"][0]]
+    assert (first["metrics"]["line"], first["attributes"]["log"]) == (line, str(log))
     ticket = json.loads(whystall("tickets", "show", str(found["ticket"]), "--json").stdout)
     assert (ticket["severity"], ticket["component"]) == (severity, component)
     again = json.loads(whystall("diagnose", "--log", str(log), "--ticket", "--json").stdout)
     assert again["ticket"] == found["ticket"]
+
+
+def test_errors_of_different_gpus_and_hosts_are_different_tickets(tmp_path: Path, whystall: Run) -> None:
+    tickets = []
+    errors = (("n1", "18", 79), ("n1", "3b", 79), ("n2", "18", 79), ("n1", "18", 48), ("n1", "18", 79))
+    for host, device, code in errors:
+        log = tmp_path / f"{len(tickets)}.log"
+        log.write_text(f"Jan 12 11:22:30 {host} kernel: [ 7.1] NVRM: Xid (PCI:0000:{device}:00): {code}, pid=1, x\n")
+        tickets.append(json.loads(whystall("diagnose", "--log", str(log), "--ticket", "--json").stdout)["ticket"])
+    assert tickets[4] == tickets[0]
+    assert len(set(tickets)) == 4
+
+
+def test_ranks_that_only_reacted_accuse_nobody(tmp_path: Path, whystall: Run) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(WATCHDOG, "utf-8")
+    found = json.loads(whystall("diagnose", "--log", str(log), "--ticket", "--json").stdout)
+    assert (found["verdict"], found["cause"], found["severity"]) == ("inconclusive", "collective_hang", "major")
+    assert (found["victim"], found["culprit"], found["missing"]) == (None, None, ["first_failure_unlogged"])
+    text = whystall("tickets", "show", str(found["ticket"]), "--lang", "zh").stdout
+    assert "最先失败者的日志" in text
 
 
 def test_a_log_without_a_crash_makes_no_verdict_and_no_ticket(tmp_path: Path, whystall: Run) -> None:

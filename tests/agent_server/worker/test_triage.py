@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -64,12 +64,18 @@ class Bench:
         self.hosts: list[tuple[str, str, DiagnoseParams]] = []
         self.answer: Answer | None = None
         given = TriageSettings(**{**QUICK, **settings})
-        self.triage = Triage(app, self.ticket_service, given, self._find, self._ask_host)
+        self.replies: dict[str, Answer | None] = {}
+        self.ran: list[tuple[str, str, dict[str, Any]]] = []
+        self.triage = Triage(app, self.ticket_service, given, self._find, self._ask_host, self._run_on)
 
     async def _find(self, wanted: Wanted) -> Resolution:
         self.asked.append(wanted)
         assert self.found is not None
         return self.found
+
+    async def _run_on(self, host: str, tool: str, arguments: Mapping[str, Any], seconds: float) -> Answer | None:
+        self.ran.append((host, tool, dict(arguments)))
+        return self.replies.get(tool)
 
     async def _ask_host(self, host: str, words: str, params: DiagnoseParams) -> Answer | None:
         self.hosts.append((host, words, params))
@@ -219,6 +225,48 @@ async def test_a_host_without_a_diagnosis_is_named(app: App, answer: Answer | No
     assert bench.told(task)["code"] == code
     for lang in ("en", "zh"):
         assert "node-7" in no_look_message(bench.kb.tickets.get(ticket.id), code, [], lang).text
+
+
+async def test_an_xid_of_another_host_is_read_there_with_known_defects(app: App, tmp_path: Path) -> None:
+    log = tmp_path / "dmesg"
+    log.write_text(
+        "[   10.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  525.60.13  Wed Nov 30 06:39:21 UTC 2022\n"
+        "[  363.100000] NVRM: Xid (PCI:0000:3b:00): 119, pid=42, name=python3, Timeout waiting for RPC from GSP!\n"
+    )
+    bench = Bench(app, Resolution(status="none", tried=["elsewhere:node-7"]))
+    for tool, given in (("gpu_health", {"kernel_log": str(log)}), ("known_fix", {"log": [str(log)], "xid": ["119"]})):
+        result = await app.run_tool(tool, {"duration": 0.1, **given}, engine="procfs")
+        bench.replies[tool] = Answer("node-7", "answered", reply=result.model_dump(mode="json"))
+    ticket = bench.ticket("GPUXidErrors: Xid 119 on node-7", alertname="GPUXidErrors", node="node-7", xid="119")
+    task = await bench.run(ticket)
+    assert [(host, tool) for host, tool, _ in bench.ran] == [("node-7", "gpu_health"), ("node-7", "known_fix")]
+    assert bench.ran[1][2] == {"xid": ["119"]}
+    after = bench.kb.tickets.get(ticket.id).diagnosis
+    assert after is not None
+    assert (after.target, after.cause, [one.attributes["xid"] for one in after.findings]) == ("node-7", None, ["119"])
+    assert [row.defect for row in after.known_fixes] == ["nvidia_gsp_525"]
+    assert bench.told(task)["code"] == DIAGNOSED
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (None, "elsewhere:node-7"),  # the fleet does not know it
+        (Answer("node-7", "unreachable", "no connection"), "unanswered:node-7"),
+        (Answer("node-7", "answered", reply={"findings": "none"}), "unanswered:node-7"),
+    ],
+)
+async def test_hardware_of_a_host_that_cannot_be_read_leaves_the_command(
+    app: App, answer: Answer | None, code: str
+) -> None:
+    bench = Bench(app, Resolution(status="none", tried=["elsewhere:node-7"]))
+    bench.replies["gpu_health"] = answer
+    ticket = bench.ticket("Xid 79", alertname="GPUXidErrors", node="node-7")
+    await bench.run(ticket)
+    analysis = bench.kb.tickets.get(ticket.id).analysis
+    assert analysis is not None
+    assert analysis.triage == code
+    assert [tool for _, tool, _ in bench.ran] == ["gpu_health"]
 
 
 async def test_a_host_is_not_asked_for_a_mere_name(app: App) -> None:

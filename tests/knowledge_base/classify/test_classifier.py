@@ -275,3 +275,20 @@ def test_a_diagnosis_without_a_cause_changes_nothing() -> None:
     default = Decision(value="minor", by="default", confidence=0)
     for update in ({"cause": None}, {"verdict": Verdict.HEALTHY}):
         assert reclassified(ticket(default, default), checkpoint().model_copy(update=update)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "category", "component", "cause"),
+    [
+        ("HostEdacUncorrectableErrorsDetected", "software", "device", "hardware_error"),
+        ("HostEdacCorrectableErrorsDetected", "software", "device", None),  # healthy hosts have some
+        ("KubeNodeNotReady", "software", "node", None),
+        ("GPU 3 has double bit ECC errors", "accelerator", "accelerator-fault", None),
+    ],
+)
+def test_memory_of_a_host_is_no_accelerator(
+    kb: KnowledgeBase, text: str, category: str, component: str, cause: str | None
+) -> None:
+    found = told(kb, text)
+    assert (found.category.value, found.component.value) == (category, component)
+    assert (found.cause.value if found.cause else None) == cause

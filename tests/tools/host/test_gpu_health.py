@@ -85,7 +85,7 @@ def test_a_lost_gpu_is_critical_with_the_vendors_actions(tmp_path: Path) -> None
     )
     (found,) = judge(recording, Params(kernel_log="x")).findings
     assert (found.kind, found.severity, found.subject.device) == ("gpu.xid", Severity.CRITICAL, "0000:3b:00.0")
-    assert found.metrics == {"count": 1, "age_s": 300}
+    assert found.metrics == {"count": 1, "age_s": 300, "line": 2}
     assert found.attributes == {
         "xid": "79",
         "meaning": "off_bus",
@@ -94,6 +94,7 @@ def test_a_lost_gpu_is_critical_with_the_vendors_actions(tmp_path: Path) -> None
         "further": "contact_support",
         "process": "python3 (812)",
         "uuid": uuid,
+        "log": "dmesg.txt",
     }
     (row,) = judge(recording, Params(kernel_log="x")).data.messages
     assert (row.mnemonic, row.pids, row.last_s) == ("ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS", [812], 300)
@@ -308,7 +309,7 @@ def test_reasons_of_a_low_clock(reasons: int, clock: int, throttle: str | None, 
         ({"nvmlDeviceGetCurrPcieLinkWidth": 8}, "gpu.pcie", Severity.MAJOR, {"action": "reseat"}),
         ({"nvmlDeviceGetCurrPcieLinkGeneration": 4}, "gpu.pcie", Severity.MINOR, {"action": "reseat"}),
         (
-            {"nvmlDeviceGetNvLinkState": lambda link: int(link != 2)},
+            {"nvmlDeviceGetNvLinkState": lambda link: int(link in (0, 1, 3))},
             *("gpu.nvlink", Severity.MAJOR, {"links": "2", "action": "workflow_nvlink_err"}),
         ),
         (
@@ -329,6 +330,20 @@ def test_faults_of_a_gpu(changed: dict[str, Any], kind: str, severity: Severity,
 
 def test_a_gpu_without_nvlink_has_no_broken_links() -> None:
     assert found_of(gpu(nvmlDeviceGetNvLinkState=lambda link: 0)) == []
+
+
+def test_links_that_a_model_leaves_unused_are_no_fault() -> None:
+    unused = {"nvmlDeviceGetNvLinkState": lambda link: int(link not in (1, 2))}
+    assert found_of(gpu(**unused), gpu("00000000:5E:00.0", **unused)) == []
+    worse = gpu("00000000:5E:00.0", nvmlDeviceGetNvLinkState=lambda link: int(link not in (1, 2, 3)))
+    (found,) = found_of(gpu(**unused), worse)
+    assert (found.attributes["links"], found.metrics["links_down"]) == ("3", 1)
+
+
+def test_an_idle_gpu_that_lowers_its_link_has_no_fault() -> None:
+    idle = SimpleNamespace(gpu=0, memory=0)
+    low = {"nvmlDeviceGetCurrPcieLinkWidth": 8, "nvmlDeviceGetCurrPcieLinkGeneration": 1}
+    assert found_of(gpu(nvmlDeviceGetUtilizationRates=idle, **low)) == []
 
 
 # --- counters -------------------------------------------------------------------------------------------------

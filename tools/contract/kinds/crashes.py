@@ -11,14 +11,14 @@ KINDS: dict[str, KindSpec] = {
     "crash.kernel": kind(
         Mechanism.LOGS,
         "host",
-        "window_pct count boot_s anon_bytes",
-        "name what also function limit_of detail broken origin taint log",
+        "window_pct count boot_s anon_bytes line",
+        "name what also function module limit_of detail broken origin taint log",
         share="window_pct",
     ),
     # a program failed; `reaction`: rank, if it is one to the failure of another rank; `status`: exit code, or minus the
     # signal
     "crash.program": kind(
-        Mechanism.LOGS, "process", "window_pct status", "name what code detail reaction log", share="window_pct"
+        Mechanism.LOGS, "process", "window_pct status line", "name what code detail reaction log", share="window_pct"
     ),
     # the process of a job that failed first, `lead_ms` before the others surely; `count`: of processes that failed by
     # themselves

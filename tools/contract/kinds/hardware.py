@@ -13,10 +13,12 @@ KINDS: dict[str, KindSpec] = {
     "gpu.xid": kind(
         _LOG,
         "device",
-        "count age_s",
-        "xid meaning area action further recovery root links process uuid message relevance",
+        "count age_s line",
+        "xid meaning area action further recovery root links process uuid message relevance log",
     ),
-    "gpu.switch": kind(_LOG, "device", "count age_s", "xid meaning switch_class action links message relevance"),
+    "gpu.switch": kind(
+        _LOG, "device", "count age_s line", "xid meaning switch_class action links message relevance log"
+    ),
     # `throttled_pct`: of the readings in which it worked
     "gpu.throttled": kind(
         _SENSORS,

@@ -16,6 +16,7 @@ from whystall.tools.crashes.times import Instant
 
 _UNTOLD = -1000
 """Status of a failure that states none."""
+_ABORTED = "SIGABRT"
 _REACTIONS = frozenset({"signal", "exit_code", "core_file"})
 
 
@@ -26,7 +27,8 @@ class CrashRow(Model):
     of the same bug if they share one; `function`: the one at fault; `corrupted`: why the report is not whole, else
     empty; `origin`: kernel, or unknown where the log does not state who wrote its lines; `start`, `end`: bytes of the
     first report in `log`; `boot_s`: since boot; `when`: by the log, RFC 3339 (without a zone if it states
-    none). `cgroup` to `allocator`: of a kill for lack of memory.
+    none). `cgroup` to `allocator`: of a kill for lack of memory; `line`: in `log`, from 1, 0 unknown; `module`: of
+    `function`, if it is not of the kernel itself.
     """
 
     crash_class: str
@@ -54,6 +56,8 @@ class CrashRow(Model):
     log: str = ""
     start: int = 0
     end: int = 0
+    line: int = 0
+    module: str = ""
 
 
 class FailureRow(Model):
@@ -76,6 +80,7 @@ class FailureRow(Model):
     exact: bool = False
     log: str = ""
     start: int = 0
+    line: int = 0
 
 
 class FirstRow(Model):
@@ -120,6 +125,8 @@ def crash_rows(reports: pl.DataFrame) -> list[CrashRow]:
             also=[title for title in one["also"].split(SEPARATOR) if title],
             boot_s=_known(one["boot_s"]),
             anon_bytes=_known(one["anon_bytes"]),
+            line=max(one["line"], 0),
+            module=one["module"],
             **{name: one[name] for name in _SAME},
         )
     order = ["critical", "major", "minor"]
@@ -133,8 +140,11 @@ _SAME = (
 
 
 def failure_rows(failures: pl.DataFrame) -> list[FailureRow]:
-    """Return a row per failure, in the order of the logs."""
-    return [
+    """Return a row per failure, in the order of the logs.
+
+    A launcher names a process by its pid first, and by its rank and host in its summary: each row gets both.
+    """
+    rows = [
         FailureRow(
             crash_class=one["kind"],
             process=one["comm"],
@@ -146,10 +156,38 @@ def failure_rows(failures: pl.DataFrame) -> list[FailureRow]:
             rank=_known(one["rank"]),
             local_rank=_known(one["local_rank"]),
             pid=_known(one["pid"]),
+            line=max(one["line"], 0),
             **{name: one[name] for name in ("title", "detail", "host", "signal", "exact", "start")},
         )
         for one in failures.iter_rows(named=True)
     ]
+    known = {(row.log, row.pid): row for row in rows if row.pid is not None and row.rank is not None}
+    same = [known.get((row.log, row.pid)) if row.pid is not None else None for row in rows]
+    return _reacted([_identified(row, one) for row, one in zip(rows, same, strict=True)])
+
+
+def _reacted(rows: list[FailureRow]) -> list[FailureRow]:
+    """Return `rows`, in which the end of a process is a reaction too if all that the process reported are reactions.
+
+    PyTorch's watchdog reports a collective that timed out and aborts: the launcher then states exit code 1 or SIGABRT.
+    """
+    own = {_who(row) for row in rows if not row.reaction and not _follows(row)}
+    reacted = {_who(row) for row in rows if row.reaction} - own
+    followed = {"reaction": True}
+    return [row.model_copy(update=followed) if _follows(row) and _who(row) in reacted else row for row in rows]
+
+
+def _follows(row: FailureRow) -> bool:
+    """Return whether `row` states only how a process ended, as it does after an error that it reported before."""
+    return row.crash_class == "exit_code" or row.signal == _ABORTED
+
+
+def _identified(row: FailureRow, same: FailureRow | None) -> FailureRow:
+    """Return `row` with rank and host of `same`, a row of the same process, if it states no rank itself."""
+    if same is None or row.rank is not None:
+        return row
+    local = row.local_rank if row.local_rank is not None else same.local_rank
+    return row.model_copy(update={"rank": same.rank, "local_rank": local, "host": row.host or same.host})
 
 
 def _known(number: Any) -> Any:
@@ -167,7 +205,7 @@ def first_row(failures: pl.DataFrame, reports: pl.DataFrame, skew_s: float) -> F
     for row, one in zip(rows, failures.iter_rows(named=True), strict=True):
         at = _instant(one["at_us"], one["width_us"], one["zoned"])
         until = _instant(one["until_us"], one["until_width_us"], one["zoned"])
-        events.append(_event(row, _who(row), one["host"], at, until, one["exact"], one["of_other"], len(events)))
+        events.append(_event(row, _who(row), one["host"], at, until, one["exact"], row.reaction, len(events)))
     for one in reports.filter(pl.col("kind") == "oom").iter_rows(named=True):
         (crash,) = crash_rows(reports.filter((pl.col("path") == one["path"]) & (pl.col("start") == one["start"])))
         at = _instant(one["at_us"], one["width_us"], one["zoned"])

@@ -100,6 +100,7 @@ def _crash(row: CrashRow, window_ns: int) -> Finding:
         "what": row.crash_class,
         "also": SEPARATOR.join(row.also),
         "function": row.function,
+        "module": row.module,
         "limit_of": row.limit_cgroup,
         "detail": row.allocator,
         "broken": row.corrupted,
@@ -111,6 +112,7 @@ def _crash(row: CrashRow, window_ns: int) -> Finding:
         "window_pct": 100.0 if row.severity == "critical" else None,
         "count": float(row.count) if row.count > 1 else None,
         "boot_s": row.boot_s,
+        "line": float(row.line) if row.line else None,
         "anon_bytes": None if row.anon_bytes is None else float(row.anon_bytes),
     }
     kept = {name: text for name, text in words.items() if text}
@@ -128,7 +130,8 @@ def _failure(row: FailureRow, window_ns: int) -> Finding:
     words = {"log": row.log, "name": row.title, "what": row.crash_class, "code": row.code, "detail": row.detail}
     words["reaction"] = "rank" if row.reaction else ""
     status = None if row.status is None else float(row.status)
-    metrics = {"window_pct": None if row.reaction else 100.0, "status": status}
+    line = float(row.line) if row.line else None
+    metrics = {"window_pct": None if row.reaction else 100.0, "status": status, "line": line}
     kept = {name: text for name, text in words.items() if text}
     bad = Severity.MINOR if row.reaction else Severity.CRITICAL
     return finding("crash.program", subject, window(window_ns), metrics, bad, kept)

@@ -1,12 +1,14 @@
 """Judge the state of NVIDIA GPUs by NVML: clocks, temperature, memory errors, PCIe and NVLink.
 
 A GPU without work lowers its clocks and the generation of its PCIe link: only readings in which it works count for
-these. Reasons for lower clocks: nvmlClocksEventReasons of nvml.h.
+these. Which NVLinks a model has is not known: a GPU has lost some if another one of its model on this host has more.
+Reasons for lower clocks: nvmlClocksEventReasons of nvml.h.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -40,7 +42,7 @@ def judged(recording: Recording) -> tuple[list[Finding], list[GpuRow]]:
     readings = recording.table(f"{COLLECTOR}.readings")
     links = recording.table(f"{COLLECTOR}.links")
     window_ns = recording.manifest.window_ns
-    found, rows = [], []
+    found, rows, models = [], [], models_of(recording)
     for gpu in recording.table(f"{COLLECTOR}.gpus").sort("number").iter_rows(named=True):
         own = readings.filter(pl.col("device") == gpu["device"]).sort("at_ns").to_dicts()
         working = [row for row in own if row["busy_pct"] >= BUSY_PCT]
@@ -50,9 +52,15 @@ def judged(recording: Recording) -> tuple[list[Finding], list[GpuRow]]:
             *_pcie(gpu, own, working, window_ns),
             *_needs(recording, gpu),
         ]
-        found += _nvlink(gpu["device"], link_rows(links, gpu["device"]), window_ns)
+        found += _nvlink(gpu["device"], link_rows(links, models, gpu["device"]), window_ns)
         rows.append(_row(gpu, own, working))
     return [*_lost(recording, window_ns), *found], rows
+
+
+def models_of(recording: Recording) -> dict[str, str]:
+    """Return the model of each GPU."""
+    gpus = recording.table(f"{COLLECTOR}.gpus")
+    return dict(zip(gpus["device"].to_list(), gpus["model"].to_list(), strict=True))
 
 
 def _throttled(gpu: Row, own: list[Row], working: list[Row], window_ns: int) -> list[Finding]:
@@ -109,7 +117,7 @@ def _memory(gpu: Row, window_ns: int) -> list[Finding]:
 
 
 def _pcie(gpu: Row, own: list[Row], working: list[Row], window_ns: int) -> list[Finding]:
-    width = max((row["pcie_width"] for row in own), default=-1)
+    width = max((row["pcie_width"] for row in working), default=-1)
     generation = max((row["pcie_generation"] for row in working), default=-1)
     narrow = 0 < width < gpu["pcie_width_max"]
     old = 0 < generation < gpu["pcie_generation_max"]
@@ -167,19 +175,39 @@ def _lost(recording: Recording, window_ns: int) -> list[Finding]:
     return list(found.values())
 
 
-def link_rows(links: pl.DataFrame, device: str | None = None) -> list[LinkRow]:
-    """Return the NVLinks with errors, or that are down beside others of the GPU that are up."""
+def link_rows(links: pl.DataFrame, models: Mapping[str, str], device: str | None = None) -> list[LinkRow]:
+    """Return the NVLinks with errors, or that are down although other GPUs of the same model have more.
+
+    Some models leave links unused by design (H100 NVL: 6 of 18): a GPU with as many links as its equals lost none.
+    `models`: by GPU.
+    """
     rows: list[LinkRow] = []
     for (gpu, link), group in links.sort("at_ns").group_by("device", "link", maintain_order=True):
-        if device is not None and gpu != device:
-            continue
         first, last = group.row(0, named=True), group.row(-1, named=True)
         names = ("replays", "recoveries", "crc_flits", "crc_data")
         new = sum(growth(first[name], last[name]) for name in names if first[name] >= 0 <= last[name])
         errors = sum(max(last[name], 0) for name in names)
         rows.append(LinkRow(gpu=str(gpu), link=int(str(link)), up=last["state"] == 1, errors=errors, new=new))
-    used = {row.gpu for row in rows if row.up}  # a GPU without any active link does not use NVLink
-    return [row for row in rows if row.gpu in used and (not row.up or row.errors)]
+    up: dict[str, set[int]] = {gpu: set() for gpu in models}
+    for row in rows:
+        if row.up:
+            up.setdefault(row.gpu, set()).add(row.link)
+    return [
+        row
+        for row in rows
+        if device in (None, row.gpu) and up.get(row.gpu) and (_lost_link(row, up, models) if not row.up else row.errors)
+    ]
+
+
+def _lost_link(row: LinkRow, up: Mapping[str, set[int]], models: Mapping[str, str]) -> bool:
+    """Return whether the link `row`, which is down, is one of those that its GPU lacks beside its equals.
+
+    `up`: links that are up, by GPU; one without any does not use NVLink.
+    """
+    model = models.get(row.gpu)
+    equals = [links for gpu, links in up.items() if models.get(gpu) == model and len(links) > len(up[row.gpu])]
+    most = max(equals, key=len, default=set[int]())
+    return row.link in most
 
 
 def process_rows(recording: Recording) -> list[ProcessRow]:

@@ -94,7 +94,8 @@ def messages_of(recording: Recording) -> list[Message]:
     for row in rows:
         # of one code and sub-code; of Xid 45 with one cause
         sub_code = row["sub_code"] if row["code"] in NVLINK5 else -1
-        key = (row["kind"], row["device"], row["code"], sub_code, row["root"] if row["code"] == CLEANUP else -1)
+        root = row["root"] if row["code"] == CLEANUP else -1
+        key = (row["kind"], row["host"], row["device"], row["code"], sub_code, root)
         groups.setdefault(key, []).append(row)
     found = [_judged(group) for group in groups.values()]
     for message in found:
@@ -246,8 +247,8 @@ def row_of(message: Message, until: dict[str, int]) -> MessageRow:
     )
 
 
-def finding_of(message: Message, until: dict[str, int], window_ns: int) -> Finding:
-    """Return the finding of a message."""
+def finding_of(message: Message, until: dict[str, int], window_ns: int, log: str = "") -> Finding:
+    """Return the finding of a message. `log`: the file that it is in, empty if it was read on the host."""
     row = message.first
     kind = "gpu.switch" if row["kind"] == "sxid" else "gpu.xid"
     attributes = {
@@ -263,13 +264,15 @@ def finding_of(message: Message, until: dict[str, int], window_ns: int) -> Findi
         "uuid": row["uuid"],
         "message": row["detail"] if kind == "gpu.switch" or message.meaning == "unknown" else "",
         "switch_class": message.switch.kind if message.switch else "",
+        "log": log,
     }
     declared = {name: value for name, value in attributes.items() if value}
     if kind == "gpu.switch":
-        own = ("xid", "meaning", "switch_class", "action", "links", "message")
+        own = ("xid", "meaning", "switch_class", "action", "links", "message", "log")
         declared = {name: declared[name] for name in own if name in declared}
-    metrics = {"count": _count(message), "age_s": age_s(message, until)}
-    subject = Subject(type="device", device=row["device"])
+    lines = [one["line"] for one in message.rows if one["line"] > 0]
+    metrics = {"count": _count(message), "age_s": age_s(message, until), "line": min(lines, default=None)}
+    subject = Subject(type="device", device=row["device"], host=row["host"] or None)
     made = finding(kind, subject, Interval(start_ns=0, end_ns=window_ns), metrics, message.severity, declared)
     return made
 

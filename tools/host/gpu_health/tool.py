@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from whystall.tools.collect.log_file import FILE
 from whystall.tools.collect.nvml_engine import accelerators_here
 from whystall.tools.collect.options import DeviceLogOptions
 from whystall.tools.contract.findings import Finding
@@ -72,7 +73,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         judged, until = messages.messages_of(recording), messages.ends(recording)
         data.messages = [messages.row_of(one, until) for one in judged]
         data.log = messages.log_rows(recording)
-        found += [concerning(messages.finding_of(one, until, window_ns), recording) for one in judged]
+        held = recording.manifest
+        log = held.id if held.collectors[messages.COLLECTOR].engine == FILE else ""
+        found += [concerning(messages.finding_of(one, until, window_ns, log), recording) for one in judged]
         seen += sum(row.lines for row in data.log)
         if not any(row.messages for row in data.log) and not params.first_look:
             spots.append(("no_driver_messages", ""))
@@ -83,7 +86,7 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
         of_gpus, data.gpus = gpus.judged(recording)
         found += of_gpus
         data.processes = gpus.process_rows(recording)
-        data.links = gpus.link_rows(recording.table(f"{gpus.COLLECTOR}.links"))
+        data.links = gpus.link_rows(recording.table(f"{gpus.COLLECTOR}.links"), gpus.models_of(recording))
         seen += len(data.gpus)
     if recording.has(cards.COLLECTOR):
         of_cards, data.cards = cards.judged(recording)
