@@ -29,18 +29,25 @@ _WHERE = """WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:stat
     AND (:origins = '[]' OR origin IN (SELECT value FROM json_each(:origins)))
     AND (:category IS NULL OR category = :category) AND (:component IS NULL OR component = :component)
     AND (:assignee IS NULL OR assignee = :assignee) AND (:fault IS NULL OR fault = :fault)
-    AND (:dedup_key IS NULL OR dedup_key = :dedup_key)"""
-_ORDER = "ORDER BY updated DESC, id DESC LIMIT :limit"
+    AND (:dedup_key IS NULL OR dedup_key = :dedup_key)
+    AND (:words = '[]' OR NOT EXISTS (SELECT 1 FROM json_each(:words) AS word WHERE instr(
+        lower(id || ' ' || title || ' ' || target || ' ' || cause || ' ' || category || ' ' || component || ' ' ||
+        assignee), word.value) = 0))"""
+_ORDER = "ORDER BY updated DESC, id DESC LIMIT :limit OFFSET :offset"
 _BODIES = " ".join(("SELECT body FROM tickets", _WHERE, _ORDER))
 _LINE = tuple(Line.model_fields)
 _LINES = " ".join(("SELECT", ", ".join(_LINE), "FROM tickets", _WHERE, _ORDER))
 _COUNT = " ".join(("SELECT count(*) FROM tickets", _WHERE))
 _DETAIL = 300
+_WORDS = 8
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Filter of tickets; empty or None matches all. `assignee`: first assigned user; "" matches unassigned ones."""
+    """Filter of tickets; empty or None matches all. `assignee`: first assigned user; "" matches unassigned ones.
+    `words`: at most 8 words, all of which are in the number, title, target, cause, category, component or assignee;
+    only ASCII letters match in either case.
+    """
 
     states: Sequence[State] = ()
     severities: Sequence[Severity] = ()
@@ -50,6 +57,7 @@ class Wanted:
     assignee: str | None = None
     fault: str | None = None
     dedup_key: str | None = None
+    words: str = ""
 
 
 def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
@@ -104,13 +112,23 @@ def bodies(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[str]:
     return [str(found) for (found,) in db.execute(_BODIES, _bound(wanted, limit)).fetchall()]
 
 
-def listed(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[Line]:
-    rows = db.execute(_LINES, _bound(wanted, limit)).fetchall()
+def listed(db: SqliteDatabase, wanted: Wanted, limit: int, offset: int = 0) -> list[Line]:
+    rows = db.execute(_LINES, _bound(wanted, limit, offset)).fetchall()
     return [Line.model_validate({**dict(zip(_LINE, row, strict=True)), "id": str(row[0])}) for row in rows]
 
 
 def count(db: SqliteDatabase, wanted: Wanted) -> int:
     return int(db.execute(_COUNT, _bound(wanted, 0)).fetchone()[0])
+
+
+def hosts(db: SqliteDatabase) -> list[tuple[str, int, str]]:
+    """Return the hosts that have live tickets here (`ticketing.host_reports`): name, tickets, last change."""
+    rows = db.execute(
+        "SELECT substr(dedup_key, 6, instr(substr(dedup_key, 6), ':') - 1) AS host, count(*), max(updated) FROM tickets"
+        " WHERE dedup_key >= 'host:' AND dedup_key < 'host;' AND state IN ('open', 'acknowledged')"
+        " GROUP BY host ORDER BY 2 DESC, host"
+    ).fetchall()
+    return [(str(host), int(count), str(updated)) for host, count, updated in rows]
 
 
 def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
@@ -162,7 +180,7 @@ def _columns(ticket: Ticket) -> dict[str, Any]:
     }
 
 
-def _bound(wanted: Wanted, limit: int) -> dict[str, Any]:
+def _bound(wanted: Wanted, limit: int, offset: int = 0) -> dict[str, Any]:
     single = ("category", "component", "assignee", "fault", "dedup_key")
     values = {name: getattr(wanted, name) for name in single}
     return {
@@ -170,5 +188,12 @@ def _bound(wanted: Wanted, limit: int) -> dict[str, Any]:
         "states": json.dumps([*wanted.states]),
         "severities": json.dumps([severity.value for severity in wanted.severities]),
         "origins": json.dumps([*wanted.origins]),
+        "words": json.dumps([_lower(word) for word in clean(wanted.words, 300).split()[:_WORDS]]),
         "limit": max(0, limit),
+        "offset": max(0, offset),
     }
+
+
+def _lower(text: str) -> str:
+    """Return `text` with ASCII letters in lower case, as SQLite's lower() does."""
+    return "".join(char.lower() if char.isascii() else char for char in text)
