@@ -32,7 +32,7 @@ from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.times import now
 
 SCOPES = {"watch": ["observe"], "desk": ["tickets"], "root": ["admin"]}
-HOSTILE = '<script>window.executed=1</script> **x** `y` "\'><img src=x onerror=window.executed=1>\u202e'
+HOSTILE = "<script>window.executed=1</script> **x** `y` \"'><img src=x onerror=window.executed=1>\u202e"
 SETTINGS = """
 [users.ann]
 name = "Ann"
@@ -147,7 +147,13 @@ def write_watch(home: Path, name: str = "llama-7b", stalled: bool = True) -> Non
     status = {"pid": os.getpid(), "running": True, "since": time.time(), "written": time.time() + 3600, "jobs": jobs}
     (directory / "status.json").write_text(json.dumps({**status, "beyond": 0, "recent": []}))
     stall = {"kind": "gap", "tid": 4102, "start_ns": 10**9, "end_ns": 14 * 10**9, "usual_ns": 4 * 10**8}
-    answer = {"verdict": "confirmed", "title": "Synchronous checkpoint", "ticket": "1", "diagnosis": "d-1"}
+    answer = {
+        "verdict": "confirmed",
+        "title": "Synchronous checkpoint write",
+        "cause": "sync_checkpoint_write",
+        "ticket": "1",
+        "diagnosis": "d-1",
+    }
     entries = [
         {"at": "2026-11-29T09:15:02.120+00:00", "job": "slurm:4242", "name": name, "why": "no_cause", "noticed_ns": 1}
         | {"pid": 4102, "stall": {**stall, "end_ns": None, "kind": "late"}},

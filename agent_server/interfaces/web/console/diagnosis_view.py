@@ -10,6 +10,7 @@ from urllib.parse import quote
 from whystall.agent_server.presentation.template_values import TemplateValues
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Diagnosis, Lang
+from whystall.prompts.render import voice
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.judging import ARTIFACT_SCHEME, artifact_path
 
@@ -39,7 +40,8 @@ def diagnosis_context(d: Diagnosis, lang: Lang) -> dict[str, Any]:
         Bar(min(max(row.window_pct, 0.0), 100.0), text)
         for row, text in zip(d.account, found["account"].rows, strict=False)
     ]
-    return {**found, "path": rows, "pages": list(_pages(d))}
+    missing = [voice("md", lang).missing(code) for code in d.missing]
+    return {**found, "path": rows, "missing": missing, "pages": list(_pages(d))}
 
 
 def _pages(d: Diagnosis) -> Iterator[Page]:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.web.console.site import Site, Visit
 from whystall.agent_server.interfaces.web.console.tickets import title
-from whystall.agent_server.interfaces.web.console.watched import NOW_S, history, recent_rows, stalls, waiting, watch
+from whystall.agent_server.interfaces.web.console.watched import history, stalls, waiting, watch
 from whystall.knowledge_base.ticket_models import LIVE
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -32,8 +32,8 @@ def job_routes(site: Site) -> Iterator[Route]:
             latest = site.kb.tickets.lines(open_, _LATEST) if tickets else []
             return {
                 "watch": found,
-                "waiting": waiting(recent_rows(NOW_S, pids)) if pids else {},
-                "stalls": stalls()[:_LATEST] if observes else [],
+                "waiting": waiting(pids),
+                "stalls": stalls(visit.lang)[:_LATEST] if observes else [],
                 "hosts": site.kb.tickets.hosts() if tickets else [],
                 "latest": latest,
                 "titles": {line.id: title(line, visit.lang) for line in latest},
@@ -46,7 +46,7 @@ def job_routes(site: Site) -> Iterator[Route]:
         id = visit.request.path_params["id"]
 
         def read() -> dict[str, Any]:
-            found, noted = watch(), stalls(id)
+            found, noted = watch(), stalls(visit.lang, id)
             watched = found.job(id)
             if watched is None and not noted:
                 raise ToolError(ErrorCode.NOT_FOUND, f"no job {id!r} is watched", "choose one of the overview")
@@ -55,7 +55,7 @@ def job_routes(site: Site) -> Iterator[Route]:
                 "id": id,
                 "name": watched.name if watched else noted[0].name,
                 "job": watched,
-                "waiting": waiting(recent_rows(NOW_S, pids)) if pids else {},
+                "waiting": waiting(pids),
                 "history": history(pids) if pids else None,
                 "stalls": noted,
             }

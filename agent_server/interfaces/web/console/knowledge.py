@@ -11,7 +11,7 @@ from starlette.routing import Route
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.incident_lookup import search
 from whystall.agent_server.interfaces.web.console.site import Site, Visit
-from whystall.agent_server.presentation.match_lines import match_texts, note_texts
+from whystall.agent_server.presentation.match_lines import note_texts, why_text
 from whystall.knowledge_base.causes import load_causes
 
 _MOST = 20
@@ -28,9 +28,8 @@ def knowledge_routes(site: Site) -> Iterator[Route]:
             if not query:
                 return {"hits": None, "notes": []}
             found = search(site.kb, query, _MOST, visit.lang)
-            lines = match_texts([hit.match for hit in found.hits], "md", visit.lang)
             return {
-                "hits": list(zip(found.hits, lines, strict=True)),
+                "hits": [(hit, why_text(hit.match, "md", visit.lang)) for hit in found.hits],
                 "notes": note_texts(found.notes, "md", visit.lang),
             }
 

@@ -38,11 +38,11 @@ def login_routes(site: Site) -> Iterator[Route]:
         site.sessions.end(visit.id)
         return site.ended(visit.request)
 
-    async def style(_request: Request) -> Response:
-        return site.asset("console.css", "text/css")
+    def asset(name: str, media_type: str) -> Route:
+        async def file(_request: Request) -> Response:
+            return site.asset(name, media_type)
 
-    async def script(_request: Request) -> Response:
-        return site.asset("console.js", "text/javascript")
+        return site.route(f"/{name}", "GET", file)
 
     async def elsewhere(_request: Request) -> Response:
         raise Denied(404, "not_found")
@@ -50,8 +50,9 @@ def login_routes(site: Site) -> Iterator[Route]:
     yield site.route("/login", "GET", ask)
     yield site.route("/login", "POST", login)
     yield site.action("/logout", logout)
-    yield site.route("/console.css", "GET", style)
-    yield site.route("/console.js", "GET", script)
+    yield asset("console.css", "text/css")
+    yield asset("console.js", "text/javascript")
+    yield asset("icon.svg", "image/svg+xml")
     yield site.route("/{rest:path}", "GET", elsewhere)
 
 

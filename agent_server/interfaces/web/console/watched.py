@@ -5,21 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from whystall.agent_server.watch.jobs import JobList, Selection
 from whystall.agent_server.watch.status import read_stalls, read_status, runs
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.models import Lang
 from whystall.tools.collect.continuous import directory_of_watch
 from whystall.tools.collect.history_summary import HistorySummary, summarise
+from whystall.tools.collect.proc_calls import syscall_name
+from whystall.tools.collect.proc_parse import pid_stat, syscall
 from whystall.tools.collect.slice_history import HistoryRow, history_rows
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.node.vantage import host_name
 
-NOW_S = 180
-"""What a process waits for now: where most of its waits of so many seconds were. A minute is known when it is over."""
+_LATELY_S = 180  # a minute is known when it is over
 _SPAN_S = 3600
 _PLACES = 10
 _STALLS = 50
@@ -53,13 +57,17 @@ class Watched(_Read):
 
 
 class Waiting(BaseModel):
-    """Where most of a process's recent waiting was. `share`: percent of the waiting of all its threads."""
+    """What a process waits for. `now`: the system call in which its main thread is, ``running``, or empty if that
+    cannot be read. The others are where most of its waits that ended lately were; `share`: percent of the waiting of
+    all its threads, 0 without any.
+    """
 
-    comm: str
-    state: str
-    call: str
-    line: str
-    share: float
+    now: str = ""
+    comm: str = ""
+    state: str = ""
+    call: str = ""
+    line: str = ""
+    share: float = 0.0
 
 
 class NotedStall(BaseModel):
@@ -122,7 +130,7 @@ def _jobs() -> list[Watched]:
     ]
 
 
-def recent_rows(seconds: float, pids: Collection[int]) -> list[HistoryRow]:
+def _recent_rows(seconds: float, pids: Collection[int]) -> list[HistoryRow]:
     """Return the history of these processes; empty if nothing was recorded."""
     end = time.time_ns()
     try:
@@ -132,8 +140,24 @@ def recent_rows(seconds: float, pids: Collection[int]) -> list[HistoryRow]:
     return [row for row in rows if row.pid in pids]
 
 
-def waiting(rows: Iterable[HistoryRow]) -> dict[int, Waiting]:
-    """Return where each process of `rows` waited longest."""
+def waiting(pids: Collection[int]) -> dict[int, Waiting]:
+    """Return what each process waits for."""
+    lately = _longest(_recent_rows(_LATELY_S, pids))
+    return {pid: lately.get(pid, Waiting()).model_copy(update={"now": _in_call(pid)}) for pid in pids}
+
+
+def _in_call(pid: int) -> str:
+    try:
+        stat, call = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("stat", "syscall"))
+        found = syscall(call)
+        if found is None or pid_stat(stat).state == "R":
+            return "running"
+        return syscall_name(found.nr)
+    except (OSError, ValueError):
+        return ""
+
+
+def _longest(rows: Iterable[HistoryRow]) -> dict[int, Waiting]:
     sums: dict[int, dict[tuple[str, str, str, str], int]] = {}
     for row in rows:
         places = sums.setdefault(row.pid, {})
@@ -152,16 +176,16 @@ def history(pids: Collection[int]) -> HistorySummary:
     """Return what these processes waited for in the last hour."""
     end = time.time_ns()
     start = end - int(_SPAN_S * 1e9)
-    return summarise(recent_rows(_SPAN_S, pids), [], (start, end), (_text(start), _text(end)), _PLACES)
+    return summarise(_recent_rows(_SPAN_S, pids), [], (start, end), (_text(start), _text(end)), _PLACES)
 
 
-def stalls(job: str | None = None) -> Sequence[NotedStall]:
-    """Return the latest entries of the log of stalls, of `job` or of all, the newest first."""
+def stalls(lang: Lang, job: str | None = None) -> Sequence[NotedStall]:
+    """Return the latest entries of the log of stalls, of `job` or of all, the newest first; causes in `lang`."""
     found: list[NotedStall] = []
     for entry in read_stalls(directory_of_watch()):
         try:
             if job is None or entry["job"] == job:
-                found.append(_noted(entry))
+                found.append(_noted(entry, lang))
         except (KeyError, TypeError, ValueError, ValidationError, AttributeError):
             continue  # of another version
         if len(found) == _STALLS:
@@ -169,10 +193,13 @@ def stalls(job: str | None = None) -> Sequence[NotedStall]:
     return found
 
 
-def _noted(entry: dict[str, Any]) -> NotedStall:
+def _noted(entry: dict[str, Any], lang: Lang) -> NotedStall:
     stall, answer = entry.get("stall") or {}, entry.get("answer") or {}
     ended = stall.get("end_ns")
     known = {name: answer.get(name) or "" for name in ("verdict", "title", "diagnosis", "ticket")}
+    cause = load_causes().get(answer.get("cause") or "")
+    if cause is not None and known["verdict"] in ("confirmed", "likely"):
+        known["title"] = cause.title.get(lang)
     return NotedStall(
         at=entry["at"],
         job=entry["job"],
