@@ -1,8 +1,8 @@
 """Renders the templates of web pages, ``templates/console/NAME.html.j2``, in English and Chinese.
 
-Jinja escapes everything that a template prints, our own texts too. Lines that exist as Markdown (of diagnoses and
-tickets, in which foreign text is escaped) are shown by the filter ``md``, which knows code and emphasis only: no HTML,
-link or picture can come from a line.
+Jinja escapes everything that a template prints, our own texts too, and control characters are made visible. Lines that
+exist as Markdown (of diagnoses and tickets, in which foreign text is escaped) are shown by the filter ``md``, which
+knows code and emphasis only: no HTML, link or picture can come from a line.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ def markdown_line(text: object) -> Markup:
     return Markup(_LINE.renderInline(str(text)))  # noqa: S704 - the renderer escapes what is no code or emphasis
 
 
-def inert(text: object) -> str:
-    """Return `text` without control characters, which also turn the direction of what follows; lines stay."""
-    return "\n".join(printable(line) for line in str(text).split("\n"))
+def _inert(value: object) -> object:
+    """Return a text with control characters, also those that turn the direction of what follows, as escapes."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return value if value.isprintable() else "\n".join(printable(line) for line in value.split("\n"))
 
 
 @cache
@@ -47,13 +49,13 @@ def _environment(lang: str) -> Environment:
         loader=FileSystemLoader(_HERE / "templates/console"),
         undefined=StrictUndefined,
         autoescape=True,
+        finalize=_inert,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals |= {"t": words(lang), "c": texts_of("console", lang), "lang": lang}
     environment.filters |= {
         "md": markdown_line,
-        "inert": inert,
         "q": quantity,
         "reason": lambda text: in_words(lang, text),
         "fill": lambda text, *values, **named: str(text).format(*values, **named),

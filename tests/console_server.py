@@ -119,12 +119,18 @@ def serving(
         routes: Sequence[Route] = list(console_routes(site))
         mcp = http_app(mcp_server, "127.0.0.1", lone, access=settings.access)
         server = Server(None, mcp_server, mcp, None, routes)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve_on(listener)))
+        loops: list[asyncio.AbstractEventLoop] = []
+
+        async def run() -> None:
+            loops.append(asyncio.get_running_loop())
+            await server.serve_on(listener)
+
+        thread = threading.Thread(target=lambda: asyncio.run(run()))
         thread.start()
         try:
             yield Console(app, site, http_server.url(listener, "/console"))
         finally:
-            server.leave()
+            loops[0].call_soon_threadsafe(server.leave)
             thread.join(60)
 
 

@@ -23,7 +23,7 @@ class ServerSettings(Section):
     """
 
     mcp: Annotated[bool, Field(description="serve MCP")] = True
-    console: Annotated[bool, Field(description="serve the console, pages for people; needs mcp, whose tokens it asks")] = True
+    console: Annotated[bool, Field(description="serve the console, pages for people, beside MCP")] = True
     web: Annotated[bool, Field(description="take alerts, chats and news of trackers")] = True
     worker: Annotated[bool, Field(description="work on what was taken in")] = True
     public_url: Annotated[Address | None, Field(description="where vendors of chats reach this server")] = None

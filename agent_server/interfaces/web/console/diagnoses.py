@@ -36,7 +36,7 @@ _PAGE = 30
 _STREAMS = 32
 _FLAMES = 1000  # names of pages that are remembered
 _BEAT_S = 15.0
-# For pages and pictures that are opened by themselves: no origin, nothing fetched. The pages have a policy of their own.
+# For pages and pictures that are opened by themselves: no origin, nothing fetched. Our pages state a stricter policy.
 _FRAMED = "sandbox allow-scripts; frame-ancestors 'self'; default-src 'none'; script-src 'unsafe-inline'; "
 _FRAMED += "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 

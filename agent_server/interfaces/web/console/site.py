@@ -275,10 +275,9 @@ class Site:
 
 def language(request: Request) -> Lang:
     """Return the language of the cookie of the switch, else the preferred one of the browser that we have."""
-    chosen = request.query_params.get("lang") or request.cookies.get(_LANGUAGE, "")
-    for known in get_args(Lang):
-        if chosen == known:
-            return "zh" if known == "zh" else "en"
+    for chosen in (request.query_params.get("lang"), request.cookies.get(_LANGUAGE)):
+        if chosen in get_args(Lang):
+            return "zh" if chosen == "zh" else "en"
     return _preferred(request.headers.get("accept-language", ""))
 
 

@@ -37,10 +37,9 @@ def ticket_routes(site: Site) -> Iterator[Route]:
 
     async def listed(visit: Visit) -> Response:
         given = {name: visit.query(name).strip()[:300] for name in ("q", "state", "severity", "assignee")}
-        # Without a state, what is to be done; with "all", everything.
-        states = _of(given["state"], _STATES) if given["state"] else () if given["state"] == "all" else LIVE
         wanted = Wanted(
-            states=() if given["state"] == "all" else states,
+            # without a state: what is to be done
+            states=() if given["state"] == "all" else _of(given["state"], _STATES) or LIVE,
             severities=[Severity(one) for one in _of(given["severity"], _SEVERITIES)],
             assignee="" if given["assignee"] == "-" else given["assignee"] or None,
             words=given["q"],
