@@ -30,16 +30,17 @@ _WHERE = """WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:stat
     AND (:category IS NULL OR category = :category) AND (:component IS NULL OR component = :component)
     AND (:assignee IS NULL OR assignee = :assignee) AND (:fault IS NULL OR fault = :fault)
     AND (:dedup_key IS NULL OR dedup_key = :dedup_key)
-    AND (:words = '[]' OR NOT EXISTS (SELECT 1 FROM json_each(:words) AS word WHERE instr(
-        lower(id || ' ' || title || ' ' || target || ' ' || cause || ' ' || category || ' ' || component || ' ' ||
-        assignee), word.value) = 0))"""
+    AND """
+_WORDS = 8
+_SEARCHED = " || ' ' || ".join(("id", "title", "target", "cause", "category", "component", "assignee"))
+# Not a table of words: that would be read for each ticket.
+_WHERE += " AND ".join(f"(:word{n} = '' OR instr(lower({_SEARCHED}), :word{n}))" for n in range(_WORDS))
 _ORDER = "ORDER BY updated DESC, id DESC LIMIT :limit OFFSET :offset"
 _BODIES = " ".join(("SELECT body FROM tickets", _WHERE, _ORDER))
 _LINE = tuple(Line.model_fields)
 _LINES = " ".join(("SELECT", ", ".join(_LINE), "FROM tickets", _WHERE, _ORDER))
 _COUNT = " ".join(("SELECT count(*) FROM tickets", _WHERE))
 _DETAIL = 300
-_WORDS = 8
 
 
 @dataclass(frozen=True)
@@ -183,12 +184,13 @@ def _columns(ticket: Ticket) -> dict[str, Any]:
 def _bound(wanted: Wanted, limit: int, offset: int = 0) -> dict[str, Any]:
     single = ("category", "component", "assignee", "fault", "dedup_key")
     values = {name: getattr(wanted, name) for name in single}
+    words = [_lower(word) for word in clean(wanted.words, 300).split()[:_WORDS]]
     return {
         **{name: None if value is None else clean(value, human.NAME) for name, value in values.items()},
         "states": json.dumps([*wanted.states]),
         "severities": json.dumps([severity.value for severity in wanted.severities]),
         "origins": json.dumps([*wanted.origins]),
-        "words": json.dumps([_lower(word) for word in clean(wanted.words, 300).split()[:_WORDS]]),
+        **dict(zip((f"word{n}" for n in range(_WORDS)), [*words, *[""] * _WORDS], strict=False)),
         "limit": max(0, limit),
         "offset": max(0, offset),
     }

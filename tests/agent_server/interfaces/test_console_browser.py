@@ -113,9 +113,12 @@ class Page:
         """Log in by the keyboard: the field has the focus."""
         self.open("/login")
         self.browser.write(token_of(name))
-        self.run("window.before = 1")
         self.browser.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r", windowsVirtualKeyCode=13)
-        self.until(lambda: self.run("window.before === undefined && location.pathname === '/console'"))
+        self.until(lambda: self.run("document.readyState === 'complete' && location.pathname === '/console'"))
+
+    def arrived(self, place: str) -> None:
+        """Wait until a page whose path begins with `place` is there."""
+        self.until(lambda: self.run("document.readyState === 'complete' ? location.pathname : ''").startswith(place))
 
     def violations(self) -> list[str]:
         """Return what axe-core finds of serious or critical impact."""
@@ -187,11 +190,12 @@ def test_tickets_are_searched_and_every_action_works(page: Page) -> None:
     page.examined()
     page.click("Reopen")
     ticket = page.console.kb.tickets.get(id)
-    assert (ticket.state, ticket.resolution) == ("open", "the card was replaced")
+    assert ticket.state == "open"
     assert ticket.assignment is not None
     assert ticket.assignment.users == ["wang"]
-    whats = [event.what for event in page.console.kb.tickets.events(id)]
-    assert whats[-5:] == ["acknowledged", "assigned", "commented", "resolved", "reopened"]
+    events = page.console.kb.tickets.events(id)[-5:]
+    assert events[3].detail == "the card was replaced"
+    assert [event.what for event in events] == ["acknowledged", "assigned", "commented", "resolved", "reopened"]
     assert page.browser.complaints == []
 
 
@@ -206,8 +210,8 @@ def test_a_diagnosis_shows_its_progress_and_then_its_result(page: Page, target: 
     page.examined()
     first = page.run("document.getElementById('step').textContent")
     page.until(lambda: page.run("document.getElementById('step').textContent") != first)
-    page.until(lambda: page.run("location.pathname").startswith("/console/diagnoses/"))
-    page.until(lambda: page.run("document.readyState === 'complete' && document.querySelector('figure img').complete"))
+    page.arrived("/console/diagnoses/")
+    page.until(lambda: page.run("document.querySelector('figure img').complete"))
     assert page.run("document.querySelector('figure img').naturalWidth") > 100
     assert page.run("document.querySelector('main').textContent").count("it stalls") == 1
     page.examined()
@@ -245,14 +249,17 @@ def test_everything_works_without_scripts(console: Console, target: int) -> None
     with Browser() as browser:
         page = Page(browser, console)
         browser.call("Emulation.setScriptExecutionDisabled", value=True)
-        page.open("/login")
-        browser.write(token_of("root"))
-        browser.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r", windowsVirtualKeyCode=13)
-        place = "location.pathname"
-        page.until(lambda: page.run(place) == "/console")
-        page.open(f"/diagnoses?pid={target}")
-        page.fill("duration", "1")
-        browser.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r", windowsVirtualKeyCode=13)
-        page.until(lambda: page.run(place).startswith("/console/runs/"))
-        page.until(lambda: page.run(place).startswith("/console/diagnoses/"))
+
+        def enter(path: str, field: str, text: str) -> None:
+            """Fill in a form, and send it by the keyboard."""
+            browser.call("Page.navigate", url=console.url + path)
+            page.until(lambda: page.run(f"document.readyState === 'complete' && !!document.getElementById({field!r})"))
+            page.run(f"document.getElementById({field!r}).value = {text!r}; document.getElementById({field!r}).focus()")
+            browser.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r", windowsVirtualKeyCode=13)
+
+        enter("/login", "token", token_of("root"))
+        page.until(lambda: page.run("!!document.querySelector('nav a')"))
+        enter(f"/diagnoses?pid={target}", "duration", "1")
+        page.arrived("/console/runs/")
+        page.arrived("/console/diagnoses/")
         assert page.run("document.querySelectorAll('section').length") > 3
