@@ -119,7 +119,7 @@ class Assignment(Model):
 
 
 class Comment(Model):
-    """A person's comment. `source`: interface it came through (``cli``, ``mcp``, ``chat:NAME``, ``sink:NAME``); `key`:
+    """A person's comment. `source`: interface it came through (``cli``, ``mcp``, ``web``, ``chat:NAME``, ``sink:NAME``); `key`:
     unique within the ticket, for deduplication.
     """
 
