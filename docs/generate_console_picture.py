@@ -47,7 +47,7 @@ def main() -> None:
         os.environ |= {"WHYSTALL_HOME": home, "WHYSTALL_CONFIG": str(write_settings(Path(home)))}
         with subprocess.Popen([sys.executable, str(program)], cwd=home) as target:
             try:
-                with serving() as console, Browser(width=1280, height=1150) as browser:
+                with serving() as console, Browser(width=1100, height=800) as browser:
                     time.sleep(2)  # it trains
                     _log_in(browser, console.url)
                     browser.open(f"{console.url}/diagnoses?pid={target.pid}")

@@ -30,6 +30,9 @@ from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.times import now
+from whystall.tools.collect.slice_history import LOG_BYTES, LOG_NAME
+from whystall.tools.collect.slice_log import SliceLog
+from whystall.tools.collect.slice_parts import HISTORY, packed
 
 SCOPES = {"watch": ["observe"], "desk": ["tickets"], "root": ["admin"]}
 HOSTILE = "<script>window.executed=1</script> **x** `y` \"'><img src=x onerror=window.executed=1>\u202e"
@@ -167,6 +170,27 @@ def write_watch(home: Path, name: str = "llama-7b", stalled: bool = True) -> Non
         | {"noticed_ns": 1, "pid": 4102, "stall": stall, "answer": answer},
     ]
     (directory / "stalls.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def write_history(home: Path) -> None:
+    """Write half an hour of waits of the ranks, as `History` writes them."""
+    directory = home / "watch"
+    directory.mkdir(exist_ok=True)
+    log = SliceLog(directory / LOG_NAME, LOG_BYTES, every_boot=True)
+    minute = time.time_ns() // 60_000_000_000
+    for ago in range(30, 0, -1):
+        rows = [
+            [4100 + rank, "pt_main_thread", state, call, line, seconds * 10**9 // (1 + ago % 5), 400, 2 * 10**9]
+            for rank in range(4)
+            for state, call, line, seconds in (
+                ("S", "futex", "all_reduce (train.py:212)", 40 if rank != 2 else 5),
+                ("D", "fsync", "save (checkpoint.py:88)", 6 if rank == 2 else 1),
+                ("R", "", "", 2),
+            )
+        ]
+        begun = (minute - ago) * 60_000_000_000
+        log.append(HISTORY, begun, begun + 60_000_000_000, packed({"rows": rows}))
+    log.close()
 
 
 def file_tickets(kb: Stores, count: int = 6) -> None:

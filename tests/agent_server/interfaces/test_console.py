@@ -11,7 +11,7 @@ from typing import Any
 
 import console_server
 import pytest
-from console_server import HOSTILE, Console, Visitor, report, serving, token_of, write_watch
+from console_server import HOSTILE, Console, Visitor, report, serving, token_of, write_history, write_watch
 
 from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
@@ -321,6 +321,13 @@ def test_without_a_watcher_the_overview_says_what_to_do(console: Console, home: 
     assert "stalled for 43.2 s" in job
     assert "/console/diagnoses?pid=4102#start" in job
     assert "Nothing was recorded" in job
+    write_history(home)
+    job = visitor.get("/jobs/slurm:4242").text
+    places = re.findall(r"<td data-label=\"Where\"><span>(.*?)</span>", job)
+    assert places[0] == "<code>futex</code> at <code>all_reduce (train.py:212)</code>"
+    assert places[1] == "<code>fsync</code> at <code>save (checkpoint.py:88)</code>"
+    assert job.count('<svg class="spark"') == 3
+    assert re.search(r"of the waits that ended in the last 3 minutes.*: <code>futex</code>", visitor.get("").text)
     (home / "watch" / "stalls.jsonl").write_text('not json\n{"job": 1}\n' + '{"at": "x"}\n')
     assert visitor.get("").status_code == 200
 

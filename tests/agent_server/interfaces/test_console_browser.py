@@ -13,7 +13,7 @@ from typing import Any
 import console_server
 import pytest
 from browser import Browser, executable
-from console_server import Console, file_tickets, serving, token_of, write_watch
+from console_server import Console, file_tickets, serving, token_of, write_history, write_watch
 
 from whystall.agent_server.journal.alerts import Alert
 
@@ -46,6 +46,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         with serving() as made:
             file_tickets(made.kb, 6)
             write_watch(home)
+            write_history(home)
             labels = {"alertname": "GpuFellOffBus", "node": "gpu05", "severity": "critical"}
             for status in ("firing", "resolved"):
                 made.kb.alerts.put(Alert(key=status, fingerprint="f", status=status, labels=labels, starts=1e9), 2e9)
