@@ -77,7 +77,7 @@ test-all: test .setup/torch
 	$(call run_tests,$(live) -m 'not beside')
 
 # They take what the guest leaves, whose time passes while it waits for a processor.
-test-thorough: build .setup/test-packages .setup/conformance/installed .setup/fuzz
+test-thorough: build .setup/test-packages .setup/conformance/installed .setup/fuzz .setup/accessibility/installed
 	$(call run_tests,--numprocesses $(WORKERS) --dist loadfile $(thorough) -m thorough,$(pooled) chrt --idle 0)
 
 # The guest is emulated, and slow: of the privileges only the least are tried in it, and its recordings are judged here;
@@ -165,6 +165,8 @@ clean:
 
 # The runner needs a newer Node than many distributions have: both come from npm, at the versions named there.
 .setup/conformance/installed: tests/conformance/package.json | .setup/test-packages
+.setup/accessibility/installed: tests/accessibility/package.json | .setup/test-packages
+.setup/conformance/installed .setup/accessibility/installed:
 	@mkdir -p $(@D)
 	@cp $< $(@D)/package.json
 	npm install --prefix $(@D) --no-audit --no-fund --no-package-lock --loglevel error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.models import Diagnosis
@@ -41,6 +41,28 @@ def diagnoses_of(file: Database, db: SqliteDatabase, comm: str, limit: int) -> l
     """Return the latest `limit` diagnoses whose victim is called `comm`, the newest first."""
     query = "SELECT body FROM diagnoses WHERE json_extract(body, '$.victim.comm') = ? ORDER BY created DESC LIMIT ?"
     return [file.record(Diagnosis, body) for (body,) in db.execute(query, [comm, limit]).fetchall()]
+
+
+class DiagnosisLine(NamedTuple):
+    """A diagnosis in a list. `cause`, `ticket`: empty without one."""
+
+    id: str
+    created: str
+    verdict: str
+    cause: str
+    ticket: str
+    target: str
+    symptom: str
+
+
+def latest_lines(db: SqliteDatabase, limit: int, offset: int) -> list[DiagnosisLine]:
+    """Return diagnoses after the first `offset`, the newest first."""
+    query = (
+        "SELECT id, created, verdict, cause, ticket, json_extract(body, '$.target'), json_extract(body, '$.symptom')"
+        " FROM diagnoses WHERE id IN (SELECT id FROM diagnoses ORDER BY created DESC, id DESC LIMIT ? OFFSET ?)"
+        " ORDER BY created DESC, id DESC"  # the records of the others are not read
+    )
+    return [DiagnosisLine(*(str(value or "") for value in row)) for row in db.execute(query, [limit, offset])]
 
 
 def counted_in(db: SqliteDatabase, id: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from whystall.knowledge_base import matching, occurrences, text_search
 from whystall.knowledge_base.card_store import CardStore
 from whystall.knowledge_base.database import Database
-from whystall.knowledge_base.diagnoses import diagnoses_of, get_diagnosis, put_diagnosis
+from whystall.knowledge_base.diagnoses import DiagnosisLine, diagnoses_of, get_diagnosis, latest_lines, put_diagnosis
 from whystall.knowledge_base.embeddings import Embedder, nearest, refresh
 from whystall.knowledge_base.evidence import Evidence, evidence_of
 from whystall.knowledge_base.models import Diagnosis, Match
@@ -162,6 +162,11 @@ class KnowledgeBase:
     def get_diagnosis(self, id: str) -> Diagnosis:
         with self._file.read() as db:
             return get_diagnosis(self._file, db, id)
+
+    def latest_diagnoses(self, limit: int, offset: int = 0) -> list[DiagnosisLine]:
+        """Return lines of diagnoses after the first `offset`, the newest first."""
+        with self._file.read() as db:
+            return latest_lines(db, limit, offset)
 
     def diagnoses_of(self, comm: str, limit: int) -> list[Diagnosis]:
         """Return the latest `limit` diagnoses whose victim is called `comm`, the newest first."""

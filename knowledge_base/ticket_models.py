@@ -119,8 +119,8 @@ class Assignment(Model):
 
 
 class Comment(Model):
-    """A person's comment. `source`: interface it came through (``cli``, ``mcp``, ``chat:NAME``, ``sink:NAME``); `key`:
-    unique within the ticket, for deduplication.
+    """A person's comment. `source`: interface it came through (``cli``, ``mcp``, ``web``, ``chat:NAME``,
+    ``sink:NAME``); `key`: unique within the ticket, for deduplication.
     """
 
     by: str

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import ENGLISH, View
-from whystall.agent_server.watch.status import read_status
+from whystall.agent_server.watch.status import read_status, runs
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
 from whystall.tools.recording.home import home
 
 _NAME = "watch"
-_SILENT_S = 60.0
 _SHOWN = 5
 
 
@@ -27,8 +25,7 @@ def watching(view: View = ENGLISH) -> Check:
     if found is None or not found.get("running"):
         return view.ok(_NAME, view.say("watch.stopped"))
     try:
-        silent = time.time() - float(found["written"])
-        if silent > _SILENT_S or not os.path.exists(f"/proc/{int(found['pid'])}"):
+        if not runs(found, time.time()):
             return view.limited(_NAME, view.say("watch.dead"), view.say("watch.means"), view.say("watch.fix"))
         lowered = list(found["cost"]["reasons"])
         text = view.say(

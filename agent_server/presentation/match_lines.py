@@ -53,17 +53,15 @@ def command(tool: str, victim: Victim | None) -> str:
 
 
 def _match_text(match: Match, suffix: str, lang: Lang, victim: Victim | None) -> MatchText:
-    form, sentences, all_texts = FORMATS[suffix], voice(suffix, lang), words(lang)
+    form, all_texts = FORMATS[suffix], words(lang)
     texts, comma = all_texts["matching"], all_texts["marks"]["comma"]
-    keys = [key for key in match.shared if not key.startswith("kind:")] or match.shared
-    shared = Safe(comma.join(dict.fromkeys(sentences.shared(key) for key in keys)))
     head = fill(
         form.running,
         texts["head"],
         sort=texts[_sort(match)],
         title=match.title.get(lang),
         id=form.name(match.incident),
-        because=fill(form.running, all_texts["labels"]["because"], shared),
+        because=_because(match, suffix, lang),
     )
     more: list[Safe] = []
     facts: list[Safe] = []
@@ -82,6 +80,19 @@ def _match_text(match: Match, suffix: str, lang: Lang, victim: Victim | None) ->
         left = comma.join(_command(command(tool, victim), suffix) for tool in match.unchecked)
         more.append(fill(form.running, texts["unchecked"], Safe(left)))
     return MatchText(head, more)
+
+
+def why_text(match: Match, suffix: str, lang: Lang) -> Safe:
+    """Return how sure `match` is and what is shared, without its title, escaped for the format `suffix`."""
+    texts = words(lang)
+    return Safe(f"{texts['matching'][_sort(match)]}{texts['marks']['semicolon']}{_because(match, suffix, lang)}")
+
+
+def _because(match: Match, suffix: str, lang: Lang) -> Safe:
+    form, sentences, texts = FORMATS[suffix], voice(suffix, lang), words(lang)
+    keys = [key for key in match.shared if not key.startswith("kind:")] or match.shared
+    shared = Safe(texts["marks"]["comma"].join(dict.fromkeys(sentences.shared(key) for key in keys)))
+    return fill(form.running, texts["labels"]["because"], shared)
 
 
 def _command(text: str, suffix: str) -> Safe:

@@ -387,6 +387,7 @@ class WatchService:
                         "places": thread.regular if thread is not None else 0,
                         "step_ms": round(thread.step_ns / 1e6, 2) if thread is not None else 0.0,
                         "stalled": thread is not None and thread.open is not None,
+                        "stalled_s": _lasted_s(thread.open) if thread is not None and thread.open is not None else 0.0,
                     }
                 )
             jobs.append({"id": job.id, "name": job.name, "processes": processes})
@@ -406,6 +407,10 @@ class WatchService:
             "counts": self._counts,
             "recent": list(self._recent),
         }
+
+
+def _lasted_s(stall: Stall) -> float:
+    return round((time.monotonic_ns() - stall.start_ns) / NS, 1)
 
 
 def _yield_memory() -> None:

@@ -13,6 +13,8 @@ from typing import IO, Any
 STATUS, LOG, ERRORS, METRICS = "status.json", "stalls.jsonl", "errors.log", "metrics.prom"
 _LOG_BYTES = 4 << 20
 _STATUS_BYTES = 4 << 20
+_READ_BYTES = 512 << 10  # of the log of stalls, some 500 entries
+_SILENT_S = 60.0
 
 
 class StatusFiles:
@@ -57,6 +59,34 @@ class StatusFiles:
             return path.open("w" if path.exists() and path.stat().st_size > _LOG_BYTES else "a", encoding="utf-8")
         except OSError:
             return subprocess.DEVNULL
+
+
+def runs(status: Mapping[str, Any] | None, now: float) -> bool:
+    """Return whether the watcher that wrote `status` still runs and writes. `now`: seconds since the epoch. Raises
+    KeyError, TypeError or ValueError if another version has written it."""
+    if status is None or not status.get("running"):
+        return False
+    return now - float(status["written"]) <= _SILENT_S and Path(f"/proc/{int(status['pid'])}").exists()
+
+
+def read_stalls(directory: Path) -> list[dict[str, Any]]:
+    """Return the latest entries of the log of stalls below `directory`, the newest first; unreadable lines are left
+    out."""
+    try:
+        with (directory / LOG).open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _READ_BYTES))
+            lines = file.read(_READ_BYTES).splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in reversed(lines):
+        try:
+            entry = json.loads(line)
+        except ValueError:  # its start was cut off, or it is being written
+            continue
+        if isinstance(entry, dict):
+            found.append(entry)
+    return found
 
 
 def read_status(directory: Path) -> dict[str, Any] | None:

@@ -29,8 +29,13 @@ _WHERE = """WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:stat
     AND (:origins = '[]' OR origin IN (SELECT value FROM json_each(:origins)))
     AND (:category IS NULL OR category = :category) AND (:component IS NULL OR component = :component)
     AND (:assignee IS NULL OR assignee = :assignee) AND (:fault IS NULL OR fault = :fault)
-    AND (:dedup_key IS NULL OR dedup_key = :dedup_key)"""
-_ORDER = "ORDER BY updated DESC, id DESC LIMIT :limit"
+    AND (:dedup_key IS NULL OR dedup_key = :dedup_key)
+    AND """
+_WORDS = 8
+_SEARCHED = " || ' ' || ".join(("id", "title", "target", "cause", "category", "component", "assignee"))
+# Not a table of words: that would be read for each ticket.
+_WHERE += " AND ".join(f"(:word{n} = '' OR instr(lower({_SEARCHED}), :word{n}))" for n in range(_WORDS))
+_ORDER = "ORDER BY updated DESC, id DESC LIMIT :limit OFFSET :offset"
 _BODIES = " ".join(("SELECT body FROM tickets", _WHERE, _ORDER))
 _LINE = tuple(Line.model_fields)
 _LINES = " ".join(("SELECT", ", ".join(_LINE), "FROM tickets", _WHERE, _ORDER))
@@ -40,7 +45,10 @@ _DETAIL = 300
 
 @dataclass(frozen=True)
 class Wanted:
-    """Filter of tickets; empty or None matches all. `assignee`: first assigned user; "" matches unassigned ones."""
+    """Filter of tickets; empty or None matches all. `assignee`: first assigned user; "" matches unassigned ones.
+    `words`: at most 8 words, all of which are in the number, title, target, cause, category, component or assignee;
+    only ASCII letters match in either case.
+    """
 
     states: Sequence[State] = ()
     severities: Sequence[Severity] = ()
@@ -50,6 +58,7 @@ class Wanted:
     assignee: str | None = None
     fault: str | None = None
     dedup_key: str | None = None
+    words: str = ""
 
 
 def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
@@ -104,13 +113,23 @@ def bodies(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[str]:
     return [str(found) for (found,) in db.execute(_BODIES, _bound(wanted, limit)).fetchall()]
 
 
-def listed(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[Line]:
-    rows = db.execute(_LINES, _bound(wanted, limit)).fetchall()
+def listed(db: SqliteDatabase, wanted: Wanted, limit: int, offset: int = 0) -> list[Line]:
+    rows = db.execute(_LINES, _bound(wanted, limit, offset)).fetchall()
     return [Line.model_validate({**dict(zip(_LINE, row, strict=True)), "id": str(row[0])}) for row in rows]
 
 
 def count(db: SqliteDatabase, wanted: Wanted) -> int:
     return int(db.execute(_COUNT, _bound(wanted, 0)).fetchone()[0])
+
+
+def hosts(db: SqliteDatabase) -> list[tuple[str, int, str]]:
+    """Return the hosts that have live tickets here (`ticketing.host_reports`): name, tickets, last change."""
+    rows = db.execute(
+        "SELECT substr(dedup_key, 6, instr(substr(dedup_key, 6), ':') - 1) AS host, count(*), max(updated) FROM tickets"
+        " WHERE dedup_key >= 'host:' AND dedup_key < 'host;' AND state IN ('open', 'acknowledged')"
+        " GROUP BY host ORDER BY 2 DESC, host"
+    ).fetchall()
+    return [(str(host), int(count), str(updated)) for host, count, updated in rows]
 
 
 def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
@@ -162,13 +181,21 @@ def _columns(ticket: Ticket) -> dict[str, Any]:
     }
 
 
-def _bound(wanted: Wanted, limit: int) -> dict[str, Any]:
+def _bound(wanted: Wanted, limit: int, offset: int = 0) -> dict[str, Any]:
     single = ("category", "component", "assignee", "fault", "dedup_key")
     values = {name: getattr(wanted, name) for name in single}
+    words = [_lower(word) for word in clean(wanted.words, 300).split()[:_WORDS]]
     return {
         **{name: None if value is None else clean(value, human.NAME) for name, value in values.items()},
         "states": json.dumps([*wanted.states]),
         "severities": json.dumps([severity.value for severity in wanted.severities]),
         "origins": json.dumps([*wanted.origins]),
+        **dict(zip((f"word{n}" for n in range(_WORDS)), [*words, *[""] * _WORDS], strict=False)),
         "limit": max(0, limit),
+        "offset": max(0, offset),
     }
+
+
+def _lower(text: str) -> str:
+    """Return `text` with ASCII letters in lower case, as SQLite's lower() does."""
+    return "".join(char.lower() if char.isascii() else char for char in text)

@@ -75,10 +75,17 @@ class TicketStore:
         with self._file.read() as db:
             return [self._file.record(Ticket, body) for body in rows.bodies(db, wanted or Wanted(), limit)]
 
-    def lines(self, wanted: Wanted | None = None, limit: int = 100) -> Sequence[Line]:
-        """Return summary lines of tickets, last changed first, without reading their records."""
+    def lines(self, wanted: Wanted | None = None, limit: int = 100, offset: int = 0) -> Sequence[Line]:
+        """Return summary lines of tickets after the first `offset`, last changed first, without reading their
+        records.
+        """
         with self._file.read() as db:
-            return rows.listed(db, wanted or Wanted(), limit)
+            return rows.listed(db, wanted or Wanted(), limit, offset)
+
+    def hosts(self) -> Sequence[tuple[str, int, str]]:
+        """Return the hosts whose reports are live tickets here: name, number of tickets, last change."""
+        with self._file.read() as db:
+            return rows.hosts(db)
 
     def count(self, wanted: Wanted | None = None) -> int:
         with self._file.read() as db:

@@ -89,7 +89,7 @@ def entries(app: App, lang: Lang, chosen: Sequence[str] = (), tasks: TaskRunner 
     Raises `ToolError` (bad_argument) for an unknown one.
     """
     following = NextCalls(serves=partial(_serves, app))
-    made = [_diagnose(app, lang), find_job(lang), *(_diagnostic(app, tool, lang) for tool in app.tools())]
+    made = [diagnose_entry(app, lang), find_job(lang), *(_diagnostic(app, tool, lang) for tool in app.tools())]
     made += [*knowledge_entries(app, lang), _ticket_draft(app, lang), _artifact_read(app, lang), history_entry(lang)]
     known = {entry.name: _followed(entry, following, lang) for entry in [*made, *fleet_entries(app, lang)]}
     if tasks is not None:
@@ -162,7 +162,8 @@ def _of_process(given: Arguments, pid: int) -> Arguments:
     return {name: value for name, value in given.items() if name != "job"} | {"pid": pid}
 
 
-def _diagnose(app: App, lang: Lang) -> Entry:
+def diagnose_entry(app: App, lang: Lang) -> Entry:
+    """Return the tool ``diagnose``."""
     params = create_model("diagnose_call", __base__=DiagnoseParams, recording=(_Recording, None))
 
     async def call(given: dict[str, Any], progress: Progress) -> Answer:

@@ -17,7 +17,8 @@ from whystall.tools.contract.text import clean
 
 Answer = Callable[[Request, Gate], Awaitable[Response]]
 _AGAIN_S = 10
-_STATUS = {ErrorCode.BAD_ARGUMENT: 400, ErrorCode.NOT_FOUND: 404}
+STATUS = {ErrorCode.BAD_ARGUMENT: 400, ErrorCode.NOT_FOUND: 404}
+"""HTTP status of an error; 503 for others."""
 _log = logging.getLogger("whystall.web")
 
 
@@ -48,7 +49,7 @@ def _denied(error: ToolError) -> Denied:
     """Return the refusal for an error: 400 for unreadable requests; else the fault is ours (a full disk, a locked file)
     and the sender retries.
     """
-    status = _STATUS.get(error.code, 503)
+    status = STATUS.get(error.code, 503)
     return Denied(status, error.code.value, wait=_AGAIN_S if status == 503 else None, detail=error.message)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,6 +17,8 @@ from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.reports import report_routes
 from whystall.tools.contract.extras import extra
 
+CONSOLE = "/console"
+
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import Route
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Serves `mcp` (of `mcp_server`), if given, and `service` (None: the settings turn nothing on).
+    """Serves `mcp` (of `mcp_server`), if given, `service` (None: the settings turn nothing on), and the `console`.
 
     `tls`: serve HTTPS; `scheme`: of the addresses.
     """
@@ -37,17 +39,21 @@ class Server:
         mcp_server: McpServer | None,
         mcp: Starlette | None,
         tls: Certificate | None = None,
+        console: Sequence[Route] = (),
     ) -> None:
+        self._console = bool(console)
         self._service = service
         self._mcp_server = mcp_server
         self.works = service is not None and service.settings.server.worker
-        self._http = HttpServer(web_app(list(routes_of(service)), mcp), tls)
+        self._http = HttpServer(web_app([*routes_of(service), *console], mcp), tls)
         self.scheme = "http" if tls is None else "https"
         self._work: anyio.CancelScope | None = None
 
     def addresses(self, listener: socket.socket) -> list[str]:
         """Return a line for each address besides MCP's."""
         lines = [f"{what} at {url(listener, path, self.scheme)}" for what, path in _places(self._service)]
+        if self._console:
+            lines.append(f"console at {url(listener, CONSOLE, self.scheme)}")
         return [*lines, *(["works on what comes in"] if self.works else [])]
 
     async def serve_on(self, listener: socket.socket) -> None:

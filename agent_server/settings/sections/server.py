@@ -15,6 +15,7 @@ from whystall.agent_server.settings.sections.chat import Address
 class ServerSettings(Section):
     """The parts that ``whystall serve --transport http`` runs; an unconfigured feature stays off.
 
+    `console`: off where MCP is off, too.
     `public_url`: this server's address for chat vendors that fetch pictures; without it no pictures are served.
     `worker`: this process works on what was received; switch it off if another one does. `calendar_token`: required to
     subscribe to a schedule, as ``?token=`` since calendars send no headers; without it no schedule is served.
@@ -22,6 +23,7 @@ class ServerSettings(Section):
     """
 
     mcp: Annotated[bool, Field(description="serve MCP")] = True
+    console: Annotated[bool, Field(description="serve the console, pages for people, beside MCP")] = True
     web: Annotated[bool, Field(description="take alerts, chats and news of trackers")] = True
     worker: Annotated[bool, Field(description="work on what was taken in")] = True
     public_url: Annotated[Address | None, Field(description="where vendors of chats reach this server")] = None

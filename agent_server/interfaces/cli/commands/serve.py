@@ -27,6 +27,8 @@ from whystall.tools.contract.extras import extra
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from starlette.routing import Route
+
     from whystall.agent_server.app import App
     from whystall.agent_server.interfaces.mcp.server import McpServer
     from whystall.agent_server.interfaces.web.http_server import Certificate
@@ -122,7 +124,7 @@ def _http(
 
     tls = _certificate(*certificate)
     settings, app = load(), App()
-    mcp_server = mcp = None
+    mcp_server = mcp = secret = None
     shown = ""
     if settings.server.mcp:
         from whystall.agent_server.interfaces.mcp import http as mcp_http
@@ -131,7 +133,8 @@ def _http(
         secret, made = mcp_http.choose_token(host, token, token_file, others=settings.access.on)
         mcp = mcp_http.http_app(mcp_server, host, secret, names, settings.access)
         shown = secret if made and secret else ""
-    server = Server(_service(app, settings), mcp_server, mcp, tls)
+    console_routes = _console(app, mcp_server, secret, settings) if mcp_server and settings.server.console else []
+    server = Server(_service(app, settings), mcp_server, mcp, tls, console_routes)
     with http_server.listen(host, port) as listener:
         if mcp is not None:
             console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH, server.scheme)}")
@@ -145,6 +148,15 @@ def _http(
             )
         with _watching(settings.watch.on):
             signals.run(server.serve_on(listener), server.leave)
+
+
+def _console(app: App, mcp_server: McpServer, secret: str | None, settings: Settings) -> list[Route]:
+    """Return the routes of the console, behind the tokens of MCP."""
+    from whystall.agent_server.interfaces.mcp.tokens import Tokens
+    from whystall.agent_server.interfaces.web.console.routes import console_routes
+    from whystall.agent_server.interfaces.web.console.site import Site
+
+    return list(console_routes(Site(app, mcp_server, Tokens(secret, settings.access), settings)))
 
 
 @contextmanager

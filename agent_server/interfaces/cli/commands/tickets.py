@@ -18,6 +18,7 @@ from whystall.agent_server.presentation.results import done_text, whole_ticket_t
 from whystall.agent_server.presentation.ticket_texts import history_text, tickets_text
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.stores import open_default
+from whystall.agent_server.ticketing.assignees import known_users
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.ticket_models import ClosedAs, Origin, State
 from whystall.knowledge_base.tickets import human
@@ -83,6 +84,9 @@ def list_tickets(
         Optional[str],  # noqa: UP045
         typer.Option("--assignee", metavar="NAME", help="only tickets assigned to this user; - for unassigned ones"),
     ] = None,
+    search: Annotated[
+        str, typer.Option("--search", metavar="WORDS", help="only with all these words in number, title, target, cause")
+    ] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=_ENOUGH, help="how many at most")] = 100,
     as_json: JsonOption = False,
     lang: LangOption = "en",
@@ -95,6 +99,7 @@ def list_tickets(
         category=category,
         component=component,
         assignee="" if assignee == "-" else assignee,
+        words=search,
     )
     tickets = open_default().tickets
     if as_json:
@@ -233,7 +238,7 @@ def assign(
 ) -> None:
     """Assign a ticket to a user."""
     kb = open_default()
-    named = _known(users)
+    named = known_users(users, load())
     _tell(kb, _ticket_service(kb).assign(ticket, named, who(by)), "assigned", as_json, lang, ", ".join(named))
 
 
@@ -265,17 +270,6 @@ def _chosen(option: str, given: Sequence[str] | None, valid: Sequence[_WordT]) -
 def _ticket_service(kb: Stores) -> TicketService:
     """Return the service that changes tickets; the settings do not affect these commands."""
     return TicketService(kb)
-
-
-def _known(users: Sequence[str]) -> list[str]:
-    """Return `users` with groups expanded. Raises `ToolError` (bad_argument) for unknown users."""
-    settings = load()
-    named = settings.oncall.expanded(list(users))
-    wrong = [name for name in named if settings.users and name not in settings.users]
-    if wrong or not all(name.strip() for name in named):
-        valid = ", ".join([*settings.users, *settings.oncall.groups])
-        raise ToolError(ErrorCode.BAD_ARGUMENT, f"no user is called {(wrong or [''])[0]!r}", f"valid: {valid}")
-    return named
 
 
 def _read(text: str) -> str:

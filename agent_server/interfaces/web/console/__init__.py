@@ -1,0 +1,1 @@
+"""The console: pages for people, behind the tokens of the MCP server."""

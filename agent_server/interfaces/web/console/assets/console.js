@@ -1,0 +1,51 @@
+// The console works without this script. With it, a running diagnosis shows its progress as it comes.
+"use strict";
+
+const progress = document.getElementById("progress");
+
+if (progress && window.EventSource) {
+  const step = document.getElementById("step");
+  const seconds = document.getElementById("seconds");
+  const began = Date.now() - 1000 * Number(progress.dataset.seconds);
+  const clock = setInterval(() => {
+    seconds.textContent = String(Math.round((Date.now() - began) / 1000));
+  }, 1000);
+  const source = new EventSource(progress.dataset.events);
+
+  source.onmessage = (message) => {
+    const event = JSON.parse(message.data);
+    if (event.step) {
+      step.textContent = event.step;
+    }
+    if (event.place) {
+      source.close();
+      clearInterval(clock);
+      location.replace(event.place);
+    }
+  };
+  // The browser connects again by itself, but not after an answer that is no stream: the session has ended.
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) {
+      location.reload();
+    }
+  };
+}
+
+// A form is sent once, however often its button is pressed.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method !== "post") {
+    return;
+  }
+  if (form.dataset.sent) {
+    event.preventDefault();
+  }
+  form.dataset.sent = "1";
+});
+
+// A page that comes back from the browser's memory may send its forms again.
+window.addEventListener("pageshow", () => {
+  for (const form of document.forms) {
+    delete form.dataset.sent;
+  }
+});
