@@ -103,7 +103,7 @@ def answers(folder: Path, names: list[str]) -> None:
         names_found = {found.title, *found.also} if found is not None else set()
         right["title"] += found is not None and found.title == title
         right["same_bug"] += bool(names_found & {title, *known.get("ALT", [])})
-        right["corrupted"] += found is not None and found.corrupted == ("CORRUPTED" in known)
+        right["corrupted"] += found is not None and found.corrupted == (known.get("CORRUPTED") == ["Y"])
         if kind:
             classed += 1
             wanted = _CLASSES.get(kind, {kind.partition("-")[0].lower()})

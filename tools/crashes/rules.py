@@ -28,6 +28,7 @@ class StackRule:
 
     sources: tuple[Source, ...] = ()
     skip: tuple[str, ...] = ()
+    always: bool = True
     pick: Literal["first", "stall", "wait"] = "first"
     after: re.Pattern[str] | None = None
 
@@ -111,6 +112,7 @@ def _form(one: dict[str, Any]) -> Form:
         rule = StackRule(
             tuple(stack["sources"]),
             tuple(stack.get("skip", ())),
+            stack.get("always", True),
             stack.get("pick", "first"),
             re.compile(after) if after else None,
         )

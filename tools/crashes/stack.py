@@ -43,7 +43,7 @@ _ENDS = re.compile(
 )
 _GRACE = "synchronize_rcu"
 """Who waits for a grace period waits for all readers, whoever called it."""
-_CHECKS = re.compile(r"cpu_stall|nmi_cpu_backtrace|watchdog|rcu_check_callbacks|rcu_sched_clock|dump_cpu_task|tick_")
+_CHECKS = re.compile(r"cpu_stall|nmi_cpu_backtrace|watchdog|rcu_check_callbacks|rcu_sched_clock|dump_cpu_task|tick_|console_write")
 _MOST_TRACES = 8
 _REPORTER = "rcu_gp_kthread"
 _CLONE = re.compile(r"\.(?:isra|constprop|part|cold|llvm|lto_priv|localalias)\b[.\w]*$|\.\d+$")
@@ -145,7 +145,7 @@ def _traces(texts: Sequence[str], start: int, all_of_them: bool) -> Iterator[lis
 
 def guilty(texts: Sequence[str], rule: StackRule, named: str, rules: Rules) -> str:
     """Return the function that a report is named after, by its lines `texts`; empty if none can be told."""
-    skip = [rules.skip["always"], *(rules.skip[name] for name in rule.skip)]
+    skip = [rules.skip[name] for name in (("always",) if rule.always else ()) + rule.skip]
     for names in candidates(texts, rule, named):
         if rule.pick == "stall":
             found = _stalled(names, rules)
