@@ -37,7 +37,7 @@ _CLASSES = {
     "BUG": {"bug"},
     "DoS": {
         *("panic", "general_protection", "cpu_exception", "double_fault", "oops", "memory_corruption", "slab"),
-        "reference_leak",
+        *("reference_leak", "stack_overflow"),
     },
     "MEMORY_SAFETY_UBSAN": {"ubsan"},
     "MEMORY_SAFETY_BUG": {"page_fault", "null_dereference", "memory_corruption"},
