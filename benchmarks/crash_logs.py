@@ -87,7 +87,8 @@ def answers(folder: Path, names: list[str]) -> None:
     right = dict.fromkeys(("title", "same_bug", "class", "silent", "corrupted"), 0)
     titled = classed = negatives = 0
     for name in names:
-        head, _, log = (folder / name).read_bytes().partition(b"\n\n")
+        data = (folder / name).read_bytes()
+        head, _, log = (b"", b"", data) if data.startswith(b"\n") else data.partition(b"\n\n")
         log = log.split(b"\nREPORT:")[0]
         known: dict[str, list[str]] = {}
         for line in head.decode("utf-8", "replace").splitlines():
