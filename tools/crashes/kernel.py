@@ -82,7 +82,8 @@ def beginning(line: LogLine, rules: Rules) -> tuple[ReportRule, int] | None:
     for rule in rules.reports:
         at = line.text.find(rule.begins)
         if at >= 0 and (rule.unless is None or rule.unless.search(line.text) is None):
-            return rule, at
+            stamped = line.stamped or line.clock or line.origin == "kernel"
+            return (rule, at) if stamped or not rule.stamped else None
     return None
 
 
@@ -148,7 +149,11 @@ def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> li
         begun = beginning(line, rules)
         if begun is not None and all(form.alone for form in begun[0].forms):
             continue  # a report of one line, printed into this one
-        if begun is not None and not begun[0].continues and not (_STALL.search(first.text) and _STALL.search(line.text)):
+        if (
+            begun is not None
+            and not begun[0].continues
+            and not (_STALL.search(first.text) and _STALL.search(line.text))
+        ):
             break
         own.append(line)
     return own

@@ -49,11 +49,13 @@ class Form:
 
 @dataclass(frozen=True)
 class ReportRule:
-    """How reports of one sort begin. `continues`: within another report the line belongs to that one."""
+    """How reports of one sort begin. `continues`: within another report the line belongs to that one. `stamped`: the
+    line must state when it was written, or that the kernel wrote it."""
 
     begins: str
     unless: re.Pattern[str] | None
     continues: bool
+    stamped: bool
     forms: tuple[Form, ...]
 
 
@@ -100,6 +102,7 @@ def _rule(one: dict[str, Any]) -> ReportRule:
         one["begins"],
         re.compile("|".join(unless)) if unless else None,
         bool(one.get("continues")),
+        bool(one.get("stamped")),
         tuple(_form(form) for form in one["forms"]),
     )
 

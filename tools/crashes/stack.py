@@ -43,7 +43,9 @@ _ENDS = re.compile(
 )
 _GRACE = "synchronize_rcu"
 """Who waits for a grace period waits for all readers, whoever called it."""
-_CHECKS = re.compile(r"cpu_stall|nmi_cpu_backtrace|watchdog|rcu_check_callbacks|rcu_sched_clock|dump_cpu_task|tick_|console_write")
+_CHECKS = re.compile(
+    r"cpu_stall|nmi_cpu_backtrace|watchdog|rcu_check_callbacks|rcu_sched_clock|dump_cpu_task|tick_|console_write"
+)
 _MOST_TRACES = 8
 _REPORTER = "rcu_gp_kthread"
 _CLONE = re.compile(r"\.(?:isra|constprop|part|cold|llvm|lto_priv|localalias)\b[.\w]*$|\.\d+$")
