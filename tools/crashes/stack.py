@@ -23,7 +23,8 @@ _FROM = re.compile(
 # `RIP: 0010:[<ffffffff8144d081>]  [<ffffffff8144d081>] __free_pages+0x21/0x80`, `pc : do_futex+0x1/0x2`
 _AT = re.compile(
     r"(?:^|\s)(?:RIP:? |RIP: [0-9a-f]{4}:|EIP: |EIP: [0-9a-f]{4}:|I?P: |PC is at |pc : |NIP |epc\s*: |PC: |rIP: |ERA: "
-    r"|--- interrupt: \d+ at |Krnl PSW : [0-9a-f]{16} [0-9a-f]{16} \()(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?:?\s+)*(?:[0-9a-f]{4}:)?(?:\[?<[0-9a-f]+>\]?\s*)*"
+    r"|--- interrupt: \d+ at |Krnl PSW : [0-9a-f]{16} [0-9a-f]{16} \()"
+    r"(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?:?\s+)*(?:[0-9a-f]{4}:)?(?:\[?<[0-9a-f]+>\]?\s*)*"
     rf"(?P<name>{_NAME})\+0x[0-9a-f]+"
 )
 # `RIP: 0010:0xffffffffffffffff`, `IP: (null)`: a jump to nowhere; its caller is at fault
@@ -39,7 +40,8 @@ _ENDS = re.compile(
     r"|Showing all locks|which lock already depends|Last potentially|Uninit was |Local variable"
     r"|Bytes? \d+.* of \d+ are|kfence-#|Second to last"
     r"|Rebooting in|Kernel Offset|Shutting down cpus|^INFO: task |NMI backtrace for|Sending NMI|Preemption disabled at"
-    r"|hardirqs last|the code is fine|Mem-Info|Object at|cpu \d+ not responding|Stack:$|Last Breaking-Event|to a SOFTIRQ-irq-unsafe lock"
+    r"|hardirqs last|the code is fine|Mem-Info|Object at|cpu \d+ not responding|Stack:$|Last Breaking-Event"
+    r"|to a SOFTIRQ-irq-unsafe lock"
 )
 _GRACE = "synchronize_rcu"
 """Who waits for a grace period waits for all readers, whoever called it."""

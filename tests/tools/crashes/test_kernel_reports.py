@@ -346,7 +346,7 @@ def test_names_of_a_system_call_are_the_same_bug() -> None:
         "WARNING: slow step at /app/train.py:12 in step\n",
         "BUG: please report at https://example.org\n",
         "[   28.000000] Kernel panic timeout is 10 seconds\n",
-        "[    9.000000] unchecked MSR access error: RDMSR from 0x1a2 at rIP: 0xffffffff8106e4a4 (native_read_msr+0x4/0x20)\n",
+        "[    9.000000] unchecked MSR access error: RDMSR from 0x1a2 at rIP: 0xffffffff81 (native_read_msr+0x4/0x20)\n",
         "EXT4-fs: Warning: mounting with an experimental option\n",
         "",
     ],
