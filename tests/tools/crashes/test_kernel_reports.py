@@ -210,6 +210,17 @@ unreferenced object 0xffff88005f607a40 (size 32):
     [<0000000031b458ae>] demo_alloc_name+0x39/0x50
     [<00000000973ef0d1>] kobject_set_name+0xb2/0xd0
 """
+DOUBLE_FAULT = """\
+PANIC: double fault, error_code: 0x0
+Call Trace:
+ <#DF>
+ df_debug+0x2d/0x30
+ double_fault+0x1e/0x30
+ </#DF>
+ demo_recurse+0x5/0x40
+ demo_recurse+0x21/0x40
+ demo_write+0x57/0xc5
+"""
 JOURNAL = '{"_TRANSPORT":"%s","MESSAGE":"BUG: soft lockup - CPU#5","__REALTIME_TIMESTAMP":"1768187045123456"}'
 
 
@@ -244,6 +255,8 @@ def test_a_page_fault_is_named_after_who_passed_the_bad_address() -> None:
         "__seqprop_assert",
         "fast_dput",
         "hrtimer_start_range_ns",
+        "read_word_at_a_time",
+        "__printk_safe_flush",
     ],
 )
 def test_a_helper_is_not_at_fault(helper: str) -> None:
@@ -294,6 +307,8 @@ def test_a_report_ends_with_its_last_line() -> None:
         (HUGE_REQUEST, "WARNING in demo_resize", "warning"),
         (DUPLICATED_NAME, "memory leak in kobject_set_name", "memory_leak"),
         ("Kernel panic - not syncing: hung_task: blocked tasks\n", "kernel panic: hung_task: blocked tasks", "panic"),
+        ("Kernel panic - not syncing: panic_on_warn set ...\n", "kernel panic: panic_on_warn set", "panic"),
+        (DOUBLE_FAULT, "PANIC: double fault in demo_recurse", "double_fault"),
         ("BUG: unable to handle kernel [  153.6] eth0: up\n", "BUG: unable to handle kernel", "page_fault"),
         (
             "Kernel panic - not syncing: VFS: Unable to mount root fs\n",
@@ -448,3 +463,10 @@ def test_a_report_reads_no_line_behind_its_end() -> None:
     one = report(rest, kernel_rules())
     assert one is not None
     assert len(list(rest)) > 400
+
+
+def test_a_panic_after_a_warning_is_part_of_its_report() -> None:
+    log = "WARNING: CPU: 1 PID: 7 at demo.c:9 demo_close+0x1/0x2\nKernel panic - not syncing: panic_on_warn set ...\n"
+    one = found(log + "Call Trace:\n panic+0x1/0x2\n __warn+0x1/0x2\n demo_close+0x1/0x2\n demo_release+0x1/0x2\n")
+    assert one is not None
+    assert (one.title, one.panicked) == ("WARNING in demo_close", True)
