@@ -37,7 +37,7 @@ _CLASSES = {
     "BUG": {"bug"},
     "DoS": {
         *("panic", "general_protection", "cpu_exception", "double_fault", "oops", "memory_corruption", "slab"),
-        "reference_leak",
+        *("reference_leak", "stack_overflow"),
     },
     "MEMORY_SAFETY_UBSAN": {"ubsan"},
     "MEMORY_SAFETY_BUG": {"page_fault", "null_dereference", "memory_corruption"},
@@ -87,7 +87,8 @@ def answers(folder: Path, names: list[str]) -> None:
     right = dict.fromkeys(("title", "same_bug", "class", "silent", "corrupted"), 0)
     titled = classed = negatives = 0
     for name in names:
-        head, _, log = (folder / name).read_bytes().partition(b"\n\n")
+        data = (folder / name).read_bytes()
+        head, _, log = (b"", b"", data) if data.startswith(b"\n") else data.partition(b"\n\n")
         log = log.split(b"\nREPORT:")[0]
         known: dict[str, list[str]] = {}
         for line in head.decode("utf-8", "replace").splitlines():
@@ -103,7 +104,7 @@ def answers(folder: Path, names: list[str]) -> None:
         names_found = {found.title, *found.also} if found is not None else set()
         right["title"] += found is not None and found.title == title
         right["same_bug"] += bool(names_found & {title, *known.get("ALT", [])})
-        right["corrupted"] += found is not None and found.corrupted == ("CORRUPTED" in known)
+        right["corrupted"] += found is not None and found.corrupted == (known.get("CORRUPTED") == ["Y"])
         if kind:
             classed += 1
             wanted = _CLASSES.get(kind, {kind.partition("-")[0].lower()})

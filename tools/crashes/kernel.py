@@ -35,6 +35,8 @@ _OTHER_REPORT = "FAULT_INJECTION: forcing a failure"
 _INTERLEAVED = "interleaved with another report"
 _NEAR, _TOP = 40, 6
 _PANIC = "Kernel panic - not syncing"
+_STALL = re.compile(r"INFO: rcu.* detected .*stall|INFO: rcu.*self-detected")
+"""Of the CPU that stalls and of one that notices it: the same stall."""
 _OTHER_CPU = re.compile(r"Sending NMI|NMI backtrace for|backtrace for cpu|rcu: .*(?:blocking|Stack dump)")
 _MASKS = (
     (re.compile(r"\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{6,16}\b"), "ADDR"),
@@ -82,7 +84,8 @@ def beginning(line: LogLine, rules: Rules) -> tuple[ReportRule, int] | None:
     for rule in rules.reports:
         at = line.text.find(rule.begins)
         if at >= 0 and (rule.unless is None or rule.unless.search(line.text) is None):
-            return rule, at
+            stamped = line.stamped or line.clock or line.origin == "kernel"
+            return (rule, at) if stamped or not rule.stamped else None
     return None
 
 
@@ -161,7 +164,11 @@ def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> li
         begun = beginning(line, rules)
         if begun is not None and all(form.alone for form in begun[0].forms):
             continue  # a report of one line, printed into this one
-        if begun is not None and not begun[0].continues:
+        if (
+            begun is not None
+            and not begun[0].continues
+            and not (_STALL.search(first.text) and _STALL.search(line.text))
+        ):
             break
         own.append(line)
     return own

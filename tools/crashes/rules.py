@@ -28,6 +28,7 @@ class StackRule:
 
     sources: tuple[Source, ...] = ()
     skip: tuple[str, ...] = ()
+    always: bool = True
     pick: Literal["first", "stall", "wait"] = "first"
     after: re.Pattern[str] | None = None
 
@@ -48,11 +49,13 @@ class Form:
 
 @dataclass(frozen=True)
 class ReportRule:
-    """How reports of one sort begin. `continues`: within another report the line belongs to that one."""
+    """How reports of one sort begin. `continues`: within another report the line belongs to that one. `stamped`: the
+    line must state when it was written, or that the kernel wrote it."""
 
     begins: str
     unless: re.Pattern[str] | None
     continues: bool
+    stamped: bool
     forms: tuple[Form, ...]
 
 
@@ -99,6 +102,7 @@ def _rule(one: dict[str, Any]) -> ReportRule:
         one["begins"],
         re.compile("|".join(unless)) if unless else None,
         bool(one.get("continues")),
+        bool(one.get("stamped")),
         tuple(_form(form) for form in one["forms"]),
     )
 
@@ -111,6 +115,7 @@ def _form(one: dict[str, Any]) -> Form:
         rule = StackRule(
             tuple(stack["sources"]),
             tuple(stack.get("skip", ())),
+            stack.get("always", True),
             stack.get("pick", "first"),
             re.compile(after) if after else None,
         )

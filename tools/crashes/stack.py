@@ -12,7 +12,7 @@ _NAME = r"(?:<[^>\n]+>(?:::[\w<>{}#]+)+|[a-zA-Z_$][\w.$]*)"
 # Not inlined functions (`... fs/open.c:12 [inline]`): only a symbolizer adds them, and a report keeps its name without.
 # ` [<ffffffff8129>] ? do_sys_open+0x1f/0x280 fs/open.c:12`, ` vfs_read+0x12/0x20 (T)`, `[c0e] [c02] schedule+0x2c/0x70`
 _FRAME = re.compile(
-    rf"^\s*(?:</?[A-Z#]\w*>\s*)*(?:\[?<?(?:0x)?[0-9a-f]{{8,16}}>?\]?:?\s+)*(?P<unsure>\? )?\(?(?P<name>{_NAME})"
+    rf"^\s*(?:</?[A-Z#]\w*>\s*)*\(?(?:\[?<?(?:0x)?[0-9a-f]{{8,16}}>?\]?:?\s+)*(?P<unsure>\? )?\(?(?P<name>{_NAME})"
     r"(?:\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|\s+[\w./-]+\.[chS]:\d+$)"
 )
 # `[<8011218c>] (unwind_backtrace) from [<8010e300>] (show_stack+0x18/0x1c)`, ` dump_stack from panic+0x18/0x1c`
@@ -22,12 +22,15 @@ _FROM = re.compile(
 )
 # `RIP: 0010:[<ffffffff8144d081>]  [<ffffffff8144d081>] __free_pages+0x21/0x80`, `pc : do_futex+0x1/0x2`
 _AT = re.compile(
-    r"(?:^|\s)(?:RIP:? |RIP: [0-9a-f]{4}:|EIP: |EIP: [0-9a-f]{4}:|I?P: |PC is at |pc : |NIP |epc\s*: |PC: |rIP: "
-    r"|--- interrupt: \d+ at )(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?:?\s+)*(?:[0-9a-f]{4}:)?(?:\[?<[0-9a-f]+>\]?\s*)*"
+    r"(?:^|\s)(?:RIP:? |RIP: [0-9a-f]{4}:|EIP: |EIP: [0-9a-f]{4}:|I?P: |PC is at |pc : |NIP |epc\s*: |PC: |rIP: |ERA: "
+    r"|--- interrupt: \d+ at |Krnl PSW : [0-9a-f]{16} [0-9a-f]{16} \()"
+    r"(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?:?\s+)*(?:[0-9a-f]{4}:)?(?:\[?<[0-9a-f]+>\]?\s*)*"
     rf"(?P<name>{_NAME})\+0x[0-9a-f]+"
 )
 # `RIP: 0010:0xffffffffffffffff`, `IP: (null)`: a jump to nowhere; its caller is at fault
 _NOWHERE = re.compile(r"^(?:RIP: 0010:|I?P: |PC is at )(?:\[<[0-9a-f]+>\]\s+)*(?:0x[0-9a-f]+|\s*\(null\))\s*$")
+_STALE = "(unreliable)"
+"""Ends a frame of powerpc that is perhaps stale."""
 _ACQUIRED = re.compile(rf"at: (?:\[<[0-9a-f]+>\]\s+)?(?P<name>{_NAME})(?:\+0x[0-9a-f]+|\s+[\w./-]+\.[chS]:\d+)")
 START = re.compile(
     r"(?:Call [Tt]race:|Backtrace:|stack backtrace:|Call Trace$|backtrace:|\bstack dump:|Call Trace\b|^\s*backtrace \()"
@@ -37,11 +40,14 @@ _ENDS = re.compile(
     r"|Showing all locks|which lock already depends|Last potentially|Uninit was |Local variable"
     r"|Bytes? \d+.* of \d+ are|kfence-#|Second to last"
     r"|Rebooting in|Kernel Offset|Shutting down cpus|^INFO: task |NMI backtrace for|Sending NMI|Preemption disabled at"
-    r"|hardirqs last|the code is fine|Mem-Info|Object at|cpu \d+ not responding|Stack:$|to a SOFTIRQ-irq-unsafe lock"
+    r"|hardirqs last|the code is fine|Mem-Info|Object at|cpu \d+ not responding|Stack:$|Last Breaking-Event"
+    r"|to a SOFTIRQ-irq-unsafe lock"
 )
 _GRACE = "synchronize_rcu"
 """Who waits for a grace period waits for all readers, whoever called it."""
-_CHECKS = re.compile(r"cpu_stall|nmi_cpu_backtrace|watchdog|rcu_check_callbacks|rcu_sched_clock|dump_cpu_task|tick_")
+_CHECKS = re.compile(
+    r"cpu_stall|nmi_cpu_backtrace|watchdog|rcu_check_callbacks|rcu_sched_clock|dump_cpu_task|tick_|console_write"
+)
 _MOST_TRACES = 8
 _REPORTER = "rcu_gp_kthread"
 _CLONE = re.compile(r"\.(?:isra|constprop|part|cold|llvm|lto_priv|localalias)\b[.\w]*$|\.\d+$")
@@ -68,7 +74,7 @@ def frame_of(text: str, at: int = 0) -> Frame | None:
     if (found := _FROM.match(text)) is not None:
         return Frame(plain_name(found["name"]), False, at)
     if (found := _FRAME.match(text)) is not None:
-        return Frame(plain_name(found["name"]), bool(found["unsure"]), at)
+        return Frame(plain_name(found["name"]), bool(found["unsure"]) or text.rstrip().endswith(_STALE), at)
     return None
 
 
@@ -143,7 +149,7 @@ def _traces(texts: Sequence[str], start: int, all_of_them: bool) -> Iterator[lis
 
 def guilty(texts: Sequence[str], rule: StackRule, named: str, rules: Rules) -> str:
     """Return the function that a report is named after, by its lines `texts`; empty if none can be told."""
-    skip = [rules.skip["always"], *(rules.skip[name] for name in rule.skip)]
+    skip = [rules.skip[name] for name in (("always",) if rule.always else ()) + rule.skip]
     for names in candidates(texts, rule, named):
         if rule.pick == "stall":
             found = _stalled(names, rules)

@@ -103,6 +103,124 @@ Call Trace:
  kfree+0xf8/0x19c
  demo_close+0x10/0x20
 """
+WORK_LOCKUP = """\
+BUG: workqueue lockup - pool cpus=3 node=0 flags=0x0 nice=0 stuck for 61s!
+Showing busy workqueues and worker pools:
+workqueue demo: flags=0x0
+  pwq 6: cpus=3 node=0 flags=0x0 nice=0 active=1 refcnt=2
+    in-flight: 77:demo_flush_fn for 60s
+Showing backtraces of busy workers in stalled worker pools:
+pool 6:
+task:kworker/3:1     state:R  running task     stack:0     pid:77
+Workqueue: demo demo_flush_fn
+Call Trace:
+ __schedule+0x17d9/0x56c0
+"""
+WORK_DEADLOCK = """\
+WARNING: possible circular locking dependency detected
+6.1.0-test #1 Not tainted
+kworker/u8:2/43 is trying to acquire lock:
+ffffc900 ((work_completion)(&d->work)){+.+.}, at: process_one_work+0x8c0/0x17b0
+but task is already holding lock:
+ffff8880 ((wq_completion)demo){+.+.}, at: process_one_work+0x88b/0x17b0
+which lock already depends on the new lock.
+the existing dependency chain (in reverse order) is:
+-> #1 ((wq_completion)demo){+.+.}:
+       flush_workqueue+0x115/0x1520
+       demo_remove+0x16a/0x230
+stack backtrace:
+Call Trace:
+ dump_stack+0x199/0x216
+ lock_acquire+0x194/0x410
+ process_one_work+0x91b/0x17b0
+"""
+LOCK_ORDER = """\
+WARNING: HARDIRQ-safe -> HARDIRQ-unsafe lock order detected
+loader/7 [HC0[0]:SC0[0]:HE0:SE1] is trying to acquire:
+ (&d->lock){+.+.}, at: demo_send+0x14/0x90
+... which became HARDIRQ-irq-safe at:
+  lock_acquire+0x29d/0x740
+  _raw_spin_lock_irqsave+0x39/0x50
+  demo_interrupt+0x6f/0x3d0
+"""
+CIPHER = """\
+BUG: KMSAN: uninit-value in aes_encrypt+0x12/0x19
+ aes_encrypt+0x12/0x19
+ crypto_skcipher_encrypt+0xe0/0x150
+ demo_write_block+0x52/0x90
+"""
+OLD_CIPHER = CIPHER.replace("uninit-value", "use of uninitialized memory")
+TWO_STALLS = """\
+INFO: rcu_sched self-detected stall on CPU
+INFO: rcu_sched detected stalls on CPUs/tasks:
+Call Trace:
+ demo_loop+0x11/0x4e
+ demo_write+0x57/0xc5
+ vfs_write+0x91/0xe1
+"""
+HUNG_POWERPC = """\
+INFO: task loader:77 blocked for more than 143 seconds.
+Call Trace:
+[c000000001bb3530] [c000000001bb35a0] demo_stale+0x308828/0x345288 (unreliable)
+[c000000001bb3710] [c0000000000286fc] __switch_to+0x43c/0x6d0
+[c000000001bb3860] [c0000000013872e0] synchronize_srcu+0x50/0xd0
+"""
+S390 = """\
+specification exception: 0006 ilc:2 [#1] SMP
+Krnl PSW : 0704c00180000000 000003ff80123456 (demo_irq+0x3a/0x120 [demo])
+Call Trace:
+ [<000003ff80123456>] demo_irq+0x3a/0x120 [demo]
+([<000003ff80123400>] demo_poll+0x5a/0x80 [demo])
+Last Breaking-Event-Address:
+ [<000003ff80123000>] stranger+0x2/0x4
+"""
+LOONGARCH = """\
+Oops[#1]:
+   ERA: 9000000000224455 memset+0x10/0x20
+Call Trace:
+[<9000000000224455>] memset+0x10/0x20
+[<9000000000224499>] demo_clear+0x30/0x70
+"""
+INTERLEAVED = """\
+BUG: KASAN: use-after-free in rht_key_get_hash+0x19/0x1d
+demo: link 1 down
+demo: link 2 down
+demo: link 3 down
+demo: link 4 down
+demo: link 5 down
+Read of size 8 at addr ffff8801ce6e8e10 by task loader/7
+Call Trace:
+ rhashtable_lookup_fast+0x77/0x9b
+ demo_lookup+0x1f/0x3c
+"""
+HUGE_REQUEST = """\
+WARNING: CPU: 0 PID: 31 at mm/page_alloc.c:5214 __alloc_pages+0x45d/0x500
+RIP: 0010:__alloc_pages+0x45d/0x500
+Call Trace:
+ alloc_page_interleave+0x1e/0x200
+ kmalloc_order_trace+0x14/0x120
+ demo_resize+0x5a/0x23
+"""
+DUPLICATED_NAME = """\
+BUG: memory leak
+unreferenced object 0xffff88005f607a40 (size 32):
+  backtrace:
+    [<000000005040d77c>] __kmalloc_track_caller+0x14b/0x290
+    [<000000009136e0d6>] kstrdup+0x39/0x70
+    [<0000000031b458ae>] demo_alloc_name+0x39/0x50
+    [<00000000973ef0d1>] kobject_set_name+0xb2/0xd0
+"""
+DOUBLE_FAULT = """\
+PANIC: double fault, error_code: 0x0
+Call Trace:
+ <#DF>
+ df_debug+0x2d/0x30
+ double_fault+0x1e/0x30
+ </#DF>
+ demo_recurse+0x5/0x40
+ demo_recurse+0x21/0x40
+ demo_write+0x57/0xc5
+"""
 JOURNAL = '{"_TRANSPORT":"%s","MESSAGE":"BUG: soft lockup - CPU#5","__REALTIME_TIMESTAMP":"1768187045123456"}'
 
 
@@ -137,6 +255,8 @@ def test_a_page_fault_is_named_after_who_passed_the_bad_address() -> None:
         "__seqprop_assert",
         "fast_dput",
         "hrtimer_start_range_ns",
+        "read_word_at_a_time",
+        "__printk_safe_flush",
     ],
 )
 def test_a_helper_is_not_at_fault(helper: str) -> None:
@@ -173,6 +293,22 @@ def test_a_report_ends_with_its_last_line() -> None:
         (STALL, "INFO: rcu detected stall in demo_get_dumpit", "rcu_stall"),
         (LOCK, "inconsistent lock state in demo_balance", "deadlock"),
         (FREE, "KASAN: invalid-free in demo_close", "kasan"),
+        (WORK_LOCKUP, "BUG: workqueue lockup in demo_flush_fn", "workqueue_lockup"),
+        (WORK_LOCKUP.splitlines()[0] + "\n", "BUG: workqueue lockup", "workqueue_lockup"),
+        (WORK_DEADLOCK, "possible deadlock in demo_remove", "deadlock"),
+        (LOCK_ORDER, "possible deadlock in demo_interrupt", "deadlock"),
+        (CIPHER, "KMSAN: uninit-value in demo_write_block", "kmsan"),
+        (OLD_CIPHER, "KMSAN: use of uninitialized memory in demo_write_block", "kmsan"),
+        (TWO_STALLS, "INFO: rcu detected stall in demo_write", "rcu_stall"),
+        (HUNG_POWERPC, "INFO: task hung in synchronize_rcu", "hung_task"),
+        (S390, "specification exception in demo_irq", "cpu_exception"),
+        (LOONGARCH, "Oops in demo_clear", "cpu_exception"),
+        (INTERLEAVED, "KASAN: use-after-free Read in demo_lookup", "kasan"),
+        (HUGE_REQUEST, "WARNING in demo_resize", "warning"),
+        (DUPLICATED_NAME, "memory leak in kobject_set_name", "memory_leak"),
+        ("Kernel panic - not syncing: hung_task: blocked tasks\n", "kernel panic: hung_task: blocked tasks", "panic"),
+        ("Kernel panic - not syncing: panic_on_warn set ...\n", "kernel panic: panic_on_warn set", "panic"),
+        (DOUBLE_FAULT, "PANIC: double fault in demo_recurse", "double_fault"),
         ("BUG: unable to handle kernel [  153.6] eth0: up\n", "BUG: unable to handle kernel", "page_fault"),
         (
             "Kernel panic - not syncing: VFS: Unable to mount root fs\n",
@@ -219,6 +355,13 @@ def test_names_of_a_system_call_are_the_same_bug() -> None:
         "traps: python3[7] general protection fault ip:4 sp:7 error:0 in libc.so\n",
         "python3[12]: segfault at 4cb420 ip 4cb420 sp 7f error 15\n",
         "Speculative Return Stack Overflow: WARNING: See https://kernel.org/doc\n",
+        "INFO: task 12 of 40 finished\n",
+        "INFO: Allocated 8 GPUs\n",
+        "INFO: possible speedup by pinning memory\n",
+        "WARNING: slow step at /app/train.py:12 in step\n",
+        "BUG: please report at https://example.org\n",
+        "[   28.000000] Kernel panic timeout is 10 seconds\n",
+        "[    9.000000] unchecked MSR access error: RDMSR from 0x1a2 at rIP: 0xffffffff81 (native_read_msr+0x4/0x20)\n",
         "EXT4-fs: Warning: mounting with an experimental option\n",
         "",
     ],
@@ -320,3 +463,10 @@ def test_a_report_reads_no_line_behind_its_end() -> None:
     one = report(rest, kernel_rules())
     assert one is not None
     assert len(list(rest)) > 400
+
+
+def test_a_panic_after_a_warning_is_part_of_its_report() -> None:
+    log = "WARNING: CPU: 1 PID: 7 at demo.c:9 demo_close+0x1/0x2\nKernel panic - not syncing: panic_on_warn set ...\n"
+    one = found(log + "Call Trace:\n panic+0x1/0x2\n __warn+0x1/0x2\n demo_close+0x1/0x2\n demo_release+0x1/0x2\n")
+    assert one is not None
+    assert (one.title, one.panicked) == ("WARNING in demo_close", True)
