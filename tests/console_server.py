@@ -30,7 +30,7 @@ from whystall.agent_server.stores import Stores
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.classify.report import Report
 from whystall.knowledge_base.times import now
-from whystall.tools.collect.slice_history import LOG_BYTES, LOG_NAME
+from whystall.tools.collect.slice_history import FORM, LOG_BYTES, LOG_NAME, PART_NS, PARTS
 from whystall.tools.collect.slice_log import SliceLog
 from whystall.tools.collect.slice_parts import HISTORY, packed
 
@@ -178,18 +178,23 @@ def write_history(home: Path) -> None:
     directory.mkdir(exist_ok=True)
     log = SliceLog(directory / LOG_NAME, LOG_BYTES, every_boot=True)
     minute = time.time_ns() // 60_000_000_000
+    jobs = {str(4100 + rank): ("slurm:4242", "llama-sft") for rank in range(4)}
+    known = {"form": FORM, "recorded": [PART_NS] * PARTS, "run": 1, "min_ns": 10**6, "lost": 0, "jobs": jobs}
     for ago in range(30, 0, -1):
         rows = [
-            [4100 + rank, "pt_main_thread", state, call, line, seconds * 10**9 // (1 + ago % 5), 400, 2 * 10**9]
+            [
+                *(4100 + rank, "pt_main_thread", True, state, call, line, path, 400, 2 * 10**9, []),
+                *[seconds * 10**9 // (1 + ago % 5) // PARTS] * PARTS,
+            ]
             for rank in range(4)
-            for state, call, line, seconds in (
-                ("S", "futex", "all_reduce (train.py:212)", 40 if rank != 2 else 5),
-                ("D", "fsync", "save (checkpoint.py:88)", 6 if rank == 2 else 1),
-                ("R", "", "", 2),
+            for state, call, line, path, seconds in (
+                ("S", "futex", "all_reduce (train.py:212)", "", 40 if rank != 2 else 5),
+                ("D", "fsync", "save (checkpoint.py:88)", "/scratch/run7/checkpoint.pt", 6 if rank == 2 else 1),
+                ("R", "", "", "", 2),
             )
         ]
         begun = (minute - ago) * 60_000_000_000
-        log.append(HISTORY, begun, begun + 60_000_000_000, packed({"rows": rows}))
+        log.append(HISTORY, begun, begun + 60_000_000_000, packed({**known, "rows": rows}))
     log.close()
 
 

@@ -33,7 +33,7 @@ _MOST_KEPT = 2000  # while the minute lasts
 _MOST_ENDS = 3  # of a row
 _OFF_KEY = lay.unpacker(lay.OffKey).size
 _TID = 4
-_FORM = 2
+FORM = 2
 
 
 class JobName(NamedTuple):
@@ -166,7 +166,7 @@ class History:
         jobs = {str(pid): name for pid in pids if (name := self._job_of(pid)) is not None}
         known = {"recorded": self._recorded, "run": self._run, "min_ns": self._min_ns, "lost": self._lost}
         begun = self._minute * _MINUTE_NS
-        content = {"form": _FORM, "rows": rows, "jobs": jobs, **known}
+        content = {"form": FORM, "rows": rows, "jobs": jobs, **known}
         self._log.append(HISTORY, begun, begun + _MINUTE_NS, packed(content))
         self._names = dict(self._named)
         self._begin(self._minute)
@@ -265,7 +265,7 @@ def history_minutes(directory: Path, since_ns: int, until_ns: int) -> list[Minut
     for entry in read_log(directory / LOG_NAME):
         if entry.kind == HISTORY and since_ns - _MINUTE_NS < entry.start_ns < until_ns:
             content = unpacked(entry.data)
-            if content.get("form") == _FORM:  # else of an earlier version
+            if content.get("form") == FORM:  # else of an earlier version
                 found.append(_minute(entry.start_ns, content))
     return found
 

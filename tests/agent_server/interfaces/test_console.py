@@ -325,7 +325,8 @@ def test_without_a_watcher_the_overview_says_what_to_do(console: Console, home: 
     job = visitor.get("/jobs/slurm:4242").text
     places = re.findall(r"<td data-label=\"Where\"><span>(.*?)</span>", job)
     assert places[0] == "<code>futex</code> at <code>all_reduce (train.py:212)</code>"
-    assert places[1] == "<code>fsync</code> at <code>save (checkpoint.py:88)</code>"
+    assert places[1].startswith("<code>fsync</code> at <code>save (checkpoint.py:88)</code>")
+    assert "/scratch/run7/checkpoint.pt" in places[1]
     assert job.count('<svg class="spark"') == 3
     assert re.search(r"of the waits that ended in the last 3 minutes.*: <code>futex</code>", visitor.get("").text)
     (home / "watch" / "stalls.jsonl").write_text('not json\n{"job": 1}\n' + '{"at": "x"}\n')

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.web.console.site import Site, Visit
 from whystall.agent_server.interfaces.web.console.tickets import title
-from whystall.agent_server.interfaces.web.console.watched import history, stalls, waiting, watch
+from whystall.agent_server.interfaces.web.console.watched import history_of, stalls, waiting, watch
 from whystall.knowledge_base.ticket_models import LIVE
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -56,7 +56,7 @@ def job_routes(site: Site) -> Iterator[Route]:
                 "name": watched.name if watched else noted[0].name,
                 "job": watched,
                 "waiting": waiting(pids),
-                "history": history(pids) if pids else None,
+                "history": history_of(id),
                 "stalls": noted,
             }
 

@@ -10,21 +10,22 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from whystall.agent_server.watch.history import HistoryParams, history
 from whystall.agent_server.watch.jobs import JobList, Selection
 from whystall.agent_server.watch.status import read_stalls, read_status, runs
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
 from whystall.tools.collect.continuous import directory_of_watch
-from whystall.tools.collect.history_summary import HistorySummary, summarise
 from whystall.tools.collect.proc_calls import syscall_name
 from whystall.tools.collect.proc_parse import pid_stat, syscall
-from whystall.tools.collect.slice_history import HistoryRow, history_rows
+from whystall.tools.collect.slice_history import HistoryRow, Place, history_rows
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
+from whystall.tools.history.data import HistoryData
 from whystall.tools.node.vantage import host_name
 
 _LATELY_S = 180  # a minute is known when it is over
-_SPAN_S = 3600
+_SPAN = "1h"
 _PLACES = 10
 _STALLS = 50
 State = Literal["running", "silent", "none"]
@@ -67,6 +68,7 @@ class Waiting(BaseModel):
     state: str = ""
     call: str = ""
     line: str = ""
+    object: str = ""
     share: float = 0.0
 
 
@@ -158,25 +160,25 @@ def _in_call(pid: int) -> str:
 
 
 def _longest(rows: Iterable[HistoryRow]) -> dict[int, Waiting]:
-    sums: dict[int, dict[tuple[str, str, str, str], int]] = {}
+    sums: dict[int, dict[Place, int]] = {}
     for row in rows:
         places = sums.setdefault(row.pid, {})
-        place = (row.comm, row.state, row.call, row.line)
-        places[place] = places.get(place, 0) + row.waited_ns
+        places[row.place] = places.get(row.place, 0) + row.waited_ns
     found = {}
     for pid, places in sums.items():
         place = max(places, key=lambda one: places[one])
-        comm, state, call, line = place
         share = 100 * places[place] / max(sum(places.values()), 1)
-        found[pid] = Waiting(comm=comm, state=state, call=call, line=line, share=share)
+        shown = {"comm": place.comm, "state": place.state, "call": place.call, "line": place.line}
+        found[pid] = Waiting(**shown, object=place.object, share=share)
     return found
 
 
-def history(pids: Collection[int]) -> HistorySummary:
-    """Return what these processes waited for in the last hour."""
-    end = time.time_ns()
-    start = end - int(_SPAN_S * 1e9)
-    return summarise(_recent_rows(_SPAN_S, pids), [], (start, end), (_text(start), _text(end)), _PLACES)
+def history_of(job: str) -> HistoryData | None:
+    """Return what the job with the id `job` waited for in the last hour; None if nothing was recorded."""
+    try:
+        return history(HistoryParams(since=_SPAN, job=job, top=_PLACES)).result.data
+    except ToolError:
+        return None
 
 
 def stalls(lang: Lang, job: str | None = None) -> Sequence[NotedStall]:
