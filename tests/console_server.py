@@ -152,7 +152,7 @@ def write_watch(home: Path, name: str = "llama-7b", stalled: bool = True) -> Non
         for rank in range(4)
     ]
     jobs = [{"id": "slurm:4242", "name": name, "processes": processes}]
-    jobs.append({"id": "process:777", "name": "vllm serve", "processes": [{"pid": 777, "rank": None, "step_ms": 0.0}]})
+    jobs.append({"id": "process:777", "name": "vllm serve", "processes": [{"pid": os.getpid(), "step_ms": 0.0}]})
     status = {"pid": os.getpid(), "running": True, "since": time.time(), "written": time.time() + 3600, "jobs": jobs}
     (directory / "status.json").write_text(json.dumps({**status, "beyond": 0, "recent": []}))
     stall = {"kind": "gap", "tid": 4102, "start_ns": 10**9, "end_ns": 14 * 10**9, "usual_ns": 4 * 10**8}

@@ -328,7 +328,13 @@ def test_without_a_watcher_the_overview_says_what_to_do(console: Console, home: 
     assert places[1].startswith("<code>fsync</code> at <code>save (checkpoint.py:88)</code>")
     assert "/scratch/run7/checkpoint.pt" in places[1]
     assert job.count('<svg class="spark"') == 3
-    assert re.search(r"of the waits that ended in the last 3 minutes.*: <code>futex</code>", visitor.get("").text)
+    shown = visitor.get("").text
+    assert re.search(r"of the waits that ended in the last 3 minutes.*: <code>fsync</code>", shown), (
+        "of the stalled rank"
+    )
+    now = re.search(r"vllm serve.*?data-label=\"Waits now for\">(.*?)</td>", shown, re.DOTALL)
+    assert now is not None
+    assert re.search(r"<code>\w+</code>|it runs", now[1]), "of this process"
     (home / "watch" / "stalls.jsonl").write_text('not json\n{"job": 1}\n' + '{"at": "x"}\n')
     assert visitor.get("").status_code == 200
 
