@@ -95,10 +95,10 @@ wheels: .setup/release/installed
 	.setup/release/bin/python -m deploy.release $(DRAFT)
 
 PUBLISHED = $(wildcard dist/whystall-*_$(shell uname -m).whl)
-test-packages: setup
+test-packages: setup .setup/helm/helm_python
 	@test -n "$(PUBLISHED)" || { echo "whystall: no wheel in dist/: make wheels first" >&2; exit 1; }
 	@command -v mmdebstrap >/dev/null || apt-get install -y -qq --no-install-recommends mmdebstrap >/dev/null
-	WHYSTALL_WHEEL=$(PUBLISHED) $(BIN)/python -m pytest -q -s tests/packages
+	WHYSTALL_WHEEL=$(PUBLISHED) PYTHONPATH=.setup/helm $(BIN)/python -m pytest -q -s tests/packages
 
 setup: .setup/venv
 
@@ -162,6 +162,10 @@ clean:
 	$(BIN)/python -m venv --clear $(@D)
 	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
+
+# Helm's engine as a library. Large, and apart from the program's packages.
+.setup/helm/helm_python: | .setup/venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .setup/helm 'helm-python-sdk>=0.2,<1'
 
 # Real training jobs for the live tests; large, so only they wait for it.
 .setup/torch: .setup/venv

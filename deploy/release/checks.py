@@ -7,6 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+import yaml
+
 from deploy.release.failure import ReleaseError
 from deploy.release.libraries import GLIBC, run
 from deploy.release.wheels import ROOT
@@ -28,14 +30,17 @@ def check_tree() -> None:
 
 
 def check_version() -> None:
-    """Raise ``ReleaseError`` if the newest section of the changelog, or server.json, names another version."""
+    """Raise ``ReleaseError`` if the newest section of the changelog, server.json or the chart name another."""
     wanted = version()
     # ## [0.1.0] - 2026-11-29
     newest = re.search(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     server = json.loads((ROOT / "server.json").read_text())
+    chart = yaml.safe_load((ROOT / "deploy/chart/Chart.yaml").read_text())
     found = {
         "CHANGELOG.md": newest.group(1) if newest else "no version",
         "server.json": server["version"],
+        "Chart.yaml": chart["version"],
+        "Chart.yaml, appVersion": chart["appVersion"],
         "server.json, packages": server["packages"][0]["version"],
     }
     for place, named in found.items():
