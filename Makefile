@@ -11,6 +11,8 @@
 # make bench-faults [ONLY=p01,s] [REPEATS=n] [DIAGNOSERS=rules,...]  real faults with known causes, diagnosed while they last
 #              (root; see docs/benchmark.md)
 # make fuzz [FUZZ_RUNS=1000000]  every parser with so many inputs, guided by coverage
+# make wheels [DRAFT=--draft]  the files of a release, below dist/: wheels, bill of materials, hashes (docs/upgrade.md)
+# make test-packages  the wheel of dist/ in bare Debian roots: installed, and a stall diagnosed (root, network; docs/upgrade.md)
 # make lint types bench clean
 #
 # The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
@@ -21,7 +23,7 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .PHONY: demo demo-llm demo-alert demo-cache test test-all test-thorough test-old-kernel test-kernels
-.PHONY: fuzz setup build lint types docs conformance bench bench-faults clean
+.PHONY: fuzz setup build lint types docs conformance bench bench-faults wheels test-packages clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -93,6 +95,16 @@ test-kernels: build .setup/test-packages
 	$(matrix) --all --host --results tests/kernels/results.json
 	PYTHONPATH=tests $(BIN)/python -m kernels.table
 
+DRAFT :=
+wheels: .setup/release/installed
+	.setup/release/bin/python -m deploy.release $(DRAFT)
+
+PUBLISHED = $(wildcard dist/whystall-*_$(shell uname -m).whl)
+test-packages: setup .setup/helm/helm_python
+	@test -n "$(PUBLISHED)" || { echo "whystall: no wheel in dist/: make wheels first" >&2; exit 1; }
+	@command -v mmdebstrap >/dev/null || apt-get install -y -qq --no-install-recommends mmdebstrap >/dev/null
+	WHYSTALL_WHEEL=$(PUBLISHED) PYTHONPATH=.setup/helm $(BIN)/python -m pytest -q -s tests/packages
+
 setup: .setup/venv
 
 build: setup .setup/bpf .setup/hybrid
@@ -105,7 +117,7 @@ types: setup
 	@mkdir -p $(VENV)/types/whystall
 	@for package in $(PACKAGES); do ln -sfn ../../../$$package $(VENV)/types/whystall/$$package; done
 	MYPYPATH=$(VENV)/types chrt --idle 0 $(BIN)/mypy $(PACKAGES:%=-p whystall.%)
-	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py
+	MYPYPATH=$(VENV)/types:examples:tests/live/workloads $(BIN)/mypy examples/*.py tests/live/workloads/*.py deploy/release/*.py
 
 docs: setup
 	$(BIN)/python docs/generate_commands.py
@@ -149,6 +161,16 @@ clean:
 .setup/bytecode: .setup/venv
 	@$(BIN)/python -m pytest --collect-only -qq --ignore tests/live --ignore tests/kernels/inside >/dev/null || true
 	@touch $@
+
+# The compiler and the tools of a release, at exact versions.
+.setup/release/installed: deploy/release/requirements.txt | .setup/venv
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# Helm's engine as a library. Large, and apart from the program's packages.
+.setup/helm/helm_python: | .setup/venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .setup/helm 'helm-python-sdk>=0.2,<1'
 
 # Real training jobs for the live tests; large, so only they wait for it.
 .setup/torch: .setup/venv

@@ -27,7 +27,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "functions": ("functions.bpf.c",),
 }
 """Each object's source and compiler options."""
-_FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror")
+# Names of sources in the type information are relative, so that the bytes do not depend on the folder.
+_RELATIVE = (f"-ffile-prefix-map={SOURCES}/=", "-fdebug-compilation-dir=.")
+_FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", *_RELATIVE)
 
 
 def object_path(machine: str, kind: str = "host") -> Path:

@@ -23,6 +23,8 @@ _LOG_BUFFER = 16 << 20  # most that libbpf requests of the verifier, printed in 
 _PERMISSION = (errno.EPERM, errno.EACCES)
 _PRIVILEGE_REMEDY = "run as root, or with CAP_BPF and CAP_PERFMON"
 
+CARRIED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "objects", "libbpf.so.1")
+"""The libbpf that released wheels carry (`deploy/release/libraries.py`); it need not exist."""
 _KERNEL_TYPES = b"/sys/kernel/btf/vmlinux"
 
 _KINDS = {"typedef": 8, "enum": 6, "function": 12, "section": 15}
@@ -135,9 +137,9 @@ def _libc() -> ct.CDLL:
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """Load libbpf.so.1, once. Raises ``BpfError`` ``no_libbpf``."""
+    """Load the wheel's libbpf, or else the system's, once. Raises ``BpfError`` ``no_libbpf``."""
     try:
-        lib = ct.CDLL("libbpf.so.1", use_errno=True)
+        lib = ct.CDLL(CARRIED if os.path.exists(CARRIED) else "libbpf.so.1", use_errno=True)
         _signatures(lib)
     except (OSError, AttributeError) as error:
         raise BpfError(

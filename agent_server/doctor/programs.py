@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import shutil
 
@@ -10,15 +11,18 @@ from whystall.agent_server.doctor.packages import install_command
 from whystall.agent_server.doctor.report_model import Check
 from whystall.agent_server.doctor.view import View
 from whystall.bpf.build import KINDS, object_path
+from whystall.bpf.libbpf import CARRIED
 from whystall.tools.contract.text import clean
 
 
 def libbpf(view: View) -> Check:
     """Check that libbpf 1.x loads."""
     fix = install_command("libbpf", view)
-    for name in ("libbpf.so.1", "libbpf.so.0"):
+    carried = [CARRIED] if os.path.exists(CARRIED) else []
+    for path in (*carried, "libbpf.so.1", "libbpf.so.0"):
+        name = os.path.basename(path)
         try:
-            library = ctypes.CDLL(name)
+            library = ctypes.CDLL(path)
         except OSError:
             continue
         try:
@@ -26,6 +30,8 @@ def libbpf(view: View) -> Check:
             found = f"{name} {clean(library.libbpf_version_string())}"
         except AttributeError:
             found = f"{name}, < 0.6"
+        if path == CARRIED:
+            return view.ok("libbpf", view.say("libbpf.carried", found=found))
         if name.endswith(".1"):
             return view.ok("libbpf", found)
         return view.missing("libbpf", found, view.say("libbpf.old"), fix)

@@ -93,7 +93,7 @@ def test_of_the_node_the_pod_has_its_processes_only() -> None:
 
 def test_the_image_hands_on_the_same_capabilities() -> None:
     text = (DEPLOY / "Containerfile").read_text()
-    (on_the_file,) = re.findall(r"setcap (\S+)=p ", text)
+    (on_the_file,) = re.findall(r'setcap", "(\S+)=p"', text)
     assert on_the_file.upper().split(",") == list(NEEDED)
     for option in ("inh", "ambient"):
         (handed_on,) = re.findall(rf'"--{option}-caps=(\S+)"', text)

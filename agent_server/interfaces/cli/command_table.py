@@ -63,7 +63,12 @@ EXTRAS = {"fleet": "fleet", "chat": "ticketing", "chats": "ticketing", "sinks": 
 def help_text() -> str:
     """Return the help of the top level, in typer's layout."""
     width = max(50, min(shutil.get_terminal_size().columns, 100) - 2)
-    options = [("--version", "print the version"), ("-h, --help", "Show this message and exit.")]
+    options = [
+        ("--version", "print the version"),
+        ("--install-completion", "Install completion for the current shell (bash, zsh, fish)."),
+        ("--show-completion", "Show its script, to copy or change it."),
+        ("-h, --help", "Show this message and exit."),
+    ]
     commands = [(name, summary) for name, (_, summary) in COMMANDS.items()]
     about = textwrap.fill(DESCRIPTION, width, initial_indent="  ", subsequent_indent="  ")
     return (

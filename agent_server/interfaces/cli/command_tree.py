@@ -20,14 +20,7 @@ def build(words: Sequence[str]) -> typer.Typer:
 
     Raises `ToolError` (bad_argument): there is no such command, or a library of its extra is missing.
     """
-    app = typer.Typer(
-        name="whystall",
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": underscores},
-    )
-    app.callback(invoke_without_command=True, help=DESCRIPTION)(_top_level)
+    app = empty()
     name = next((word for word in words if not word.startswith("-")), "")
     wanted = [known for known in COMMANDS if underscores(known) == underscores(name)]
     if name and not wanted:
@@ -37,6 +30,18 @@ def build(words: Sequence[str]) -> typer.Typer:
     for module in dict.fromkeys(COMMANDS[each][0] for each in wanted):
         with extra(EXTRAS.get(module, "")):
             import_module(f"whystall.agent_server.interfaces.cli.commands.{module}").add(app)
+    return app
+
+
+def empty() -> typer.Typer:
+    """Return the top level without commands."""
+    app = typer.Typer(
+        name="whystall",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": underscores},
+    )
+    app.callback(invoke_without_command=True, help=DESCRIPTION)(_top_level)
     return app
 
 

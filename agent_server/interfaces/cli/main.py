@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import typer
 
 DEBUG_VARIABLE = "WHYSTALL_DEBUG"
+COMPLETION_REQUEST = "_WHYSTALL_COMPLETE"
+"""Set by the scripts of a shell that completes a command (`completion.py`)."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -70,17 +72,20 @@ def _command(words: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    if not words and sys.stdin.isatty() and sys.stdout.isatty():
+    completing = COMPLETION_REQUEST in os.environ
+    if not words and not completing and sys.stdin.isatty() and sys.stdout.isatty():
         return _first_steps()
-    if not set(words) - {"-h", "--help"}:
+    if not completing and not set(words) - {"-h", "--help"}:
         console.say(help_text())
         return 0
     import typer
 
+    from whystall.agent_server.interfaces.cli import completion
     from whystall.agent_server.interfaces.cli.command_tree import build
 
     try:
-        result = build(words)(words, prog_name="whystall", standalone_mode=False)
+        tree = completion.commands(os.environ) if completing else build(words)
+        result = tree(words, prog_name="whystall", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except ToolError as error:
         return _fail(error, words)

@@ -80,7 +80,7 @@ SHIM_API FILE *freopen64(const char *path, const char *mode, FILE *stream)
 
 SHIM_API int fclose(FILE *stream)
 {
-	int fd = stream && !shim.off ? fileno(stream) : -1, error = 0, failed = 0, done;
+	int fd = !shim.off ? fileno(stream) : -1, error = 0, failed = 0, done;
 
 	if (fd >= 0 && shim_active()) {
 		error = shim_forget(fd);
