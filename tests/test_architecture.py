@@ -33,6 +33,7 @@ _AGENT_SERVER = [
     "agent_server.llm",
     "agent_server.outbound",
     "agent_server.settings",
+    "agent_server.metrics",
     "agent_server.task_handler",
     "agent_server.stores",
     "agent_server.journal",

@@ -19,9 +19,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.metrics.families import text
+from whystall.agent_server.metrics.of_server import info
+from whystall.agent_server.metrics.of_watch import watch_families
+from whystall.agent_server.metrics.stall_seconds import StallSeconds
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
-from whystall.agent_server.watch.metrics import StallSeconds, exposition
 from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
@@ -130,7 +133,7 @@ class WatchService:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
                 self._files.write(status)
-                self._files.write_metrics(exposition(status, self._stalls))
+                self._files.write_metrics(text([info(), *watch_families(status, time.time())]))
 
     # --- what is watched ------------------------------------------------------------------------------------------
 
@@ -298,6 +301,7 @@ class WatchService:
         if answer.usual and child.stall.end_ns is not None:
             self._accept(child.pid, child.stall)
         if child.final:
+            case.cause = answer.cause if answer.action == "ticket" else ""
             self._log(case, answer.why or "failed", answer)
             case.state = "reported"
             if case.end_ns is not None:
@@ -353,9 +357,7 @@ class WatchService:
         }
         if stall is not None:
             pid, stall = case.main()
-            if stall.end_ns is not None and stall.kind not in ("slowdown", "drift"):
-                cause = answer.cause if answer is not None and answer.action == "ticket" else ""
-                self._stalls.add(case.job.name, cause, (stall.end_ns - stall.start_ns) / 1e9)
+            self._count_seconds(case)
             entry |= {"pid": pid, "stall": asdict(stall), "processes": sorted(case.stalls)}
         if answer is not None:
             entry["answer"] = asdict(answer)
@@ -368,23 +370,32 @@ class WatchService:
         self._recent.append({key: value for key, value in entry.items() if key != "stall"})
         self._files.log(entry)
 
+    def _count_seconds(self, case: Case) -> None:
+        """Count the stalls of `case` that have ended; a slowdown has no length."""
+        for pid, stall in case.stalls.items():
+            if stall.end_ns is not None and stall.kind not in ("slowdown", "drift"):
+                length = (stall.end_ns - stall.start_ns) / 1e9
+                self._stalls.add(case.job.name, case.job.ranks.get(pid), case.cause, length)
+
     def _count(self, what: str) -> None:
         self._counts[what] = self._counts.get(what, 0) + 1
 
     def _status(self, *, running: bool) -> dict[str, Any]:
-        jobs = []
+        jobs, now = [], time.monotonic_ns()
         for job in self._jobs.jobs:
             processes = []
             for pid in job.leaders:
                 progress = self._processes.get(pid)
                 thread = progress.thread if progress is not None else None
+                stall = thread.open if thread is not None else None
                 processes.append(
                     {
                         "pid": pid,
                         "rank": job.ranks.get(pid),
                         "places": thread.regular if thread is not None else 0,
                         "step_ms": round(thread.step_ns / 1e6, 2) if thread is not None else 0.0,
-                        "stalled": thread is not None and thread.open is not None,
+                        "stalled": stall is not None,
+                        "stalled_s": round((now - stall.start_ns) / 1e9, 3) if stall is not None else 0.0,
                     }
                 )
             jobs.append({"id": job.id, "name": job.name, "processes": processes})
@@ -402,6 +413,7 @@ class WatchService:
             "memory_mib": round(_resident_mib(), 1),
             "pending": len(self._cases.open),
             "counts": self._counts,
+            "stalls": list(self._stalls.rows()),
             "recent": list(self._recent),
         }
 

@@ -12,6 +12,8 @@ from whystall.agent_server.interfaces.web.alerts import alert_routes
 from whystall.agent_server.interfaces.web.app import health_route, web_app
 from whystall.agent_server.interfaces.web.chat import chat_routes
 from whystall.agent_server.interfaces.web.http_server import Certificate, HttpServer, url
+from whystall.agent_server.interfaces.web.metrics import PATH as METRICS
+from whystall.agent_server.interfaces.web.metrics import metrics_route
 from whystall.agent_server.interfaces.web.pictures import picture_routes
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.reports import report_routes
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 class Server:
     """Serves `mcp` (of `mcp_server`), if given, and `service` (None: the settings turn nothing on).
 
-    `tls`: serve HTTPS; `scheme`: of the addresses.
+    `metrics`: the route of the metrics, if they are on. `tls`: serve HTTPS; `scheme`: of the addresses.
     """
 
     def __init__(
@@ -37,17 +39,20 @@ class Server:
         mcp_server: McpServer | None,
         mcp: Starlette | None,
         tls: Certificate | None = None,
+        metrics: Route | None = None,
     ) -> None:
+        self._metrics = metrics
         self._service = service
         self._mcp_server = mcp_server
         self.works = service is not None and service.settings.server.worker
-        self._http = HttpServer(web_app(list(routes_of(service)), mcp), tls)
+        self._http = HttpServer(web_app([*routes_of(service), *([metrics] if metrics else [])], mcp), tls)
         self.scheme = "http" if tls is None else "https"
         self._work: anyio.CancelScope | None = None
 
     def addresses(self, listener: socket.socket) -> list[str]:
         """Return a line for each address besides MCP's."""
         lines = [f"{what} at {url(listener, path, self.scheme)}" for what, path in _places(self._service)]
+        lines += [f"metrics at {url(listener, METRICS, self.scheme)}"] if self._metrics is not None else []
         return [*lines, *(["works on what comes in"] if self.works else [])]
 
     async def serve_on(self, listener: socket.socket) -> None:

@@ -27,6 +27,8 @@ from whystall.tools.contract.extras import extra
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from starlette.routing import Route
+
     from whystall.agent_server.app import App
     from whystall.agent_server.interfaces.mcp.server import McpServer
     from whystall.agent_server.interfaces.web.http_server import Certificate
@@ -131,7 +133,7 @@ def _http(
         secret, made = mcp_http.choose_token(host, token, token_file, others=settings.access.on)
         mcp = mcp_http.http_app(mcp_server, host, secret, names, settings.access)
         shown = secret if made and secret else ""
-    server = Server(_service(app, settings), mcp_server, mcp, tls)
+    server = Server(_service(app, settings), mcp_server, mcp, tls, _metrics(app, settings))
     with http_server.listen(host, port) as listener:
         if mcp is not None:
             console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH, server.scheme)}")
@@ -182,3 +184,13 @@ def _service(app: App, settings: Settings) -> Service | None:
         from whystall.agent_server.worker.service import Service
 
     return Service(app, settings)
+
+
+def _metrics(app: App, settings: Settings) -> Route | None:
+    """Return the route of the metrics; None if they are off."""
+    if settings.metrics.token is None:
+        return None
+    from whystall.agent_server.interfaces.web.metrics import metrics_route
+    from whystall.agent_server.interfaces.web.refusals import Refusals
+
+    return metrics_route(app.kb(), settings.metrics, Refusals(app.kb()))
