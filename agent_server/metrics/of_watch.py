@@ -98,7 +98,7 @@ def _gauges(status: Mapping[str, Any]) -> Iterator[Family]:
     yield family(
         "watch_stalled_seconds",
         "gauge",
-        "How long a process has been stalled; 0 if it is not.",
+        "How long a process has been stalled; 0 if it is not, or if that was found to be no fault.",
         ((labels, one.get("stalled_s", 0)) for labels, one in processes),
     )
     yield family(

@@ -95,6 +95,7 @@ class WatchService:
         self._flushed = 0
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
+        self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
@@ -300,6 +301,9 @@ class WatchService:
         case = child.case
         if answer.usual and child.stall.end_ns is not None:
             self._accept(child.pid, child.stall)
+        if answer.diagnosis:
+            self._faultless = {pid: at for pid, at in self._faultless.items() if pid in self._processes}
+            self._faultless.update({pid: one.start_ns if answer.usual else 0 for pid, one in case.stalls.items()})
         if child.final:
             case.cause = answer.cause if answer.action == "ticket" else ""
             self._log(case, answer.why or "failed", answer)
@@ -388,6 +392,7 @@ class WatchService:
                 progress = self._processes.get(pid)
                 thread = progress.thread if progress is not None else None
                 stall = thread.open if thread is not None else None
+                counts = stall is not None and self._faultless.get(pid) != stall.start_ns
                 processes.append(
                     {
                         "pid": pid,
@@ -395,7 +400,7 @@ class WatchService:
                         "places": thread.regular if thread is not None else 0,
                         "step_ms": round(thread.step_ns / 1e6, 2) if thread is not None else 0.0,
                         "stalled": stall is not None,
-                        "stalled_s": round((now - stall.start_ns) / 1e9, 3) if stall is not None else 0.0,
+                        "stalled_s": round((now - stall.start_ns) / 1e9, 3) if stall is not None and counts else 0.0,
                     }
                 )
             jobs.append({"id": job.id, "name": job.name, "processes": processes})

@@ -13,7 +13,6 @@ from whystall.agent_server.interfaces.web.app import health_route, web_app
 from whystall.agent_server.interfaces.web.chat import chat_routes
 from whystall.agent_server.interfaces.web.http_server import Certificate, HttpServer, url
 from whystall.agent_server.interfaces.web.metrics import PATH as METRICS
-from whystall.agent_server.interfaces.web.metrics import metrics_route
 from whystall.agent_server.interfaces.web.pictures import picture_routes
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.reports import report_routes
