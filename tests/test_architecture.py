@@ -18,6 +18,7 @@ _AGENT_SERVER = [
     "agent_server.__main__",
     "agent_server.interfaces",
     "agent_server.worker",
+    "agent_server.otlp",
     "agent_server.doctor",
     "agent_server.watch",
     "agent_server.integrations",

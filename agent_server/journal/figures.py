@@ -1,10 +1,11 @@
-"""Numbers of tickets and diagnoses, for metrics. Each query reads at most columns of an index or of the newest rows."""
+"""Numbers of tickets and diagnoses, for metrics, and the diagnoses to export."""
 
 from __future__ import annotations
 
 import json
 
 from whystall.knowledge_base.database import Database
+from whystall.knowledge_base.models import Diagnosis
 
 _NEWEST = 100  # diagnoses that are searched for findings
 _LATENESS = """SELECT json_extract(f.value, '$.subject.rank'), json_extract(f.value, '$.subject.host'),
@@ -45,3 +46,17 @@ class Figures:
                 if isinstance(rank, int) and isinstance(late, int | float):
                     found[rank, str(host or "")] = late / 1000
         return found
+
+    def last_diagnosis(self) -> int:
+        """Return the position of the diagnosis that was stored last; 0 without any."""
+        with self._file.read() as db:
+            return int(db.execute("SELECT coalesce(max(rowid), 0) FROM diagnoses").fetchone()[0])
+
+    def diagnoses_between(self, after: int, upto: int, limit: int) -> list[tuple[int, Diagnosis]]:
+        """Return at most `limit` diagnoses stored behind the position `after` up to `upto`, the oldest first."""
+        with self._file.read() as db:
+            rows = db.execute(
+                "SELECT rowid, body FROM diagnoses WHERE rowid > ? AND rowid <= ? ORDER BY rowid LIMIT ?",
+                [after, upto, limit],
+            ).fetchall()
+            return [(int(row), self._file.record(Diagnosis, body)) for row, body in rows]

@@ -21,12 +21,14 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Family:
-    """A metric: `name` with its unit, `about` in one line, and a value per set of labels."""
+    """A metric: `name` with its unit, `about` in one line, and a value per set of labels. `since`: when a counter was
+    0, s since the epoch; 0 if that is unknown."""
 
     name: str
     kind: Literal["counter", "gauge"]
     about: str
     samples: tuple[tuple[Labels, float], ...]
+    since: float = 0.0
 
 
 def family(

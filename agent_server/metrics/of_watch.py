@@ -6,6 +6,7 @@ At most 100 jobs and 100 processes of each have series; the watcher follows at m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from whystall.agent_server.metrics.families import Family, family
@@ -41,7 +42,7 @@ def _families(status: Mapping[str, Any], now: float) -> list[Family]:
             "When the watcher last wrote its state.",
             [({}, status.get("written", 0))],
         ),
-        *_counters(status),
+        *(replace(one, since=float(status.get("since", 0))) for one in _counters(status)),
     ]
     return [*made, *_gauges(status)] if running else made
 

@@ -12,13 +12,10 @@ from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.web.gate import Gate, proven
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import route
-from whystall.agent_server.metrics.families import CONTENT_TYPE, Family, text
-from whystall.agent_server.metrics.of_server import info, server_families
-from whystall.agent_server.metrics.of_watch import watch_families
+from whystall.agent_server.metrics.families import CONTENT_TYPE, text
 from whystall.agent_server.settings.sections.metrics import MetricsSettings
 from whystall.agent_server.stores import Stores
-from whystall.agent_server.watch.status import read_status
-from whystall.tools.recording.home import home
+from whystall.agent_server.watch.host_metrics import host_metrics
 
 PATH = "/metrics"
 _AT_ONCE = 4
@@ -29,12 +26,6 @@ def metrics_route(kb: Stores, settings: MetricsSettings, refusals: Refusals) -> 
 
     async def metrics(request: Request, _gate: Gate) -> Response:
         proven(request.headers, settings.token, "[metrics] token")
-        return Response(await in_thread(lambda: text(families(kb))), media_type=CONTENT_TYPE)
+        return Response(await in_thread(lambda: text(host_metrics(kb, time.time()))), media_type=CONTENT_TYPE)
 
     return route(PATH, "GET", metrics, Gate(0, 5.0, _AT_ONCE), refusals)
-
-
-def families(kb: Stores) -> list[Family]:
-    """Return all metrics of this host. Raises `ToolError` (database)."""
-    now = time.time()
-    return [info(), *watch_families(read_status(home() / "watch"), now), *server_families(kb, now)]

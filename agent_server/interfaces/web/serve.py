@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from whystall.agent_server.interfaces.mcp.server import McpServer
+    from whystall.agent_server.otlp.export import OtlpExport
     from whystall.agent_server.worker.service import Service
 
 
 class Server:
     """Serves `mcp` (of `mcp_server`), if given, and `service` (None: the settings turn nothing on).
 
-    `metrics`: the route of the metrics, if they are on. `tls`: serve HTTPS; `scheme`: of the addresses.
+    `metrics`: the route of the metrics, `otlp`: what exports them, if these are on. `tls`: serve HTTPS;
+    `scheme`: of the addresses.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class Server:
         mcp: Starlette | None,
         tls: Certificate | None = None,
         metrics: Route | None = None,
+        otlp: OtlpExport | None = None,
     ) -> None:
+        self._otlp = otlp
         self._metrics = metrics
         self._service = service
         self._mcp_server = mcp_server
@@ -69,6 +73,8 @@ class Server:
             self._work = group.cancel_scope
             if self._service is not None and self.works:
                 group.start_soon(work, self._service)
+            if self._otlp is not None:
+                group.start_soon(self._otlp.run)
             with anyio.CancelScope(shield=True):  # ended by `leave`
                 await self._http.serve_on(listener)
             group.cancel_scope.cancel()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.interfaces.mcp.server import McpServer
     from whystall.agent_server.interfaces.web.http_server import Certificate
+    from whystall.agent_server.otlp.export import OtlpExport
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.worker.service import Service
     from whystall.knowledge_base.models import Lang
@@ -133,7 +134,7 @@ def _http(
         secret, made = mcp_http.choose_token(host, token, token_file, others=settings.access.on)
         mcp = mcp_http.http_app(mcp_server, host, secret, names, settings.access)
         shown = secret if made and secret else ""
-    server = Server(_service(app, settings), mcp_server, mcp, tls, _metrics(app, settings))
+    server = Server(_service(app, settings), mcp_server, mcp, tls, _metrics(app, settings), _otlp(app, settings))
     with http_server.listen(host, port) as listener:
         if mcp is not None:
             console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH, server.scheme)}")
@@ -194,3 +195,12 @@ def _metrics(app: App, settings: Settings) -> Route | None:
     from whystall.agent_server.interfaces.web.refusals import Refusals
 
     return metrics_route(app.kb(), settings.metrics, Refusals(app.kb()))
+
+
+def _otlp(app: App, settings: Settings) -> OtlpExport | None:
+    """Return what exports to a collector; None if there is none."""
+    if not settings.otlp.on:
+        return None
+    from whystall.agent_server.otlp.export import OtlpExport
+
+    return OtlpExport(app.kb(), settings.otlp)
