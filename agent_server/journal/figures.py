@@ -7,7 +7,7 @@ import json
 from whystall.knowledge_base.database import Database
 from whystall.knowledge_base.models import Diagnosis
 
-_NEWEST = 100  # diagnoses that are searched for findings
+_NEWEST = 30  # diagnoses that are searched for findings
 _LATENESS = """SELECT json_extract(f.value, '$.subject.rank'), json_extract(f.value, '$.subject.host'),
         json_extract(f.value, '$.kind'), json_extract(f.value, '$.metrics')
     FROM (SELECT body, created FROM diagnoses WHERE created >= ? ORDER BY created DESC LIMIT ?) AS d,
