@@ -2,13 +2,15 @@
 
 Diagnoses are read from the database, where whoever made them has stored them: no diagnosis waits for a collector. The
 database is the queue. What a collector does not take is sent again; of more than `BACKLOG` diagnoses the oldest are
-skipped, and what was stored before the server started is not sent.
+skipped, and what was stored before the server started is not sent. One that is stored again, as when it gets its
+ticket, is not sent again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,7 @@ class OtlpExport:
         self._sender: Sender = Sender(settings)
         self._upto = kb.figures.last_diagnosis()
         self._sent: dict[Signal, int] = {name: self._upto for name in settings.signals if name != "metrics"}
+        self._taken: dict[Signal, deque[str]] = {name: deque(maxlen=BACKLOG) for name in self._sent}
         self._failing: set[Signal] = set()
 
     async def run(self) -> None:
@@ -77,8 +80,10 @@ class OtlpExport:
             after = self._upto - BACKLOG
         send: Callable[[Diagnosis], bool] = self._traces if signal == "traces" else self._logs
         for position, diagnosis in self._kb.figures.diagnoses_between(after, self._upto, _AT_ONCE):
-            if not send(diagnosis):
-                return False
+            if diagnosis.id not in self._taken[signal]:
+                if not send(diagnosis):
+                    return False
+                self._taken[signal].append(diagnosis.id)
             self._sent[signal] = position
         return True
 

@@ -111,6 +111,8 @@ def test_metrics_findings_and_spans_of_a_diagnosis_arrive(app: App, collector: C
     export.tick()
     assert collector.taken["/v1/traces"] == [], "its transcript may still be written"
     export.tick()
+    app.kb().save_diagnosis(diagnosis.model_copy(update={"ticket": "1"}))  # stored again, and sent once
+    export.tick()
     export.tick()
     assert collector.keys == {"s3cret"}
 
