@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MARK = {"whystall": "stall"}
 """The label by which the rules in deploy/prometheus mark alerts on stalls."""
 _KIND = "stall"
-_BEFORE_S, _SKEW_S = 3600.0, 120.0  # of the other report; the skew is between the clocks of two hosts
+_BEFORE_S, _PRESENT_S = 3600.0, 600.0
+_SKEW_S = 120.0  # between the clocks of two hosts
 
 
 def labels_of(job: str, host: str, rank: int | None) -> dict[str, str]:
@@ -41,17 +42,20 @@ def is_alert_on_stall(labels: Mapping[str, str]) -> bool:
     return MARK.items() <= labels.items()
 
 
-def diagnosed_ticket(kb: Stores, things: Iterable[str], cause: str, now: float) -> Ticket | None:
-    """Return the oldest live ticket with a diagnosis about the stalls among `things` of an alert, reported within the
-    last hour; None if there is none, or it has another cause than the alert.
+def diagnosed_ticket(kb: Stores, things: Iterable[str], cause: str, began: float, now: float) -> Ticket | None:
+    """Return the live ticket with a diagnosis about the stalls among `things` of an alert that `began` then; None if
+    there is none.
 
-    `things` of several jobs give None: no ticket is about all of them. `cause`: empty or unknown matches any.
+    The ticket has the alert's `cause` and was reported from an hour before; none for an unknown one. An alert without a
+    cause is about a stall in progress: the watcher reported it at most ten minutes before, whatever its cause is.
+    `things` of several jobs give None: no ticket is about all of them.
     """
     stalls = [thing for thing in things if thing.startswith(f"{_KIND}:")]
     if len({stall.partition("/")[2] for stall in stalls}) != 1:
         return None
-    for ticket in _tickets(kb, stalls, now):
-        if ticket.diagnosis is not None and (cause in ("", UNKNOWN) or ticket.diagnosis.cause == cause):
+    since = min(began, now) - (_BEFORE_S if cause else _PRESENT_S)
+    for ticket in _tickets(kb, stalls, since, now):
+        if ticket.diagnosis is not None and (not cause or (ticket.diagnosis.cause or UNKNOWN) == cause):
             return ticket
     return None
 
@@ -74,12 +78,13 @@ def file_stall(
 
 
 def undiagnosed_ticket(kb: Stores, labels: Mapping[str, str], now: float) -> Ticket | None:
-    """Return the oldest live ticket of alerts about the stall of `labels` that has no diagnosis yet."""
+    """Return the latest live ticket of alerts about the stall of `labels` that has no diagnosis yet."""
     subject = subject_of(labels)
-    found = _tickets(kb, [subject] if subject else [], now)
+    found = _tickets(kb, [subject] if subject else [], now - _BEFORE_S, now)
     return next((one for one in found if one.diagnosis is None and one.origin == "alert"), None)
 
 
-def _tickets(kb: Stores, subjects: list[str], now: float) -> list[Ticket]:
-    about = kb.alerts.tickets_about(subjects, now - _BEFORE_S, now + _SKEW_S)
-    return [kb.tickets.get(id) for id in sorted({id for id, _ in about}, key=int)]
+def _tickets(kb: Stores, subjects: list[str], since: float, now: float) -> list[Ticket]:
+    """Return the live tickets about `subjects` reported since then, the latest first."""
+    about = kb.alerts.tickets_about(subjects, since, now + _SKEW_S)
+    return [kb.tickets.get(id) for id in dict.fromkeys(id for id, _ in about)]

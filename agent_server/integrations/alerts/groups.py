@@ -339,7 +339,8 @@ class Groups:
 
     def _watched(self, summary: Summary, now: float) -> Ticket | None:
         """Return the ticket that the watcher made of the stall that the alerts are about."""
-        return diagnosed_ticket(self._kb, summary.things, summary.common.get("cause", ""), now)
+        began = now if summary.starts is None else summary.starts
+        return diagnosed_ticket(self._kb, summary.things, summary.common.get("cause", ""), began, now)
 
     def _first_notifications(self, receiver: Receiver, now: float) -> int:
         return self._kb.alerts.first_notifications_since(receiver.name, now - FLOOD_S)

@@ -86,12 +86,23 @@ def test_another_stall_is_another_ticket(house: Any, firing: Make, labels: dict[
     assert len(house.tickets()) == 2
 
 
-def test_a_stall_of_long_ago_is_another_ticket(house: Any, firing: Make) -> None:
+@pytest.mark.parametrize(("labels", "later"), [({}, 1200), ({"cause": CAUSE}, 7200), ({"cause": "unknown"}, 60)])
+def test_a_stall_of_long_ago_or_one_that_nobody_explained_is_another(
+    house: Any, firing: Make, labels: dict[str, str], later: float
+) -> None:
     watched(house, diagnosis())
-    house.now += 7200
-    house.post(firing("WhystallJobStalled", start=house.now, **STALL))
+    house.now += later
+    house.post(firing("Whystall", start=house.now, **STALL, **labels))
     house.later(40)
     assert len(house.tickets()) == 2
+
+
+def test_an_unexplained_stall_is_counted_in_the_watchers_ticket_without_a_cause(house: Any, firing: Make) -> None:
+    ticket, _ = watched(house, diagnosis(cause=None))
+    house.post(firing("WhystallUnexplainedStallSeconds", **STALL, cause="unknown"))
+    house.later(40)
+    (only,) = house.tickets()
+    assert (only.id, only.occurrences) == (ticket.id, 2)
 
 
 def test_without_a_watchers_ticket_the_alert_names_cause_and_job(house: Any, firing: Make) -> None:
