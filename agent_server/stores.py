@@ -8,6 +8,7 @@ from whystall.agent_server.journal.alerts import Alerts
 from whystall.agent_server.journal.audit import Audit
 from whystall.agent_server.journal.client_tasks import ClientTasks
 from whystall.agent_server.journal.deliveries import Deliveries
+from whystall.agent_server.journal.figures import Figures
 from whystall.agent_server.journal.handled_requests import HandledRequests
 from whystall.agent_server.journal.messages import Messages
 from whystall.agent_server.journal.observation_requests import ObservationRequests
@@ -51,6 +52,11 @@ class Stores(KnowledgeBase):
     def deliveries(self) -> Deliveries:
         """Deliveries of ticket changes to trackers."""
         return Deliveries(self._file)
+
+    @cached_property
+    def figures(self) -> Figures:
+        """Numbers of tickets and diagnoses."""
+        return Figures(self._file)
 
     @cached_property
     def work_orders(self) -> WorkOrders:

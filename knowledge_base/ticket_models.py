@@ -183,8 +183,9 @@ class Ticket(Model):
     stable words of an alert or work order. A fault of a job has one live ticket; `occurrences` counts its reports.
 
     `revision`: grows with every change. `fault`: `faults.dedup_key` of a `diagnosis` that found one. `labels`: of the
-    alert or work order, unchanged. `ended`: when it was resolved or closed (RFC 3339), None while live. `resolution`:
-    what ended it, in a person's words. `card`: the card it was added to.
+    alert or work order, unchanged; of a stall that the watcher found, its job and host. `ended`: when it was resolved
+    or closed (RFC 3339), None while live. `resolution`: what ended it, in a person's words. `card`: the card it was
+    added to.
     """
 
     schema_version: str = TICKET_VERSION

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, BinaryIO, Literal, Union
 
@@ -22,17 +23,19 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.registry import Tool
 from whystall.tools.contract.result import ToolResult
 
-SCHEMA = "3"
+SCHEMA = "4"
 """Version 1: conclusions of models were sentences with citations (`old_conclusions`). Version 2: a model observed the
-target only."""
+target only. Version 3: records had no times."""
 MAX_BYTES = 16 << 20
 """The largest transcript: a result has about 50 KB, a conversation 200 KB, and there are tens of windows."""
 
 
 class Record(BaseModel):
-    """Base of all records."""
+    """Base of all records. `at_s`: when it was written, seconds since the header; None in older versions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_s: float | None = None
 
 
 class Header(Record):
@@ -310,6 +313,7 @@ class TranscriptFile(Transcript):
         self.uri = uri
         self.fault: str | None = None
         self._file: BinaryIO | None = file
+        self._began = time.monotonic()
         self._bytes = 0
         self._messages: list[Message] = []
         self._functions: list[Function] | None = None
@@ -329,7 +333,7 @@ class TranscriptFile(Transcript):
     def _put(self, record: Record) -> None:
         if self._file is None:
             return
-        line = _line(record)
+        line = _line(record.model_copy(update={"at_s": round(time.monotonic() - self._began, 6)}))
         if self._bytes + len(line) > MAX_BYTES:
             line = _line(Cut(bytes=self._bytes))
         try:
@@ -409,6 +413,7 @@ def _copied(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any
 
 def _line(record: Record) -> bytes:
     value = record.model_dump(mode="json", by_alias=True)
+    value["at_s"] = value.pop("at_s")  # at the end: a line begins with its type
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # a lone surrogate, which JSON readers refuse

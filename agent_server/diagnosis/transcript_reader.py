@@ -35,7 +35,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 
 _LINE: TypeAdapter[Any] = TypeAdapter(Line)
 _SLACK = 1 << 10  # for the last line, which records where it was cut
-_VERSIONS = ("1", "2", SCHEMA)
+_VERSIONS = ("1", "2", "3", SCHEMA)
 _VERSION = re.compile(rb'"schema_version": ?"(\d{1,9})"')
 
 
@@ -63,9 +63,7 @@ def read(path: Path) -> tuple[TranscriptContent, End]:
     Raises `ToolError`: io_error if it cannot be read; bad_recording if it is no transcript, of a newer version, too
     large, damaged, cut at the size limit, or unfinished.
     """
-    lines = _bytes(path).split(b"\n")
-    last = lines.pop()
-    records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
+    records, last = _records(path)
     if not records:
         raise _bad(path, "it is empty" if not last else "its first line is no header")
     end = records[-1]
@@ -75,6 +73,18 @@ def read(path: Path) -> tuple[TranscriptContent, End]:
         why = f"it ends after line {len(records)}: the diagnosis was stopped, or is still running"
         raise _bad(path, why)
     return _content_of(path, records[:-1]), end
+
+
+def records_of(path: Path) -> list[Record]:
+    """Return the records of the transcript at `path`, also of an unfinished one. Raises as `read`."""
+    return _records(path)[0]
+
+
+def _records(path: Path) -> tuple[list[Record], bytes]:
+    """Return the records of the whole lines, and what follows the last one."""
+    lines = _bytes(path).split(b"\n")
+    last = lines.pop()
+    return [_record(path, number, line) for number, line in enumerate(lines, 1)], last
 
 
 def _bytes(path: Path) -> bytes:

@@ -39,8 +39,8 @@ class Checked:
     warnings: list[str] = field(default_factory=list)
 
     def uses(self) -> list[tuple[str, str]]:
-        """Return each feature as a code (``alerts``, ``trackers``, ``chats``, ``oncall``, ``calendars``, ``model``)
-        with the names set up for it, empty if it is off.
+        """Return each feature as a code (``alerts``, ``trackers``, ``chats``, ``oncall``, ``calendars``, ``metrics``,
+        ``otlp``, ``model``) with the names set up for it, empty if it is off.
         """
         known = self.settings
         if known is None:
@@ -51,6 +51,8 @@ class Checked:
             "chats": [f"{name} ({chat.kind})" for name, chat in known.chat.items()],
             "oncall": list(known.oncall.schedules),
             "calendars": ["GET /oncall/NAME.ics"] if known.server.calendar_token and known.oncall.schedules else [],
+            "metrics": ["GET /metrics"] if known.metrics.token else [],
+            "otlp": [known.otlp.endpoint] if known.otlp.on else [],
             "model": ["[llm]"] if known.llm else [],
         }
         return [(code, ", ".join(names)) for code, names in named.items()]

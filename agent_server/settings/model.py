@@ -14,7 +14,9 @@ from whystall.agent_server.settings.sections.chat import ChannelSettings
 from whystall.agent_server.settings.sections.embeddings import EmbeddingsSettings
 from whystall.agent_server.settings.sections.fleet import FleetSettings
 from whystall.agent_server.settings.sections.llm import LlmSettings
+from whystall.agent_server.settings.sections.metrics import MetricsSettings
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Person
+from whystall.agent_server.settings.sections.otlp import OtlpSettings
 from whystall.agent_server.settings.sections.reports import ReportsSettings
 from whystall.agent_server.settings.sections.server import ServerSettings, TriageSettings
 from whystall.agent_server.settings.sections.tickets import TicketsSettings
@@ -70,6 +72,8 @@ class Settings(SettingsBase):
     fleet: FleetSettings = FleetSettings()
     reports: ReportsSettings = ReportsSettings()
     watch: WatchSettings = WatchSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    otlp: OtlpSettings = OtlpSettings()
     llm: dict[str, Any] = Field(default_factory=dict, repr=False)
     embeddings: dict[str, Any] = Field(default_factory=dict, repr=False)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from whystall.agent_server.ticketing.stall_tickets import subject_of
 from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
 from whystall.knowledge_base.models import Diagnosis
 from whystall.knowledge_base.ticket_models import LIVE, ClosedAs, Decision, Ticket
@@ -77,6 +78,8 @@ def keep(kb: Stores, service: TicketService, host: str, report: HostReport, now:
             if theirs.state not in LIVE:
                 return ""
             live = service.file(_report(host, key, report), by, at).ticket
+        if (stall := subject_of(live.labels)) is not None:
+            kb.alerts.put_subjects(live.id, [stall], now)
         ticket = live
         if theirs.diagnosis is not None and not theirs.diagnosis.verdict.no_fault:
             ticket = service.attach(live.id, diagnosis_of(theirs.diagnosis, host), by, at)

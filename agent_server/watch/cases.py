@@ -39,7 +39,8 @@ State = Literal["open", "looking", "reported"]
 class Case:
     """A stall of a job. `stalls`: the latest one by process; `noticed_ns`: when the first was noticed; `looked`: the
     diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang.
-    `ran`: while it lasts, its thread runs or could: it works at something that shows no waits, and is not looked at.
+    `cause`: that was found and takes most of it. `ran`: while it lasts, its thread runs or could: it works at something
+    that shows no waits, and is not looked at.
     """
 
     job: WatchedJob
@@ -48,6 +49,7 @@ class Case:
     state: State = "open"
     looked: str = ""
     skipped: str = ""
+    cause: str = ""
     ran: bool = False
 
     @property

@@ -102,20 +102,23 @@ def _better(found: list[Diagnosis]) -> Diagnosis:
 
 
 def _ticketed(app: App, request: Request, diagnosis: Diagnosis, answer: Answer) -> Answer:
-    """Open a ticket for `diagnosis`, or count it as another occurrence of the live one with the same fault."""
+    """Open a ticket for `diagnosis`, or count it as another occurrence of the live one with the same fault. If an alert
+    on the stall was first, its ticket gets the diagnosis."""
     from dataclasses import replace
 
     from whystall.agent_server.settings.load import load
+    from whystall.agent_server.ticketing.stall_tickets import file_stall, labels_of
     from whystall.agent_server.ticketing.ticket_service import TicketService
+    from whystall.tools.node.vantage import host_name
 
     kb = app.kb()
     service = TicketService(kb, load())
     with kb.transaction():
-        ticket = kb.tickets.draft(diagnosis)
-        service.settle(ticket.id)
+        labels = labels_of(request.name, host_name(), request.rank)
+        ticket, new = file_stall(kb, service, diagnosis, labels, time.time())
         kb.save_diagnosis(diagnosis.model_copy(update={"ticket": ticket.id}))
         service.comment(ticket.id, _evidence(request), "watch", "watch", key=diagnosis.id)
-    return replace(answer, ticket=ticket.id, new=ticket.occurrences == 1)
+    return replace(answer, ticket=ticket.id, new=new)
 
 
 def _evidence(request: Request) -> str:

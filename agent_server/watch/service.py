@@ -19,9 +19,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whystall.agent_server.metrics.families import text
+from whystall.agent_server.metrics.of_server import info
+from whystall.agent_server.metrics.of_watch import watch_families
+from whystall.agent_server.metrics.stall_seconds import StallSeconds
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
-from whystall.agent_server.watch.metrics import StallSeconds, exposition
+from whystall.agent_server.watch.own_process import resident_mib, run_delay_s, suspended_ns, used_ns, yield_memory
 from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
@@ -49,7 +53,6 @@ _CHILD_S = 300.0
 _RECORDINGS = 50
 # A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
 _ACTIVE, _USES = 0.3, 2000
-_OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,14 @@ class WatchService:
         self._flushed = 0
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
+        self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
     def run(self, stopped: Callable[[float], bool]) -> None:
         """Watch until `stopped`, which waits for the given seconds, returns true. Raises `ToolError` if nothing can be
         recorded."""
-        _yield_memory()
+        yield_memory()
         recordings = self._directory / "recordings"
         recordings.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._recorder = ContinuousRecorder(Target(everything=False), self._options.recorder, self._directory)
@@ -115,11 +119,11 @@ class WatchService:
 
     def _loop(self, recorder: ContinuousRecorder, stopped: Callable[[float], bool]) -> None:
         due, status_due = time.monotonic(), 0.0
-        suspended, delay = _suspended_ns(), _run_delay_s()
+        suspended, delay = suspended_ns(), run_delay_s()
         while not stopped(max(0.0, due - time.monotonic())):
             now = time.monotonic()
             late, due = now - due, now + _TICK_S
-            slept, waited = _suspended_ns(), _run_delay_s()
+            slept, waited = suspended_ns(), run_delay_s()
             if slept - suspended > NS or late - (waited - delay) > _LATE_S:
                 self._unobserved("the host was suspended or paused")
             suspended, delay = slept, waited
@@ -131,7 +135,7 @@ class WatchService:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
                 self._files.write(status)
-                self._files.write_metrics(exposition(status, self._stalls))
+                self._files.write_metrics(text([info(), *watch_families(status, time.time())]))
 
     # --- what is watched ------------------------------------------------------------------------------------------
 
@@ -239,9 +243,9 @@ class WatchService:
                 continue
             active = []
             for pid, stall in case.stalls.items():
-                since, before = self._first_use.setdefault((pid, stall.start_ns), (now, _used_ns(pid, stall.tid)))
+                since, before = self._first_use.setdefault((pid, stall.start_ns), (now, used_ns(pid, stall.tid)))
                 if now - since >= NS:
-                    active.append((_used_ns(pid, stall.tid) - before) / (now - since))
+                    active.append((used_ns(pid, stall.tid) - before) / (now - since))
             case.ran = not active or min(active) >= _ACTIVE
         if len(self._first_use) > _USES:
             self._first_use.clear()
@@ -299,7 +303,11 @@ class WatchService:
         case = child.case
         if answer.usual and child.stall.end_ns is not None:
             self._accept(child.pid, child.stall)
+        if answer.diagnosis:
+            self._faultless = {pid: at for pid, at in self._faultless.items() if pid in self._processes}
+            self._faultless.update({pid: one.start_ns if answer.usual else 0 for pid, one in case.stalls.items()})
         if child.final:
+            case.cause = answer.cause if answer.action == "ticket" else ""
             self._log(case, answer.why or "failed", answer)
             case.state = "reported"
             if case.end_ns is not None:
@@ -355,9 +363,7 @@ class WatchService:
         }
         if stall is not None:
             pid, stall = case.main()
-            if stall.end_ns is not None and stall.kind not in ("slowdown", "drift"):
-                cause = answer.cause if answer is not None and answer.action == "ticket" else ""
-                self._stalls.add(case.job.name, cause, (stall.end_ns - stall.start_ns) / 1e9)
+            self._count_seconds(case)
             entry |= {"pid": pid, "stall": asdict(stall), "processes": sorted(case.stalls)}
         if answer is not None:
             entry["answer"] = asdict(answer)
@@ -370,27 +376,22 @@ class WatchService:
         self._recent.append({key: value for key, value in entry.items() if key != "stall"})
         self._files.log(entry)
 
+    def _count_seconds(self, case: Case) -> None:
+        """Count the stalls of `case` that have ended; a slowdown has no length."""
+        for pid, stall in case.stalls.items():
+            if stall.end_ns is not None and stall.kind not in ("slowdown", "drift"):
+                length = (stall.end_ns - stall.start_ns) / 1e9
+                self._stalls.add(case.job.name, case.job.ranks.get(pid), case.cause, length)
+
     def _count(self, what: str) -> None:
         self._counts[what] = self._counts.get(what, 0) + 1
 
     def _status(self, *, running: bool) -> dict[str, Any]:
-        jobs = []
-        for job in self._jobs.jobs:
-            processes = []
-            for pid in job.leaders:
-                progress = self._processes.get(pid)
-                thread = progress.thread if progress is not None else None
-                processes.append(
-                    {
-                        "pid": pid,
-                        "rank": job.ranks.get(pid),
-                        "places": thread.regular if thread is not None else 0,
-                        "step_ms": round(thread.step_ns / 1e6, 2) if thread is not None else 0.0,
-                        "stalled": thread is not None and thread.open is not None,
-                        "stalled_s": _lasted_s(thread.open) if thread is not None and thread.open is not None else 0.0,
-                    }
-                )
-            jobs.append({"id": job.id, "name": job.name, "processes": processes})
+        now = time.monotonic_ns()
+        jobs = [
+            {"id": job.id, "name": job.name, "processes": [self._process(job, pid, now) for pid in job.leaders]}
+            for job in self._jobs.jobs
+        ]
         cost = asdict(self._recorder.cost()) if running and self._recorder is not None else {}
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
@@ -402,49 +403,23 @@ class WatchService:
             "beyond": self._jobs.beyond,
             "cost": cost,
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
-            "memory_mib": round(_resident_mib(), 1),
+            "memory_mib": round(resident_mib(), 1),
             "pending": len(self._cases.open),
             "counts": self._counts,
+            "stalls": list(self._stalls.rows()),
             "recent": list(self._recent),
         }
 
-
-def _lasted_s(stall: Stall) -> float:
-    return round((time.monotonic_ns() - stall.start_ns) / NS, 1)
-
-
-def _yield_memory() -> None:
-    """Let the kernel's killer choose this process before a job."""
-    try:
-        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
-    except OSError:
-        return  # it may only be lowered with a capability, and stays as it is
-
-
-def _used_ns(pid: int, tid: int) -> int:
-    """Return for how long a thread has run or waited for a CPU, ns; 0 if it has ended or the kernel does not tell."""
-    try:
-        ran, waited, _ = Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes().split()
-        return int(ran) + int(waited)
-    except (OSError, ValueError):
-        return 0
-
-
-def _suspended_ns() -> int:
-    """Return how long the host has been suspended since it started, ns."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-
-
-def _run_delay_s() -> float:
-    """Return how long this process has waited for a CPU, s; 0 if the kernel does not tell."""
-    try:
-        return int(Path("/proc/self/schedstat").read_bytes().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
-
-
-def _resident_mib() -> float:
-    try:
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    def _process(self, job: WatchedJob, pid: int, now: int) -> dict[str, Any]:
+        progress = self._processes.get(pid)
+        thread = progress.thread if progress is not None else None
+        stall = thread.open if thread is not None else None
+        counts = stall is not None and self._faultless.get(pid) != stall.start_ns
+        return {
+            "pid": pid,
+            "rank": job.ranks.get(pid),
+            "places": thread.regular if thread is not None else 0,
+            "step_ms": round(thread.step_ns / 1e6, 2) if thread is not None else 0.0,
+            "stalled": stall is not None,
+            "stalled_s": round((now - stall.start_ns) / 1e9, 3) if stall is not None and counts else 0.0,
+        }

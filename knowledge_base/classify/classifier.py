@@ -62,7 +62,7 @@ class Classifier:
         category = given or _category(scores, cast, self.centroids.nearest(text))
         component = report.given.get("component") or _component(category, scores, cast)
         nearest = next((sources[m.incident] for m in matches if m.incident in sources), None)
-        cause = _cause(category, scores, cast, nearest)
+        cause = report.given.get("cause") or _cause(category, scores, cast, nearest)
         classification = Classification(
             category=category,
             component=component,

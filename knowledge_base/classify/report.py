@@ -13,11 +13,14 @@ TITLE_LIMIT = 300
 TEXT_LIMIT = 8000
 
 
+Given = Literal["category", "component", "severity", "cause"]
+
+
 class Report(Model):
     """A report. All text is untrusted, made inert and cut on input.
 
     `labels`: of the alert, or columns of the work order. `source_severity`: the sender's value. `given`: fields set by
-    the sender or a routing rule (``category``, ``component``, ``severity``). `advice`: follows the description in the
+    the sender or a routing rule. `advice`: follows the description in the
     ticket; our own words must not decide how it is classified. `dedup_key`: given if the source identifies repetitions
     better than words; None: computed. `created`: RFC 3339, when it began. `receiver`: of the routing tree; `schedule`:
     on-call schedule to assign, if named. `sinks`: trackers to synchronize; None: those for all tickets.
@@ -29,7 +32,7 @@ class Report(Model):
     advice: str = Field(default="", max_length=TEXT_LIMIT)
     labels: dict[str, str] = Field(default_factory=dict)
     source_severity: str = ""
-    given: dict[Literal["category", "component", "severity"], Decision] = Field(default_factory=dict)
+    given: dict[Given, Decision] = Field(default_factory=dict)
     dedup_key: str | None = None
     created: str
     receiver: str = ""

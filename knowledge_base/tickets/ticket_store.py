@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystall.knowledge_base import occurrences
@@ -134,8 +134,8 @@ class TicketStore:
             after = _with(before, {**fields, "occurrences": before.occurrences + max(0, times)})
             return self._put(db, before, after, "seen_again", by, at, detail)
 
-    def draft(self, diagnosis: Diagnosis | str, by: str = "engine") -> Ticket:
-        """Return the ticket for `diagnosis` (an object or the id of a stored one).
+    def draft(self, diagnosis: Diagnosis | str, by: str = "engine", labels: Mapping[str, str] | None = None) -> Ticket:
+        """Return the ticket for `diagnosis` (an object or the id of a stored one). `labels`: of a new one.
 
         A live ticket of the same fault gets one more occurrence, counted once per diagnosis, and the newer diagnosis.
         Raises `ToolError` (bad_argument) for a healthy or idle job.
@@ -143,7 +143,7 @@ class TicketStore:
         with self._file.write() as db:
             if isinstance(diagnosis, str):
                 diagnosis = get_diagnosis(self._file, db, diagnosis)
-            fresh = drafting.draft(diagnosis, load_causes(), now())
+            fresh = drafting.draft(diagnosis, load_causes(), now()).model_copy(update={"labels": dict(labels or {})})
             before = self._live_ticket(db, fresh.dedup_key)
             if before is None:
                 ticket = rows.insert(db, fresh)

@@ -75,3 +75,8 @@ def test_the_first_stall_of_a_job_is_explained(job: subprocess.Popen[bytes], tmp
     status = json.loads((home / "watch" / "status.json").read_text())
     assert status["running"] is False
     assert status["counts"]["tickets"] == 1
+    assert [cause for _, _, cause, _ in status["stalls"]] == ["file_lock_held"]
+    assert with_ticket.labels["job_name"] == status["stalls"][0][0]
+    metrics = (home / "watch" / "metrics.prom").read_text()
+    assert "whystall_watch_resident_bytes " in metrics
+    assert "whystall_info{" in metrics

@@ -34,6 +34,7 @@ from whystall.agent_server.integrations.messages import Place
 from whystall.agent_server.journal.alerts import Group, Member
 from whystall.agent_server.settings.model import Settings
 from whystall.agent_server.stores import Stores
+from whystall.agent_server.ticketing.stall_tickets import diagnosed_ticket
 from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.ticket_models import LIVE, Ticket
 from whystall.knowledge_base.times import moment
@@ -214,7 +215,7 @@ class Groups:
         new_alerts = members.unmuted(members.new)
         summary = self._summary([*new_alerts, *members.unmuted(members.notified)])
         at = datetime.fromtimestamp(now, timezone.utc)
-        live = self._live(group) if receiver.ticket else None
+        live = self._live(group) or self._watched(summary, now) if receiver.ticket else None
         first = live is None if receiver.ticket else what == "first"
         limit = self._settings.alerts.flood
         flood = self._first_notifications(receiver, now) >= limit if first else group.flood
@@ -335,6 +336,11 @@ class Groups:
         if ticket is not None and ticket.state in LIVE:
             return ticket
         return self._kb.tickets.live(f"2:group:{group.id}")
+
+    def _watched(self, summary: Summary, now: float) -> Ticket | None:
+        """Return the ticket that the watcher made of the stall that the alerts are about."""
+        began = now if summary.starts is None else summary.starts
+        return diagnosed_ticket(self._kb, summary.things, summary.common.get("cause", ""), began, now)
 
     def _first_notifications(self, receiver: Receiver, now: float) -> int:
         return self._kb.alerts.first_notifications_since(receiver.name, now - FLOOD_S)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from whystall.agent_server.stores import Stores
+from whystall.agent_server.ticketing.stall_tickets import is_alert_on_stall, subject_of
 from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.ticket_models import Link, Ticket
 from whystall.knowledge_base.times import rfc3339
@@ -35,7 +36,8 @@ _PORT = re.compile(r"(?P<host>[^:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 
 def things_of(labels: Mapping[str, str]) -> list[str]:
-    """Return what an alert concerns: ``node:gpu03``, ``slurm:4711``, ``pod:ml/train-0``, ``job:llm-7b``.
+    """Return what an alert concerns: ``node:gpu03``, ``slurm:4711``, ``pod:ml/train-0``, ``job:llm-7b``; an alert of
+    our own rules also ``stall:gpu03/llm-7b``.
 
     Prometheus' ``job`` is the scrape job, which many nodes share; it counts only without an ``instance``.
     """
@@ -47,6 +49,8 @@ def things_of(labels: Mapping[str, str]) -> list[str]:
         found.append(f"job:{job}")
     if pod := labels.get("pod"):
         found.append(f"pod:{labels.get('namespace', '')}/{pod}")
+    if is_alert_on_stall(labels) and (stall := subject_of(labels)) is not None:
+        found.append(stall)
     return list(dict.fromkeys(found))
 
 

@@ -21,7 +21,9 @@ from whystall.agent_server.integrations.alerts.related import (
 from whystall.agent_server.integrations.messages import Outgoing
 from whystall.agent_server.journal.alerts import Group, Stored
 from whystall.agent_server.presentation.xid_lines import xid_lines
-from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Report
+from whystall.agent_server.ticketing.stall_tickets import is_alert_on_stall
+from whystall.knowledge_base.causes import load_causes
+from whystall.knowledge_base.classify.report import TEXT_LIMIT, TITLE_LIMIT, Given, Report
 from whystall.knowledge_base.classify.severities import severity_of_word
 from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import Decision
@@ -33,6 +35,7 @@ What = Literal["first", "more", "repeat", "over", "flood"]
 SHOWN = 20
 """Maximum alerts of a group that are listed."""
 _NAMES = 3
+_LIKELY = 0.7  # as of a diagnosis (knowledge_base/classify/classifier.py)
 _LINE = 400  # characters of a listed alert
 _ABOUT = 600  # of the description in a message
 
@@ -109,6 +112,15 @@ def report(group: Group, receiver: Receiver, summary: Summary, now: datetime, ke
     return made.model_copy(update={"advice": lines("\n".join(advice), TEXT_LIMIT)})
 
 
+def _of_cause(labels: Mapping[str, str]) -> dict[Given, Decision]:
+    """Return what follows from the cause that an alert on a stall names: the watcher's, which is at least likely."""
+    cause = load_causes().get(labels.get("cause", "")) if is_alert_on_stall(labels) else None
+    if cause is None or cause.category == "none":
+        return {}
+    given: dict[Given, str] = {"category": cause.category, "component": cause.component, "cause": cause.id}
+    return {name: Decision(value=value, by="label:cause", confidence=_LIKELY) for name, value in given.items()}
+
+
 def flood_report(receiver: Receiver, summary: Summary, groups: int, now: datetime) -> Report:
     """Return the report that all groups of a flood share."""
     words = _words(receiver.lang or "en")
@@ -127,7 +139,10 @@ def _report(
         description=text,
         labels=labels,
         source_severity=line(summary.severity, 100),
-        given={name: Decision(value=value, by=f"rule:receiver:{receiver.name}") for name, value in receiver.given},
+        given={
+            **_of_cause(labels),
+            **{name: Decision(value=value, by=f"rule:receiver:{receiver.name}") for name, value in receiver.given},
+        },
         dedup_key=key,
         created=rfc3339(started),
         receiver=receiver.name,

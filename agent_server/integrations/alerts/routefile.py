@@ -89,8 +89,9 @@ def from_text(raw: bytes, name: str = "routes.yaml") -> Routes:
 
 
 def default() -> Routes:
-    """Return the routes used without a file: one receiver with tickets, grouped by name, cluster, namespace and job."""
-    options = Options("default", group_by=("alertname", "cluster", "namespace", "job"))
+    """Return the routes used without a file: one receiver with tickets, grouped by name, cluster, namespace, job
+    and, of alerts on stalls, the stalled job and the cause."""
+    options = Options("default", group_by=("alertname", "cluster", "namespace", "job", "job_name", "cause"))
     return Routes(Node(options, key="{}"), {"default": Receiver(name="default")})
 
 

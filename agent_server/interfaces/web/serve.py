@@ -12,6 +12,7 @@ from whystall.agent_server.interfaces.web.alerts import alert_routes
 from whystall.agent_server.interfaces.web.app import health_route, web_app
 from whystall.agent_server.interfaces.web.chat import chat_routes
 from whystall.agent_server.interfaces.web.http_server import Certificate, HttpServer, url
+from whystall.agent_server.interfaces.web.metrics import PATH as METRICS
 from whystall.agent_server.interfaces.web.pictures import picture_routes
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.reports import report_routes
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from whystall.agent_server.interfaces.mcp.server import McpServer
+    from whystall.agent_server.otlp.export import OtlpExport
     from whystall.agent_server.worker.service import Service
 
 
 class Server:
-    """Serves `mcp` (of `mcp_server`), if given, `service` (None: the settings turn nothing on), and the `console`.
+    """Serves `mcp` (of `mcp_server`), if given, `service` (None: the settings turn nothing on), and `pages`.
 
-    `tls`: serve HTTPS; `scheme`: of the addresses.
+    `pages`: routes of the console and of the metrics; `otlp`: what exports these, if it is on. `tls`: serve HTTPS;
+    `scheme`: of the addresses.
     """
 
     def __init__(
@@ -39,21 +42,23 @@ class Server:
         mcp_server: McpServer | None,
         mcp: Starlette | None,
         tls: Certificate | None = None,
-        console: Sequence[Route] = (),
+        pages: Sequence[Route] = (),
+        otlp: OtlpExport | None = None,
     ) -> None:
-        self._console = bool(console)
+        self._otlp = otlp
+        self._paths = {route.path for route in pages}
         self._service = service
         self._mcp_server = mcp_server
         self.works = service is not None and service.settings.server.worker
-        self._http = HttpServer(web_app([*routes_of(service), *console], mcp), tls)
+        self._http = HttpServer(web_app([*routes_of(service), *pages], mcp), tls)
         self.scheme = "http" if tls is None else "https"
         self._work: anyio.CancelScope | None = None
 
     def addresses(self, listener: socket.socket) -> list[str]:
         """Return a line for each address besides MCP's."""
         lines = [f"{what} at {url(listener, path, self.scheme)}" for what, path in _places(self._service)]
-        if self._console:
-            lines.append(f"console at {url(listener, CONSOLE, self.scheme)}")
+        pages = (("console", CONSOLE), ("metrics", METRICS))
+        lines += [f"{what} at {url(listener, path, self.scheme)}" for what, path in pages if path in self._paths]
         return [*lines, *(["works on what comes in"] if self.works else [])]
 
     async def serve_on(self, listener: socket.socket) -> None:
@@ -71,6 +76,8 @@ class Server:
             self._work = group.cancel_scope
             if self._service is not None and self.works:
                 group.start_soon(work, self._service)
+            if self._otlp is not None:
+                group.start_soon(self._otlp.run)
             with anyio.CancelScope(shield=True):  # ended by `leave`
                 await self._http.serve_on(listener)
             group.cancel_scope.cancel()

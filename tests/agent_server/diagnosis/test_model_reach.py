@@ -445,7 +445,7 @@ def test_an_older_transcript_is_replayed_with_the_functions_of_its_time(monkeypa
 
     found = diagnosed(policy, Watching(calm()), monkeypatch)
     path = transcript_files.path_of(found.id)
-    old = path.read_text().replace('"schema_version": "3"', '"schema_version": "2"', 1)
+    old = path.read_text().replace('"schema_version": "4"', '"schema_version": "2"', 1)
     old = old.replace(', "extended": true', "").replace('"duration\\": 600', '"duration\\": 100')
     assert '"extended"' not in old
     path.write_text(old)

@@ -68,7 +68,10 @@ def test_it_is_read_by_its_owner_only_and_each_line_says_what_it_is() -> None:
     assert header["id"] == path.stem
     assert header["symptom"] == "slow"
     told, end = read(path)
-    assert told.case == CASE
+    assert told.case is not None
+    assert told.case.model_copy(update={"at_s": None}) == CASE
+    times = [record["at_s"] for record in lines(path)]
+    assert times == sorted(times)
     assert end.diagnosis == path.stem
 
 
@@ -260,7 +263,7 @@ _END = json.dumps(format.ending(diagnosed("x")).model_dump(mode="json")).encode(
         (b"no JSON\n", "its first line is no header"),
         (b"\x1f\x8b\x08\x00\x00", "its first line is no header"),
         (_OPENED + _END, "its first line is no header"),
-        (_header(schema_version="4") + _OPENED + _END, "version 4 of the format"),
+        (_header(schema_version="5") + _OPENED + _END, "version 5 of the format"),
         (_header(schema_version=1) + _OPENED + _END, "its first line is no header"),
         (_header(more="x") + _OPENED + _END, "line 1 cannot be used"),
         (_header() + _END, "it has no case"),

@@ -14,7 +14,7 @@ from whystall.tools.contract.extras import extra
 
 pytestmark = pytest.mark.thorough
 
-_LIBRARIES = ("dask", "distributed", "fsspec", "httpx", "icalendar", "resvg_py")
+_LIBRARIES = ("dask", "distributed", "fsspec", "httpx", "icalendar", "requests", "resvg_py")
 _PROGRAM = f"""
 import sys
 from importlib.abc import MetaPathFinder
@@ -29,6 +29,7 @@ from whystall.agent_server.interfaces.cli.main import main
 main(sys.argv[1:])
 """
 _MODEL = '[llm]\nbase_url = "http://127.0.0.1:9"\nmodel = "m"\n'
+_OTLP = '[otlp]\nendpoint = "http://127.0.0.1:9"\n'
 _ONCALL = (
     '[users.ann]\nname = "Ann"\n[oncall]\ntimezone = "UTC"\n'
     '[oncall.rotations.r]\nmembers = ["ann"]\nevery = "weekly"\nstart = 2026-01-05T09:00:00\n'
@@ -61,6 +62,7 @@ def test_commands_that_need_no_extra(words: list[str], env: dict[str, str], tmp_
         (["fleet", "hosts"], "", "httpx", "fleet"),
         (["chat", "help"], "", "httpx", "ticketing"),
         (["serve", "--transport", "http", "--port", "0"], _ONCALL, "httpx", "ticketing"),
+        (["serve", "--transport", "http", "--port", "0"], _OTLP, "requests", "otel"),
         (["oncall", "export"], _ONCALL, "icalendar", "ticketing"),
         (["diagnose", "--pid", "1", "--llm"], _MODEL, "httpx", "llm"),
         (["run", "slow_node_check", "--traces", "memory://ranks"], "", "fsspec", "ranks"),

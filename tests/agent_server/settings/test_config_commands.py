@@ -62,11 +62,11 @@ def test_the_example_holds_together(run: Run, example: Path) -> None:
         0,
         f"settings of {example}\non: alerts (POST /alerts/alertmanager)\non: trackers (tracker (gitlab))\n"
         "on: chats (ops (dingtalk))\non: on-call schedules (training, platform)\n"
-        "on: calendars (GET /oncall/NAME.ics)\noff: language model\nnothing is wrong\n",
+        "on: calendars (GET /oncall/NAME.ics)\noff: metrics, OpenTelemetry, language model\nnothing is wrong\n",
     )
     status, out, _ = run("config", "check", "--lang", "zh")
     assert status == 0
-    assert out.endswith("未启用：语言模型\n没有发现错误\n")
+    assert out.endswith("语言模型\n没有发现错误\n")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from whystall.agent_server.settings.load import load
+from whystall.agent_server.settings.load import load, validate
 from whystall.agent_server.settings.model import Settings
+from whystall.agent_server.settings.sources import RawSettings, tomllib
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 SECRET = "glpat-AbCdEf0123456789xyzw"
@@ -242,3 +243,22 @@ def test_settings_are_not_changed_by_what_is_done_with_them(write: Write) -> Non
     settings: Any = load()
     with pytest.raises(ValueError, match="frozen"):
         settings.tickets.lang = "zh"
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"),
+    [
+        ('[otlp]\nendpoint = "http://otel.example.com:4318"', "[otlp]: endpoint: use https://"),
+        ('[otlp]\nendpoint = "https://a:b@otel.example.com"', "[otlp]: endpoint: give an address such as"),
+        ('[otlp]\nendpoint = "https://o"\nheaders = {authorization = "Bearer x"}', "a secret does not belong in"),
+        ('[otlp]\nendpoint = "https://o"\nheaders = {"a b" = {env = "X"}}', "[otlp.headers]"),
+        ('[otlp]\nsignals = ["spans"]', "give one of 'metrics', 'logs', 'traces'"),
+        ('[metrics]\ntoken = "abc"', "[metrics] token: a secret does not belong in the settings"),
+    ],
+)
+def test_what_would_not_work_or_leak_is_refused_in_metrics_and_otlp(tmp_path: Path, section: str, fault: str) -> None:
+    path = tmp_path / "whystall.toml"
+    path.write_text(section)
+    faults, settings = validate(RawSettings(path, tomllib.loads(section)))
+    assert settings is None
+    assert fault in faults[0]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.app import App
     from whystall.agent_server.interfaces.mcp.server import McpServer
     from whystall.agent_server.interfaces.web.http_server import Certificate
+    from whystall.agent_server.otlp.export import OtlpExport
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.worker.service import Service
     from whystall.knowledge_base.models import Lang
@@ -134,7 +135,8 @@ def _http(
         mcp = mcp_http.http_app(mcp_server, host, secret, names, settings.access)
         shown = secret if made and secret else ""
     console_routes = _console(app, mcp_server, secret, settings) if mcp_server and settings.server.console else []
-    server = Server(_service(app, settings), mcp_server, mcp, tls, console_routes)
+    routes = [*console_routes, *([metrics] if (metrics := _metrics(app, settings)) is not None else [])]
+    server = Server(_service(app, settings), mcp_server, mcp, tls, routes, _otlp(app, settings))
     with http_server.listen(host, port) as listener:
         if mcp is not None:
             console.note(f"whystall: MCP at {http_server.url(listener, mcp_http.PATH, server.scheme)}")
@@ -194,3 +196,22 @@ def _service(app: App, settings: Settings) -> Service | None:
         from whystall.agent_server.worker.service import Service
 
     return Service(app, settings)
+
+
+def _metrics(app: App, settings: Settings) -> Route | None:
+    """Return the route of the metrics; None if they are off."""
+    if settings.metrics.token is None:
+        return None
+    from whystall.agent_server.interfaces.web.metrics import metrics_route
+    from whystall.agent_server.interfaces.web.refusals import Refusals
+
+    return metrics_route(app.kb(), settings.metrics, Refusals(app.kb()))
+
+
+def _otlp(app: App, settings: Settings) -> OtlpExport | None:
+    """Return what exports to a collector; None if there is none."""
+    if not settings.otlp.on:
+        return None
+    from whystall.agent_server.otlp.export import OtlpExport
+
+    return OtlpExport(app.kb(), settings.otlp)

@@ -1,0 +1,46 @@
+"""What the kernel states of this process, of the threads that it watches, and of suspensions of the host."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
+
+
+def yield_memory() -> None:
+    """Let the kernel's killer choose this process before a job."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    except OSError:
+        return  # it may only be lowered with a capability, and stays as it is
+
+
+def used_ns(pid: int, tid: int) -> int:
+    """Return for how long a thread has run or waited for a CPU, ns; 0 if it has ended or the kernel does not tell."""
+    try:
+        ran, waited, _ = Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes().split()
+        return int(ran) + int(waited)
+    except (OSError, ValueError):
+        return 0
+
+
+def suspended_ns() -> int:
+    """Return how long the host has been suspended since it started, ns."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+
+
+def run_delay_s() -> float:
+    """Return how long this process has waited for a CPU, s; 0 if the kernel does not tell."""
+    try:
+        return int(Path("/proc/self/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def resident_mib() -> float:
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    except (OSError, IndexError, ValueError):
+        return 0.0
