@@ -26,6 +26,7 @@ from whystall.bpf.session import Session, SessionConfig
 _SEARCH_S = 5.0  # between searches for new Python processes: each reads a file of every process
 _STACKS = 16384
 _FOLLOW_NS = 5_000_000
+_TICK_NS = round(time.clock_getres(6) * 1e9)  # CLOCK_MONOTONIC_COARSE: the kernel's tick
 
 
 class Cut(NamedTuple):
@@ -148,6 +149,7 @@ class ContinuousSession(Session):
         """Record only waits of at least `min_ns`, who ends one only of at least `wake_min_ns`, and one of
         `sample_one_in` samples. `reuse_ns`: for how long stacks are reused by the registers alone; 0: never."""
         self._live.switch_min_ns, self._live.wake_min_ns = min_ns, wake_min_ns
+        self._live.wake_min_ticks = max(0, wake_min_ns // _TICK_NS - 1)  # of the first only a part has passed
         self._live.reuse_ns = reuse_ns
         self._live.sample_one_in = sample_one_in
 

@@ -112,6 +112,7 @@ struct live {
 	__u64 follow_min_ns;	/* follow wakers only if the wait that they ended was at least as long */
 	__u64 sample_one_in;	/* handle one of so many ticks, chosen at random */
 	__u64 wake_min_ns;	/* do not record who ends a wait that was shorter */
+	__u64 wake_min_ticks;	/* the same in ticks of the kernel, rounded down; 0: not used */
 	__u64 reuse_ns;		/* reuse stacks by the registers alone for this long, see stack_reuse.bpf.h */
 };
 

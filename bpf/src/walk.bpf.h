@@ -65,6 +65,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 			begin_before(state, nr);
 		}
 	}
+	state->off_tick = bpf_jiffies64();
 	state->off_start = since;
 	if (task->on_cpu || task->sched_info.pcount != runs) {	/* it ran meanwhile: the state is outdated */
 		state->off_start = 0;
