@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from scripted import Child, child
 
+from whystall.bpf.continuous import ContinuousSession
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits, recording_from
 from whystall.tools.collect.slice_history import history_rows
-from whystall.tools.collect.slice_scan import Waits
+from whystall.tools.collect.slice_scan import Scan, Waits
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.host.critical_path.tool import Params, judge
 from whystall.tools.recording.store import Recording
@@ -36,6 +37,7 @@ while True: load_batch(); step()
 RECORDER = """
 import sys, time
 from pathlib import Path
+from whystall.bpf.continuous import ContinuousSession
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits
 from whystall.tools.recording.target import Target
 pid = int(sys.argv[1])
@@ -168,3 +170,50 @@ def test_without_a_directory_it_records_in_memory(tmp_path: Path, directory: str
     assert recording.table("switches.segments").height > 0
     assert bool(cost.notes) == bool(cost.memory_bytes) == (directory == "file")
     assert os.listdir(tmp_path) == sorted(["file", "missing"] if directory != "file" else ["file"])
+
+
+# Short waits, and a long one each time that it is asked.
+NAPPING = """
+def nap(): time.sleep(0.02)
+def stall(): time.sleep(3.5)
+go()
+while True:
+    begun = time.monotonic()
+    while time.monotonic() < begun + 2: nap()
+    timed("stall", stall)
+"""
+
+
+def waits_of(session: ContinuousSession, scan: Scan, seconds: float) -> list[tuple[int, int]]:
+    found = Waits()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        scan.read(session.take(), found)
+    return list(zip(found.start_ns, found.end_ns, strict=True))
+
+
+def test_without_hooks_at_switches_long_waits_are_found_and_others_afterwards() -> None:
+    detail = {"wake_min_ns": MS, "sample_one_in": 1, "reuse_ns": 0}
+    with child(NAPPING) as subject:
+        session = ContinuousSession(frozenset({subject.pid}), MS, 50 * MS, lambda record: None)
+        session.load()
+        try:
+            session.start()
+            hooks = set(session.hooks)
+            session.limit(min_ns=1000 * MS, looks=True, **detail)
+            assert "on_switch" not in session.hooks
+            subject.go()
+            scan = Scan()
+            looked = waits_of(session, scan, 9)
+            session.limit(min_ns=MS, looks=False, **detail)
+            assert set(session.hooks) == hooks
+            hooked = waits_of(session, scan, 3)
+        finally:
+            session.close()
+        start, end = stall_of(subject)
+    near = [one for one in looked if abs(one[0] - start) < 200 * MS]
+    assert len(near) == 1
+    assert abs(near[0][1] - end) < 1500 * MS  # it ran more than once until the next look
+    assert all(one[1] - one[0] >= 800 * MS for one in looked)
+    assert len([one for one in hooked if 15 * MS < one[1] - one[0] < 500 * MS]) > 10
