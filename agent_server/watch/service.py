@@ -89,7 +89,7 @@ class WatchService:
         self._files = StatusFiles(directory)
         self._counts: dict[str, int] = {}
         self._began = time.time()
-        self._flushed = 0
+        self._flushed = self._threshold_ns = 0
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._recorder: ContinuousRecorder | None = None
@@ -124,7 +124,11 @@ class WatchService:
             suspended, delay = slept, waited
             if self._jobs.renew(now):
                 self._retarget(recorder)
-            self._feed(recorder.poll())
+            waits, threshold = recorder.poll(), recorder.min_ns
+            if threshold > self._threshold_ns:
+                self._learn_again()
+            self._threshold_ns = threshold
+            self._feed(waits)
             self._investigate(recorder)
             if now >= status_due:
                 status_due = now + _STATUS_S
@@ -155,6 +159,13 @@ class WatchService:
                 if not case.stalls:
                     self._cases.drop(case)
                     self._log(case, "ended_with_the_process")
+
+    def _learn_again(self) -> None:
+        """Forget the rhythms: places at which threads wait for less than is recorded now would seem to be missed."""
+        for pid in self._processes:
+            self._processes[pid] = ProcessProgress(pid, int(self._options.learn_s * NS))
+        for case in [case for case in self._cases.open if case.end_ns is None and case.state == "open"]:
+            self._cases.drop(case)
 
     def _unobserved(self, why: str) -> None:
         now = time.monotonic_ns()

@@ -39,7 +39,7 @@ int on_tick(__u64 *ctx)
 		count(SEEN_IDLE_TICKS);
 	if (tgid && tgid == config.self_tgid)
 		count(SEEN_SELF_TICKS);
-	if (live.looking && config.switches && tid)
+	if (config.current_btf && config.switches && live.looking && tid)
 		read_clock(current_task(), bpf_ktime_get_ns());
 	if (!has_timeline(tgid))
 		return 0;

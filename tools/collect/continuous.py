@@ -88,6 +88,11 @@ class ContinuousRecorder:
         """Return a descriptor that is readable when much has arrived."""
         return self._loaded()[0].fileno()
 
+    @property
+    def min_ns(self) -> int:
+        """The shortest wait that is recorded now; it depends on the cost."""
+        return self._budget.min_ns
+
     def poll(self) -> Waits:
         """Return the waits that ended since the last call; end a slice when one is due."""
         began = time.thread_time_ns()
