@@ -1,5 +1,5 @@
-"""A healthy training loop of PyTorch on the CPU for long runs of the watcher: one thread, batches from a loader thread, a
-log line per 20 steps, an evaluation per 500 steps, and a checkpoint per 1,000 steps.
+"""A healthy training loop of PyTorch on the CPU for long runs of the watcher: one thread, batches from a loader thread,
+a log line per 20 steps, an evaluation per 500 steps, and a checkpoint per 1,000 steps.
 
 healthy_training.py DIRECTORY: writes ``steps.log`` (time, steps, longest step in ms) and ``checkpoint.pt`` there.
 """

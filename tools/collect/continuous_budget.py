@@ -27,20 +27,22 @@ _SOON_NS = 6_000_000_000
 _RAISE_AFTER_NS = 300_000_000_000
 _RAISE_BELOW = 0.4  # of the limit
 _MOST_RAISE_AFTER_NS = 3600_000_000_000
-_JOB_FLOOR = 0.0015  # of a core: what the programs may always take; half of it for the switches of other processes
+_JOB_FLOOR = 0.003  # of a core: it delays a step of a single thread by as much of its duration at most
 _IDLE = 0.001  # cores: below, a share of the job's CPU time says nothing
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a continuous recording: `cpu_share` of one core, on average; `job_share` of the CPU time of the recorded
-    processes for the programs in the kernel, if that is more than 0.15 % of a core; `log_bytes` of slices in memory or on disk
-    (about half of what the process uses); `slice_ns`: length of a slice; `min_ns`: shortest wait that is recorded with
-    its stacks, `sample_hz`: samples per second and CPU, both at first."""
+    """Limits of a continuous recording: `cpu_share` of one core, on average; `job_share` of the CPU time of the
+    recorded processes for the programs in the kernel, if that is more than 0.3 % of a core; `log_bytes` of slices
+    in memory or on disk; `memory_bytes`: above, caches of this process are freed; `slice_ns`: length of a slice;
+    `min_ns`: shortest wait that is recorded with its stacks, `sample_hz`: samples per second and CPU, both at
+    first."""
 
     cpu_share: float = 0.01
     job_share: float = 0.01
     log_bytes: int = 64 << 20
+    memory_bytes: int = 128 << 20
     slice_ns: int = 5_000_000_000
     min_ns: int = 1_000_000
     sample_hz: int = 19

@@ -121,6 +121,11 @@ class Scan:
         for number, stack in found:
             self._stacks[number] = _stack_record(number, stack)
 
+    def free(self) -> None:
+        """Forget what can be found again."""
+        self._places.clear()
+        self._lines.clear()
+
     def carry(self) -> bytes:
         """Begin a new slice; return the stacks of the waits in progress, as `records` reads them."""
         known = self._before | self._stacks
