@@ -263,7 +263,7 @@ def test_it_shrinks_when_its_control_group_is_short_of_memory(tmp_path: Path) ->
     hog = "import time; kept = b'x' * (380 << 20); print('full', flush=True); time.sleep(60)"
     log = tmp_path / "slices"
     try:
-        (group / "memory.limit_in_bytes").write_text(str(460 << 20))
+        (group / "memory.limit_in_bytes").write_text(str(446 << 20))
         with child(TRAINING) as subject:
             command = [*into, RECORDER, str(subject.pid), str(tmp_path)]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recorder:
