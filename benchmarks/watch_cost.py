@@ -1,8 +1,9 @@
 """Measure what the continuous recorder of the watch costs, beside tracers that are left on: its own CPU time, the run
 time of its programs in the kernel, also as a share of the job's CPU time, and the job's CPU time per step, interleaved.
 
-The recorder runs for a while first, as it lowers its detail itself. The run time of programs is measured after the
-step, since measuring it slows them down. perf samples all CPUs; bpftrace sums the time off the CPU of the job by stacks.
+The recorder runs for a while first, as it lowers its detail itself. Run time of programs is measured after the step,
+as measuring it slows them down. perf samples all CPUs, in interrupts that are not counted as its own time; bpftrace sums
+the time off the CPU of the job by stacks.
 """
 
 from __future__ import annotations

@@ -27,14 +27,15 @@ _SOON_NS = 6_000_000_000
 _RAISE_AFTER_NS = 300_000_000_000
 _RAISE_BELOW = 0.4  # of the limit
 _MOST_RAISE_AFTER_NS = 3600_000_000_000
-_JOB_FLOOR = 0.003  # of a core: it delays a step of a single thread by as much of its duration at most
+_JOB_MEASUREMENTS = 30  # some ten minutes
+_JOB_FLOOR = 0.005  # of a core: it delays a step of a single thread by as much of its duration at most
 _IDLE = 0.001  # cores: below, a share of the job's CPU time says nothing
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of a continuous recording: `cpu_share` of one core, on average; `job_share` of the CPU time of the
-    recorded processes for the programs in the kernel, if that is more than 0.3 % of a core; `log_bytes` of slices
+    recorded processes for the programs in the kernel, if that is more than 0.5 % of a core; `log_bytes` of slices
     in memory or on disk; `memory_bytes`: above, caches of this process are freed; `slice_ns`: length of a slice;
     `min_ns`: shortest wait that is recorded with its stacks, `sample_hz`: samples per second and CPU, both at
     first."""
@@ -120,7 +121,7 @@ class Budget:
         self._looks: deque[tuple[int, int, int]] = deque(maxlen=600)  # instant, own time so far, events so far
         self._asked_ns = 0
         self._kernel_shares: deque[float] = deque(maxlen=_MEASUREMENTS)
-        self._job_cores: deque[float] = deque(maxlen=_MEASUREMENTS)
+        self._job_cores: deque[float] = deque(maxlen=_JOB_MEASUREMENTS)
         self._raise_after_ns, self._raised = _RAISE_AFTER_NS, 0
         self._statistics: int | None = None
         self._measured_from: tuple[int, int, int] | None = None
@@ -168,7 +169,7 @@ class Budget:
         over = load > 1
         if over or lost > self._lost:
             self._calm_since = now
-            if measured and now - self._changed >= after and self.level < len(LEVELS) - 1:
+            if measured and now - self._changed >= after and self.level < self._last_level(far or job > 1):
                 why = f"{100 * share:.2f} % of a core"
                 if job > share / self._limits.cpu_share:
                     why = f"{100 * self._kernel_share / max(self._job, 1e-9):.2f} % of the job's CPU time"
@@ -230,10 +231,15 @@ class Budget:
     def _kernel_share(self) -> float:
         return median(self._kernel_shares) if self._kernel_shares else 0.0
 
+    def _last_level(self, too_much: bool) -> int:
+        """Return the level of least detail that is worth it: a little above the limit of a core, on a large host where
+        the switches of others cost most, switches stay hooked."""
+        return len(LEVELS) - 1 if too_much else next(at for at, level in enumerate(LEVELS) if level.looks) - 1
+
     @property
     def _job(self) -> float:
-        """The CPU time of the job, in cores."""
-        return median(self._job_cores) if self._job_cores else 0.0
+        """The CPU time of the job, in cores: the most of the last minutes, for one that stalls uses none."""
+        return max(self._job_cores, default=0.0)
 
     def _first(self, now: int, span_ns: int) -> tuple[int, int, int]:
         return next(
@@ -252,7 +258,6 @@ class Budget:
             self._raise_after_ns = min(2 * self._raise_after_ns, _MOST_RAISE_AFTER_NS)
         self.level, self._changed = level, now
         self._kernel_shares.clear()
-        self._job_cores.clear()
         self.reasons.append(f"{(now - self._since) / 1e9:.0f} s: {word} detail at {why}")
         del self.reasons[:-100]
         self._apply(session)

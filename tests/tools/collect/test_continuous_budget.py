@@ -86,16 +86,24 @@ def test_at_the_last_level_no_switch_is_hooked() -> None:
     assert run.session.limits["looks"]
 
 
+def test_a_little_above_the_limit_of_a_core_switches_stay_hooked() -> None:
+    run = Run().go(300, [0.015])
+    assert run.budget.level == len(LEVELS) - 2
+    assert not run.session.limits["looks"]
+
+
 def test_the_programs_take_a_small_share_of_the_time_of_the_job() -> None:
     assert Run(job=1.0).go(120, [0.008]).budget.level == 0
     run = Run(job=0.4).go(60, [0.008, 0.0032])
+    run.job = 0.0  # it stalls
+    run.go(120, [0.008, 0.0032])
     assert run.budget.level == 1
     assert "less detail at 2.00 % of the job's CPU time" in run.cost().reasons[0]
     assert run.cost().job_share == pytest.approx(0.008)
 
 
 def test_little_is_always_allowed_beside_a_job_that_sleeps() -> None:
-    assert Run(job=0.0).go(120, [0.0025]).budget.level == 0
+    assert Run(job=0.0).go(120, [0.004]).budget.level == 0
 
 
 def test_detail_that_was_too_much_before_comes_back_later_each_time() -> None:
