@@ -2,8 +2,8 @@
 time of its programs in the kernel, also as a share of the job's CPU time, and the job's CPU time per step, interleaved.
 
 The recorder runs for a while first, as it lowers its detail itself. Run time of programs is measured after the step,
-as measuring it slows them down. perf samples all CPUs, in interrupts that are not counted as its own time; bpftrace sums
-the time off the CPU of the job by stacks.
+as measuring it slows them down. perf samples all CPUs, in interrupts that are not counted as its own time; bpftrace
+sums the time off the CPU of the job by stacks.
 """
 
 from __future__ import annotations
