@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -90,6 +90,7 @@ class WatchService:
         self._counts: dict[str, int] = {}
         self._began = time.time()
         self._flushed = self._threshold_ns = 0
+        self._notes: frozenset[str] = frozenset()
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._recorder: ContinuousRecorder | None = None
@@ -133,6 +134,7 @@ class WatchService:
             if now >= status_due:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
+                self._report_notes(status["cost"].get("notes", ()))
                 self._files.write(status)
                 self._files.write_metrics(exposition(status, self._stalls))
 
@@ -159,6 +161,13 @@ class WatchService:
                 if not case.stalls:
                     self._cases.drop(case)
                     self._log(case, "ended_with_the_process")
+
+    def _report_notes(self, notes: Iterable[str]) -> None:
+        """Report what is newly not as wanted in the recorder, such as a log without a file."""
+        current = frozenset(notes)
+        for note in sorted(current - self._notes):
+            self._note(f"the recorder: {note}")
+        self._notes = current
 
     def _learn_again(self) -> None:
         """Forget the rhythms: places at which threads wait for less than is recorded now would seem to be missed."""
