@@ -169,6 +169,10 @@ class ContinuousSession(Session):
             found += (int(fields[11]) + int(fields[12])) * _PROC_TICK_NS
         return found
 
+    def job_processes(self) -> int:
+        """Return the number of targets."""
+        return len(self.target_pids())
+
     def _hook(self, wanted: bool) -> None:
         """Attach the hooks at switches, or detach them."""
         if wanted != bool(self._live.looking):

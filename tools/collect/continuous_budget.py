@@ -28,17 +28,17 @@ _RAISE_AFTER_NS = 300_000_000_000
 _RAISE_BELOW = 0.4  # of the limit
 _MOST_RAISE_AFTER_NS = 3600_000_000_000
 _JOB_MEASUREMENTS = 30  # some ten minutes
-_JOB_FLOOR = 0.005  # of a core: it delays a step of a single thread by as much of its duration at most
+_JOB_FLOOR = 0.005  # of a core, per process: it delays a process that waits most of the time by as much at most
 _IDLE = 0.001  # cores: below, a share of the job's CPU time says nothing
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of a continuous recording: `cpu_share` of one core, on average; `job_share` of the CPU time of the
-    recorded processes for the programs in the kernel, if that is more than 0.5 % of a core; `log_bytes` of slices
-    in memory or on disk; `memory_bytes`: above, caches of this process are freed; `slice_ns`: length of a slice;
-    `min_ns`: shortest wait that is recorded with its stacks, `sample_hz`: samples per second and CPU, both at
-    first."""
+    recorded processes for the programs in the kernel, if that is more than 0.5 % of a core per process; `log_bytes`
+    of slices in memory or on disk; `memory_bytes`: above, caches of this process are freed; `slice_ns`: length of a
+    slice; `min_ns`: shortest wait that is recorded with its stacks, `sample_hz`: samples per second and CPU, both
+    at first."""
 
     cpu_share: float = 0.01
     job_share: float = 0.01
@@ -100,6 +100,7 @@ class Limited(Protocol):
 
     def limit(self, *, min_ns: int, wake_min_ns: int, sample_one_in: int, reuse_ns: int, looks: bool) -> None: ...
     def job_time_ns(self) -> int: ...
+    def job_processes(self) -> int: ...
     def run_time_ns(self) -> int: ...
 
 
@@ -123,6 +124,7 @@ class Budget:
         self._kernel_shares: deque[float] = deque(maxlen=_MEASUREMENTS)
         self._job_cores: deque[float] = deque(maxlen=_JOB_MEASUREMENTS)
         self._raise_after_ns, self._raised = _RAISE_AFTER_NS, 0
+        self._processes = 1
         self._statistics: int | None = None
         self._measured_from: tuple[int, int, int] | None = None
         self._next_measurement = self._since = self._changed = self._calm_since = 0
@@ -161,7 +163,7 @@ class Budget:
             self._looks.append((now, self._spent_ns - self._asked_ns, events))
         self._measure(session, now)
         share = self._kernel_share + self._user_share(now, _LOWER_AFTER_NS)
-        job = self._kernel_share / max(self._limits.job_share * self._job, _JOB_FLOOR)
+        job = self._kernel_share / max(self._limits.job_share * self._job, _JOB_FLOOR * self._processes)
         load = max(share / self._limits.cpu_share, job)
         far = load > _FAR
         measured = len(self._kernel_shares) >= _MEASUREMENTS - far
@@ -169,7 +171,7 @@ class Budget:
         over = load > 1
         if over or lost > self._lost:
             self._calm_since = now
-            if measured and now - self._changed >= after and self.level < self._last_level(far or job > 1):
+            if measured and now - self._changed >= after and self.level < self._last_level(far):
                 why = f"{100 * share:.2f} % of a core"
                 if job > share / self._limits.cpu_share:
                     why = f"{100 * self._kernel_share / max(self._job, 1e-9):.2f} % of the job's CPU time"
@@ -224,6 +226,7 @@ class Budget:
         since, before, used = self._measured_from
         if now - since >= _MEASURED_NS:
             self._kernel_shares.append(max(0, session.run_time_ns() - before) / (now - since))
+            self._processes = max(1, session.job_processes())
             self._job_cores.append(max(0, session.job_time_ns() - used) / (now - since))
             self.close()
 
@@ -231,10 +234,10 @@ class Budget:
     def _kernel_share(self) -> float:
         return median(self._kernel_shares) if self._kernel_shares else 0.0
 
-    def _last_level(self, too_much: bool) -> int:
+    def _last_level(self, far: bool) -> int:
         """Return the level of least detail that is worth it: a little above the limit of a core, on a large host where
         the switches of others cost most, switches stay hooked."""
-        return len(LEVELS) - 1 if too_much else next(at for at, level in enumerate(LEVELS) if level.looks) - 1
+        return len(LEVELS) - 1 if far else next(at for at, level in enumerate(LEVELS) if level.looks) - 1
 
     @property
     def _job(self) -> float:

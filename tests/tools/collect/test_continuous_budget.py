@@ -16,6 +16,10 @@ class Session:
     def __init__(self) -> None:
         self.ran_ns = self.job_ns = 0.0
         self.limits: dict[str, int] = {}
+        self.processes = 1
+
+    def job_processes(self) -> int:
+        return self.processes
 
     def job_time_ns(self) -> int:
         return int(self.job_ns)
@@ -100,6 +104,12 @@ def test_the_programs_take_a_small_share_of_the_time_of_the_job() -> None:
     assert run.budget.level == 1
     assert "less detail at 2.00 % of the job's CPU time" in run.cost().reasons[0]
     assert run.cost().job_share == pytest.approx(0.008)
+
+
+def test_many_processes_that_wait_share_what_the_programs_take() -> None:
+    run = Run(job=0.3)
+    run.session.processes = 5
+    assert run.go(120, [0.008]).budget.level == 0
 
 
 def test_little_is_always_allowed_beside_a_job_that_sleeps() -> None:
