@@ -127,7 +127,8 @@ class WatchService:
                 self._retarget(recorder)
             waits, threshold = recorder.poll(), recorder.min_ns
             if threshold > self._threshold_ns:
-                self._learn_again()
+                for progress in self._processes.values():
+                    progress.forget_short(threshold)
             self._threshold_ns = threshold
             self._feed(waits)
             self._investigate(recorder)
@@ -168,13 +169,6 @@ class WatchService:
         for note in sorted(current - self._notes):
             self._note(f"the recorder: {note}")
         self._notes = current
-
-    def _learn_again(self) -> None:
-        """Forget the rhythms: places at which threads wait for less than is recorded now would seem to be missed."""
-        for pid in self._processes:
-            self._processes[pid] = ProcessProgress(pid, int(self._options.learn_s * NS))
-        for case in [case for case in self._cases.open if case.end_ns is None and case.state == "open"]:
-            self._cases.drop(case)
 
     def _unobserved(self, why: str) -> None:
         now = time.monotonic_ns()
