@@ -151,8 +151,8 @@ class ThreadProgress:
             rhythm.resume(until_ns)
 
     def forget_short(self, min_ns: int) -> None:
-        """Forget the places at which its waits were often shorter than `min_ns`, the shortest that is recorded now: they
-        would seem to be missed."""
+        """Forget the places at which its waits were often shorter than `min_ns`, the shortest that is recorded now.
+        They would seem to be missed."""
         lengths: dict[int, list[int]] = {}
         for one in self._recent:
             if not one.preempted:

@@ -130,6 +130,9 @@ class WatchService:
                 for progress in self._processes.values():
                     progress.forget_short(threshold)
             self._threshold_ns = threshold
+            if threshold >= NS:  # what is visited in less than a second is not seen
+                for progress in self._processes.values():
+                    progress.unobserved(time.monotonic_ns())
             self._feed(waits)
             self._investigate(recorder)
             if now >= status_due:

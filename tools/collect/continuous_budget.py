@@ -23,6 +23,7 @@ _MEASUREMENTS = 3  # their median counts: one falls into a moment in which the h
 _MEASURED_NS = 900_000_000
 _LOWER_AFTER_NS = 20_000_000_000  # a level takes effect before the next one
 _FAR = 2.0  # times the limit: then sooner
+_STORM = 4.0  # times the limit: then without hooks at switches, which finds little
 _SOON_NS = 6_000_000_000
 _RAISE_AFTER_NS = 300_000_000_000
 _RAISE_BELOW = 0.4  # of the limit
@@ -171,7 +172,7 @@ class Budget:
         over = load > 1
         if over or lost > self._lost:
             self._calm_since = now
-            if measured and now - self._changed >= after and self.level < self._last_level(far):
+            if measured and now - self._changed >= after and self.level < self._last_level(load > _STORM):
                 why = f"{100 * share:.2f} % of a core"
                 if job > share / self._limits.cpu_share:
                     why = f"{100 * self._kernel_share / max(self._job, 1e-9):.2f} % of the job's CPU time"
@@ -234,10 +235,10 @@ class Budget:
     def _kernel_share(self) -> float:
         return median(self._kernel_shares) if self._kernel_shares else 0.0
 
-    def _last_level(self, far: bool) -> int:
+    def _last_level(self, storm: bool) -> int:
         """Return the level of least detail that is worth it: a little above the limit of a core, on a large host where
         the switches of others cost most, switches stay hooked."""
-        return len(LEVELS) - 1 if far else next(at for at, level in enumerate(LEVELS) if level.looks) - 1
+        return len(LEVELS) - 1 if storm else next(at for at, level in enumerate(LEVELS) if level.looks) - 1
 
     @property
     def _job(self) -> float:
