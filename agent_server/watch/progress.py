@@ -39,6 +39,8 @@ _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
 _ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED = 0.5, 5, 0.15, 2.0
 # More of a pause than this at one place: the place of the pause.
 _MAJOR = 0.5
+# Of the waits at a usual place, so many must be long enough to be recorded.
+_LONG_ENOUGH = 0.9
 
 
 class Wait(NamedTuple):
@@ -147,6 +149,21 @@ class ThreadProgress:
         self._gap = None
         for rhythm in self._places.values():
             rhythm.resume(until_ns)
+
+    def forget_short(self, min_ns: int) -> None:
+        """Forget the places at which its waits were often shorter than `min_ns`, the shortest that is recorded now.
+        They would seem to be missed."""
+        lengths: dict[int, list[int]] = {}
+        for one in self._recent:
+            if not one.preempted:
+                lengths.setdefault(one.place, []).append(one.end_ns - one.start_ns)
+        for place in list(self._places):
+            found = lengths.get(place, [])
+            if sum(length >= min_ns for length in found) < _LONG_ENOUGH * max(len(found), 1):
+                del self._places[place]
+                self._steps.pop(place, None)
+        self._core &= self._places.keys()
+        self._gap = self._gap if self._core else None
 
     @property
     def regular(self) -> int:
@@ -331,6 +348,11 @@ class ProcessProgress:
         """See `ThreadProgress.unobserved`."""
         for thread in self._threads.values():
             thread.unobserved(until_ns)
+
+    def forget_short(self, min_ns: int) -> None:
+        """See `ThreadProgress.forget_short`."""
+        for thread in self._threads.values():
+            thread.forget_short(min_ns)
 
     @property
     def thread(self) -> ThreadProgress | None:

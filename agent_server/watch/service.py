@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -93,7 +93,8 @@ class WatchService:
         self._files = StatusFiles(directory)
         self._counts: dict[str, int] = {}
         self._began = time.time()
-        self._flushed = 0
+        self._flushed = self._threshold_ns = 0
+        self._notes: frozenset[str] = frozenset()
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
@@ -129,11 +130,20 @@ class WatchService:
             suspended, delay = slept, waited
             if self._jobs.renew(now):
                 self._retarget(recorder)
-            self._feed(recorder.poll())
+            waits, threshold = recorder.poll(), recorder.min_ns
+            if threshold > self._threshold_ns:
+                for progress in self._processes.values():
+                    progress.forget_short(threshold)
+            self._threshold_ns = threshold
+            if threshold >= NS:  # what is visited in less than a second is not seen
+                for progress in self._processes.values():
+                    progress.unobserved(time.monotonic_ns())
+            self._feed(waits)
             self._investigate(recorder)
             if now >= status_due:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
+                self._report_notes(status["cost"].get("notes", ()))
                 self._files.write(status)
                 self._files.write_metrics(text([info(), *watch_families(status, time.time())]))
 
@@ -161,6 +171,13 @@ class WatchService:
                 if not case.stalls:
                     self._cases.drop(case)
                     self._log(case, "ended_with_the_process")
+
+    def _report_notes(self, notes: Iterable[str]) -> None:
+        """Report what is newly not as wanted in the recorder, such as a log without a file."""
+        current = frozenset(notes)
+        for note in sorted(current - self._notes):
+            self._note(f"the recorder: {note}")
+        self._notes = current
 
     def _unobserved(self, why: str) -> None:
         now = time.monotonic_ns()

@@ -29,7 +29,11 @@ class WatchSettings(Section):
     min_age_s: Annotated[float, Field(ge=0, le=3600, description="seconds until a process is watched")] = 10.0
     hang_after_s: Annotated[float, Field(ge=5, le=3600, description="seconds after which a stall is a hang")] = 60.0
     cpu_percent: Annotated[float, Field(ge=0.1, le=50, description="of one core, at most on average")] = 1.0
+    job_percent: Annotated[
+        float, Field(ge=0.1, le=50, description="of the jobs' CPU time, at most for the programs in the kernel")
+    ] = 1.0
     log_mib: Annotated[int, Field(ge=4, le=4096, description="size of the log of waits")] = 64
+    memory_mib: Annotated[int, Field(ge=48, le=4096, description="private memory; above it caches are freed")] = 128
     per_job: Annotated[int, Field(ge=1, le=3600, description="stalls of a job that are investigated in an hour")] = 6
     per_host: Annotated[int, Field(ge=1, le=3600, description="of all jobs")] = 30
     tickets: Annotated[bool, Field(description="open tickets; else only log stalls")] = True

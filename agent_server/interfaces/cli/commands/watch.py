@@ -82,7 +82,9 @@ def watch(
         ),
         recorder=Limits(
             cpu_share=(found.cpu_percent if cpu_percent is None else cpu_percent) / 100,
+            job_share=found.job_percent / 100,
             log_bytes=found.log_mib << 20,
+            memory_bytes=found.memory_mib << 20,
         ),
         tickets=found.tickets if tickets is None else tickets,
     )
