@@ -6,7 +6,7 @@ Stalls of the ranks of a job that overlap are one case. Cases are investigated o
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from whystall.agent_server.watch.jobs import WatchedJob
@@ -39,7 +39,8 @@ State = Literal["open", "looking", "reported"]
 class Case:
     """A stall of a job. `stalls`: the latest one by process; `noticed_ns`: when the first was noticed; `looked`: the
     diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang.
-    `ran`: while it lasts, its thread runs or could: it works at something that shows no waits, and is not looked at.
+    `ran`: while it lasts, its thread runs or could: it works at something that shows no waits, and is not looked at;
+    `active`: for which share of the time it was measured to run or to wait for a CPU, at least; None: not known.
     """
 
     job: WatchedJob
@@ -49,6 +50,7 @@ class Case:
     looked: str = ""
     skipped: str = ""
     ran: bool = False
+    active: float | None = None
 
     @property
     def start_ns(self) -> int:
@@ -68,9 +70,18 @@ class Case:
     @property
     def busy(self) -> bool:
         """Whether all threads ran for most of it, or could have, and had the CPU as much as before, or went on at other
-        places."""
+        places. Not if the job's own sign of progress stayed away."""
+        if self.signalled:
+            return False
+        if self.active is not None and self.active < _BUSY and not all(one.phase for one in self.stalls.values()):
+            return False  # it was blocked, in waits too short to be recorded
         quiet = self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
         return quiet or all(one.phase for one in self.stalls.values())
+
+    @property
+    def signalled(self) -> bool:
+        """Whether a sign of progress that was named for the job stayed away."""
+        return any(one.kind == "signal" for one in self.stalls.values())
 
     def main(self) -> tuple[int, Stall]:
         """Return the process to investigate, with its stall: of several that which did something else than the others;
@@ -97,7 +108,8 @@ class Cases:
         else:
             case = Case(job, now_ns)
             self.open.append(case)
-        case.stalls[pid] = stall
+        known = case.stalls.get(pid)
+        case.stalls[pid] = _merged(known, stall) if known is not None else stall
         return case
 
     def drop(self, case: Case) -> None:
@@ -117,7 +129,7 @@ class Cases:
     def _ready(self, case: Case, now_ns: int, allowance_ns: int) -> bool:
         end = case.end_ns
         if end is None:
-            return not case.ran and self._lasts(case, now_ns, allowance_ns)
+            return (case.signalled or not case.ran) and self._lasts(case, now_ns, allowance_ns)
         return now_ns - end >= SETTLE_NS
 
     def is_hang(self, case: Case, now_ns: int) -> bool:
@@ -150,11 +162,24 @@ def _blocked(stall: Stall) -> float:
     return (stall.waited_ns - stall.runnable_ns) / max(stall.end_ns - stall.start_ns, 1)
 
 
+def _merged(known: Stall, stall: Stall) -> Stall:
+    """Return `stall`, which continues `known`. If one is that of a thread and one of a sign of progress, what is known of
+    the thread is kept, and the stall stays one of the sign."""
+    if not _of_two_kinds(known, stall):
+        return stall
+    of_thread = known if stall.kind == "signal" else stall
+    return replace(of_thread, kind="signal", end_ns=stall.end_ns or known.end_ns, phase=False)
+
+
+def _of_two_kinds(one: Stall, other: Stall) -> bool:
+    return (one.kind == "signal") != (other.kind == "signal")
+
+
 def _overlap(case: Case, pid: int, stall: Stall) -> bool:
     """Return whether `stall` of the process `pid` is part of `case`: it continues its stall there, or is at one time
     with those of other processes."""
     known = case.stalls.get(pid)
-    if known is not None:
+    if known is not None and not _of_two_kinds(known, stall):
         return known.ongoing or known.start_ns == stall.start_ns
     end = case.end_ns
     return (end is None or stall.start_ns < end) and (stall.end_ns is None or stall.end_ns > case.start_ns)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whystall.agent_server.watch.policy import decide
+from whystall.agent_server.watch.policy import NOT_OF_ONE_PAUSE, Decision, decide, not_explaining
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.tools.contract.errors import ToolError
 
@@ -26,6 +26,7 @@ _SYMPTOMS = {
     "gap": "the job stalled for {length}",
     "late": "a step of the job took {length} instead of {usual}",
     "wait": "the job stalled for {length}",
+    "signal": "the job stalled for {length}",
     "slowdown": "the step time rose from {usual} to {now} and stays there",
     "drift": "the step time drifted from {usual} to {now}",
 }
@@ -57,20 +58,29 @@ def investigate(request: Request) -> Answer:
     if request.slices:
         cut = recording_from(Path(request.slices), request.start_ns, request.end_ns, frozenset(request.pids))
         cut.save(place)
-    symptom = symptom_of(request)
+    symptom, causes = symptom_of(request), load_causes()
+    once = frozenset() if request.stall.kind in ("slowdown", "drift") else NOT_OF_ONE_PAUSE
     with App().closing() as app:
-        found = [anyio.run(lambda: app.diagnose(DiagnoseParams(symptom=symptom), source=place))]
+
+        def of_past(excluded: frozenset[str]) -> Diagnosis:
+            return anyio.run(lambda: app.diagnose(DiagnoseParams(symptom=symptom), source=place, excluded=excluded))
+
+        found = [of_past(once)]
         if request.live_pid is not None:
             live = DiagnoseParams(pid=request.live_pid, duration=request.live_s, symptom=symptom)
             try:
-                found.append(anyio.run(lambda: app.diagnose(live)))
+                found.append(anyio.run(lambda: app.diagnose(live, excluded=once)))
             except ToolError as error:  # it may have ended
                 print(f"whystall: no look while it lasted: {error.message}", file=sys.stderr)
         if request.earlier:
             found.append(app.kb().get_diagnosis(request.earlier))
         best = _better(found)
-        cause = load_causes().get(best.cause) if best.cause else None
-        decision = decide(best, cause, request.stall, time.monotonic_ns())
+        decision = _decision(best, request)
+        if decision.why == "busy_as_usual" and (busy := not_explaining(request.stall, causes)):
+            found.append(of_past(once | busy))
+            if _decision(found[-1], request).action == "ticket":
+                best, decision = found[-1], _decision(found[-1], request)
+        cause = causes.get(best.cause) if best.cause else None
         answer = Answer(
             diagnosis=best.id,
             verdict=best.verdict.value,
@@ -83,6 +93,13 @@ def investigate(request: Request) -> Answer:
             looks=[{"diagnosis": one.id, "verdict": one.verdict.value, "cause": one.cause or ""} for one in found],
         )
         return _ticketed(app, request, best, answer) if decision.action == "ticket" and request.tickets else answer
+
+
+def _decision(diagnosis: Diagnosis, request: Request) -> Decision:
+    from whystall.knowledge_base.causes import load_causes
+
+    cause = load_causes().get(diagnosis.cause) if diagnosis.cause else None
+    return decide(diagnosis, cause, request.stall, time.monotonic_ns())
 
 
 def symptom_of(request: Request) -> str:

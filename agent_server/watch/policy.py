@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from whystall.agent_server.watch.progress import Stall
     from whystall.knowledge_base.models import Cause, Diagnosis
 
@@ -14,10 +16,14 @@ NS = 1_000_000_000
 _LONG_NS, _LONG_TIMES = 10 * NS, 20
 # The recording is of the stall alone: its cause takes about all of it. Less is what the host is like at any time.
 _SHARE_PCT = 40.0
-# It names what a program does at regular distances, of which one pause is no example.
-_NOT_OF_ONE_PAUSE = ("recurring_pause",)
+NOT_OF_ONE_PAUSE = frozenset({"recurring_pause"})
+"""Causes that name what a program does at regular distances, of which one pause is no example."""
 # A host that is as busy as before is no stall: a cause that takes the CPU must do so three times as much.
 _MORE_STARVED = 3.0
+# Beside such a host, another cause is named only if the thread was blocked for more of the time than usual by this share.
+_UNUSUAL = 0.25
+# The program's own code is worth a ticket only where a sign of progress was named that stays away for so long.
+_OWN_WORK_NS = 60 * NS
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,15 @@ class Decision:
 
     action: Literal["ticket", "log"]
     why: Literal[
-        "cause_found", "no_cause_but_long", "no_fault", "own_work", "phase", "no_cause", "weak", "busy_as_usual"
+        "cause_found",
+        "no_cause_but_long",
+        "own_work_too_long",
+        "no_fault",
+        "own_work",
+        "phase",
+        "no_cause",
+        "weak",
+        "busy_as_usual",
     ]
     usual: bool = False
 
@@ -41,26 +55,40 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
     if diagnosis.verdict.no_fault:
         return Decision("log", "no_fault", usual=True)
     named = cause is not None and diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
-    if named and cause is not None and not cause.ordinary and cause.id not in _NOT_OF_ONE_PAUSE:
+    if named and cause is not None and not cause.ordinary:
         if cause.category == "cpu" and _is_starved(stall, now_ns) and stall.starved < _MORE_STARVED:
             return Decision("log", "busy_as_usual", usual=True)
         if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:
             return Decision("log", "phase", usual=True)
-        if stall.kind not in ("slowdown", "drift") and _share_pct(diagnosis) < _SHARE_PCT:
+        if stall.kind not in ("slowdown", "drift") and _share_pct(diagnosis, stall, now_ns) < _SHARE_PCT:
             return Decision("log", "weak")
         return Decision("ticket", "cause_found")
     if stall.phase:
         return Decision("log", "phase", usual=True)
     length = _length(stall, now_ns)
+    if stall.kind == "signal" and named and length >= max(_OWN_WORK_NS, _LONG_TIMES * stall.usual_ns):
+        return Decision("ticket", "own_work_too_long")
     idle = stall.ongoing or not _is_starved(stall, now_ns)  # one in progress is looked at only if its thread is blocked
-    if stall.kind in ("gap", "wait") and idle and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
+    if stall.kind in ("gap", "wait", "signal") and not named and idle and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
         return Decision("ticket", "no_cause_but_long")
     return Decision("log", "own_work" if named else "no_cause", usual=named)
 
 
-def _share_pct(diagnosis: Diagnosis) -> float:
-    """Return which share of the recording the named cause takes."""
-    return next((one.window_pct for one in diagnosis.assessments if one.cause == diagnosis.cause), 0.0)
+def not_explaining(stall: Stall, causes: Mapping[str, Cause]) -> frozenset[str]:
+    """Return those of `causes` that hold as much before `stall`, on a host that is as busy as usual; none if another
+    cause cannot explain it either, as the thread was not blocked for longer than usual."""
+    length = max(_length(stall, stall.start_ns), 1)
+    if stall.unusual_ns < _UNUSUAL * length or stall.starved >= _MORE_STARVED:
+        return frozenset()
+    return frozenset(cause.id for cause in causes.values() if cause.category == "cpu")
+
+
+def _share_pct(diagnosis: Diagnosis, stall: Stall, now_ns: int) -> float:
+    """Return which share the named cause takes of the stall, without the part for which the thread waits for a CPU as
+    it usually does."""
+    share = next((one.window_pct for one in diagnosis.assessments if one.cause == diagnosis.cause), 0.0)
+    busy = stall.runnable_ns / max(_length(stall, now_ns), 1) if stall.starved < _MORE_STARVED else 0.0
+    return min(100.0, share / max(1.0 - busy, 0.1))
 
 
 def _length(stall: Stall, now_ns: int) -> int:

@@ -1,11 +1,12 @@
 """Learn the rhythm of a process from where its threads wait, and find when it stalls. Pure: no I/O, no clock.
 
 A thread that makes progress visits the same places again and again: its data loader, its collective, its log. Nothing
-is instrumented. Four deviations are found:
+is instrumented. These deviations are found:
 
 * ``gap``: a thread visits none of its usual places for far longer than ever before;
 * ``late``: a place that is visited once per step is overdue, while the thread visits others (a slow step);
 * ``wait``: a thread that mostly runs, and so has no usual places, waits once for far longer than ever before;
+* ``signal``: a sign of progress that was named for the job stays away (`signals`);
 * ``slowdown``, ``drift``: the step time rises and stays, or rises slowly.
 
 Times are CLOCK_MONOTONIC in nanoseconds, which does not advance while the host is suspended.
@@ -14,15 +15,18 @@ Times are CLOCK_MONOTONIC in nanoseconds, which does not advance while the host 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Literal
 
+from whystall.agent_server.watch.call_rate import CallRate
+from whystall.agent_server.watch.pause_account import Wait, account
 from whystall.agent_server.watch.pauses import RUNNING, Pauses
-from whystall.agent_server.watch.rhythm import LEARN_VISITS, MIN_GAP_NS, NS, Rhythm
+from whystall.agent_server.watch.rhythm import MIN_GAP_NS, NS, Rhythm
 from whystall.agent_server.watch.slowdown import Slower, StepTimes
 
-Kind = Literal["gap", "late", "wait", "slowdown", "drift"]
+Kind = Literal["gap", "late", "wait", "signal", "slowdown", "drift"]
 # Places visited so often are judged together: a second without any of them is a gap.
 _OFTEN_NS = NS // 4
 _TIMES_FASTEST = 3
@@ -34,23 +38,8 @@ _RECHOSEN_NS = 10 * NS
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
-# Of the usual number of visits, this many at other places show that a thread goes on; while it is stuck and polls, it
-# blocks for more of the time than usual.
-_ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED = 0.5, 5, 0.15, 2.0
-# More of a pause than this at one place: the place of the pause.
-_MAJOR = 0.5
-
-
-class Wait(NamedTuple):
-    """One wait of a thread. `place`: where, as a stable number; `runnable_ns`: the part of it without a CPU;
-    `preempted`: it only lost its CPU, wherever it was."""
-
-    tid: int
-    place: int
-    start_ns: int
-    end_ns: int
-    runnable_ns: int = 0
-    preempted: bool = False
+# Places at which a thread begins to wait in a stall (a polling loop) become usual ones only if this goes on for so long.
+_SETTLED_NS = 15 * NS
 
 
 @dataclass(frozen=True)
@@ -58,8 +47,8 @@ class Stall:
     """A deviation of the thread `tid`. `start_ns`: the last sign of progress; `end_ns`: the next one, None while there
     is none; `usual_ns`: the usual interval; `now_ns`: the present step time of a slowdown. `place`: where most of a
     pause that has ended was spent, 0 if the thread ran; `waited_ns`, `runnable_ns`: how long it waited in all, and how
-    much of that for a CPU; `starved`: how many times more than before lack of a CPU lengthened its work, 1: as usual.
-    `phase`: it went on at other places than usual: another phase of the program.
+    much of that for a CPU; `unusual_ns`: how much longer than usual it was blocked, by place; `starved`: how many times
+    more than before lack of a CPU lengthened its work, 1: as usual. `phase`: it went on at other places than usual: another phase of the program.
     """
 
     kind: Kind
@@ -71,8 +60,9 @@ class Stall:
     place: int = RUNNING
     waited_ns: int = 0
     runnable_ns: int = 0
-    phase: bool = False
+    unusual_ns: int = 0
     starved: float = 1.0
+    phase: bool = False
 
     @property
     def ongoing(self) -> bool:
@@ -97,6 +87,7 @@ class ThreadProgress:
         self._gap: Stall | None = None
         self._last_ns = 0
         self._paused_until_ns = 0
+        self._calls = CallRate()
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -133,14 +124,44 @@ class ThreadProgress:
             self._gap = None
         return self._step(wait.place, wait.end_ns, interval)
 
-    def judge(self, now_ns: int) -> list[Stall]:
-        """Return the gap that is in progress at `now_ns`, once."""
+    def judge(self, now_ns: int, calls: Callable[[], int | None] | None = None) -> list[Stall]:
+        """Return the gap that is in progress at `now_ns`, once. `calls`: returns how many I/O system calls the thread has
+        made, None if that is not known; called only if needed."""
         if now_ns - self._chosen_ns >= _RECHOSEN_NS:
             self._choose(now_ns)
+        if calls is not None and self._core and (ended := self._count_calls(now_ns, calls)) is not None:
+            return ended
         if self._gap is not None or self._learning(now_ns) or not self._silent(now_ns):
             return []
         self._gap = Stall("gap", self.tid, self._silent_since(), None, self._usual_ns())
         return [self._gap]
+
+    def _count_calls(self, now_ns: int, calls: Callable[[], int | None]) -> list[Stall] | None:
+        """Return None unless its calls show that the thread goes on without waiting anywhere; if a gap was open, it has
+        ended with the last reading that showed none."""
+        quiet_ns = now_ns - self._silent_since()
+        near = min((self._places[place].gap_ns for place in self._core if place in self._places), default=0) // 2
+        if quiet_ns < near and not self._calls.due(now_ns):
+            return None
+        count = calls()
+        if count is None:
+            return None
+        if quiet_ns < near:
+            self._calls.measure(now_ns, count)
+            return None
+        since = self._silent_since()
+        if not self._calls.goes_on(since, now_ns, count):
+            return None
+        gap, idle_ns = self._gap, self._calls.idle_ns
+        self._go_on(now_ns)
+        if gap is None or idle_ns - since < MIN_GAP_NS + gap.usual_ns:
+            return []
+        return self._ended("gap", since, idle_ns, gap.usual_ns)
+
+    def _go_on(self, until_ns: int) -> None:
+        self._gap, self._calls.idle_ns = None, 0
+        for place in {*self._core, *self._steps} & self._places.keys():
+            self._places[place].resume(until_ns)
 
     def unobserved(self, until_ns: int) -> None:
         """Forget the time before `until_ns`, in which nothing was observed."""
@@ -175,7 +196,7 @@ class ThreadProgress:
         )
 
     def _silent_since(self) -> int:
-        return max(self._places[place].last_ns for place in self._core if place in self._places)
+        return max((self._places[place].last_ns for place in self._core if place in self._places), default=0)
 
     def _usual_ns(self) -> int:
         return min((self._places[place].median_ns for place in self._core if place in self._places), default=0)
@@ -195,43 +216,21 @@ class ThreadProgress:
         return []
 
     def _ended(self, kind: Kind, start: int, end: int, usual: int) -> list[Stall]:
-        length = end - start
         self._paused_until_ns = end
-        inside = [one for one in self._recent if one.end_ns > start and one.start_ns < end]
-        places: dict[int, int] = {}
-        visits: dict[int, int] = {}
-        waited = runnable = 0
-        for one in inside:
-            part = min(one.end_ns, end) - max(one.start_ns, start)
-            places[one.place] = places.get(one.place, 0) + part
-            visits[one.place] = visits.get(one.place, 0) + (not one.preempted)
-            waited += part
-            runnable += min(part, one.runnable_ns)
-        most = max(places, key=lambda place: places[place], default=RUNNING)
-        at = most if places.get(most, 0) >= _MAJOR * length else RUNNING
-        known = self.pauses.known(at, length)
-        self.pauses.add(at, start, length)
-        if known or self.pauses.known(at, length):
+        found = account(self._recent, start, end, usual, self._core)
+        if not found.phase:
+            self._forget_new_places(start)
+        known = self.pauses.known(found.place, end - start)
+        self.pauses.add(found.place, start, end - start)
+        if known or self.pauses.known(found.place, end - start) or self._learning(end):
             return []
-        if self._learning(end):
-            return []
-        stretch, blocked = self._usually(start)
-        starved = _stretch(length, waited, runnable) / stretch
-        active = any(n >= LEARN_VISITS and place not in self._core for place, n in visits.items())
-        active |= sum(visits.values()) >= max(_FEW, _ACTIVE * length / usual if usual else length)
-        phase = active and starved < _MORE_STARVED and waited - runnable <= (blocked + _MORE_BLOCKED) * length
-        phase |= usual > 0 and any(_same_rhythm(n, length, usual) for n in visits.values())
-        return [Stall(kind, self.tid, start, end, usual, 0, at, waited, runnable, phase, round(starved, 2))]
+        return [Stall(kind, self.tid, start, end, usual, 0, *found)]
 
-    def _usually(self, until: int) -> tuple[float, float]:
-        """Return by how much lack of a CPU usually lengthens its work, and the share of time for which it blocks."""
-        before = [one for one in self._recent if one.end_ns <= until]
-        span = until - before[0].start_ns if before else 0
-        if span <= 0:
-            return 1.0, 0.0
-        waited = sum(one.end_ns - one.start_ns for one in before)
-        runnable = sum(one.runnable_ns for one in before)
-        return _stretch(span, waited, runnable), (waited - runnable) / span
+    def _forget_new_places(self, start: int) -> None:
+        """Forget places at which the thread began to wait in a pause, such as those of a polling loop."""
+        for place, rhythm in list(self._places.items()):
+            if rhythm.since_ns > start and place not in self._core:
+                del self._places[place]
 
     def _unusual(self, wait: Wait) -> list[Stall]:
         """Return a wait of unusual length in a thread that mostly runs."""
@@ -259,7 +258,13 @@ class ThreadProgress:
         """Choose the places that are judged; forget those of phases that have ended."""
         self._chosen_ns = now_ns
         self._forget_phases()
-        learnt = {place: rhythm for place, rhythm in self._places.items() if rhythm.learnt}
+        silent = bool(self._core) and self._silent(now_ns)
+        since = self._silent_since() if silent else now_ns
+        learnt = {
+            place: rhythm
+            for place, rhythm in self._places.items()
+            if rhythm.learnt and (rhythm.since_ns <= since or rhythm.last_ns - rhythm.since_ns >= _SETTLED_NS)
+        }
         fastest = min((rhythm.high_ns for rhythm in learnt.values()), default=0)
         bound = max(_OFTEN_NS, _TIMES_FASTEST * fastest)
         self._core = frozenset(place for place, rhythm in learnt.items() if rhythm.high_ns <= bound)
@@ -286,17 +291,6 @@ class ThreadProgress:
                 del self._places[place]
 
 
-def _same_rhythm(visits: int, length: int, usual: int) -> bool:
-    """Return whether a place was visited about as often as usual ones are: the same work by another name."""
-    return visits >= _FEW and _ACTIVE <= visits * usual / length <= 1 / _ACTIVE
-
-
-def _stretch(length: int, waited: int, runnable: int) -> float:
-    """Return by how much lack of a CPU lengthens the work of a thread: 2 if it waits for as long as it runs."""
-    active = length - (waited - runnable)
-    return active / max(active - runnable, active // 1000, 1)
-
-
 def _slower(tid: int, found: Slower, now_ns: int) -> Stall:
     return Stall(found.kind, tid, found.since_ns, now_ns, found.usual_ns, found.now_ns)
 
@@ -311,9 +305,11 @@ class ProcessProgress:
         self._threads: dict[int, ThreadProgress] = {}
         self._followed: int | None = None
 
-    def feed(self, waits: Iterable[Wait], now_ns: int) -> list[Stall]:
+    def feed(
+        self, waits: Iterable[Wait], now_ns: int, calls: Callable[[int], int | None] | None = None
+    ) -> list[Stall]:
         """Record the waits that ended since the last call, and return the deviations of the thread that makes progress,
-        also one in progress at `now_ns`."""
+        also one in progress at `now_ns`. `calls`: see `ThreadProgress.judge`, of the thread given."""
         found: list[Stall] = []
         for wait in sorted(waits, key=lambda one: one.end_ns):
             thread = self._threads.get(wait.tid)
@@ -322,9 +318,11 @@ class ProcessProgress:
                     continue
                 thread = self._threads[wait.tid] = ThreadProgress(wait.tid, self._learn_ns)
             found += thread.wait(wait)
-        for thread in self._threads.values():
-            found += thread.judge(now_ns)
         followed = self.thread
+        for thread in self._threads.values():
+            tid = thread.tid
+            count = partial(calls, tid) if calls is not None and thread is followed else None
+            found += thread.judge(now_ns, count)
         return [one for one in found if followed is not None and one.tid == followed.tid]
 
     def unobserved(self, until_ns: int) -> None:

@@ -25,13 +25,14 @@ _SLOWEST_NS = 120 * NS
 class Rhythm:
     """The visits to one place, with the bounds that follow from their intervals. Times are CLOCK_MONOTONIC, ns.
 
-    `intervals`: the latest 256 accepted ones; `longest`: ever accepted; one that was a gap is not accepted.
+    `since_ns`: the first visit; `intervals`: the latest 256 accepted ones; `longest`: ever accepted; one that was a gap
+    is not accepted.
     """
 
-    __slots__ = ("_bounds", "_fresh", "count", "intervals", "last_ns", "longest")
+    __slots__ = ("_bounds", "_fresh", "count", "intervals", "last_ns", "longest", "since_ns")
 
     def __init__(self, at_ns: int) -> None:
-        self.last_ns = at_ns
+        self.since_ns = self.last_ns = at_ns
         self.count = 0
         self.longest = 0
         self.intervals: deque[int] = deque(maxlen=_KEPT)

@@ -6,6 +6,7 @@ One thread. Nothing large is imported here; what is kept in memory is bounded.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import secrets
 import shutil
@@ -16,13 +17,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
 from whystall.agent_server.watch.metrics import StallSeconds, exposition
-from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
+from whystall.agent_server.watch.pause_account import Wait
+from whystall.agent_server.watch.progress import ProcessProgress, Stall
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
 from whystall.agent_server.watch.status import StatusFiles
@@ -48,6 +51,8 @@ _CHILD_S = 300.0
 _RECORDINGS = 50
 # A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
 _ACTIVE, _USES = 0.3, 2000
+# syscr: 4312
+_IO_CALLS = re.compile(rb"^sysc[rw]: (\d+)$", re.M)
 _OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
 
 
@@ -183,7 +188,7 @@ class WatchService:
                 )
         for pid, rows in by_process.items():
             progress, job = self._processes[pid], self._job_of[pid]
-            for stall in progress.feed(rows, now):
+            for stall in progress.feed(rows, now, partial(_io_calls, pid)):
                 self._noticed(job, pid, stall, now)
             self._resumed(pid, progress)
 
@@ -240,7 +245,8 @@ class WatchService:
                 since, before = self._first_use.setdefault((pid, stall.start_ns), (now, _used_ns(pid, stall.tid)))
                 if now - since >= NS:
                     active.append((_used_ns(pid, stall.tid) - before) / (now - since))
-            case.ran = not active or min(active) >= _ACTIVE
+            case.active = min(active, default=None)
+            case.ran = case.active is None or case.active >= _ACTIVE
         if len(self._first_use) > _USES:
             self._first_use.clear()
 
@@ -421,6 +427,16 @@ def _used_ns(pid: int, tid: int) -> int:
         return int(ran) + int(waited)
     except (OSError, ValueError):
         return 0
+
+
+def _io_calls(pid: int, tid: int) -> int | None:
+    """Return how many system calls a thread has made that read or write; None if it has ended or the kernel does not
+    tell."""
+    try:
+        text = Path(f"/proc/{pid}/task/{tid}/io").read_bytes()
+    except OSError:
+        return None
+    return sum(int(found) for found in _IO_CALLS.findall(text)) if text else None
 
 
 def _suspended_ns() -> int:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
+from whystall.agent_server.watch.pause_account import Wait
+from whystall.agent_server.watch.progress import ProcessProgress, Stall
 
 S = 1_000_000_000
 MAIN, HELPER = 100, 101
