@@ -46,7 +46,7 @@ ACCEPTED = {
     "loader": {"data_loader_slow", "data_loader_stuck", "stopped_process", "worker_waiting", "data_loader_waiting"},
     "service": {"slow_peer", "silent_peer"},
     "rank": {"slow_rank_on_path", "slow_peer", "absent_rank"},
-    "fsfreeze": {"slow_device", "metadata_stall", "stuck_file_operation", "fsync_storm", "sync_checkpoint_write"},
+    "fsfreeze": {"frozen_file_system"},
     "read": {"io_limit", "slow_file_read", "slow_device"},
 }
 """The causes that name each kind of stall rightly."""

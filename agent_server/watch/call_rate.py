@@ -11,7 +11,7 @@ from statistics import median
 
 from whystall.agent_server.watch.rhythm import NS
 
-_EACH_NS = 10 * NS
+_EACH_NS = 5 * NS
 _KEPT, _LEAST_KNOWN = 32, 2
 _LEAST_PER_S = 2.0
 # A thread that makes this share of its usual calls goes on; readings this far apart belong together.
@@ -24,34 +24,40 @@ class CallRate:
 
     def __init__(self) -> None:
         self._rates: deque[float] = deque(maxlen=_KEPT)
-        self._usual: tuple[int, int] | None = None
+        self._since: tuple[int, int] | None = None
         self._last: tuple[int, int] | None = None
+        self._was_idle = False
         self.idle_ns = 0
 
     def due(self, now_ns: int) -> bool:
         """Return whether its usual rate is to be measured again."""
-        return self._usual is None or now_ns - self._usual[0] >= _EACH_NS
+        return self._since is None or now_ns - self._since[0] >= _EACH_NS
 
-    def measure(self, now_ns: int, count: int) -> None:
-        """Record the count of a thread that makes progress."""
-        if self._usual is not None and now_ns > self._usual[0]:
-            self._rates.append((count - self._usual[1]) * NS / (now_ns - self._usual[0]))
-        self._usual = self._last = (now_ns, count)
-        self.idle_ns = 0
+    def read(self, now_ns: int, count: int) -> None:
+        """Record the count of a thread that is at its usual places."""
+        self._measure(now_ns, count)
+        self._last, self.idle_ns = (now_ns, count), 0
 
     def goes_on(self, since_ns: int, now_ns: int, count: int) -> bool:
         """Return whether the thread has gone on since the last reading, as far as is known: `count` was read now, while
         it has been to none of its usual places since `since_ns`."""
         last, self._last = self._last, (now_ns, count)
-        self._usual = None  # no usual time
+        self._measure(now_ns, count)
         if last is None or last[0] < since_ns or not 0 < now_ns - last[0] <= _NEAR_NS or not self.known:
             return False
         if (count - last[1]) * NS / (now_ns - last[0]) >= _GOES_ON * median(self._rates):
             return True
-        self.idle_ns = now_ns
+        self.idle_ns, self._was_idle = now_ns, True
         return False
 
     @property
     def known(self) -> bool:
         """Whether the thread makes enough calls to judge by them."""
         return len(self._rates) >= _LEAST_KNOWN and median(self._rates) >= _LEAST_PER_S
+
+    def _measure(self, now_ns: int, count: int) -> None:
+        if not self.due(now_ns):
+            return
+        if self._since is not None and not self._was_idle:
+            self._rates.append((count - self._since[1]) * NS / (now_ns - self._since[0]))
+        self._since, self._was_idle = (now_ns, count), False

@@ -17,19 +17,22 @@ from whystall.agent_server.watch.rhythm import NS
 SETTLE_NS = NS * 3 // 2
 _HOUR_NS = 3600 * NS
 _BUSY, _MORE_STARVED = 0.3, 3.0
+# A thread that waits, if only for a CPU, for less than this share of a pause was at work.
+_AT_WORK = 0.4
 
 
 @dataclass(frozen=True)
 class CaseLimits:
     """`look_after_s`: how long a stall lasts before it is looked at while it lasts; `hang_after_s`: and before it is a
     hang, at least 10 usual intervals; `per_job`, `per_host`: investigations per hour; `busy_per_job`: of these, of
-    pauses in which the thread ran, or could have run as much as before: mostly work of its own."""
+    pauses in which the thread ran: mostly work of its own, else a garbage collection. Pauses in which it could have run
+    as much as before are not investigated."""
 
     look_after_s: float = 4.0
     hang_after_s: float = 60.0
     per_job: int = 6
     per_host: int = 30
-    busy_per_job: int = 0
+    busy_per_job: int = 2
 
 
 State = Literal["open", "looking", "reported"]
@@ -77,6 +80,14 @@ class Case:
             return False  # it was blocked, in waits too short to be recorded
         quiet = self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
         return quiet or all(one.phase for one in self.stalls.values())
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a thread ran for most of it, and went to no other places meanwhile."""
+        return any(
+            one.end_ns is not None and not one.phase and one.waited_ns < _AT_WORK * (one.end_ns - one.start_ns)
+            for one in self.stalls.values()
+        )
 
     @property
     def signalled(self) -> bool:
@@ -146,8 +157,10 @@ class Cases:
         while self._started and self._started[0][0] < now_ns - _HOUR_NS:
             self._started.popleft()
         of_job = [busy for _, job, busy in self._started if job == case.job.id]
-        if case.busy and sum(of_job) >= self._limits.busy_per_job:
+        if case.busy and not case.at_work:
             case.skipped = "busy_as_usual"
+        elif case.busy and sum(of_job) >= self._limits.busy_per_job:
+            case.skipped = "limit_of_own_work"
         elif len(of_job) >= self._limits.per_job:
             case.skipped = "limit_of_job"
         elif len(self._started) >= self._limits.per_host:
@@ -163,8 +176,8 @@ def _blocked(stall: Stall) -> float:
 
 
 def _merged(known: Stall, stall: Stall) -> Stall:
-    """Return `stall`, which continues `known`. If one is that of a thread and one of a sign of progress, what is known of
-    the thread is kept, and the stall stays one of the sign."""
+    """Return `stall`, which continues `known`. If one is that of a thread and one of a sign of progress, what is known
+    of the thread is kept, and the stall stays one of the sign."""
     if not _of_two_kinds(known, stall):
         return stall
     of_thread = known if stall.kind == "signal" else stall

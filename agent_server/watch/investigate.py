@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from whystall.agent_server.watch.code_lines import own_work
 from whystall.agent_server.watch.policy import NOT_OF_ONE_PAUSE, Decision, decide, not_explaining
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.tools.contract.errors import ToolError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis
 
 _NICE = 5
+_OWN_WORK = ("own_work", "own_work_too_long", "no_cause", "no_fault")
 _SYMPTOMS = {
     "gap": "the job stalled for {length}",
     "late": "a step of the job took {length} instead of {usual}",
@@ -54,7 +56,7 @@ def investigate(request: Request) -> Answer:
     from whystall.knowledge_base.causes import load_causes
     from whystall.tools.collect.continuous import recording_from
 
-    place = Path(request.recording)
+    place, cut = Path(request.recording), None
     if request.slices:
         cut = recording_from(Path(request.slices), request.start_ns, request.end_ns, frozenset(request.pids))
         cut.save(place)
@@ -81,6 +83,7 @@ def investigate(request: Request) -> Answer:
             if _decision(found[-1], request).action == "ticket":
                 best, decision = found[-1], _decision(found[-1], request)
         cause = causes.get(best.cause) if best.cause else None
+        work = own_work(request, cut) if cut is not None and decision.why in _OWN_WORK else None
         answer = Answer(
             diagnosis=best.id,
             verdict=best.verdict.value,
@@ -90,6 +93,9 @@ def investigate(request: Request) -> Answer:
             why=decision.why,
             usual=decision.usual,
             title=cause.title.get("en") if cause is not None else "",
+            line=work.line if work is not None else "",
+            line_pct=round(work.share_pct, 1) if work is not None else 0.0,
+            line_before_pct=round(work.before_pct, 1) if work is not None and work.before_pct is not None else None,
             looks=[{"diagnosis": one.id, "verdict": one.verdict.value, "cause": one.cause or ""} for one in found],
         )
         return _ticketed(app, request, best, answer) if decision.action == "ticket" and request.tickets else answer

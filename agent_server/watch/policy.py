@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from whystall.agent_server.watch.pauses import RUNNING
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,7 +22,7 @@ NOT_OF_ONE_PAUSE = frozenset({"recurring_pause"})
 """Causes that name what a program does at regular distances, of which one pause is no example."""
 # A host that is as busy as before is no stall: a cause that takes the CPU must do so three times as much.
 _MORE_STARVED = 3.0
-# Beside such a host, another cause is named only if the thread was blocked for more of the time than usual by this share.
+# On such a host, another cause is named only if the thread was blocked for more of the time than usual by this share.
 _UNUSUAL = 0.25
 # The program's own code is worth a ticket only where a sign of progress was named that stays away for so long.
 _OWN_WORK_NS = 60 * NS
@@ -69,9 +71,15 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
     if stall.kind == "signal" and named and length >= max(_OWN_WORK_NS, _LONG_TIMES * stall.usual_ns):
         return Decision("ticket", "own_work_too_long")
     idle = stall.ongoing or not _is_starved(stall, now_ns)  # one in progress is looked at only if its thread is blocked
-    if stall.kind in ("gap", "wait", "signal") and not named and idle and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns):
+    if (
+        stall.kind in ("gap", "wait", "signal")
+        and not named
+        and idle
+        and length >= max(_LONG_NS, _LONG_TIMES * stall.usual_ns)
+    ):
         return Decision("ticket", "no_cause_but_long")
-    return Decision("log", "own_work" if named else "no_cause", usual=named)
+    # a pause in which the thread ran has no place of its own: another one may have another reason
+    return Decision("log", "own_work" if named else "no_cause", usual=named and stall.place != RUNNING)
 
 
 def not_explaining(stall: Stall, causes: Mapping[str, Cause]) -> frozenset[str]:

@@ -38,7 +38,7 @@ _RECHOSEN_NS = 10 * NS
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
-# Places at which a thread begins to wait in a stall (a polling loop) become usual ones only if this goes on for so long.
+# Places at which a thread begins to wait in a stall (a polling loop) become usual only if this goes on for so long.
 _SETTLED_NS = 15 * NS
 
 
@@ -48,7 +48,8 @@ class Stall:
     is none; `usual_ns`: the usual interval; `now_ns`: the present step time of a slowdown. `place`: where most of a
     pause that has ended was spent, 0 if the thread ran; `waited_ns`, `runnable_ns`: how long it waited in all, and how
     much of that for a CPU; `unusual_ns`: how much longer than usual it was blocked, by place; `starved`: how many times
-    more than before lack of a CPU lengthened its work, 1: as usual. `phase`: it went on at other places than usual: another phase of the program.
+    more than before lack of a CPU lengthened its work, 1: as usual. `phase`: it went on at other places than usual:
+    another phase of the program.
     """
 
     kind: Kind
@@ -125,8 +126,8 @@ class ThreadProgress:
         return self._step(wait.place, wait.end_ns, interval)
 
     def judge(self, now_ns: int, calls: Callable[[], int | None] | None = None) -> list[Stall]:
-        """Return the gap that is in progress at `now_ns`, once. `calls`: returns how many I/O system calls the thread has
-        made, None if that is not known; called only if needed."""
+        """Return the gap that is in progress at `now_ns`, once. `calls`: returns how many I/O system calls the thread
+        has made, None if that is not known; called only if needed."""
         if now_ns - self._chosen_ns >= _RECHOSEN_NS:
             self._choose(now_ns)
         if calls is not None and self._core and (ended := self._count_calls(now_ns, calls)) is not None:
@@ -147,7 +148,7 @@ class ThreadProgress:
         if count is None:
             return None
         if quiet_ns < near:
-            self._calls.measure(now_ns, count)
+            self._calls.read(now_ns, count)
             return None
         since = self._silent_since()
         if not self._calls.goes_on(since, now_ns, count):
@@ -305,9 +306,7 @@ class ProcessProgress:
         self._threads: dict[int, ThreadProgress] = {}
         self._followed: int | None = None
 
-    def feed(
-        self, waits: Iterable[Wait], now_ns: int, calls: Callable[[int], int | None] | None = None
-    ) -> list[Stall]:
+    def feed(self, waits: Iterable[Wait], now_ns: int, calls: Callable[[int], int | None] | None = None) -> list[Stall]:
         """Record the waits that ended since the last call, and return the deviations of the thread that makes progress,
         also one in progress at `now_ns`. `calls`: see `ThreadProgress.judge`, of the thread given."""
         found: list[Stall] = []

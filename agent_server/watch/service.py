@@ -25,7 +25,8 @@ from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
 from whystall.agent_server.watch.metrics import StallSeconds, exposition
 from whystall.agent_server.watch.pause_account import Wait
-from whystall.agent_server.watch.progress import ProcessProgress, Stall
+from whystall.agent_server.watch.progress import ProcessProgress, Stall, ThreadProgress
+from whystall.agent_server.watch.progress_sources import NamedProgress, SourceNames
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
 from whystall.agent_server.watch.status import StatusFiles
@@ -51,6 +52,7 @@ _CHILD_S = 300.0
 _RECORDINGS = 50
 # A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
 _ACTIVE, _USES = 0.3, 2000
+_OWN_LINE_PCT = 40.0
 # syscr: 4312
 _IO_CALLS = re.compile(rb"^sysc[rw]: (\d+)$", re.M)
 _OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
@@ -59,7 +61,7 @@ _OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before 
 @dataclass(frozen=True)
 class WatchOptions:
     """How to watch. `learn_s`: after a process is first seen, nothing is reported for so long; `tickets`: open tickets,
-    not only log stalls."""
+    not only log stalls; `progress`: signs of progress of the one job that is selected."""
 
     selection: Selection = field(default_factory=Selection)
     learn_s: float = 60.0
@@ -67,6 +69,7 @@ class WatchOptions:
     limits: CaseLimits = field(default_factory=CaseLimits)
     recorder: Limits = field(default_factory=Limits)
     tickets: bool = True
+    progress: SourceNames = field(default_factory=SourceNames)
 
 
 @dataclass
@@ -83,6 +86,7 @@ class WatchService:
     """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people."""
 
     def __init__(self, options: WatchOptions, directory: Path, note: Callable[[str], None] = lambda line: None) -> None:
+        """Raises `ToolError` (bad_argument) for a sign of progress that cannot be one."""
         self._options = options
         self._directory = directory
         self._note = note
@@ -97,6 +101,7 @@ class WatchService:
         self._flushed = 0
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
+        self._named = NamedProgress(options.progress, int(options.learn_s * NS))
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
@@ -111,6 +116,7 @@ class WatchService:
         try:
             self._loop(self._recorder, stopped)
         finally:
+            self._named.close()
             self._recorder.close()
             if self._child is not None:
                 self._child.process.terminate()
@@ -130,6 +136,7 @@ class WatchService:
             if self._jobs.renew(now):
                 self._retarget(recorder)
             self._feed(recorder.poll())
+            self._look_at_signs()
             self._investigate(recorder)
             if now >= status_due:
                 status_due = now + _STATUS_S
@@ -167,6 +174,7 @@ class WatchService:
         self._count("unobserved")
         for progress in self._processes.values():
             progress.unobserved(now)
+        self._named.unobserved(now)
         for case in [case for case in self._cases.open if case.end_ns is None and case.state == "open"]:
             self._cases.drop(case)
 
@@ -192,6 +200,23 @@ class WatchService:
                 self._noticed(job, pid, stall, now)
             self._resumed(pid, progress)
 
+    def _look_at_signs(self) -> None:
+        """Look at the signs of progress that were named. A stall is one of the process that stalls too, else of the
+        first rank."""
+        job = next(iter(self._jobs.jobs), None)
+        if job is None or not job.leaders:
+            return
+        now = time.monotonic_ns()
+        stalled = (pid for pid in job.leaders if (found := self._thread(pid)) is not None and found.open is not None)
+        pid = next(stalled, min(job.leaders, key=lambda one: (job.ranks.get(one, 0), one)))
+        thread = self._thread(pid)
+        for stall in self._named.look(now, thread.tid if thread is not None else pid):
+            self._noticed(job, pid, stall, now)
+
+    def _thread(self, pid: int) -> ThreadProgress | None:
+        progress = self._processes.get(pid)
+        return progress.thread if progress is not None else None
+
     def _noticed(self, job: WatchedJob, pid: int, stall: Stall, now: int) -> None:
         self._count(stall.kind if not stall.ongoing else "ongoing")
         self._cases.add(job, pid, stall, now)
@@ -202,9 +227,10 @@ class WatchService:
     def _resumed(self, pid: int, progress: ProcessProgress) -> None:
         """Drop an open stall that has ended as a usual pause, of which no stall is reported."""
         thread = progress.thread
-        still = thread is not None and thread.open is not None
+        of_thread = thread is not None and thread.open is not None
         for case in list(self._cases.open):
             stall = case.stalls.get(pid)
+            still = of_thread or (stall is not None and stall.kind == "signal" and self._named.stalled)
             if stall is not None and stall.ongoing and not still and case.state == "open":
                 del case.stalls[pid]
                 if not case.stalls:
@@ -324,19 +350,24 @@ class WatchService:
                 self._log(case, "ended")
             elif case.state == "reported":
                 for pid, stall in list(case.stalls.items()):
-                    progress = self._processes.get(pid)
-                    thread = progress.thread if progress is not None else None
-                    if progress is None or (stall.ongoing and (thread is None or thread.open is None)):
+                    thread = self._thread(pid)
+                    still = (thread is not None and thread.open is not None) or (
+                        stall.kind == "signal" and self._named.stalled
+                    )
+                    if pid not in self._processes or (stall.ongoing and not still):
                         case.stalls[pid] = replace(stall, end_ns=time.monotonic_ns())
 
     def _accept(self, pid: int, stall: Stall) -> None:
-        progress = self._processes.get(pid)
-        thread = progress.thread if progress is not None else None
-        if thread is not None and stall.end_ns is not None:
+        thread = self._thread(pid)
+        if stall.end_ns is None:
+            return
+        if stall.kind == "signal":
+            self._named.accept(stall.end_ns - stall.start_ns)
+        elif thread is not None:
             thread.pauses.accept(stall.place, stall.end_ns - stall.start_ns)
 
     def _allowance(self) -> int:
-        threads = (progress.thread for progress in self._processes.values())
+        threads = (self._thread(pid) for pid in self._processes)
         return max((thread.pauses.allowance_ns for thread in threads if thread is not None), default=0)
 
     def _tidy(self) -> None:
@@ -365,6 +396,13 @@ class WatchService:
             entry |= {"pid": pid, "stall": asdict(stall), "processes": sorted(case.stalls)}
         if answer is not None:
             entry["answer"] = asdict(answer)
+            if answer.line and answer.action != "ticket" and answer.line_pct >= _OWN_LINE_PCT:
+                before = (
+                    "" if answer.line_before_pct is None else f", {answer.line_before_pct:.0f} % of the time before"
+                )
+                self._note(
+                    f"{case.job.name}: ran {answer.line} for {answer.line_pct:.0f} % of a pause{before}; no ticket"
+                )
             if answer.ticket:
                 word = "ticket" if answer.new else "seen again, ticket"
                 self._note(
@@ -382,8 +420,7 @@ class WatchService:
         for job in self._jobs.jobs:
             processes = []
             for pid in job.leaders:
-                progress = self._processes.get(pid)
-                thread = progress.thread if progress is not None else None
+                thread = self._thread(pid)
                 processes.append(
                     {
                         "pid": pid,
@@ -402,6 +439,7 @@ class WatchService:
             "since": self._began,
             "written": time.time(),
             "jobs": jobs,
+            "progress": self._named.state(),
             "beyond": self._jobs.beyond,
             "cost": cost,
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),

@@ -95,8 +95,8 @@ _REMOTE = {
     "cl_sync_io_wait": "lustre",
 }
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/hisi_hdc", "/dev/accel")
-# A writer waits for a frozen file system (include/linux/fs.h, sb_start_write and its like): the innermost functions, and
-# the first one that calls them. Other callers wait for other locks of this type: for cgroups, CPUs that are plugged in.
+# A writer waits for a frozen file system (include/linux/fs.h, sb_start_write and its like): the innermost functions,
+# and the first one that calls them. Other callers wait for other locks of this type: for cgroups, CPUs plugged in.
 _FREEZE_LOCK = re.compile(r"_*(?:percpu_rwsem_wait|percpu_down_read\w*|sb_start_write)")
 _WRITERS = re.compile(
     r"vfs_\w+|_*mnt_want_write\w*|do_iter_write|io_write|aio_write|do_splice\w*|iter_file_splice_write|do_sendfile"

@@ -134,6 +134,17 @@ CASES: list[tuple[str, Wait]] = [
     ("stopped", made("read", "do_signal_stop get_signal arch_do_signal_or_restart", path="/d/a")),
     ("traced", made("read", "ptrace_stop ptrace_do_notify get_signal", path="/d/a")),
     ("frozen", made("futex", "do_freezer_trap get_signal arch_do_signal_or_restart")),
+    (
+        "frozen_files",
+        made("write", "percpu_rwsem_wait __percpu_down_read vfs_write ksys_write", path="/d/a", fstype="ext4", state="D"),
+    ),
+    ("frozen_files", made("openat", "percpu_rwsem_wait __percpu_down_read mnt_want_write open_last_lookups", state="D")),
+    (
+        "frozen_files",
+        made("", "percpu_rwsem_wait __percpu_down_read ext4_page_mkwrite do_page_mkwrite do_wp_page", state="D"),
+    ),
+    ("frozen_files", made("write", "schedule __sb_start_write vfs_write ksys_write", path="/d/a", state="D")),  # 5.10
+    ("other", made("restart_syscall", "percpu_rwsem_wait __percpu_down_read cgroup_can_fork copy_process")),
     ("other", made("restart_syscall", "schedule_timeout strange_wait")),
     ("unknown", made("", "")._replace(kernel=())),
 ]
