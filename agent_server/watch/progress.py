@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from whystall.agent_server.watch.call_rate import CallRate
+from whystall.agent_server.watch.memory import Learnt, sampled
 from whystall.agent_server.watch.pause_account import Wait, account
 from whystall.agent_server.watch.pauses import RUNNING, Pauses
 from whystall.agent_server.watch.rhythm import MIN_GAP_NS, NS, Rhythm
@@ -35,6 +36,7 @@ _RECENT_NS, _RECENT = 180 * NS, 8192
 # A place that is overdue by this multiple of its bound, while others are visited, belongs to a phase that has ended.
 _PHASE_OVER = 10
 _RECHOSEN_NS = 10 * NS
+_LEARN_AGAIN_NS, _KEPT_PLACES = 5 * NS, 16
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
@@ -89,6 +91,7 @@ class ThreadProgress:
         self._last_ns = 0
         self._paused_until_ns = 0
         self._calls = CallRate()
+        self._learnt: Learnt | None = None
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ class ThreadProgress:
         if rhythm is None:
             if len(self._places) >= _PLACES:
                 del self._places[min(self._places, key=lambda place: self._places[place].last_ns)]
-            self._places[wait.place] = Rhythm(wait.end_ns)
+            self._places[wait.place] = self._first_visit(wait)
             return []
         if rhythm.learnt and rhythm.overdue_ns(wait.end_ns) > 0:
             return self._returned(wait.place, rhythm, wait.end_ns)
@@ -124,6 +127,37 @@ class ThreadProgress:
         if wait.place in self._core:
             self._gap = None
         return self._step(wait.place, wait.end_ns, interval)
+
+    def _first_visit(self, wait: Wait) -> Rhythm:
+        known = self._learnt.places.get(wait.place) if self._learnt is not None else None
+        if known is None:
+            return Rhythm(wait.end_ns)
+        self._chosen_ns = 0  # choose again soon
+        return Rhythm.restored(wait.end_ns, *known)
+
+    def restore(self, learnt: Learnt, *, same: bool) -> None:
+        """Take over what was learnt before. A place counts once it is visited again. `same`: of this very process, which
+        need not be learnt for as long again; another run of the job may start differently."""
+        self._learnt = learnt if same else replace(learnt, step=0, steps=[])
+        for place, length in learnt.pauses.items():
+            self.pauses.accept(place, length)
+        if same:
+            self._learn_ns = min(self._learn_ns, _LEARN_AGAIN_NS)
+
+    def learnt(self, run: str, seen: float) -> Learnt:
+        """Return what is worth keeping, of the places with most time. `run`, `seen`: see `Learnt`."""
+        known = {place: one for place, one in self._places.items() if one.learnt}
+        kept = sorted(known, key=lambda place: (place in self._core, known[place].count), reverse=True)[:_KEPT_PLACES]
+        step = self._step_place()
+        return Learnt(
+            run,
+            seen,
+            self.tid,
+            {place: (known[place].count, sampled(list(known[place].intervals))) for place in kept},
+            self.pauses.accepted(),
+            step or 0,
+            self._steps[step].reference if step is not None else [],
+        )
 
     def judge(self, now_ns: int, calls: Callable[[], int | None] | None = None) -> list[Stall]:
         """Return the gap that is in progress at `now_ns`, once. `calls`: returns how many I/O system calls the thread
@@ -280,7 +314,8 @@ class ThreadProgress:
             if rhythm.periodic and rhythm.median_ns >= _SHORTEST_STEP_NS
         }
         best = max(periodic, key=lambda place: periodic[place], default=None)
-        self._steps = {} if best is None else {best: StepTimes()}
+        before = self._learnt.steps if self._learnt is not None and self._learnt.step == best else None
+        self._steps = {} if best is None else {best: StepTimes(before)}
 
     def _forget_phases(self) -> None:
         """Forget places that are long overdue although the thread has visited others regularly since."""
@@ -323,6 +358,20 @@ class ProcessProgress:
             count = partial(calls, tid) if calls is not None and thread is followed else None
             found += thread.judge(now_ns, count)
         return [one for one in found if followed is not None and one.tid == followed.tid]
+
+    def restore(self, learnt: Learnt, *, same: bool) -> None:
+        """Take over what was learnt of a thread of this process, or of the main thread of an earlier run."""
+        if learnt.tid and not same:
+            return
+        tid = learnt.tid or self.pid
+        thread = self._threads.setdefault(tid, ThreadProgress(tid, self._learn_ns))
+        thread.restore(learnt, same=same)
+
+    def learnt(self, run: str, seen: float) -> Learnt | None:
+        """Return what was learnt of the thread that makes progress; None if nothing."""
+        thread = self.thread
+        found = thread.learnt(run, seen) if thread is not None else None
+        return replace(found, tid=0) if found is not None and found.tid == self.pid else found
 
     def unobserved(self, until_ns: int) -> None:
         """See `ThreadProgress.unobserved`."""

@@ -39,6 +39,14 @@ class Rhythm:
         self._bounds = (0, 0, 0)
         self._fresh = 0
 
+    @classmethod
+    def restored(cls, at_ns: int, count: int, intervals: list[int]) -> Rhythm:
+        """Return the rhythm of a place that was visited at `at_ns`, as learnt before."""
+        made = cls(at_ns)
+        made.count, made.longest = count, max(intervals, default=0)
+        made.intervals.extend(intervals)
+        return made
+
     def visit(self, at_ns: int) -> None:
         """Record a visit at `at_ns`; one that is not later than the last is ignored."""
         interval = at_ns - self.last_ns

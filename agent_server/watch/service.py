@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
+from whystall.agent_server.watch.memory import Identity, Memory, identity_of
 from whystall.agent_server.watch.metrics import StallSeconds, exposition
 from whystall.agent_server.watch.pause_account import Wait
 from whystall.agent_server.watch.progress import ProcessProgress, Stall, ThreadProgress
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from whystall.tools.collect.slice_scan import Waits
 
 _TICK_S = 1.0
-_STATUS_S = 10.0
+_STATUS_S, _REMEMBER_S = 10.0, 60.0
 # A tick that comes this much too late, without the process having waited for a CPU: a paused virtual machine.
 _LATE_S = 2.0
 # Before the last sign of progress and after the next, in the recording of a stall: ordinary waits are no part of it.
@@ -101,6 +102,8 @@ class WatchService:
         self._flushed = 0
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
+        self._memory = Memory(directory)
+        self._identities: dict[int, Identity] = {}
         self._named = NamedProgress(options.progress, int(options.learn_s * NS))
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
@@ -111,6 +114,8 @@ class WatchService:
         _yield_memory()
         recordings = self._directory / "recordings"
         recordings.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if why := self._memory.load():
+            self._note(f"warning: what was learnt before cannot be read ({why}); learning again")
         self._recorder = ContinuousRecorder(Target(everything=False), self._options.recorder, self._directory)
         self._recorder.start()
         try:
@@ -118,6 +123,7 @@ class WatchService:
         finally:
             self._named.close()
             self._recorder.close()
+            self._remember()
             if self._child is not None:
                 self._child.process.terminate()
                 self._child.process.wait()
@@ -125,6 +131,7 @@ class WatchService:
 
     def _loop(self, recorder: ContinuousRecorder, stopped: Callable[[float], bool]) -> None:
         due, status_due = time.monotonic(), 0.0
+        remember_due = due + _REMEMBER_S
         suspended, delay = _suspended_ns(), _run_delay_s()
         while not stopped(max(0.0, due - time.monotonic())):
             now = time.monotonic()
@@ -138,6 +145,9 @@ class WatchService:
             self._feed(recorder.poll())
             self._look_at_signs()
             self._investigate(recorder)
+            if now >= remember_due:
+                remember_due = now + _REMEMBER_S
+                self._remember()
             if now >= status_due:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
@@ -153,13 +163,41 @@ class WatchService:
         for pid, job in wanted.items():
             before = self._job_of.get(pid)
             if before is None or before.leaders.get(pid) != job.leaders[pid]:
-                self._processes[pid] = ProcessProgress(pid, int(self._options.learn_s * NS))
+                if pid in self._processes:
+                    self._left(pid)
+                self._processes[pid] = self._known(pid, job)
                 self._note(f"watching {job.name} ({job.id}), process {pid}")
         self._job_of = wanted
         recorder.retarget(frozenset().union(*(job.pids | set(job.leaders) for job in self._jobs.jobs)))
 
+    def _known(self, pid: int, job: WatchedJob) -> ProcessProgress:
+        """Return the progress of a new process, with what was learnt of it before."""
+        progress = ProcessProgress(pid, int(self._options.learn_s * NS))
+        identity = identity_of(pid, job.leaders[pid], job.ranks.get(pid))
+        learnt = self._memory.find(identity) if identity is not None else None
+        if identity is not None:
+            self._identities[pid] = identity
+        if identity is not None and learnt is not None:
+            progress.restore(learnt, same=learnt.run == identity.run)
+            self._count("known_before")
+        return progress
+
+    def _remember(self) -> None:
+        """Keep what was learnt of all watched processes."""
+        for pid in self._processes:
+            self._keep(pid)
+        self._files.failed = self._memory.save() or self._files.failed
+
+    def _keep(self, pid: int) -> None:
+        identity = self._identities.get(pid)
+        learnt = self._processes[pid].learnt(identity.run, time.time()) if identity is not None else None
+        if identity is not None and learnt is not None:
+            self._memory.keep(identity, learnt)
+
     def _left(self, pid: int) -> None:
         """Forget a process that has ended. A pause that its end cut short is no stall."""
+        self._keep(pid)
+        self._identities.pop(pid, None)
         del self._processes[pid]
         for case in list(self._cases.open):
             if case.state == "open" and pid in case.stalls and case.stalls[pid].ongoing:
