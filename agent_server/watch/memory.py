@@ -1,7 +1,7 @@
 """What was learnt of jobs, kept over a restart of the watcher.
 
-One JSON file, replaced at once. A job is known by its user, control group, command line and rank, of which only a hash is
-kept. What cannot be read, or was written by another user or in another form, is learnt again.
+One JSON file, replaced at once. A job is known by its user, control group, command line and rank, of which only a hash
+is kept. What cannot be read, or was written by another user or in another form, is learnt again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Identity:
 @dataclass(frozen=True)
 class Learnt:
     """What was learnt of one thread. `tid`: 0 for the main thread; `places`: the intervals between visits, ns, with how
-    many there were, by place; `pauses`: the accepted lengths, ns, by place; `steps`: step times, ns, of `step`, a place;
-    `run`: of the process; `seen`: when, seconds since 1970."""
+    many there were, by place; `pauses`: the accepted lengths, ns, by place; `steps`: step times, ns, of `step`, a
+    place; `run`: of the process; `seen`: when, seconds since 1970."""
 
     run: str
     seen: float

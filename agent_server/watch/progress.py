@@ -37,6 +37,8 @@ _RECENT_NS, _RECENT = 180 * NS, 8192
 _PHASE_OVER = 10
 _RECHOSEN_NS = 10 * NS
 _LEARN_AGAIN_NS, _KEPT_PLACES = 5 * NS, 16
+# Visits to any usual place until the times between them can be judged.
+_MANY_VISITS = 64
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
@@ -82,6 +84,7 @@ class ThreadProgress:
         self._first_ns = 0
         self._places: dict[int, Rhythm] = {}
         self._core: frozenset[int] = frozenset()
+        self._any = Rhythm(0)  # the visits to any of these
         self._steps: dict[int, StepTimes] = {}
         self._chosen_ns = 0
         self._recent: deque[Wait] = deque(maxlen=_RECENT)
@@ -120,12 +123,15 @@ class ThreadProgress:
                 del self._places[min(self._places, key=lambda place: self._places[place].last_ns)]
             self._places[wait.place] = self._first_visit(wait)
             return []
-        if rhythm.learnt and rhythm.overdue_ns(wait.end_ns) > 0:
-            return self._returned(wait.place, rhythm, wait.end_ns)
+        away_ns = wait.end_ns - self._any.last_ns
+        silent = away_ns > MIN_GAP_NS and wait.place in self._core and self._silent(wait.end_ns - 1)
+        if silent or (rhythm.learnt and rhythm.overdue_ns(wait.end_ns) > 0):
+            return self._returned(wait.place, rhythm, wait.end_ns, silent=silent)
         interval = wait.end_ns - rhythm.last_ns
         rhythm.visit(wait.end_ns)
         if wait.place in self._core:
             self._gap = None
+            self._any.visit(wait.end_ns)
         return self._step(wait.place, wait.end_ns, interval)
 
     def _first_visit(self, wait: Wait) -> Rhythm:
@@ -136,8 +142,8 @@ class ThreadProgress:
         return Rhythm.restored(wait.end_ns, *known)
 
     def restore(self, learnt: Learnt, *, same: bool) -> None:
-        """Take over what was learnt before. A place counts once it is visited again. `same`: of this very process, which
-        need not be learnt for as long again; another run of the job may start differently."""
+        """Take over what was learnt before. A place counts once it is visited again. `same`: of this very process,
+        which need not be learnt for as long again; another run of the job may start differently."""
         self._learnt = learnt if same else replace(learnt, step=0, steps=[])
         for place, length in learnt.pauses.items():
             self.pauses.accept(place, length)
@@ -195,13 +201,17 @@ class ThreadProgress:
 
     def _go_on(self, until_ns: int) -> None:
         self._gap, self._calls.idle_ns = None, 0
+        self._resume(until_ns)
+
+    def _resume(self, at_ns: int) -> None:
+        self._any.resume(at_ns)
         for place in {*self._core, *self._steps} & self._places.keys():
-            self._places[place].resume(until_ns)
+            self._places[place].resume(at_ns)
 
     def unobserved(self, until_ns: int) -> None:
         """Forget the time before `until_ns`, in which nothing was observed."""
         self._gap = None
-        for rhythm in self._places.values():
+        for rhythm in [self._any, *self._places.values()]:
             rhythm.resume(until_ns)
 
     @property
@@ -226,9 +236,13 @@ class ThreadProgress:
         return now_ns - self._first_ns < self._learn_ns
 
     def _silent(self, now_ns: int) -> bool:
-        return bool(self._core) and all(
-            self._places[place].overdue_ns(now_ns) > 0 for place in self._core if place in self._places
-        )
+        """Return whether it has been to none of its usual places for too long: by the times between visits to any of
+        them, or to each."""
+        if not self._core:
+            return False
+        if self._any.count >= _MANY_VISITS and self._any.overdue_ns(now_ns) > 0:
+            return True
+        return all(self._places[place].overdue_ns(now_ns) > 0 for place in self._core if place in self._places)
 
     def _silent_since(self) -> int:
         return max((self._places[place].last_ns for place in self._core if place in self._places), default=0)
@@ -236,16 +250,19 @@ class ThreadProgress:
     def _usual_ns(self) -> int:
         return min((self._places[place].median_ns for place in self._core if place in self._places), default=0)
 
-    def _returned(self, place: int, rhythm: Rhythm, now_ns: int) -> list[Stall]:
+    def _returned(self, place: int, rhythm: Rhythm, now_ns: int, *, silent: bool) -> list[Stall]:
         """Handle a visit that was overdue: the end of a gap, a late step, or the return of a phase."""
         start, usual = rhythm.last_ns, rhythm.median_ns
-        in_core, is_step = place in self._core, place == self._step_place() and rhythm.periodic
-        silent = in_core and self._silent(now_ns - 1)
-        since = self._silent_since() if silent else start
-        rhythm.resume(now_ns)
-        self._gap = None if in_core else self._gap
+        is_step = place == self._step_place() and rhythm.periodic
         if silent:
+            since = self._silent_since()
+            self._gap = None
+            self._resume(now_ns)
             return self._ended("gap", since, now_ns, self._usual_ns())
+        rhythm.resume(now_ns)
+        if place in self._core:
+            self._gap = None
+            self._any.resume(now_ns)
         if is_step and start >= self._paused_until_ns:  # else: the same pause, which ended at another place
             return self._ended("late", start, now_ns, usual)
         return []
@@ -302,7 +319,9 @@ class ThreadProgress:
         }
         fastest = min((rhythm.high_ns for rhythm in learnt.values()), default=0)
         bound = max(_OFTEN_NS, _TIMES_FASTEST * fastest)
-        self._core = frozenset(place for place, rhythm in learnt.items() if rhythm.high_ns <= bound)
+        core = frozenset(place for place, rhythm in learnt.items() if rhythm.high_ns <= bound)
+        if core != self._core:
+            self._core, self._any = core, Rhythm(now_ns)
         while self._recent and self._recent[0].end_ns < now_ns - _RECENT_NS:
             self._recent.popleft()
         known = self._step_place()
