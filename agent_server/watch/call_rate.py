@@ -7,14 +7,13 @@ that of reads and writes in /proc/PID/task/TID/io, which costs one short read.
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 
 from whystall.agent_server.watch.rhythm import NS
 
 _EACH_NS = 5 * NS
 _KEPT, _LEAST_KNOWN = 32, 2
 _LEAST_PER_S = 2.0
-# A thread that makes this share of its usual calls goes on; readings this far apart belong together.
+# A thread that makes this part of its usual calls goes on; readings this far apart belong together.
 _GOES_ON = 0.4
 _NEAR_NS = 2 * NS
 
@@ -26,7 +25,6 @@ class CallRate:
         self._rates: deque[float] = deque(maxlen=_KEPT)
         self._since: tuple[int, int] | None = None
         self._last: tuple[int, int] | None = None
-        self._was_idle = False
         self.idle_ns = 0
 
     def due(self, now_ns: int) -> bool:
@@ -45,19 +43,24 @@ class CallRate:
         self._measure(now_ns, count)
         if last is None or last[0] < since_ns or not 0 < now_ns - last[0] <= _NEAR_NS or not self.known:
             return False
-        if (count - last[1]) * NS / (now_ns - last[0]) >= _GOES_ON * median(self._rates):
+        if (count - last[1]) * NS / (now_ns - last[0]) >= _GOES_ON * self._usual:
             return True
-        self.idle_ns, self._was_idle = now_ns, True
+        self.idle_ns = now_ns
         return False
 
     @property
     def known(self) -> bool:
         """Whether the thread makes enough calls to judge by them."""
-        return len(self._rates) >= _LEAST_KNOWN and median(self._rates) >= _LEAST_PER_S
+        return len(self._rates) >= _LEAST_KNOWN and self._usual >= _LEAST_PER_S
+
+    @property
+    def _usual(self) -> float:
+        """The lower quartile of its rates: checkpoints and logs are written in many calls at once."""
+        return sorted(self._rates)[len(self._rates) // 4]
 
     def _measure(self, now_ns: int, count: int) -> None:
         if not self.due(now_ns):
             return
-        if self._since is not None and not self._was_idle:
+        if self._since is not None:
             self._rates.append((count - self._since[1]) * NS / (now_ns - self._since[0]))
-        self._since, self._was_idle = (now_ns, count), False
+        self._since = (now_ns, count)

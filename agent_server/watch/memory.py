@@ -114,7 +114,7 @@ def _parsed(given: Any) -> dict[str, Learnt]:
     now = time.time()
     for one in given["jobs"][-_JOBS:]:
         seen = float(one["seen"])
-        if not now - _OLD_S <= seen <= now + _OLD_S:
+        if seen < now - _OLD_S:
             continue
         places = {
             int(place): (_number(count), [_number(each, _LONGEST_NS) for each in intervals[:_INTERVALS]])
