@@ -7,6 +7,7 @@ is kept. What cannot be read, or was written by another user or in another form,
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import time
@@ -114,6 +115,8 @@ def _parsed(given: Any) -> dict[str, Learnt]:
     now = time.time()
     for one in given["jobs"][-_JOBS:]:
         seen = float(one["seen"])
+        if not math.isfinite(seen):
+            raise ValueError
         if seen < now - _OLD_S:
             continue
         places = {

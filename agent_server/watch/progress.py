@@ -147,7 +147,7 @@ class ThreadProgress:
         self._learnt = learnt if same else replace(learnt, step=0, steps=[])
         for place, length in learnt.pauses.items():
             self.pauses.accept(place, length)
-        if same:
+        if same and learnt.places:
             self._learn_ns = min(self._learn_ns, _LEARN_AGAIN_NS)
 
     def learnt(self, run: str, seen: float) -> Learnt:

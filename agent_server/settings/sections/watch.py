@@ -19,9 +19,9 @@ class WatchSettings(Section):
 
     `on`: ``whystall serve --transport http`` runs the watcher, too. `step_logs`, `heartbeats`, `progress_metrics`:
     signs of progress of the one job that is selected; a step log is ``FILE`` or ``FILE:REGEX``, a metric ``URL#NAME``.
-    `learn_s`: nothing is reported about a process for so long after it is first seen. `hang_after_s`: a stall that lasts
-    this long gets its ticket before it ends. `cpu_percent`: of one core; above it less detail is recorded. `per_job`,
-    `per_host`: stalls investigated in an hour.
+    `learn_s`: nothing is reported about a process for so long after it is first seen. `hang_after_s`: a stall that
+    lasts this long gets its ticket before it ends. `cpu_percent`: of one core; above it less detail is recorded.
+    `per_job`, `per_host`: stalls investigated in an hour.
     """
 
     on: Annotated[bool, Field(description="run the watcher beside the server")] = False

@@ -190,7 +190,7 @@ def test_a_restarted_watcher_knows_the_job_and_does_not_report_the_restart(host:
     again, begin = Watcher(host, OPTIONS, tmp_path), host.now
     again.watch(50, (25, stall(host)))
     assert len(again.found) == 1, "long before the time to learn is over"
-    assert abs(again.found[0].start_ns - (begin + 25 * S)) < S
+    assert abs(again.found[0].start_ns - (begin + 25 * S)) <= S
     assert again.notes[0].startswith("watching")
 
 
@@ -227,7 +227,7 @@ def test_a_damaged_memory_is_learnt_again_with_a_warning(host: Host, tmp_path: P
     (tmp_path / FILE).write_bytes(content)
     watcher, begin = Watcher(host, OPTIONS, tmp_path), host.now
     watcher.watch(120, (30, stall(host)), (90, stall(host)))
-    assert "learning again" in watcher.notes[0] or content == _DAMAGED[-1]
+    assert "learning again" in watcher.notes[0]
     assert [one.start_ns > begin + 80 * S for one in watcher.found] == [True], "the first was in the time to learn"
 
 
