@@ -11,7 +11,7 @@ from typing import Literal
 
 from whystall.agent_server.watch.jobs import WatchedJob
 from whystall.agent_server.watch.progress import Stall
-from whystall.agent_server.watch.rhythm import NS
+from whystall.agent_server.watch.rhythm import MIN_GAP_NS, NS
 
 # After its end, before it is investigated: the waits of others end, and ranks notice it at different times.
 SETTLE_NS = NS * 3 // 2
@@ -73,12 +73,14 @@ class Case:
     @property
     def busy(self) -> bool:
         """Whether all threads ran for most of it, or could have, and had the CPU as much as before, or went on at other
-        places. Not if the job's own sign of progress stayed away."""
+        places. Not if it was blocked somewhere for unusually long, or the job's own sign of progress stayed away."""
         if self.signalled:
             return False
         if self.active is not None and self.active < _BUSY and not all(one.phase for one in self.stalls.values()):
             return False  # it was blocked, in waits too short to be recorded
-        quiet = self.blocked < _BUSY and all(one.starved < _MORE_STARVED for one in self.stalls.values())
+        quiet = self.blocked < _BUSY and all(
+            one.starved < _MORE_STARVED and one.unusual_ns < MIN_GAP_NS for one in self.stalls.values()
+        )
         return quiet or all(one.phase for one in self.stalls.values())
 
     @property

@@ -206,10 +206,11 @@ class ProgressMetric:
 
     def _ask(self) -> None:
         while not self._stopped.wait(self._each_s if self._value is not None else min(self._each_s, 0.5)):
-            self._value = _asked(self._endpoint, self._metric, self._value)
+            self._value = asked_once(self._endpoint, self._metric, self._value)
 
 
-def _asked(endpoint: Endpoint, metric: str, before: Reading | None) -> Reading | None:
+def asked_once(endpoint: Endpoint, metric: str, before: Reading | None) -> Reading | None:
+    """Return what the server answers; `before` if it accepts the connection and does not answer, None if it is gone."""
     answer = get(endpoint, endpoint.path)
     if answer.error == "timeout":
         return before
