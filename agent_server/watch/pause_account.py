@@ -44,7 +44,7 @@ class _Use:
 
     def __init__(self, waits: Iterable[Wait], start: int, end: int) -> None:
         self.length = max(end - start, 1)
-        self.waited = self.runnable = 0
+        self.waited = self.runnable = self.polling = 0
         self.places: dict[int, int] = {}
         self.blocked: dict[int, int] = {}
         self.visits: dict[int, int] = {}
@@ -70,8 +70,17 @@ class _Use:
     @property
     def stretch(self) -> float:
         """By how much lack of a CPU lengthens its work: 2 if it waits for as long as it runs."""
-        active = self.length - (self.waited - self.runnable)
-        return active / max(active - self.runnable, active // 1000, 1)
+        runnable = self.runnable - self.polling
+        active = self.length - (self.waited - runnable)
+        return active / max(active - runnable, active // 1000, 1)
+
+    def count_polling(self, core: Collection[int]) -> None:
+        """Count lack of a CPU at places where it wakes again and again and goes on nowhere as a part of these waits."""
+        for place, visits in self.visits.items():
+            if visits >= LEARN_VISITS and place not in core:
+                late = self.places[place] - self.blocked[place]
+                self.polling += late
+                self.blocked[place] += late
 
 
 def account(recent: Collection[Wait], start: int, end: int, usual_ns: int, core: Collection[int]) -> Account:
@@ -81,6 +90,8 @@ def account(recent: Collection[Wait], start: int, end: int, usual_ns: int, core:
     first = min((one.start_ns for one in recent), default=start)
     before = _Use((one for one in recent if one.end_ns <= start), first, max(start, first))
     most = max(inside.places, key=lambda place: inside.places[place], default=RUNNING)
+    if before.places and inside.running_share < _RUNS_LESS * before.running_share:
+        inside.count_polling(core)
     starved = inside.stretch / (before.stretch if before.places else 1.0)
     unusual = sum(
         max(0.0, took - inside.length * before.blocked.get(place, 0) / before.length)

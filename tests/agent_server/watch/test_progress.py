@@ -288,6 +288,7 @@ def test_a_thread_that_polls_for_the_interpreter_lock_is_stalled(offset: float) 
     assert gap.end_ns is not None
     assert abs(gap.end_ns - end) < S // 2
     assert gap.unusual_ns > S
+    assert gap.starved < 2, "what it lacks is no CPU"
 
 
 def test_a_job_that_need_not_wait_on_a_busy_host_is_no_stall_and_its_stall_is_found() -> None:
