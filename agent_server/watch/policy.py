@@ -22,8 +22,8 @@ NOT_OF_ONE_PAUSE = frozenset({"recurring_pause"})
 """Causes that name what a program does at regular distances, of which one pause is no example."""
 # A host that is as busy as before is no stall: a cause that takes the CPU must do so three times as much.
 _MORE_STARVED = 3.0
-# On such a host, another cause is named only if the thread was blocked for more of the time than usual by this share.
-_UNUSUAL = 0.25
+# On such a host, another cause is named only if the thread was blocked for longer than usual by this.
+_UNUSUAL_NS = NS
 # The program's own code is worth a ticket only where a sign of progress was named that stays away for so long.
 _OWN_WORK_NS = 60 * NS
 
@@ -58,7 +58,7 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
         return Decision("log", "no_fault", usual=True)
     named = cause is not None and diagnosis.verdict in (Verdict.CONFIRMED, Verdict.LIKELY)
     if named and cause is not None and not cause.ordinary:
-        if cause.category == "cpu" and _is_starved(stall, now_ns) and stall.starved < _MORE_STARVED:
+        if cause.category == "cpu" and _lacks_as_usual(diagnosis, stall, now_ns):
             return Decision("log", "busy_as_usual", usual=True)
         if stall.phase and diagnosis.verdict is not Verdict.CONFIRMED:
             return Decision("log", "phase", usual=True)
@@ -85,18 +85,30 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
 def not_explaining(stall: Stall, causes: Mapping[str, Cause]) -> frozenset[str]:
     """Return those of `causes` that hold as much before `stall`, on a host that is as busy as usual; none if another
     cause cannot explain it either, as the thread was not blocked for longer than usual."""
-    length = max(_length(stall, stall.start_ns), 1)
-    if stall.unusual_ns < _UNUSUAL * length or stall.starved >= _MORE_STARVED:
+    if stall.unusual_ns < _UNUSUAL_NS or stall.starved >= _MORE_STARVED:
         return frozenset()
     return frozenset(cause.id for cause in causes.values() if cause.category == "cpu")
+
+
+def _lacks_as_usual(diagnosis: Diagnosis, stall: Stall, now_ns: int) -> bool:
+    """Return whether a cause that takes the CPU takes hardly more of it than usual: the thread lacks it as usual, and
+    the threads for which it waits do not lack it for most of the rest."""
+    if stall.starved >= _MORE_STARVED:
+        return False
+    busy = stall.runnable_ns / max(_length(stall, now_ns), 1)
+    beyond = (_window_pct(diagnosis) - 100.0 * busy) / max(1.0 - busy, 0.1)
+    return _is_starved(stall, now_ns) or beyond < _SHARE_PCT
+
+
+def _window_pct(diagnosis: Diagnosis) -> float:
+    return next((one.window_pct for one in diagnosis.assessments if one.cause == diagnosis.cause), 0.0)
 
 
 def _share_pct(diagnosis: Diagnosis, stall: Stall, now_ns: int) -> float:
     """Return which share the named cause takes of the stall, without the part for which the thread waits for a CPU as
     it usually does."""
-    share = next((one.window_pct for one in diagnosis.assessments if one.cause == diagnosis.cause), 0.0)
     busy = stall.runnable_ns / max(_length(stall, now_ns), 1) if stall.starved < _MORE_STARVED else 0.0
-    return min(100.0, share / max(1.0 - busy, 0.1))
+    return min(100.0, _window_pct(diagnosis) / max(1.0 - busy, 0.1))
 
 
 def _length(stall: Stall, now_ns: int) -> int:

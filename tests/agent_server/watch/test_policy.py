@@ -113,6 +113,10 @@ def test_on_a_busy_host_another_cause_is_examined_if_the_thread_was_blocked_for_
     assert "interpreter_lock_contention" not in not_explaining(polling, causes)
     assert not not_explaining(BUSY, causes)
     assert not not_explaining(replace(polling, starved=8.0), causes)
+    # blocked for most of it, by another thread that has no CPU
+    blocked = replace(GAP, runnable_ns=NS // 5)
+    assert action(blocked, "likely", "cpu_contention", 90.0) == ("ticket", "cause_found")
+    assert action(blocked, "likely", "cpu_contention", 30.0) == ("log", "busy_as_usual")
     # 75 % of the pause it had no CPU as usual, nearly all else was the lock
     assert action(polling, "likely", "interpreter_lock_contention", 22.0) == ("ticket", "cause_found")
     assert action(polling, "likely", "interpreter_lock_contention", 5.0) == ("log", "weak")
