@@ -72,6 +72,11 @@ class Job:
             rows += [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
         return rows
 
+    def trains(self) -> bool:
+        """Return whether all its ranks have just made a step."""
+        logs = [path.stat().st_mtime for path in self.directory.glob("steps*.jsonl")]
+        return bool(logs) and time.time() - min(logs) < 0.3
+
 
 # --- stalls -----------------------------------------------------------------------------------------------------------
 
@@ -258,7 +263,10 @@ def _wait_for_answers(home: Path) -> None:
 
 
 def _stall_at(job: Job, at: float) -> None:
+    """Stall `job` at `at`, or soon after, when it trains: during an evaluation it would do nothing that can stall."""
     time.sleep(max(0.0, at - time.monotonic()))
+    while time.monotonic() < at + PATIENCE_S / 3 and not job.trains():
+        time.sleep(0.05)
     job.due = time.monotonic()
     INJECT[job.kind](job)
 
