@@ -80,8 +80,8 @@ def investigate(request: Request) -> Answer:
         decision = _decision(best, request)
         if decision.why == "busy_as_usual" and (busy := not_explaining(request.stall, causes)):
             found.append(of_past(once | busy))
-            if _decision(found[-1], request).action == "ticket":
-                best, decision = found[-1], _decision(found[-1], request)
+            if _decision(found[-1], request).why in ("cause_found", "own_work", "own_work_too_long"):
+                best, decision = _at_most_likely(found[-1]), _decision(found[-1], request)
         cause = causes.get(best.cause) if best.cause else None
         work = own_work(request, cut) if cut is not None and decision.why in _OWN_WORK else None
         answer = Answer(
@@ -99,6 +99,14 @@ def investigate(request: Request) -> Answer:
             looks=[{"diagnosis": one.id, "verdict": one.verdict.value, "cause": one.cause or ""} for one in found],
         )
         return _ticketed(app, request, best, answer) if decision.action == "ticket" and request.tickets else answer
+
+
+def _at_most_likely(diagnosis: Diagnosis) -> Diagnosis:
+    """Return `diagnosis` without a confirmation: causes were left out, so that nothing rules them out."""
+    from whystall.knowledge_base.models import Verdict
+
+    confirmed = diagnosis.verdict is Verdict.CONFIRMED
+    return diagnosis.model_copy(update={"verdict": Verdict.LIKELY}) if confirmed else diagnosis
 
 
 def _decision(diagnosis: Diagnosis, request: Request) -> Decision:

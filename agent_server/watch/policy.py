@@ -24,6 +24,8 @@ NOT_OF_ONE_PAUSE = frozenset({"recurring_pause"})
 _MORE_STARVED = 3.0
 # On such a host, another cause is named only if the thread was blocked for longer than usual by this.
 _UNUSUAL_NS = NS
+# Causes that name what a thread ran.
+_OF_RUNNING = frozenset({"garbage_collection", "own_hot_code"})
 # The program's own code is worth a ticket only where a sign of progress was named that stays away for so long.
 _OWN_WORK_NS = 60 * NS
 
@@ -83,11 +85,13 @@ def decide(diagnosis: Diagnosis, cause: Cause | None, stall: Stall, now_ns: int)
 
 
 def not_explaining(stall: Stall, causes: Mapping[str, Cause]) -> frozenset[str]:
-    """Return those of `causes` that hold as much before `stall`, on a host that is as busy as usual; none if another
-    cause cannot explain it either, as the thread was not blocked for longer than usual."""
-    if stall.unusual_ns < _UNUSUAL_NS or stall.starved >= _MORE_STARVED:
+    """Return those of `causes` that cannot explain `stall` of a thread that lacked a CPU as much before it: those that
+    take the CPU; and those of waits too, if it was not blocked for longer than usual."""
+    if stall.starved >= _MORE_STARVED:
         return frozenset()
-    return frozenset(cause.id for cause in causes.values() if cause.category == "cpu")
+    if stall.unusual_ns >= _UNUSUAL_NS:
+        return frozenset(cause.id for cause in causes.values() if cause.category == "cpu")
+    return frozenset(causes) - _OF_RUNNING
 
 
 def _lacks_as_usual(diagnosis: Diagnosis, stall: Stall, now_ns: int) -> bool:
