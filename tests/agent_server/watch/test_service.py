@@ -252,6 +252,7 @@ def test_the_memory_is_bounded_and_keeps_the_latest_jobs(tmp_path: Path) -> None
     assert again.find(Identity("job0", "r")) is None
 
 
+@pytest.mark.thorough
 def test_five_hundred_processes_of_which_half_vanish_in_a_stall(host: Host, tmp_path: Path) -> None:
     host.pids = list(range(1000, 1500))
     watcher = Watcher(host, WatchOptions(learn_s=10), tmp_path)
