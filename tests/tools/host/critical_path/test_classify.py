@@ -23,6 +23,7 @@ SLEEP = "hrtimer_nanosleep common_nsleep_timens __x64_sys_clock_nanosleep"
 RECEIVE = "wait_woken sk_wait_data tcp_recvmsg_locked tcp_recvmsg sock_recvmsg __sys_recvfrom __x64_sys_recvfrom"
 FAULT = "filemap_fault __do_fault do_fault handle_mm_fault do_user_addr_fault exc_page_fault asm_exc_page_fault"
 RECLAIM = "shrink_lruvec shrink_node do_try_to_free_pages try_to_free_mem_cgroup_pages try_charge_memcg"
+FROZEN = "percpu_rwsem_wait __percpu_down_read"
 LINE = "step (train.py:7)"
 WAITS_ON_CONDITION = "Condition.wait (python3.11/threading.py:327)"
 ENTERS_SEMAPHORE = "SemLock.__enter__ (python3.11/multiprocessing/synchronize.py:95)"
@@ -136,9 +137,14 @@ CASES: list[tuple[str, Wait]] = [
     ("frozen", made("futex", "do_freezer_trap get_signal arch_do_signal_or_restart")),
     (
         "frozen_files",
-        made("write", "percpu_rwsem_wait __percpu_down_read vfs_write ksys_write", path="/d/a", fstype="ext4", state="D"),
+        made(
+            "write", "percpu_rwsem_wait __percpu_down_read vfs_write ksys_write", path="/d/a", fstype="ext4", state="D"
+        ),
     ),
-    ("frozen_files", made("openat", "percpu_rwsem_wait __percpu_down_read mnt_want_write open_last_lookups", state="D")),
+    (
+        "frozen_files",
+        made("openat", f"{FROZEN} mnt_want_write open_last_lookups", state="D"),
+    ),
     (
         "frozen_files",
         made("", "percpu_rwsem_wait __percpu_down_read ext4_page_mkwrite do_page_mkwrite do_wp_page", state="D"),
