@@ -44,6 +44,7 @@ class Case:
     diagnosis made while it lasted, ``-`` if there was none; ``reported``: it lasts, and has been judged as a hang.
     `ran`: while it lasts, its thread runs or could: it works at something that shows no waits, and is not looked at;
     `active`: for which share of the time it was measured to run or to wait for a CPU, at least; None: not known.
+    `tried`: processes whose own account explained nothing; those that wait for them may.
     """
 
     job: WatchedJob
@@ -54,6 +55,7 @@ class Case:
     skipped: str = ""
     ran: bool = False
     active: float | None = None
+    tried: set[int] = field(default_factory=set)
 
     @property
     def start_ns(self) -> int:
@@ -102,7 +104,8 @@ class Case:
         places: dict[int, int] = {}
         for one in self.stalls.values():
             places[one.place] = places.get(one.place, 0) + 1
-        return min(self.stalls.items(), key=lambda each: (places[each[1].place], each[1].start_ns))
+        left = {pid: one for pid, one in self.stalls.items() if pid not in self.tried} or self.stalls
+        return min(left.items(), key=lambda each: (places[each[1].place], each[1].start_ns))
 
 
 class Cases:

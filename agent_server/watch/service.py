@@ -54,6 +54,7 @@ _RECORDINGS = 50
 # A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
 _ACTIVE, _USES = 0.3, 2000
 _OWN_LINE_PCT = 40.0
+_UNEXPLAINED = ("own_work", "no_cause", "weak")
 # syscr: 4312
 _IO_CALLS = re.compile(rb"^sysc[rw]: (\d+)$", re.M)
 _OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
@@ -367,7 +368,10 @@ class WatchService:
         case = child.case
         if answer.usual and child.stall.end_ns is not None:
             self._accept(child.pid, child.stall)
-        if child.final:
+        if child.final and answer.why in _UNEXPLAINED and not case.tried and len(case.stalls) > 1 and not case.skipped:
+            case.tried.add(child.pid)  # a rank that waited for it shows what it did as a cause
+            case.state = "open"
+        elif child.final:
             self._log(case, answer.why or "failed", answer)
             case.state = "reported"
             if case.end_ns is not None:
