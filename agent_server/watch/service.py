@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,18 @@ from whystall.agent_server.metrics.of_watch import watch_families
 from whystall.agent_server.metrics.stall_seconds import StallSeconds
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
-from whystall.agent_server.watch.own_process import resident_mib, run_delay_s, suspended_ns, used_ns, yield_memory
-from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
+from whystall.agent_server.watch.memory import Identity, Memory, identity_of
+from whystall.agent_server.watch.own_process import (
+    io_calls,
+    resident_mib,
+    run_delay_s,
+    suspended_ns,
+    used_ns,
+    yield_memory,
+)
+from whystall.agent_server.watch.pause_account import Wait
+from whystall.agent_server.watch.progress import ProcessProgress, Stall, ThreadProgress
+from whystall.agent_server.watch.progress_sources import NamedProgress, SourceNames
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
 from whystall.agent_server.watch.status import StatusFiles
@@ -41,7 +52,7 @@ if TYPE_CHECKING:
     from whystall.tools.collect.slice_scan import Waits
 
 _TICK_S = 1.0
-_STATUS_S = 10.0
+_STATUS_S, _REMEMBER_S = 10.0, 60.0
 # A tick that comes this much too late, without the process having waited for a CPU: a paused virtual machine.
 _LATE_S = 2.0
 # Before the last sign of progress and after the next, in the recording of a stall: ordinary waits are no part of it.
@@ -53,12 +64,14 @@ _CHILD_S = 300.0
 _RECORDINGS = 50
 # A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
 _ACTIVE, _USES = 0.3, 2000
+_OWN_LINE_PCT = 40.0
+_UNEXPLAINED = ("own_work", "no_cause", "weak")
 
 
 @dataclass(frozen=True)
 class WatchOptions:
     """How to watch. `learn_s`: after a process is first seen, nothing is reported for so long; `tickets`: open tickets,
-    not only log stalls."""
+    not only log stalls; `progress`: signs of progress of the one job that is selected."""
 
     selection: Selection = field(default_factory=Selection)
     learn_s: float = 60.0
@@ -66,6 +79,7 @@ class WatchOptions:
     limits: CaseLimits = field(default_factory=CaseLimits)
     recorder: Limits = field(default_factory=Limits)
     tickets: bool = True
+    progress: SourceNames = field(default_factory=SourceNames)
 
 
 @dataclass
@@ -82,6 +96,7 @@ class WatchService:
     """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people."""
 
     def __init__(self, options: WatchOptions, directory: Path, note: Callable[[str], None] = lambda line: None) -> None:
+        """Raises `ToolError` (bad_argument) for a sign of progress that cannot be one."""
         self._options = options
         self._directory = directory
         self._note = note
@@ -98,6 +113,9 @@ class WatchService:
         self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
+        self._memory = Memory(directory)
+        self._identities: dict[int, Identity] = {}
+        self._named = NamedProgress(options.progress, int(options.learn_s * NS))
         self._recorder: ContinuousRecorder | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
@@ -107,12 +125,16 @@ class WatchService:
         yield_memory()
         recordings = self._directory / "recordings"
         recordings.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if why := self._memory.load():
+            self._note(f"warning: what was learnt before cannot be read ({why}); learning again")
         self._recorder = ContinuousRecorder(Target(everything=False), self._options.recorder, self._directory)
         self._recorder.start()
         try:
             self._loop(self._recorder, stopped)
         finally:
+            self._named.close()
             self._recorder.close()
+            self._remember()
             if self._child is not None:
                 self._child.process.terminate()
                 self._child.process.wait()
@@ -120,6 +142,7 @@ class WatchService:
 
     def _loop(self, recorder: ContinuousRecorder, stopped: Callable[[float], bool]) -> None:
         due, status_due = time.monotonic(), 0.0
+        remember_due = due + _REMEMBER_S
         suspended, delay = suspended_ns(), run_delay_s()
         while not stopped(max(0.0, due - time.monotonic())):
             now = time.monotonic()
@@ -139,7 +162,11 @@ class WatchService:
                 for progress in self._processes.values():
                     progress.unobserved(time.monotonic_ns())
             self._feed(waits)
+            self._look_at_signs()
             self._investigate(recorder)
+            if now >= remember_due:
+                remember_due = now + _REMEMBER_S
+                self._remember()
             if now >= status_due:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
@@ -156,14 +183,42 @@ class WatchService:
         for pid, job in wanted.items():
             before = self._job_of.get(pid)
             if before is None or before.leaders.get(pid) != job.leaders[pid]:
-                self._processes[pid] = ProcessProgress(pid, int(self._options.learn_s * NS))
+                if pid in self._processes:
+                    self._left(pid)
+                self._processes[pid] = self._known(pid, job)
                 self._note(f"watching {job.name} ({job.id}), process {pid}")
         self._job_of = wanted
         jobs = {pid: JobName(job.id, job.name) for job in self._jobs.jobs for pid in (*job.pids, *job.leaders)}
         recorder.retarget(frozenset(jobs), jobs)
 
+    def _known(self, pid: int, job: WatchedJob) -> ProcessProgress:
+        """Return the progress of a new process, with what was learnt of it before."""
+        progress = ProcessProgress(pid, int(self._options.learn_s * NS))
+        identity = identity_of(pid, job.leaders[pid], job.ranks.get(pid))
+        learnt = self._memory.find(identity) if identity is not None else None
+        if identity is not None:
+            self._identities[pid] = identity
+        if identity is not None and learnt is not None:
+            progress.restore(learnt, same=learnt.run == identity.run)
+            self._count("known_before")
+        return progress
+
+    def _remember(self) -> None:
+        """Keep what was learnt of all watched processes."""
+        for pid in self._processes:
+            self._keep(pid)
+        self._files.failed = self._memory.save() or self._files.failed
+
+    def _keep(self, pid: int) -> None:
+        identity = self._identities.get(pid)
+        learnt = self._processes[pid].learnt(identity.run, time.time()) if identity is not None else None
+        if identity is not None and learnt is not None:
+            self._memory.keep(identity, learnt)
+
     def _left(self, pid: int) -> None:
         """Forget a process that has ended. A pause that its end cut short is no stall."""
+        self._keep(pid)
+        self._identities.pop(pid, None)
         del self._processes[pid]
         for case in list(self._cases.open):
             if case.state == "open" and pid in case.stalls and case.stalls[pid].ongoing:
@@ -185,6 +240,7 @@ class WatchService:
         self._count("unobserved")
         for progress in self._processes.values():
             progress.unobserved(now)
+        self._named.unobserved(now)
         for case in [case for case in self._cases.open if case.end_ns is None and case.state == "open"]:
             self._cases.drop(case)
 
@@ -206,9 +262,26 @@ class WatchService:
                 )
         for pid, rows in by_process.items():
             progress, job = self._processes[pid], self._job_of[pid]
-            for stall in progress.feed(rows, now):
+            for stall in progress.feed(rows, now, partial(io_calls, pid)):
                 self._noticed(job, pid, stall, now)
             self._resumed(pid, progress)
+
+    def _look_at_signs(self) -> None:
+        """Look at the signs of progress that were named. A stall is one of the process that stalls too, else of the
+        first rank."""
+        job = next(iter(self._jobs.jobs), None)
+        if job is None or not job.leaders:
+            return
+        now = time.monotonic_ns()
+        stalled = (pid for pid in job.leaders if (found := self._thread(pid)) is not None and found.open is not None)
+        pid = next(stalled, min(job.leaders, key=lambda one: (job.ranks.get(one, 0), one)))
+        thread = self._thread(pid)
+        for stall in self._named.look(now, thread.tid if thread is not None else pid):
+            self._noticed(job, pid, stall, now)
+
+    def _thread(self, pid: int) -> ThreadProgress | None:
+        progress = self._processes.get(pid)
+        return progress.thread if progress is not None else None
 
     def _noticed(self, job: WatchedJob, pid: int, stall: Stall, now: int) -> None:
         self._count(stall.kind if not stall.ongoing else "ongoing")
@@ -220,9 +293,10 @@ class WatchService:
     def _resumed(self, pid: int, progress: ProcessProgress) -> None:
         """Drop an open stall that has ended as a usual pause, of which no stall is reported."""
         thread = progress.thread
-        still = thread is not None and thread.open is not None
+        of_thread = thread is not None and thread.open is not None
         for case in list(self._cases.open):
             stall = case.stalls.get(pid)
+            still = of_thread or (stall is not None and stall.kind == "signal" and self._named.stalled)
             if stall is not None and stall.ongoing and not still and case.state == "open":
                 del case.stalls[pid]
                 if not case.stalls:
@@ -263,7 +337,8 @@ class WatchService:
                 since, before = self._first_use.setdefault((pid, stall.start_ns), (now, used_ns(pid, stall.tid)))
                 if now - since >= NS:
                     active.append((used_ns(pid, stall.tid) - before) / (now - since))
-            case.ran = not active or min(active) >= _ACTIVE
+            case.active = min(active, default=None)
+            case.ran = case.active is None or case.active >= _ACTIVE
         if len(self._first_use) > _USES:
             self._first_use.clear()
 
@@ -323,7 +398,10 @@ class WatchService:
         if answer.diagnosis:
             self._faultless = {pid: at for pid, at in self._faultless.items() if pid in self._processes}
             self._faultless.update({pid: one.start_ns if answer.usual else 0 for pid, one in case.stalls.items()})
-        if child.final:
+        if child.final and answer.why in _UNEXPLAINED and not case.tried and len(case.stalls) > 1 and not case.skipped:
+            case.tried.add(child.pid)  # a rank that waited for it shows what it did as a cause
+            case.state = "open"
+        elif child.final:
             case.cause = answer.cause if answer.action == "ticket" else ""
             self._log(case, answer.why or "failed", answer)
             case.state = "reported"
@@ -345,19 +423,24 @@ class WatchService:
                 self._log(case, "ended")
             elif case.state == "reported":
                 for pid, stall in list(case.stalls.items()):
-                    progress = self._processes.get(pid)
-                    thread = progress.thread if progress is not None else None
-                    if progress is None or (stall.ongoing and (thread is None or thread.open is None)):
+                    thread = self._thread(pid)
+                    still = (thread is not None and thread.open is not None) or (
+                        stall.kind == "signal" and self._named.stalled
+                    )
+                    if pid not in self._processes or (stall.ongoing and not still):
                         case.stalls[pid] = replace(stall, end_ns=time.monotonic_ns())
 
     def _accept(self, pid: int, stall: Stall) -> None:
-        progress = self._processes.get(pid)
-        thread = progress.thread if progress is not None else None
-        if thread is not None and stall.end_ns is not None:
+        thread = self._thread(pid)
+        if stall.end_ns is None:
+            return
+        if stall.kind == "signal":
+            self._named.accept(stall.end_ns - stall.start_ns)
+        elif thread is not None:
             thread.pauses.accept(stall.place, stall.end_ns - stall.start_ns)
 
     def _allowance(self) -> int:
-        threads = (progress.thread for progress in self._processes.values())
+        threads = (self._thread(pid) for pid in self._processes)
         return max((thread.pauses.allowance_ns for thread in threads if thread is not None), default=0)
 
     def _tidy(self) -> None:
@@ -384,6 +467,13 @@ class WatchService:
             entry |= {"pid": pid, "stall": asdict(stall), "processes": sorted(case.stalls)}
         if answer is not None:
             entry["answer"] = asdict(answer)
+            if answer.line and answer.action != "ticket" and answer.line_pct >= _OWN_LINE_PCT:
+                before = (
+                    "" if answer.line_before_pct is None else f", {answer.line_before_pct:.0f} % of the time before"
+                )
+                self._note(
+                    f"{case.job.name}: ran {answer.line} for {answer.line_pct:.0f} % of a pause{before}; no ticket"
+                )
             if answer.ticket:
                 word = "ticket" if answer.new else "seen again, ticket"
                 self._note(
@@ -417,6 +507,7 @@ class WatchService:
             "since": self._began,
             "written": time.time(),
             "jobs": jobs,
+            "progress": self._named.state(),
             "beyond": self._jobs.beyond,
             "cost": cost,
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),

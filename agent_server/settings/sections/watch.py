@@ -9,15 +9,19 @@ from pydantic import Field
 from whystall.agent_server.settings.section import Section
 
 _Text = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
 _Many = Annotated[tuple[_Text, ...], Field(max_length=1000)]
 
 
 class WatchSettings(Section):
     """Which jobs are watched; with nothing named, all that look like training or serving.
 
-    `on`: ``whystall serve --transport http`` runs the watcher, too. `learn_s`: nothing is reported about a process for
-    so long after it is first seen. `hang_after_s`: a stall that lasts this long gets its ticket before it ends.
-    `cpu_percent`: of one core; above it less detail is recorded. `per_job`, `per_host`: stalls investigated in an hour.
+    `on`: ``whystall serve --transport http`` runs the watcher, too. `step_logs`, `heartbeats`, `progress_metrics`:
+    signs of progress of the one job that is selected; a step log is ``FILE`` or ``FILE:REGEX``, a metric ``URL#NAME``.
+    `learn_s`: nothing is reported about a process for so long after it is first seen. `hang_after_s`: a stall that
+    lasts this long gets its ticket before it ends. `cpu_percent`: of one core; above it less detail is recorded.
+    `per_job`, `per_host`: stalls investigated in an hour.
     """
 
     on: Annotated[bool, Field(description="run the watcher beside the server")] = False
@@ -25,6 +29,9 @@ class WatchSettings(Section):
     cgroups: _Many = ()
     pods: _Many = ()
     slurm_jobs: _Many = ()
+    step_logs: _Many = ()
+    heartbeats: _Many = ()
+    progress_metrics: _Many = ()
     learn_s: Annotated[float, Field(ge=5, le=3600, description="seconds to learn the rhythm of a process")] = 60.0
     min_age_s: Annotated[float, Field(ge=0, le=3600, description="seconds until a process is watched")] = 10.0
     hang_after_s: Annotated[float, Field(ge=5, le=3600, description="seconds after which a stall is a hang")] = 60.0

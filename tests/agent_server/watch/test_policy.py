@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from whystall.agent_server.watch.policy import decide
+from whystall.agent_server.watch.policy import decide, not_explaining
 from whystall.agent_server.watch.progress import Kind, Stall
 from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
@@ -20,8 +20,8 @@ BUSY = replace(GAP, place=0, waited_ns=3 * NS // 2, runnable_ns=3 * NS // 2, sta
 STARVED = replace(BUSY, starved=8.0)
 
 
-def action(stall: Stall, verdict: str, cause: str | None, share: float = 90.0) -> tuple[str, str]:
-    diagnosis = Diagnosis(
+def diagnosed(verdict: str, cause: str | None, share: float = 90.0) -> Diagnosis:
+    return Diagnosis(
         id="d",
         created="2026-01-01T00:00:00Z",
         target="pid 7",
@@ -41,6 +41,10 @@ def action(stall: Stall, verdict: str, cause: str | None, share: float = 90.0) -
         artifacts=[],
         recording=None,
     )
+
+
+def action(stall: Stall, verdict: str, cause: str | None, share: float = 90.0) -> tuple[str, str]:
+    diagnosis = diagnosed(verdict, cause, share)
     decision = decide(diagnosis, load_causes()[cause] if cause else None, stall, 200 * NS)
     return decision.action, decision.why
 
@@ -74,6 +78,48 @@ def test_a_cause_that_takes_little_of_the_stall_is_not_named(kind: Kind) -> None
     stall = replace(GAP, kind=kind)
     assert action(stall, "confirmed", "slow_file_read", 30.0) == ("log", "weak")
     assert action(stall, "likely", "slow_file_read", 60.0) == ("ticket", "cause_found")
+
+
+SIGNAL = replace(GAP, kind="signal", waited_ns=0, place=0)
+
+
+@pytest.mark.parametrize(
+    ("stall", "cause", "expected"),
+    [
+        (SIGNAL, "file_lock_held", ("ticket", "cause_found")),
+        (SIGNAL, "garbage_collection", ("ticket", "cause_found")),
+        (SIGNAL, "own_hot_code", ("log", "own_work")),
+        (replace(SIGNAL, end_ns=190 * NS), "own_hot_code", ("ticket", "own_work_too_long")),
+        (replace(SIGNAL, end_ns=None), "own_hot_code", ("ticket", "own_work_too_long")),
+        (replace(SIGNAL, end_ns=190 * NS, usual_ns=30 * NS), "own_hot_code", ("log", "own_work")),
+    ],
+)
+def test_the_programs_own_work_is_worth_a_ticket_only_if_a_named_sign_stays_away_for_long(
+    stall: Stall, cause: str, expected: tuple[str, str]
+) -> None:
+    assert action(stall, "likely", cause) == expected
+
+
+def test_a_pause_in_which_the_thread_ran_does_not_excuse_the_next_one() -> None:
+    ran = replace(GAP, place=0, waited_ns=0)
+    decision = decide(diagnosed("likely", "own_hot_code"), load_causes()["own_hot_code"], ran, 200 * NS)
+    assert (decision.why, decision.usual) == ("own_work", False)
+
+
+def test_on_a_busy_host_another_cause_is_examined_if_the_thread_was_blocked_for_unusually_long() -> None:
+    causes = load_causes()
+    polling = replace(BUSY, unusual_ns=NS)
+    assert "cpu_contention" in not_explaining(polling, causes)
+    assert "interpreter_lock_contention" not in not_explaining(polling, causes)
+    assert causes.keys() - not_explaining(BUSY, causes) == {"garbage_collection", "own_hot_code"}
+    assert not not_explaining(replace(polling, starved=8.0), causes)
+    # blocked for most of it, by another thread that has no CPU
+    blocked = replace(GAP, runnable_ns=NS // 5)
+    assert action(blocked, "likely", "cpu_contention", 90.0) == ("ticket", "cause_found")
+    assert action(blocked, "likely", "cpu_contention", 30.0) == ("log", "busy_as_usual")
+    # 75 % of the pause it had no CPU as usual, nearly all else was the lock
+    assert action(polling, "likely", "interpreter_lock_contention", 22.0) == ("ticket", "cause_found")
+    assert action(polling, "likely", "interpreter_lock_contention", 5.0) == ("log", "weak")
 
 
 def test_requests_and_answers_survive_as_json() -> None:
