@@ -75,14 +75,18 @@ class Recorder:
 
     def flush(self) -> None: ...
 
-    def retarget(self, pids: frozenset[int]) -> None:
+    def retarget(self, pids: frozenset[int], jobs: object = None) -> None:
         self.targets = pids
+
+    @property
+    def min_ns(self) -> int:
+        return 1_000_000
 
     def poll(self) -> Waits:
         return self._host.waits()
 
     def cost(self) -> Cost:
-        return Cost(0.001, 0.001, 0.0, 0, 0, 10.0, 0, 1_000_000, 19.0, 1_000_000, 1.0, (), ())
+        return Cost(0.001, 0.001, 0.0, 0.0, 0, 0, 10.0, 0, 1_000_000, 19.0, 1_000_000, 1.0, (), ())
 
 
 class Jobs:
@@ -129,11 +133,11 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host()
     monkeypatch.setattr(service, "time", made)
     monkeypatch.setattr(service, "ContinuousRecorder", lambda *args: Recorder(made))
-    monkeypatch.setattr(service, "_suspended_ns", lambda: made.suspended)
-    monkeypatch.setattr(service, "_run_delay_s", lambda: 0.0)
-    monkeypatch.setattr(service, "_io_calls", lambda pid, tid: None)
-    monkeypatch.setattr(service, "_used_ns", lambda pid, tid: 0)
-    monkeypatch.setattr(service, "_yield_memory", lambda: None)
+    monkeypatch.setattr(service, "suspended_ns", lambda: made.suspended)
+    monkeypatch.setattr(service, "run_delay_s", lambda: 0.0)
+    monkeypatch.setattr(service, "io_calls", lambda pid, tid: None)
+    monkeypatch.setattr(service, "used_ns", lambda pid, tid: 0)
+    monkeypatch.setattr(service, "yield_memory", lambda: None)
     monkeypatch.setattr(service, "identity_of", lambda pid, ticks, rank: Identity(f"job{pid}", f"run{pid}"))
     return made
 
