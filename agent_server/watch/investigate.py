@@ -20,6 +20,7 @@ from whystall.tools.contract.errors import ToolError
 
 if TYPE_CHECKING:
     from whystall.agent_server.app import App
+    from whystall.agent_server.watch.progress import Stall
     from whystall.knowledge_base.models import Diagnosis
 
 _NICE = 5
@@ -74,8 +75,9 @@ def investigate(request: Request) -> Answer:
                 found.append(anyio.run(lambda: app.diagnose(live, excluded=once)))
             except ToolError as error:  # it may have ended
                 print(f"whystall: no look while it lasted: {error.message}", file=sys.stderr)
-        if request.earlier:
+        if request.earlier and request.earlier != found[0].id:
             found.append(app.kb().get_diagnosis(request.earlier))
+        found = [found[0], *(look for look in found[1:] if saw_the_stall(look, request.stall))]
         best = _better(found)
         decision = _decision(best, request)
         if decision.why == "busy_as_usual" and (busy := not_explaining(request.stall, causes)):
@@ -122,6 +124,22 @@ def symptom_of(request: Request) -> str:
     end = stall.end_ns if stall.end_ns is not None else request.end_ns
     values = {"length": end - stall.start_ns, "usual": stall.usual_ns, "now": stall.now_ns}
     return _SYMPTOMS[stall.kind].format(**{name: f"{value / 1e9:.2f} s" for name, value in values.items()})
+
+
+def saw_the_stall(look: Diagnosis, stall: Stall) -> bool:
+    """Return whether most of the time that a live look observed lies within the stall, as far as this has ended. On a
+    busy host the look begins late, and sees what the job does afterwards."""
+    if stall.end_ns is None:
+        return True
+    now, now_ns = datetime.now(timezone.utc), time.monotonic_ns()
+    begin, end = (now - timedelta(seconds=(now_ns - at) / 1e9) for at in (stall.start_ns, stall.end_ns))
+    seen = observed = 0.0
+    for one in look.coverage:
+        since = datetime.fromisoformat(one.start.replace("Z", "+00:00"))
+        until = since + timedelta(seconds=one.window_s)
+        observed += one.window_s
+        seen += max(0.0, (min(until, end) - max(since, begin)).total_seconds())
+    return seen >= observed / 2
 
 
 def _better(found: list[Diagnosis]) -> Diagnosis:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from whystall.agent_server.watch.investigate import saw_the_stall
 from whystall.agent_server.watch.policy import decide, not_explaining
 from whystall.agent_server.watch.progress import Kind, Stall
 from whystall.agent_server.watch.requests import Answer, Request
@@ -13,6 +16,7 @@ from whystall.agent_server.watch.rhythm import NS
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Assessment, CauseState, Diagnosis, Verdict
 from whystall.tools.contract.findings import Severity
+from whystall.tools.contract.result import Coverage
 
 GAP = Stall("gap", 7, 100 * NS, 102 * NS, NS // 5, place=9, waited_ns=2 * NS)
 LONG = replace(GAP, end_ns=130 * NS, waited_ns=29 * NS)
@@ -129,3 +133,16 @@ def test_requests_and_answers_survive_as_json() -> None:
     assert Answer.from_json(answer.to_json()) == answer
     with pytest.raises((ValueError, TypeError)):
         Answer.from_json('{"unknown": 1}')
+
+
+@pytest.mark.parametrize(
+    ("began_s", "ended_s", "counts"), [(10.0, 3.0, True), (10.0, 7.5, False), (10.0, 9.9, False), (10.0, None, True)]
+)
+def test_a_look_that_began_after_the_stall_is_no_evidence(began_s: float, ended_s: float | None, counts: bool) -> None:
+    now = time.monotonic_ns()
+    start, end = (None if ago is None else now - int(ago * NS) for ago in (began_s, ended_s))
+    assert start is not None
+    since = datetime.now(timezone.utc) - timedelta(seconds=8)
+    window = Coverage(host="h", kernel="6", start=since.isoformat(), window_s=6.0, target="pid 7", collectors=[])
+    look = diagnosed("confirmed", "cpu_contention").model_copy(update={"coverage": [window]})
+    assert saw_the_stall(look, replace(GAP, start_ns=start, end_ns=end)) is counts
