@@ -143,6 +143,15 @@ def test_a_look_that_began_after_the_stall_is_no_evidence(began_s: float, ended_
     start, end = (None if ago is None else now - int(ago * NS) for ago in (began_s, ended_s))
     assert start is not None
     since = datetime.now(timezone.utc) - timedelta(seconds=8)
-    window = Coverage(host="h", kernel="6", start=since.isoformat(), window_s=6.0, target="pid 7", collectors=[])
+    window = Coverage(
+        recording="",
+        host="h",
+        kernel="6",
+        start=since.isoformat(),
+        window_s=6.0,
+        requested_s=6.0,
+        target="pid 7",
+        collectors=[],
+    )
     look = diagnosed("confirmed", "cpu_contention").model_copy(update={"coverage": [window]})
     assert saw_the_stall(look, replace(GAP, start_ns=start, end_ns=end)) is counts
