@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import os
 import resource
-import secrets
-import shutil
-import subprocess
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from whystall.agent_server.metrics.families import text
 from whystall.agent_server.metrics.of_server import info
 from whystall.agent_server.metrics.of_watch import watch_families
-from whystall.agent_server.metrics.stall_seconds import StallSeconds
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
+from whystall.agent_server.watch.investigation import Investigation, recordings, request_of, tidy
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
 from whystall.agent_server.watch.memory import Identity, Memory, identity_of
 from whystall.agent_server.watch.own_process import (
@@ -38,8 +32,8 @@ from whystall.agent_server.watch.own_process import (
 from whystall.agent_server.watch.pause_account import Wait
 from whystall.agent_server.watch.progress import ProcessProgress, Stall, ThreadProgress
 from whystall.agent_server.watch.progress_sources import NamedProgress, SourceNames
-from whystall.agent_server.watch.requests import Answer, Request
 from whystall.agent_server.watch.rhythm import NS
+from whystall.agent_server.watch.stall_log import StallLog
 from whystall.agent_server.watch.status import StatusFiles
 from whystall.bpf.layout import OFF_R
 from whystall.tools.collect.continuous import ContinuousRecorder
@@ -55,16 +49,9 @@ _TICK_S = 1.0
 _STATUS_S, _REMEMBER_S = 10.0, 60.0
 # A tick that comes this much too late, without the process having waited for a CPU: a paused virtual machine.
 _LATE_S = 2.0
-# Before the last sign of progress and after the next, in the recording of a stall: ordinary waits are no part of it.
-_BEFORE_NS, _AFTER_NS = NS // 50, NS // 20
-_SLOW_NS = 10 * NS  # of a slowdown, this much is judged
-_LOOK_S = 6.0
 _FLUSH_NS = 2 * NS  # a snapshot of the holders costs some 100 ms of a CPU
-_CHILD_S = 300.0
-_RECORDINGS = 50
 # A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
 _ACTIVE, _USES = 0.3, 2000
-_OWN_LINE_PCT = 40.0
 _UNEXPLAINED = ("own_work", "no_cause", "weak")
 
 
@@ -82,16 +69,6 @@ class WatchOptions:
     progress: SourceNames = field(default_factory=SourceNames)
 
 
-@dataclass
-class _Child:
-    process: subprocess.Popen[str]
-    case: Case
-    pid: int
-    stall: Stall
-    final: bool
-    since: float
-
-
 class WatchService:
     """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people."""
 
@@ -104,27 +81,24 @@ class WatchService:
         self._processes: dict[int, ProcessProgress] = {}
         self._job_of: dict[int, WatchedJob] = {}
         self._cases = Cases(options.limits)
-        self._child: _Child | None = None
+        self._child: Investigation | None = None
         self._files = StatusFiles(directory)
-        self._counts: dict[str, int] = {}
+        self._log = StallLog(self._files, note)
         self._began = time.time()
         self._flushed = self._threshold_ns = 0
         self._notes: frozenset[str] = frozenset()
-        self._stalls = StallSeconds()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
         self._memory = Memory(directory)
         self._identities: dict[int, Identity] = {}
         self._named = NamedProgress(options.progress, int(options.learn_s * NS))
         self._recorder: ContinuousRecorder | None = None
-        self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
     def run(self, stopped: Callable[[float], bool]) -> None:
         """Watch until `stopped`, which waits for the given seconds, returns true. Raises `ToolError` if nothing can be
         recorded."""
         yield_memory()
-        recordings = self._directory / "recordings"
-        recordings.mkdir(parents=True, exist_ok=True, mode=0o700)
+        recordings(self._directory).mkdir(parents=True, exist_ok=True, mode=0o700)
         if why := self._memory.load():
             self._note(f"warning: what was learnt before cannot be read ({why}); learning again")
         self._recorder = ContinuousRecorder(Target(everything=False), self._options.recorder, self._directory)
@@ -136,8 +110,7 @@ class WatchService:
             self._recorder.close()
             self._remember()
             if self._child is not None:
-                self._child.process.terminate()
-                self._child.process.wait()
+                self._child.end()
             self._files.write(self._status(running=False))
 
     def _loop(self, recorder: ContinuousRecorder, stopped: Callable[[float], bool]) -> None:
@@ -200,7 +173,7 @@ class WatchService:
             self._identities[pid] = identity
         if identity is not None and learnt is not None:
             progress.restore(learnt, same=learnt.run == identity.run)
-            self._count("known_before")
+            self._log.count("known_before")
         return progress
 
     def _remember(self) -> None:
@@ -225,7 +198,7 @@ class WatchService:
                 del case.stalls[pid]
                 if not case.stalls:
                     self._cases.drop(case)
-                    self._log(case, "ended_with_the_process")
+                    self._log.log(case, "ended_with_the_process")
 
     def _report_notes(self, notes: Iterable[str]) -> None:
         """Report what is newly not as wanted in the recorder, such as a log without a file."""
@@ -237,7 +210,7 @@ class WatchService:
     def _unobserved(self, why: str) -> None:
         now = time.monotonic_ns()
         self._note(why)
-        self._count("unobserved")
+        self._log.count("unobserved")
         for progress in self._processes.values():
             progress.unobserved(now)
         self._named.unobserved(now)
@@ -284,7 +257,7 @@ class WatchService:
         return progress.thread if progress is not None else None
 
     def _noticed(self, job: WatchedJob, pid: int, stall: Stall, now: int) -> None:
-        self._count(stall.kind if not stall.ongoing else "ongoing")
+        self._log.count(stall.kind if not stall.ongoing else "ongoing")
         self._cases.add(job, pid, stall, now)
         if stall.ongoing and self._recorder is not None and now - self._flushed >= _FLUSH_NS:
             self._flushed = now
@@ -301,7 +274,7 @@ class WatchService:
                 del case.stalls[pid]
                 if not case.stalls:
                     self._cases.drop(case)
-                    self._count("usual_pause")
+                    self._log.count("usual_pause")
 
     # --- investigating --------------------------------------------------------------------------------------------
 
@@ -313,19 +286,23 @@ class WatchService:
         now = time.monotonic_ns()
         self._look_whether_they_run(now)
         while (case := self._cases.due(now, self._allowance())) is not None and case.skipped:
-            self._log(case, case.skipped)
+            self._log.log(case, case.skipped)
             self._cases.drop(case)
         if case is None:
             self._end_reported()
             return
-        pid, stall = case.main()
         final = case.end_ns is not None or self._cases.is_hang(case, now)
         try:
             recorder.flush()
-            self._child = self._started(case, pid, stall, final, now)
+            self._child = self._started(case, final, now)
+            case.state = "looking"
         except (ToolError, OSError) as error:
             self._note(f"a stall of {case.job.name} cannot be investigated: {error}")
             self._cases.drop(case)
+
+    def _started(self, case: Case, final: bool, now: int) -> Investigation:
+        request, stall = request_of(case, self._directory, now, final=final, tickets=self._options.tickets)
+        return Investigation.start(request, case, stall, final=final, errors=self._files.errors())
 
     def _look_whether_they_run(self, now: int) -> None:
         """Mark the stalls in progress whose threads run, or could: the waits of these cannot tell."""
@@ -342,56 +319,12 @@ class WatchService:
         if len(self._first_use) > _USES:
             self._first_use.clear()
 
-    def _started(self, case: Case, pid: int, stall: Stall, final: bool, now: int) -> _Child:
-        directory = (
-            self._directory / "recordings" / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        )
-        start, end = case.start_ns - _BEFORE_NS, (case.end_ns or now) + _AFTER_NS
-        if stall.kind in ("slowdown", "drift"):
-            start = max(start, end - _SLOW_NS)
-        request = Request(
-            job=case.job.id,
-            name=case.job.name,
-            pid=pid,
-            pids=(pid,),  # its main thread is accounted for; whom it waits for is recorded, too
-            rank=case.job.ranks.get(pid),
-            stall=replace(stall, end_ns=None if case.end_ns is None else stall.end_ns),
-            start_ns=start,
-            end_ns=min(end, now),
-            noticed_ns=case.noticed_ns,
-            slices=str(self._directory),
-            recording=str(directory),
-            live_pid=pid if case.end_ns is None and not case.looked else None,
-            live_s=_LOOK_S,
-            earlier=case.looked if case.looked not in ("", "-") else "",
-            tickets=self._options.tickets and final,
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-m", "whystall.agent_server.watch.investigate"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._files.errors(),
-            text=True,
-        )
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
-        process.stdin.write(request.to_json())
-        process.stdin.close()
-        process.stdin = None  # else communicate() flushes it
-        case.state = "looking"
-        return _Child(process, case, pid, stall, final, time.monotonic())
-
-    def _finish(self, child: _Child) -> None:
+    def _finish(self, child: Investigation) -> None:
         """Take the answer of an investigation that has ended."""
-        if child.process.poll() is None:
-            if time.monotonic() - child.since < _CHILD_S:
-                return
-            child.process.kill()
+        answer = child.poll()
+        if answer is None:
+            return
         self._child = None
-        output = child.process.communicate()[0] if child.process.stdout else ""
-        try:
-            answer = Answer.from_json(output.splitlines()[-1])
-        except (ValueError, TypeError, IndexError):
-            answer = Answer(error=f"the investigation ended with status {child.process.returncode}")
         case = child.case
         if answer.usual and child.stall.end_ns is not None:
             self._accept(child.pid, child.stall)
@@ -403,14 +336,14 @@ class WatchService:
             case.state = "open"
         elif child.final:
             case.cause = answer.cause if answer.action == "ticket" else ""
-            self._log(case, answer.why or "failed", answer)
+            self._log.log(case, answer.why or "failed", answer)
             case.state = "reported"
             if case.end_ns is not None:
                 self._cases.drop(case)
         else:
             case.state, case.looked = "open", answer.diagnosis or "-"
             self._resumed_all()
-        self._tidy()
+        tidy(self._directory)
 
     def _resumed_all(self) -> None:
         for pid, progress in self._processes.items():
@@ -420,7 +353,7 @@ class WatchService:
         for case in list(self._cases.open):
             if case.state == "reported" and case.end_ns is not None:
                 self._cases.drop(case)
-                self._log(case, "ended")
+                self._log.log(case, "ended")
             elif case.state == "reported":
                 for pid, stall in list(case.stalls.items()):
                     thread = self._thread(pid)
@@ -443,56 +376,6 @@ class WatchService:
         threads = (self._thread(pid) for pid in self._processes)
         return max((thread.pauses.allowance_ns for thread in threads if thread is not None), default=0)
 
-    def _tidy(self) -> None:
-        """Keep the latest recordings of stalls."""
-        kept = sorted((self._directory / "recordings").iterdir(), reverse=True)
-        for old in kept[_RECORDINGS:]:
-            shutil.rmtree(old, ignore_errors=True)
-
-    # --- log and tickets ------------------------------------------------------------------------------------------
-
-    def _log(self, case: Case, why: str, answer: Answer | None = None) -> None:
-        self._count(f"why_{why}")
-        stall = next(iter(case.stalls.values()), None)
-        entry: dict[str, Any] = {
-            "at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            "job": case.job.id,
-            "name": case.job.name,
-            "why": why,
-            "noticed_ns": case.noticed_ns,
-        }
-        if stall is not None:
-            pid, stall = case.main()
-            self._count_seconds(case)
-            entry |= {"pid": pid, "stall": asdict(stall), "processes": sorted(case.stalls)}
-        if answer is not None:
-            entry["answer"] = asdict(answer)
-            if answer.line and answer.action != "ticket" and answer.line_pct >= _OWN_LINE_PCT:
-                before = (
-                    "" if answer.line_before_pct is None else f", {answer.line_before_pct:.0f} % of the time before"
-                )
-                self._note(
-                    f"{case.job.name}: ran {answer.line} for {answer.line_pct:.0f} % of a pause{before}; no ticket"
-                )
-            if answer.ticket:
-                word = "ticket" if answer.new else "seen again, ticket"
-                self._note(
-                    f"{case.job.name}: {answer.title or 'no cause found'} ({answer.verdict}); {word} {answer.ticket}"
-                )
-                self._count("tickets" if answer.new else "tickets_again")
-        self._recent.append({key: value for key, value in entry.items() if key != "stall"})
-        self._files.log(entry)
-
-    def _count_seconds(self, case: Case) -> None:
-        """Count the stalls of `case` that have ended; a slowdown has no length."""
-        for pid, stall in case.stalls.items():
-            if stall.end_ns is not None and stall.kind not in ("slowdown", "drift"):
-                length = (stall.end_ns - stall.start_ns) / 1e9
-                self._stalls.add(case.job.name, case.job.ranks.get(pid), case.cause, length)
-
-    def _count(self, what: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + 1
-
     def _status(self, *, running: bool) -> dict[str, Any]:
         now = time.monotonic_ns()
         jobs = [
@@ -513,9 +396,9 @@ class WatchService:
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
             "memory_mib": round(resident_mib(), 1),
             "pending": len(self._cases.open),
-            "counts": self._counts,
-            "stalls": list(self._stalls.rows()),
-            "recent": list(self._recent),
+            "counts": self._log.counts,
+            "stalls": list(self._log.seconds.rows()),
+            "recent": list(self._log.recent),
         }
 
     def _process(self, job: WatchedJob, pid: int, now: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from whystall.agent_server.watch import service
 from whystall.agent_server.watch.cases import Case
+from whystall.agent_server.watch.investigation import Investigation
 from whystall.agent_server.watch.jobs import WatchedJob
 from whystall.agent_server.watch.memory import FILE, Identity, Learnt, Memory
 from whystall.agent_server.watch.progress import Stall
@@ -111,8 +112,8 @@ class Watcher(WatchService):
         self.host = host
         self._jobs = Jobs(host)  # type: ignore[assignment]
 
-    def _started(self, case: Case, pid: int, stall: Stall, final: bool, now: int) -> service._Child:
-        self.found.append(stall)
+    def _started(self, case: Case, final: bool, now: int) -> Investigation:
+        self.found.append(case.main()[1])
         raise ToolError(ErrorCode.NO_OVERLAP, "a test", "none")
 
     def watch(self, seconds: float, *events: tuple[float, Callable[[], None]]) -> None:
