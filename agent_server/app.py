@@ -51,7 +51,7 @@ from whystall.tools.recording.window import Progress, observe
 from whystall.tools.toolbox import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from whystall.agent_server.diagnosis.diagnose import DiagnosisRunner
     from whystall.agent_server.diagnosis.params import DiagnoseParams
@@ -339,15 +339,18 @@ class App:
         lang: Lang = "en",
         failed: Callable[[LlmError], None] | None = None,
         then: Callable[[Diagnosis], None] | None = None,
+        excluded: Collection[str] = (),
     ) -> Diagnosis:
-        """Find out why the target stalls; see `DiagnosisRunner.diagnose`, also for `then`.
+        """Find out why the target stalls; see `DiagnosisRunner.diagnose`, also for `then` and `excluded`.
 
         With `DiagnoseParams.llm` a language model drives; `ToolError` (no_model) if none is configured. If it does not
         answer the rules finish, and `failed` is called with its error, which is more detailed than the diagnosis.
         """
         diagnosing = self._diagnosing()
         if not params.llm:
-            return await diagnosing.diagnose(params, source=source, progress=progress, lang=lang, then=then)
+            return await diagnosing.diagnose(
+                params, source=source, progress=progress, lang=lang, then=then, excluded=excluded
+            )
 
         from whystall.agent_server.diagnosis.budget import Limits
         from whystall.agent_server.diagnosis.diagnose import Driver
@@ -368,7 +371,7 @@ class App:
         async with ChatClient(settings, failed) as model:
             driver = Driver(model, limits)
             return await diagnosing.diagnose(
-                params, source=source, progress=progress, driver=driver, lang=lang, then=then
+                params, source=source, progress=progress, driver=driver, lang=lang, then=then, excluded=excluded
             )
 
     async def fleet(

@@ -1,16 +1,22 @@
-"""Measure what the continuous recorder of the watch costs: its own CPU time, its programs in the kernel, and the job's
-CPU time per step with and without it, interleaved. It records for a while first, as it lowers its detail itself.
+"""Measure what the continuous recorder of the watch costs, beside tracers that are left on: its own CPU time, the run
+time of its programs in the kernel, also as a share of the job's CPU time, and the job's CPU time per step, interleaved.
+
+The recorder runs for a while first, as it lowers its detail itself. Run time of programs is measured after the step,
+as measuring it slows them down. perf samples all CPUs, in interrupts that are not counted as its own time; bpftrace
+sums the time off the CPU of the job by stacks.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,21 +24,21 @@ from benchmarks import kernel
 from benchmarks.common import (
     PYTHON,
     ROOT,
-    Condition,
     Metrics,
     Report,
     Row,
+    Samples,
     Workload,
     child_command,
     cpu_ns,
-    interleave,
-    no_tracer,
+    rotated,
+    wait_until,
 )
 from benchmarks.slowdown import PythonWorkload
 
-_WARM_S = 25.0
-_MEASURED_S = 8.0
-_ROUNDS = 5  # a round takes two minutes
+_WARM_S, _PEER_WARM_S = 40.0, 3.0
+_MEASURED_S, _RUN_TIME_S = 8.0, 4.0
+_ROUNDS = 5  # a round takes six minutes
 _CPU_GOAL, _STEP_GOAL = 1.0, 1.01
 _RECORDER = """
 import json, select, sys, time
@@ -54,28 +60,44 @@ while True:
 
 @dataclass(frozen=True)
 class _Job:
-    """A program: its command and the steps of a turn; none: it sleeps. `per_s`: most steps per second, 0: no limit."""
+    """A program: its command and the steps of a turn; none: it sleeps. `per_s`: most steps per second, 0: no limit;
+    `peers`: also measure other tracers."""
 
     what: str
     command: str
     steps: int
     per_s: int = 0
+    peers: bool = True
 
 
 _JOBS = (
     _Job("training step of PyTorch on the CPU", "train", 250),
     _Job("10,000 round trips a second to another process", "pingpong", 500, 10_000),
-    _Job("round trips without a pause, on one CPU", "pingpong", 100_000),
+    _Job("round trips without a pause, on one CPU", "pingpong", 100_000, peers=False),
     _Job("a job that sleeps", "", 0),
 )
+
+
+# As offcputime of BCC, at a tracepoint: this machine's kernel may have no kprobes.
+_OFF_CPU = """
+tracepoint:sched:sched_switch /pid == PID/ { @at[tid] = nsecs; @kernel[tid] = kstack; @user[tid] = ustack; }
+tracepoint:sched:sched_switch /@at[args->next_pid]/ {
+    $tid = args->next_pid;
+    @off[@kernel[$tid], @user[$tid]] = sum(nsecs - @at[$tid]);
+    delete(@at[$tid]); delete(@kernel[$tid]); delete(@user[$tid]);
+}
+interval:s:10 { print(@off); clear(@off); }
+"""
 
 
 class _Recorder:
     """A recorder in a process of its own."""
 
-    def __init__(self, pid: int, directory: str) -> None:
+    warm_s = _WARM_S
+
+    def __init__(self, pid: int, directory: Path) -> None:
         self.process = subprocess.Popen(
-            child_command([PYTHON, "-c", _RECORDER, str(pid), directory]),
+            child_command([PYTHON, "-c", _RECORDER, str(pid), str(directory)]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -91,9 +113,75 @@ class _Recorder:
         found: dict[str, float] = json.loads(self._line())
         return found
 
+    def more(self) -> Metrics:
+        """Return metrics that only the recorder has."""
+        cost = self.cost()
+        return {"threshold": cost["min_ns"] / 1e6, "lost": cost["lost"]}
+
+    def stop(self) -> int:
+        """End it; return the bytes that it wrote."""
+        written = int(self.cost()["disk_bytes"])
+        self.process.kill()
+        self.process.communicate()
+        return written
+
     def _line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
+
+
+class _Peer:
+    """Another tracer, which writes to the file `out`."""
+
+    warm_s = _PEER_WARM_S
+
+    def __init__(self, command: list[str], out: Path) -> None:
+        self._out = out
+        self.process = subprocess.Popen(
+            child_command(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        if not wait_until(lambda: out.exists() and cpu_ns([self.process.pid]), 20):
+            raise RuntimeError(f"{command[0]} does not start")
+
+    def more(self) -> Metrics:
+        """Return no further metrics."""
+        return {}
+
+    def stop(self) -> int:
+        """End it; return the bytes that it wrote."""
+        self.process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):  # bpftrace may take minutes to resolve symbols
+            self.process.wait(5)
+        return self._out.stat().st_size
+
+
+def _perf(pid: int, directory: Path) -> _Peer:
+    out = directory / "perf.data"
+    return _Peer(["perf", "record", "-q", "-e", "cpu-clock", "-F", "19", "-a", "-g", "-o", str(out)], out)
+
+
+def _bpftrace(pid: int, directory: Path) -> _Peer:
+    out = directory / "off_cpu"
+    return _Peer(["bpftrace", "-q", "-o", str(out), "-e", _OFF_CPU.replace("PID", str(pid))], out)
+
+
+_Tracer = _Recorder | _Peer
+_TRACERS: dict[str, Callable[[int, Path], _Tracer]] = {"recorded": _Recorder, "perf": _perf, "bpftrace": _bpftrace}
+_NAMES = {"recorded": "the recorder", "perf": "perf record -F 19 -a -g", "bpftrace": "bpftrace, time off the CPU"}
+
+
+@contextmanager
+def _tracer(name: str, pid: int) -> Iterator[_Tracer | None]:
+    if name == "none":
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="whystall-bench-") as directory:
+        tracer = _TRACERS[name](pid, Path(directory))
+        try:
+            yield tracer
+        finally:
+            tracer.process.kill()
+            tracer.process.communicate()
 
 
 def _work(job: _Job, workload: Workload | None, seconds: float) -> tuple[float, float]:
@@ -111,87 +199,111 @@ def _work(job: _Job, workload: Workload | None, seconds: float) -> tuple[float, 
     return cpu / max(turns, 1), wall / max(turns, 1)
 
 
-def _measure(job: _Job, workload: Workload | None, recorder: _Recorder | None) -> Metrics:
-    _work(job, workload, _WARM_S if recorder is not None else 1.0)
-    if recorder is None:
-        step, _ = _work(job, workload, _MEASURED_S)
-        return {"step": step}
-    pid = recorder.process.pid
+def _measure(job: _Job, workload: Workload | None, pid: int, tracer: _Tracer | None) -> Metrics:
+    _work(job, workload, tracer.warm_s if tracer is not None else _PEER_WARM_S)
+    if tracer is None:
+        return {"step": _work(job, workload, _MEASURED_S)[0]}
+    own_pid = tracer.process.pid
+    own, since = cpu_ns([own_pid]), time.monotonic_ns()
+    step, _ = _work(job, workload, _MEASURED_S)
+    took = time.monotonic_ns() - since
+    own = cpu_ns([own_pid]) - own
     with kernel.run_statistics():
-        programs = kernel.programs_of(pid)
-        before, own, since = kernel.runs(programs), cpu_ns([pid]), time.monotonic_ns()
-        step, _ = _work(job, workload, _MEASURED_S)
-        took = time.monotonic_ns() - since
-        own = cpu_ns([pid]) - own
+        programs = kernel.programs_of(own_pid)
+        before, job_before, since = kernel.runs(programs), _job_ns(pid), time.monotonic_ns()
+        _work(job, workload, _RUN_TIME_S)
+        run_took, of_job = time.monotonic_ns() - since, _job_ns(pid) - job_before
         used = sum(run.ns - before[n].ns for n, run in kernel.runs(programs).items() if n in before)
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{own_pid}/status").read_text()
     anonymous = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
-    cost = recorder.cost()
     return {
         "step": step,
         "own": 100 * own / took,
-        "kernel": 100 * used / took,
-        "all": 100 * (own + used) / took,
-        "threshold": cost["min_ns"] / 1e6,
-        "lost": cost["lost"],
+        "kernel": 100 * used / run_took,
+        "all": 100 * (own / took + used / run_took),
+        "of job": 100 * used / of_job if of_job else 0.0,
         "memory": anonymous / 1024,
-        "disk": cost["disk_bytes"] / (1 << 20) / (_WARM_S + _MEASURED_S) * 3600,
+        **tracer.more(),
     }
 
 
+def _job_ns(pid: int) -> int:
+    """Return the CPU time of a process and of its children, ns."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return cpu_ns([pid, *map(int, children)])
+
+
+def _samples(job: _Job, workload: Workload | None, pid: int, rounds: int) -> Samples:
+    """Measure every tracer once per round, also beside programs of others, which all conditions share."""
+    names = ["none", "recorded", *(name for name in ("perf", "bpftrace") if shutil.which(name) and job.peers)]
+    samples = Samples({name: [] for name in names})
+    for name in rotated(names, rounds):
+        with _tracer(name, pid) as tracer:
+            others = kernel.foreign_links(() if tracer is None else [tracer.process.pid])
+            samples.disturbed += bool(others)
+            since = time.monotonic()
+            metrics = _measure(job, workload, pid, tracer)
+            if tracer is not None:
+                lived = time.monotonic() - since
+                metrics["written"] = tracer.stop() / 1024 / lived * 60
+            samples.by_condition[name].append(metrics)
+    return samples
+
+
 def _rows(report: Report, job: _Job, workload: Workload | None, pid: int, rounds: int) -> None:
-    running: list[_Recorder] = []
+    samples = _samples(job, workload, pid, rounds)
+    for name in samples.by_condition:
+        if name != "none":
+            _row(report, job, samples, name, steps=workload is not None)
+    report.notes += [f"{job.what}: {note}" for note in samples.notes()]
 
-    @contextmanager
-    def recorded() -> Iterator[Sequence[int]]:
-        with tempfile.TemporaryDirectory(prefix="whystall-bench-") as directory:
-            recorder = _Recorder(pid, directory)
-            running.append(recorder)
-            try:
-                yield [recorder.process.pid]
-            finally:
-                running.clear()
-                recorder.process.kill()
-                recorder.process.communicate()
 
-    conditions: dict[str, Condition] = {"none": no_tracer, "recorded": recorded}
-    samples = interleave(conditions, rounds, lambda _n, _t: _measure(job, workload, running[0] if running else None))
-    share = samples.spread("recorded", "all")
-    own, programs = (samples.spread("recorded", name).text("%", 2) for name in ("own", "kernel"))
-    threshold, lost = samples.spread("recorded", "threshold").text("ms"), samples.spread("recorded", "lost").text()
-    goal = f"<= {_CPU_GOAL:g} % of a core"
-    report.rows.append(Row(f"{job.what}: the recorder", share.text("% of a core", 2), goal=goal, met=share.median <= 1))
+def _row(report: Report, job: _Job, samples: Samples, name: str, *, steps: bool) -> None:
+    share, ours, what = samples.spread(name, "all"), name == "recorded", f"{job.what}: {_NAMES[name]}"
+    own, programs, of_job = (samples.spread(name, one).text("%", 2) for one in ("own", "kernel", "of job"))
+    text = share.text("% of a core", 2)
+    goal = f"<= {_CPU_GOAL:g} % of a core" if ours else ""
+    met = share.median <= _CPU_GOAL if ours else None
+    report.rows.append(Row(what, text if ours else "", "" if ours else text, goal=goal, met=met))
+    memory, written = (samples.spread(name, one) for one in ("memory", "written"))
+    more = ""
+    if ours:
+        threshold = samples.spread(name, "threshold").text("ms")
+        more = f"; threshold of waits at last {threshold}; lost events {samples.spread(name, 'lost').text()}"
     report.notes.append(
-        f"{job.what}: own process {own}, programs in the kernel {programs}; threshold of waits at last "
-        f"{threshold}; lost events {lost}; "
-        f"private memory {samples.spread('recorded', 'memory').text('MiB')}; log "
-        f"{samples.spread('recorded', 'disk').text('MiB an hour')}"
+        f"{what}: own process {own}, programs in the kernel {programs}, {of_job} of the job's CPU time; private memory "
+        f"{memory.text('MiB')}; written {written.text('KiB a minute')}{more}"
     )
-    if workload is not None:
-        ratio = samples.ratio("recorded", "step", "none")
+    if steps:
+        ratio = samples.ratio(name, "step", "none")
         alone = samples.spread("none", "step").text("ns CPU")
         met = True if ratio.median < _STEP_GOAL else False if ratio.low > _STEP_GOAL else None
-        report.rows.append(
-            Row(f"{job.what}: a step", f"x {ratio.text('', 3)}", alone, goal=f"< x {_STEP_GOAL}", met=met)
+        row = Row(
+            f"{what}: a step", f"x {ratio.text('', 3)}" if ours else "", alone if ours else f"x {ratio.text('', 3)}"
         )
-    report.notes += samples.notes()
+        goal = f"< x {_STEP_GOAL}" if ours else ""
+        report.rows.append(Row(row.what, row.ours, row.peer, goal=goal, met=met if ours else None))
 
 
 def run(rounds: int) -> Report:
     """Measure; nothing stays attached, whatever happens."""
     report = Report("The continuous recorder of the watch: its cost, and that of a step of the job")
-    report.notes.append("in the column of the peer: the step without a recorder")
+    report.notes.append("in the column of the peer: the step without a recorder, or the cost of the peer")
     cpu = str(max(os.sched_getaffinity(0)))
     rounds = min(rounds, _ROUNDS)
     for job in _JOBS:
-        if job.command == "train":
-            with PythonWorkload("training_step.py") as training:
-                _rows(report, job, training, training.pid, rounds)
-        elif job.command:
-            with Workload("pingpong.c", cpu, cpu) as switching:
-                _rows(report, job, switching, switching.pid, rounds)
-        else:
-            with subprocess.Popen(child_command(["sleep", "36000"])) as sleeper:
-                _rows(report, job, None, sleeper.pid, rounds)
-                sleeper.kill()
+        with _started(job, cpu) as workload:
+            if isinstance(workload, subprocess.Popen):
+                _rows(report, job, None, workload.pid, rounds)
+                workload.kill()
+            else:
+                _rows(report, job, workload, workload.pid, rounds)
     return report
+
+
+def _started(job: _Job, cpu: str) -> AbstractContextManager[Workload | subprocess.Popen[bytes]]:
+    if job.command == "train":
+        return PythonWorkload("training_step.py")
+    if job.command:
+        return Workload("pingpong.c", cpu, cpu)
+    return subprocess.Popen(child_command(["sleep", "36000"]))

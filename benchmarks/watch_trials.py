@@ -46,7 +46,7 @@ ACCEPTED = {
     "loader": {"data_loader_slow", "data_loader_stuck", "stopped_process", "worker_waiting", "data_loader_waiting"},
     "service": {"slow_peer", "silent_peer"},
     "rank": {"slow_rank_on_path", "slow_peer", "absent_rank"},
-    "fsfreeze": {"slow_device", "metadata_stall", "stuck_file_operation", "fsync_storm", "sync_checkpoint_write"},
+    "fsfreeze": {"frozen_file_system"},
     "read": {"io_limit", "slow_file_read", "slow_device"},
 }
 """The causes that name each kind of stall rightly."""
@@ -71,6 +71,11 @@ class Job:
         for path in self.directory.glob("steps*.jsonl"):
             rows += [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
         return rows
+
+    def trains(self) -> bool:
+        """Return whether all its ranks have just made a step."""
+        logs = [path.stat().st_mtime for path in self.directory.glob("steps*.jsonl")]
+        return bool(logs) and time.time() - min(logs) < 0.3
 
 
 # --- stalls -----------------------------------------------------------------------------------------------------------
@@ -258,7 +263,10 @@ def _wait_for_answers(home: Path) -> None:
 
 
 def _stall_at(job: Job, at: float) -> None:
+    """Stall `job` at `at`, or soon after, when it trains: during an evaluation it would do nothing that can stall."""
     time.sleep(max(0.0, at - time.monotonic()))
+    while time.monotonic() < at + PATIENCE_S / 3 and not job.trains():
+        time.sleep(0.05)
     job.due = time.monotonic()
     INJECT[job.kind](job)
 
@@ -291,6 +299,7 @@ def _judged(job: Job, home: Path) -> dict[str, Any]:
     others = [one for one in ticketed if one not in due]
     right = [one for one in due if one["answer"]["cause"] in ACCEPTED.get(job.kind, set())]
     row["named"] = bool(right)
+    row["stalled_step_s"] = round(_stalled_step_s(steps, job.due), 2) if job.due else 0.0
     row["ticket"] = bool(due)
     row["verdict"] = due[0]["answer"]["verdict"] if due else ""
     row["cause"] = due[0]["answer"]["cause"] if due else ""
@@ -300,6 +309,12 @@ def _judged(job: Job, home: Path) -> dict[str, Any]:
     )
     row["evidence_before"] = bool(due) and all(one["stall"]["start_ns"] < one["noticed_ns"] for one in due)
     return row
+
+
+def _stalled_step_s(steps: list[dict[str, Any]], due: float) -> float:
+    """Return the time of the longest step that was in progress when the stall began or soon after; on a busy host a job
+    may be elsewhere at that time, and hardly be stalled."""
+    return max((one["s"] for one in steps if one["at"] > due and one["at"] - one["s"] < due + 1), default=0.0)
 
 
 def _length(entry: dict[str, Any]) -> float | None:
@@ -327,6 +342,10 @@ def summary(rows: list[dict[str, Any]]) -> list[Row]:
     wrong = Counter(f"{row['kind']}: {row['cause'] or 'no ticket'}" for row in stalled if not row["named"])
     return [
         Row("stalls named rightly", f"{sum(row['named'] for row in stalled)} of {count}"),
+        Row(
+            "whose jobs logged a step of at least 1.8 s then",
+            f"{sum(row['stalled_step_s'] >= 1.8 for row in stalled)} of {count}",
+        ),
         Row("with a ticket", f"{sum(row['ticket'] for row in stalled)} of {count}"),
         Row("evidence from before it was noticed", f"{sum(row['evidence_before'] for row in stalled)} of {count}"),
         Row("confirmed", str(sum(row["verdict"] == "confirmed" for row in stalled))),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from whystall.bpf import capture as cap
@@ -25,7 +26,10 @@ from whystall.bpf.session import Session, SessionConfig
 
 _SEARCH_S = 5.0  # between searches for new Python processes: each reads a file of every process
 _STACKS = 16384
+_LOOK_NS = 900_000_000
+_PROC_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _FOLLOW_NS = 5_000_000
+_TICK_NS = round(time.clock_getres(6) * 1e9)  # CLOCK_MONOTONIC_COARSE: the kernel's tick
 
 
 class Cut(NamedTuple):
@@ -50,13 +54,11 @@ class ContinuousSession(Session):
         """`keep_code`: receives the records of code objects that user space reads."""
         self.python = PythonFrames(_SEARCH_S, keep_code)
         self._sampler = CpuSamples(sample_ns, _STACKS)
-        collectors = (
-            Switches(min_ns, wakers=True, user_stacks=True, follow_wakers=True),
-            self._sampler,
-            self.python,
-        )
+        self._switches = Switches(min_ns, wakers=True, user_stacks=True, follow_wakers=True)
+        collectors = (self._switches, self._sampler, self.python)
         super().__init__(SessionConfig(targets=targets, follow=True, changing=True), collectors)
         self._wanted = targets
+        self._looked = 0
         self._began = 0
         self._counted: dict[str, int] = {}
 
@@ -74,6 +76,7 @@ class ContinuousSession(Session):
         if self._ring is None:
             return b""
         self.python.poll()
+        self._look()
         return self._ring.take()
 
     def seeded(self) -> dict[int, cap.Stack]:
@@ -144,12 +147,56 @@ class ContinuousSession(Session):
         self._remove(pid for pid, kind in self.kinds().items() if kind != lay.TRACED_TARGET)
         self._live.followed_users = self._live.followed_kernel = 0
 
-    def limit(self, *, min_ns: int, wake_min_ns: int, sample_one_in: int, reuse_ns: int) -> None:
+    def limit(self, *, min_ns: int, wake_min_ns: int, sample_one_in: int, reuse_ns: int, looks: bool) -> None:
         """Record only waits of at least `min_ns`, who ends one only of at least `wake_min_ns`, and one of
-        `sample_one_in` samples. `reuse_ns`: for how long stacks are reused by the registers alone; 0: never."""
+        `sample_one_in` samples. `reuse_ns`: for how long stacks are reused by the registers alone; 0: never. `looks`:
+        have no hook at switches, but look at the threads each second: of waits that are in progress at two looks, the
+        system call and the kernel stack are recorded, and not who ended them."""
+        self._hook(not looks)
         self._live.switch_min_ns, self._live.wake_min_ns = min_ns, wake_min_ns
+        self._live.wake_min_ticks = max(0, wake_min_ns // _TICK_NS - 1)  # of the first only a part has passed
         self._live.reuse_ns = reuse_ns
         self._live.sample_one_in = sample_one_in
+
+    def job_time_ns(self) -> int:
+        """Return the CPU time of the targets that live, ns."""
+        found = 0
+        for pid in self.target_pids():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:
+                continue  # it has ended
+            found += (int(fields[11]) + int(fields[12])) * _PROC_TICK_NS
+        return found
+
+    def job_processes(self) -> int:
+        """Return the number of targets."""
+        return len(self.target_pids())
+
+    def _hook(self, wanted: bool) -> None:
+        """Attach the hooks at switches, or detach them."""
+        if wanted != bool(self._live.looking):
+            return
+        names = [name for name in self._switches.programs() if name in self._attached]
+        for name in names:
+            for link in self._attached[name]:
+                link.close()
+            self._attached[name] = [self._loaded().program(name).attach()] if wanted else []
+        self._links = [link for links in self._attached.values() for link in links]
+        self.hooks = tuple(name for name, links in self._attached.items() if links)
+        self._live.looking = not wanted
+
+    def _look(self) -> None:
+        """Without hooks at switches: find the long waits, once per second."""
+        now = time.monotonic_ns()
+        if not self._live.looking or now - self._looked < _LOOK_NS:
+            return
+        self._looked = now
+        self._live.walk_stage = lay.WALK_LOOK
+        try:
+            self._loaded().program("walk").run_iterator()
+        finally:
+            self._live.walk_stage = lay.WALK_SEED
 
     def run_time_ns(self) -> int:
         """Return the time of all programs on all CPUs while `libbpf.run_statistics` were on."""

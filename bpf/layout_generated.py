@@ -39,6 +39,7 @@ TIME_ABSOLUTE = 6
 WALK_SEED = 0
 WALK_FINISH = 1
 WALK_REPORT = 2
+WALK_LOOK = 3
 TRACED_TARGET = 1
 TRACED_WAKER = 2
 TRACED_WAKER_WALKED = 3
@@ -142,7 +143,8 @@ class Live(ct.Structure):
         ("window_start", _u64), ("window_end", _u64), ("more_targets", _u64), ("walk_stage", _u64),
         ("walk_followed", _u64), ("clock_offset", _s64), ("clock_read", _u64), ("other_chunks", _u64),
         ("followed_users", _u64), ("followed_kernel", _u64), ("switch_min_ns", _u64), ("follow_min_ns", _u64),
-        ("sample_one_in", _u64), ("wake_min_ns", _u64), ("reuse_ns", _u64),
+        ("sample_one_in", _u64), ("wake_min_ns", _u64), ("wake_min_ticks", _u64), ("reuse_ns", _u64),
+        ("looking", _u64),
     ]
 
 class Counters(ct.Structure):

@@ -25,7 +25,7 @@ from whystall.bpf.attached import AttachedObject
 from whystall.bpf.collector import Collector, Setup, Window
 from whystall.bpf.collectors import COLLECTORS
 from whystall.bpf.errors import BpfError
-from whystall.bpf.libbpf import KernelTypes, Map, Object, Ring
+from whystall.bpf.libbpf import KernelTypes, Link, Map, Object, Ring
 from whystall.bpf.preemption import preempt_distance
 from whystall.bpf.ring import MixedRing
 
@@ -104,6 +104,7 @@ class Session(AttachedObject):
         self.variants: dict[str, bool] = {}
         self._targets: Map | None = None
         self._records: list[bytes] = []
+        self._attached: dict[str, list[Link]] = {}
         self._handlers: dict[int, Callable[[bytes], object]] = {
             lay.RECORD_STACK: self._take_stack,
             lay.RECORD_FOLLOWED: self._take_followed,
@@ -234,7 +235,9 @@ class Session(AttachedObject):
     def _attach(self, made: Object) -> None:
         for name, owner in self._owners().items():
             program = made.program(name)
-            self._links += owner.attach(program) if owner is not None else [program.attach()]
+            links = owner.attach(program) if owner is not None else [program.attach()]
+            self._links += links
+            self._attached[name] = links
             self._programs.append(program)
         self.hooks = tuple(program.name for program in self._programs)
 

@@ -75,14 +75,17 @@ class Case:
         transcript: Transcript | None = None,
         progress: StepProgress | None = None,
         hardware_first: bool = True,
+        excluded: Collection[str] = (),
     ) -> None:
         """`symptom` selects the causes to examine; with an accelerator's profile all are. `numbered`: findings numbered
         before, if this is part of a larger case. `wanted`: tools that run whatever the first window shows; `options`:
         arguments of tools besides those that the investigation chooses. `hardware_first`: the first window reads what
-        drivers reported; transcripts of older versions have it later, or not at all.
+        drivers reported; transcripts of older versions have it later, or not at all. `excluded`: causes that are
+        known not to explain the symptom.
         """
         hosts = of_hosts(causes, serving=SERVING_TOOL in wanted)
-        self.causes = considered_for(hosts, symptom, any_symptom=observer.profiled)
+        considered = considered_for(hosts, symptom, any_symptom=observer.profiled)
+        self.causes = {id: cause for id, cause in considered.items() if id not in excluded}
         self.tools = {
             name: tool
             for name, tool in tools.items()

@@ -77,7 +77,7 @@ class Driver:
 @dataclass
 class _Run:
     """One diagnosis in progress. `driver`: None for the rules; `wanted`: tools that run in any case; `options`:
-    arguments given for tools."""
+    arguments given for tools; `excluded`: causes that are not considered."""
 
     params: DiagnoseParams
     registry: Registry
@@ -86,6 +86,7 @@ class _Run:
     lang: Lang
     wanted: frozenset[str] = frozenset()
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    excluded: frozenset[str] = frozenset()
 
     @cached_property
     def transcript(self) -> Transcript:
@@ -134,6 +135,7 @@ class DiagnosisRunner:
         lang: Lang = "en",
         then: Callable[[Diagnosis], None] | None = None,
         wanted: Collection[str] = (),
+        excluded: Collection[str] = (),
     ) -> Diagnosis:
         """Find out why the target stalls, match past incidents, and draft a ticket if requested and a fault was found.
 
@@ -146,12 +148,13 @@ class DiagnosisRunner:
             lang: of progress, and of the texts for a model.
             then: called with the stored diagnosis, in the same transaction.
             wanted: tools to run whatever the first window shows.
+            excluded: causes that are known not to explain the symptom.
 
         If the disk is full the diagnosis has the blind spot `not_stored`, and no ticket.
         """
         params.check(source)
         ticket_service = self._ticket_service() if params.ticket else None  # reads the settings: fails early
-        run = _Run(params, self._registry, progress, driver, lang, frozenset(wanted))
+        run = _Run(params, self._registry, progress, driver, lang, frozenset(wanted), excluded=frozenset(excluded))
         try:
             found = await self._find(run, source)
             found = found.model_copy(update={"id": run.transcript.id})
@@ -277,6 +280,7 @@ class DiagnosisRunner:
             options=run.options,
             transcript=run.transcript,
             progress=run.step_progress,
+            excluded=run.excluded,
         )
         record = CaseOpened(
             target=target,
@@ -286,6 +290,7 @@ class DiagnosisRunner:
             calibrate=run.params.calibrate,
             wanted=sorted(run.wanted),
             options=run.options,
+            excluded=sorted(run.excluded),
             numbered=numbered,
         )
         if run.driver is None:

@@ -235,6 +235,7 @@ async def _case(content: TranscriptContent, opened: CaseOpened, tools: Mapping[s
         wanted=opened.wanted,
         hardware_first=not content.windows or HARDWARE_TOOL in content.windows[0].tools,
         options=opened.options,
+        excluded=opened.excluded,
     )
     if opened.model is None:
         await drive(case, None)

@@ -73,9 +73,9 @@ class HostNotObserved(Record):
 
 class CaseOpened(Record):
     """A case of a host starts. `duration` in seconds; `able`: the tools that can be served; `calibrate`: direct I/O is
-    tried at the end; `wanted`: tools that run in any case; `options`: arguments given for tools; `model`: None for the
-    rules alone; `settings`: of the model's driver; `nonce`: of the fences around untrusted text; `similar`: the past
-    incidents in the briefing.
+    tried at the end; `wanted`: tools that run in any case; `options`: arguments given for tools; `excluded`: causes
+    that do not explain the symptom; `model`: None for the rules alone; `settings`: of the model's driver; `nonce`: of
+    the fences around untrusted text; `similar`: the past incidents in the briefing.
     """
 
     type: Literal["case"] = "case"
@@ -86,6 +86,7 @@ class CaseOpened(Record):
     calibrate: bool = False
     wanted: list[str] = Field(default_factory=list)
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    excluded: list[str] = Field(default_factory=list)
     numbered: int = 0
     able: list[str] = Field(default_factory=list)
     model: str | None = None

@@ -41,7 +41,7 @@ _LOOKS = {
         ("queue", "queue_full", "barrier", "join", "pipe", "pipe_full", "child", "start_process"), "handover"
     ),
     **dict.fromkeys(("socket", "socket_full", "connect", "dns", "collective"), "network"),
-    **dict.fromkeys(("file", "page_fault", "swap", "memory", "io_uring"), "uninterruptible"),
+    **dict.fromkeys(("file", "frozen_files", "page_fault", "swap", "memory", "io_uring"), "uninterruptible"),
     "device": "sync",
     **dict.fromkeys(("sleep", "timeout", "poll", "events", "signal", "terminal"), "sleeping"),
     **dict.fromkeys(("stopped", "traced", "frozen"), "stopped"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
+# syscr: 4312
+_IO_CALLS = re.compile(rb"^sysc[rw]: (\d+)$", re.M)
 _OOM_SCORE = 500  # of 1000: under memory pressure the watcher is killed before the jobs
 
 
@@ -24,6 +27,16 @@ def used_ns(pid: int, tid: int) -> int:
         return int(ran) + int(waited)
     except (OSError, ValueError):
         return 0
+
+
+def io_calls(pid: int, tid: int) -> int | None:
+    """Return how many system calls a thread has made that read or write; None if it has ended or the kernel does not
+    tell."""
+    try:
+        text = Path(f"/proc/{pid}/task/{tid}/io").read_bytes()
+    except OSError:
+        return None
+    return sum(int(found) for found in _IO_CALLS.findall(text)) if text else None
 
 
 def suspended_ns() -> int:

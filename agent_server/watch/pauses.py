@@ -8,7 +8,8 @@ from whystall.agent_server.watch.rhythm import NS
 
 RUNNING = 0
 """The place of a pause in which the thread mostly ran."""
-_KEPT = 32
+KEPT = 32
+"""Places of which pauses are known."""
 _LONGER = 1.5
 _SLACK_NS = NS
 # Two pauses are alike if the one is at most this many times as long as the other.
@@ -50,7 +51,7 @@ class Pauses:
         known.lengths = [*known.lengths[-2:], length_ns]
         if len(known.starts) == 3 and _recurs(known):
             known.accepted = max(known.accepted, length_ns)
-        if len(self._classes) > _KEPT:
+        if len(self._classes) > KEPT:
             del self._classes[min(self._classes, key=lambda each: self._classes[each].starts[-1:] or [0])]
 
     def accept(self, place: int, length_ns: int) -> None:
@@ -58,9 +59,9 @@ class Pauses:
         known = self._classes.setdefault(place, _Class())
         known.accepted = max(known.accepted, length_ns)
 
-    def state(self) -> dict[str, int]:
+    def accepted(self) -> dict[int, int]:
         """Return the accepted lengths, ns, by place."""
-        return {str(place): one.accepted for place, one in self._classes.items() if one.accepted}
+        return {place: one.accepted for place, one in self._classes.items() if one.accepted}
 
 
 def _recurs(known: _Class) -> bool:

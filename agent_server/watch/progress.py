@@ -1,11 +1,12 @@
 """Learn the rhythm of a process from where its threads wait, and find when it stalls. Pure: no I/O, no clock.
 
 A thread that makes progress visits the same places again and again: its data loader, its collective, its log. Nothing
-is instrumented. Four deviations are found:
+is instrumented. These deviations are found:
 
 * ``gap``: a thread visits none of its usual places for far longer than ever before;
 * ``late``: a place that is visited once per step is overdue, while the thread visits others (a slow step);
 * ``wait``: a thread that mostly runs, and so has no usual places, waits once for far longer than ever before;
+* ``signal``: a sign of progress that was named for the job stays away (`signals`);
 * ``slowdown``, ``drift``: the step time rises and stays, or rises slowly.
 
 Times are CLOCK_MONOTONIC in nanoseconds, which does not advance while the host is suspended.
@@ -14,15 +15,19 @@ Times are CLOCK_MONOTONIC in nanoseconds, which does not advance while the host 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
+from whystall.agent_server.watch.call_rate import CallRate
+from whystall.agent_server.watch.memory import Learnt, sampled
+from whystall.agent_server.watch.pause_account import Wait, account
 from whystall.agent_server.watch.pauses import RUNNING, Pauses
-from whystall.agent_server.watch.rhythm import LEARN_VISITS, MIN_GAP_NS, NS, Rhythm
+from whystall.agent_server.watch.rhythm import MIN_GAP_NS, NS, Rhythm
 from whystall.agent_server.watch.slowdown import Slower, StepTimes
 
-Kind = Literal["gap", "late", "wait", "slowdown", "drift"]
+Kind = Literal["gap", "late", "wait", "signal", "slowdown", "drift"]
 # Places visited so often are judged together: a second without any of them is a gap.
 _OFTEN_NS = NS // 4
 _TIMES_FASTEST = 3
@@ -31,26 +36,16 @@ _RECENT_NS, _RECENT = 180 * NS, 8192
 # A place that is overdue by this multiple of its bound, while others are visited, belongs to a phase that has ended.
 _PHASE_OVER = 10
 _RECHOSEN_NS = 10 * NS
+_LEARN_AGAIN_NS, _KEPT_PLACES = 5 * NS, 16
+# Visits to any usual place until the times between them can be judged.
+_MANY_VISITS = 64
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
-# Of the usual number of visits, this many at other places show that a thread goes on; while it is stuck and polls, it
-# blocks for more of the time than usual.
-_ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED = 0.5, 5, 0.15, 2.0
-# More of a pause than this at one place: the place of the pause.
-_MAJOR = 0.5
-
-
-class Wait(NamedTuple):
-    """One wait of a thread. `place`: where, as a stable number; `runnable_ns`: the part of it without a CPU;
-    `preempted`: it only lost its CPU, wherever it was."""
-
-    tid: int
-    place: int
-    start_ns: int
-    end_ns: int
-    runnable_ns: int = 0
-    preempted: bool = False
+# Places at which a thread begins to wait in a stall (a polling loop) become usual only if this goes on for so long.
+_SETTLED_NS = 15 * NS
+# Of the waits at a usual place, so many must be long enough to be recorded.
+_LONG_ENOUGH = 0.9
 
 
 @dataclass(frozen=True)
@@ -58,8 +53,9 @@ class Stall:
     """A deviation of the thread `tid`. `start_ns`: the last sign of progress; `end_ns`: the next one, None while there
     is none; `usual_ns`: the usual interval; `now_ns`: the present step time of a slowdown. `place`: where most of a
     pause that has ended was spent, 0 if the thread ran; `waited_ns`, `runnable_ns`: how long it waited in all, and how
-    much of that for a CPU; `starved`: how many times more than before lack of a CPU lengthened its work, 1: as usual.
-    `phase`: it went on at other places than usual: another phase of the program.
+    much of that for a CPU; `unusual_ns`: how much longer than usual it was blocked, by place; `starved`: how many times
+    more than before lack of a CPU lengthened its work, 1: as usual. `phase`: it went on at other places than usual:
+    another phase of the program.
     """
 
     kind: Kind
@@ -71,8 +67,9 @@ class Stall:
     place: int = RUNNING
     waited_ns: int = 0
     runnable_ns: int = 0
-    phase: bool = False
+    unusual_ns: int = 0
     starved: float = 1.0
+    phase: bool = False
 
     @property
     def ongoing(self) -> bool:
@@ -89,6 +86,7 @@ class ThreadProgress:
         self._first_ns = 0
         self._places: dict[int, Rhythm] = {}
         self._core: frozenset[int] = frozenset()
+        self._any = Rhythm(0)  # the visits to any of these
         self._steps: dict[int, StepTimes] = {}
         self._chosen_ns = 0
         self._recent: deque[Wait] = deque(maxlen=_RECENT)
@@ -97,6 +95,8 @@ class ThreadProgress:
         self._gap: Stall | None = None
         self._last_ns = 0
         self._paused_until_ns = 0
+        self._calls = CallRate()
+        self._learnt: Learnt | None = None
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -123,30 +123,113 @@ class ThreadProgress:
         if rhythm is None:
             if len(self._places) >= _PLACES:
                 del self._places[min(self._places, key=lambda place: self._places[place].last_ns)]
-            self._places[wait.place] = Rhythm(wait.end_ns)
+            self._places[wait.place] = self._first_visit(wait)
             return []
-        if rhythm.learnt and rhythm.overdue_ns(wait.end_ns) > 0:
-            return self._returned(wait.place, rhythm, wait.end_ns)
+        away_ns = wait.end_ns - self._any.last_ns
+        silent = away_ns > MIN_GAP_NS and wait.place in self._core and self._silent(wait.end_ns - 1)
+        if silent or (rhythm.learnt and rhythm.overdue_ns(wait.end_ns) > 0):
+            return self._returned(wait.place, rhythm, wait.end_ns, silent=silent)
         interval = wait.end_ns - rhythm.last_ns
         rhythm.visit(wait.end_ns)
         if wait.place in self._core:
             self._gap = None
+            self._any.visit(wait.end_ns)
         return self._step(wait.place, wait.end_ns, interval)
 
-    def judge(self, now_ns: int) -> list[Stall]:
-        """Return the gap that is in progress at `now_ns`, once."""
+    def _first_visit(self, wait: Wait) -> Rhythm:
+        known = self._learnt.places.get(wait.place) if self._learnt is not None else None
+        if known is None:
+            return Rhythm(wait.end_ns)
+        self._chosen_ns = 0  # choose again soon
+        return Rhythm.restored(wait.end_ns, *known)
+
+    def restore(self, learnt: Learnt, *, same: bool) -> None:
+        """Take over what was learnt before. A place counts once it is visited again. `same`: of this very process,
+        which need not be learnt for as long again; another run of the job may start differently."""
+        self._learnt = learnt if same else replace(learnt, step=0, steps=[])
+        for place, length in learnt.pauses.items():
+            self.pauses.accept(place, length)
+        if same and learnt.places:
+            self._learn_ns = min(self._learn_ns, _LEARN_AGAIN_NS)
+
+    def learnt(self, run: str, seen: float) -> Learnt:
+        """Return what is worth keeping, of the places with most time. `run`, `seen`: see `Learnt`."""
+        known = {place: one for place, one in self._places.items() if one.learnt}
+        kept = sorted(known, key=lambda place: (place in self._core, known[place].count), reverse=True)[:_KEPT_PLACES]
+        step = self._step_place()
+        return Learnt(
+            run,
+            seen,
+            self.tid,
+            {place: (known[place].count, sampled(list(known[place].intervals))) for place in kept},
+            self.pauses.accepted(),
+            step or 0,
+            self._steps[step].reference if step is not None else [],
+        )
+
+    def judge(self, now_ns: int, calls: Callable[[], int | None] | None = None) -> list[Stall]:
+        """Return the gap that is in progress at `now_ns`, once. `calls`: returns how many I/O system calls the thread
+        has made, None if that is not known; called only if needed."""
         if now_ns - self._chosen_ns >= _RECHOSEN_NS:
             self._choose(now_ns)
+        if calls is not None and self._core and (ended := self._count_calls(now_ns, calls)) is not None:
+            return ended
         if self._gap is not None or self._learning(now_ns) or not self._silent(now_ns):
             return []
         self._gap = Stall("gap", self.tid, self._silent_since(), None, self._usual_ns())
         return [self._gap]
 
+    def _count_calls(self, now_ns: int, calls: Callable[[], int | None]) -> list[Stall] | None:
+        """Return None unless its calls show that the thread goes on without waiting anywhere; if a gap was open, it has
+        ended with the last reading that showed none."""
+        quiet_ns = now_ns - self._silent_since()
+        near = min((self._places[place].gap_ns for place in self._core if place in self._places), default=0) // 2
+        if quiet_ns < near and not self._calls.due(now_ns):
+            return None
+        count = calls()
+        if count is None:
+            return None
+        if quiet_ns < near:
+            self._calls.read(now_ns, count)
+            return None
+        since = self._silent_since()
+        if not self._calls.goes_on(since, now_ns, count):
+            return None
+        gap, idle_ns = self._gap, self._calls.idle_ns
+        self._go_on(now_ns)
+        if gap is None or idle_ns - since < MIN_GAP_NS + gap.usual_ns:
+            return []
+        return self._ended("gap", since, idle_ns, gap.usual_ns)
+
+    def _go_on(self, until_ns: int) -> None:
+        self._gap, self._calls.idle_ns = None, 0
+        self._resume(until_ns)
+
+    def _resume(self, at_ns: int) -> None:
+        self._any.resume(at_ns)
+        for place in {*self._core, *self._steps} & self._places.keys():
+            self._places[place].resume(at_ns)
+
     def unobserved(self, until_ns: int) -> None:
         """Forget the time before `until_ns`, in which nothing was observed."""
         self._gap = None
-        for rhythm in self._places.values():
+        for rhythm in [self._any, *self._places.values()]:
             rhythm.resume(until_ns)
+
+    def forget_short(self, min_ns: int) -> None:
+        """Forget the places at which its waits were often shorter than `min_ns`, the shortest that is recorded now.
+        They would seem to be missed."""
+        lengths: dict[int, list[int]] = {}
+        for one in self._recent:
+            if not one.preempted:
+                lengths.setdefault(one.place, []).append(one.end_ns - one.start_ns)
+        for place in list(self._places):
+            found = lengths.get(place, [])
+            if sum(length >= min_ns for length in found) < _LONG_ENOUGH * max(len(found), 1):
+                del self._places[place]
+                self._steps.pop(place, None)
+        self._core &= self._places.keys()
+        self._gap = self._gap if self._core else None
 
     @property
     def regular(self) -> int:
@@ -170,68 +253,53 @@ class ThreadProgress:
         return now_ns - self._first_ns < self._learn_ns
 
     def _silent(self, now_ns: int) -> bool:
-        return bool(self._core) and all(
-            self._places[place].overdue_ns(now_ns) > 0 for place in self._core if place in self._places
-        )
+        """Return whether it has been to none of its usual places for too long: by the times between visits to any of
+        them, or to each."""
+        if not self._core:
+            return False
+        if self._any.count >= _MANY_VISITS and self._any.overdue_ns(now_ns) > 0:
+            return True
+        return all(self._places[place].overdue_ns(now_ns) > 0 for place in self._core if place in self._places)
 
     def _silent_since(self) -> int:
-        return max(self._places[place].last_ns for place in self._core if place in self._places)
+        return max((self._places[place].last_ns for place in self._core if place in self._places), default=0)
 
     def _usual_ns(self) -> int:
         return min((self._places[place].median_ns for place in self._core if place in self._places), default=0)
 
-    def _returned(self, place: int, rhythm: Rhythm, now_ns: int) -> list[Stall]:
+    def _returned(self, place: int, rhythm: Rhythm, now_ns: int, *, silent: bool) -> list[Stall]:
         """Handle a visit that was overdue: the end of a gap, a late step, or the return of a phase."""
         start, usual = rhythm.last_ns, rhythm.median_ns
-        in_core, is_step = place in self._core, place == self._step_place() and rhythm.periodic
-        silent = in_core and self._silent(now_ns - 1)
-        since = self._silent_since() if silent else start
-        rhythm.resume(now_ns)
-        self._gap = None if in_core else self._gap
+        is_step = place == self._step_place() and rhythm.periodic
         if silent:
+            since = self._silent_since()
+            self._gap = None
+            self._resume(now_ns)
             return self._ended("gap", since, now_ns, self._usual_ns())
+        rhythm.resume(now_ns)
+        if place in self._core:
+            self._gap = None
+            self._any.resume(now_ns)
         if is_step and start >= self._paused_until_ns:  # else: the same pause, which ended at another place
             return self._ended("late", start, now_ns, usual)
         return []
 
     def _ended(self, kind: Kind, start: int, end: int, usual: int) -> list[Stall]:
-        length = end - start
         self._paused_until_ns = end
-        inside = [one for one in self._recent if one.end_ns > start and one.start_ns < end]
-        places: dict[int, int] = {}
-        visits: dict[int, int] = {}
-        waited = runnable = 0
-        for one in inside:
-            part = min(one.end_ns, end) - max(one.start_ns, start)
-            places[one.place] = places.get(one.place, 0) + part
-            visits[one.place] = visits.get(one.place, 0) + (not one.preempted)
-            waited += part
-            runnable += min(part, one.runnable_ns)
-        most = max(places, key=lambda place: places[place], default=RUNNING)
-        at = most if places.get(most, 0) >= _MAJOR * length else RUNNING
-        known = self.pauses.known(at, length)
-        self.pauses.add(at, start, length)
-        if known or self.pauses.known(at, length):
+        found = account(self._recent, start, end, usual, self._core)
+        if not found.phase:
+            self._forget_new_places(start)
+        known = self.pauses.known(found.place, end - start)
+        self.pauses.add(found.place, start, end - start)
+        if known or self.pauses.known(found.place, end - start) or self._learning(end):
             return []
-        if self._learning(end):
-            return []
-        stretch, blocked = self._usually(start)
-        starved = _stretch(length, waited, runnable) / stretch
-        active = any(n >= LEARN_VISITS and place not in self._core for place, n in visits.items())
-        active |= sum(visits.values()) >= max(_FEW, _ACTIVE * length / usual if usual else length)
-        phase = active and starved < _MORE_STARVED and waited - runnable <= (blocked + _MORE_BLOCKED) * length
-        phase |= usual > 0 and any(_same_rhythm(n, length, usual) for n in visits.values())
-        return [Stall(kind, self.tid, start, end, usual, 0, at, waited, runnable, phase, round(starved, 2))]
+        return [Stall(kind, self.tid, start, end, usual, 0, *found)]
 
-    def _usually(self, until: int) -> tuple[float, float]:
-        """Return by how much lack of a CPU usually lengthens its work, and the share of time for which it blocks."""
-        before = [one for one in self._recent if one.end_ns <= until]
-        span = until - before[0].start_ns if before else 0
-        if span <= 0:
-            return 1.0, 0.0
-        waited = sum(one.end_ns - one.start_ns for one in before)
-        runnable = sum(one.runnable_ns for one in before)
-        return _stretch(span, waited, runnable), (waited - runnable) / span
+    def _forget_new_places(self, start: int) -> None:
+        """Forget places at which the thread began to wait in a pause, such as those of a polling loop."""
+        for place, rhythm in list(self._places.items()):
+            if rhythm.since_ns > start and place not in self._core:
+                del self._places[place]
 
     def _unusual(self, wait: Wait) -> list[Stall]:
         """Return a wait of unusual length in a thread that mostly runs."""
@@ -259,10 +327,18 @@ class ThreadProgress:
         """Choose the places that are judged; forget those of phases that have ended."""
         self._chosen_ns = now_ns
         self._forget_phases()
-        learnt = {place: rhythm for place, rhythm in self._places.items() if rhythm.learnt}
+        silent = bool(self._core) and self._silent(now_ns)
+        since = self._silent_since() if silent else now_ns
+        learnt = {
+            place: rhythm
+            for place, rhythm in self._places.items()
+            if rhythm.learnt and (rhythm.since_ns <= since or rhythm.last_ns - rhythm.since_ns >= _SETTLED_NS)
+        }
         fastest = min((rhythm.high_ns for rhythm in learnt.values()), default=0)
         bound = max(_OFTEN_NS, _TIMES_FASTEST * fastest)
-        self._core = frozenset(place for place, rhythm in learnt.items() if rhythm.high_ns <= bound)
+        core = frozenset(place for place, rhythm in learnt.items() if rhythm.high_ns <= bound)
+        if core != self._core:
+            self._core, self._any = core, Rhythm(now_ns)
         while self._recent and self._recent[0].end_ns < now_ns - _RECENT_NS:
             self._recent.popleft()
         known = self._step_place()
@@ -274,7 +350,8 @@ class ThreadProgress:
             if rhythm.periodic and rhythm.median_ns >= _SHORTEST_STEP_NS
         }
         best = max(periodic, key=lambda place: periodic[place], default=None)
-        self._steps = {} if best is None else {best: StepTimes()}
+        before = self._learnt.steps if self._learnt is not None and self._learnt.step == best else None
+        self._steps = {} if best is None else {best: StepTimes(before)}
 
     def _forget_phases(self) -> None:
         """Forget places that are long overdue although the thread has visited others regularly since."""
@@ -284,17 +361,6 @@ class ThreadProgress:
         for place, rhythm in list(self._places.items()):
             if rhythm.learnt and self._last_ns - rhythm.last_ns > _PHASE_OVER * rhythm.gap_ns:
                 del self._places[place]
-
-
-def _same_rhythm(visits: int, length: int, usual: int) -> bool:
-    """Return whether a place was visited about as often as usual ones are: the same work by another name."""
-    return visits >= _FEW and _ACTIVE <= visits * usual / length <= 1 / _ACTIVE
-
-
-def _stretch(length: int, waited: int, runnable: int) -> float:
-    """Return by how much lack of a CPU lengthens the work of a thread: 2 if it waits for as long as it runs."""
-    active = length - (waited - runnable)
-    return active / max(active - runnable, active // 1000, 1)
 
 
 def _slower(tid: int, found: Slower, now_ns: int) -> Stall:
@@ -311,9 +377,9 @@ class ProcessProgress:
         self._threads: dict[int, ThreadProgress] = {}
         self._followed: int | None = None
 
-    def feed(self, waits: Iterable[Wait], now_ns: int) -> list[Stall]:
+    def feed(self, waits: Iterable[Wait], now_ns: int, calls: Callable[[int], int | None] | None = None) -> list[Stall]:
         """Record the waits that ended since the last call, and return the deviations of the thread that makes progress,
-        also one in progress at `now_ns`."""
+        also one in progress at `now_ns`. `calls`: see `ThreadProgress.judge`, of the thread given."""
         found: list[Stall] = []
         for wait in sorted(waits, key=lambda one: one.end_ns):
             thread = self._threads.get(wait.tid)
@@ -322,15 +388,36 @@ class ProcessProgress:
                     continue
                 thread = self._threads[wait.tid] = ThreadProgress(wait.tid, self._learn_ns)
             found += thread.wait(wait)
-        for thread in self._threads.values():
-            found += thread.judge(now_ns)
         followed = self.thread
+        for thread in self._threads.values():
+            tid = thread.tid
+            count = partial(calls, tid) if calls is not None and thread is followed else None
+            found += thread.judge(now_ns, count)
         return [one for one in found if followed is not None and one.tid == followed.tid]
+
+    def restore(self, learnt: Learnt, *, same: bool) -> None:
+        """Take over what was learnt of a thread of this process, or of the main thread of an earlier run."""
+        if learnt.tid and not same:
+            return
+        tid = learnt.tid or self.pid
+        thread = self._threads.setdefault(tid, ThreadProgress(tid, self._learn_ns))
+        thread.restore(learnt, same=same)
+
+    def learnt(self, run: str, seen: float) -> Learnt | None:
+        """Return what was learnt of the thread that makes progress; None if nothing."""
+        thread = self.thread
+        found = thread.learnt(run, seen) if thread is not None else None
+        return replace(found, tid=0) if found is not None and found.tid == self.pid else found
 
     def unobserved(self, until_ns: int) -> None:
         """See `ThreadProgress.unobserved`."""
         for thread in self._threads.values():
             thread.unobserved(until_ns)
+
+    def forget_short(self, min_ns: int) -> None:
+        """See `ThreadProgress.forget_short`."""
+        for thread in self._threads.values():
+            thread.forget_short(min_ns)
 
     @property
     def thread(self) -> ThreadProgress | None:

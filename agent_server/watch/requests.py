@@ -44,7 +44,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of an investigation. `action`, `why`, `usual`: see `policy.Decision`; `error`: why there is none."""
+    """The result of an investigation. `action`, `why`, `usual`: see `policy.Decision`; `error`: why there is none.
+    `line`: the line of the program that ran for the largest part, with its share of the stall and of the time before,
+    percent, if the program's own work is the answer."""
 
     diagnosis: str = ""
     verdict: str = ""
@@ -57,6 +59,9 @@ class Answer:
     new: bool = False
     title: str = ""
     error: str = ""
+    line: str = ""
+    line_pct: float = 0.0
+    line_before_pct: float | None = None
     looks: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> str:

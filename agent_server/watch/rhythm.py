@@ -25,18 +25,27 @@ _SLOWEST_NS = 120 * NS
 class Rhythm:
     """The visits to one place, with the bounds that follow from their intervals. Times are CLOCK_MONOTONIC, ns.
 
-    `intervals`: the latest 256 accepted ones; `longest`: ever accepted; one that was a gap is not accepted.
+    `since_ns`: the first visit; `intervals`: the latest 256 accepted ones; `longest`: ever accepted; one that was a gap
+    is not accepted.
     """
 
-    __slots__ = ("_bounds", "_fresh", "count", "intervals", "last_ns", "longest")
+    __slots__ = ("_bounds", "_fresh", "count", "intervals", "last_ns", "longest", "since_ns")
 
     def __init__(self, at_ns: int) -> None:
-        self.last_ns = at_ns
+        self.since_ns = self.last_ns = at_ns
         self.count = 0
         self.longest = 0
         self.intervals: deque[int] = deque(maxlen=_KEPT)
         self._bounds = (0, 0, 0)
         self._fresh = 0
+
+    @classmethod
+    def restored(cls, at_ns: int, count: int, intervals: list[int]) -> Rhythm:
+        """Return the rhythm of a place that was visited at `at_ns`, as learnt before."""
+        made = cls(at_ns)
+        made.count, made.longest = count, max(intervals, default=0)
+        made.intervals.extend(intervals)
+        return made
 
     def visit(self, at_ns: int) -> None:
         """Record a visit at `at_ns`; one that is not later than the last is ignored."""

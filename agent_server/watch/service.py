@@ -7,28 +7,33 @@ from __future__ import annotations
 
 import os
 import resource
-import secrets
-import shutil
-import subprocess
-import sys
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystall.agent_server.metrics.families import text
 from whystall.agent_server.metrics.of_server import info
 from whystall.agent_server.metrics.of_watch import watch_families
-from whystall.agent_server.metrics.stall_seconds import StallSeconds
 from whystall.agent_server.watch.cases import Case, CaseLimits, Cases
+from whystall.agent_server.watch.investigation import Investigation, recordings, request_of, tidy
 from whystall.agent_server.watch.jobs import JobList, Selection, WatchedJob
-from whystall.agent_server.watch.own_process import resident_mib, run_delay_s, suspended_ns, used_ns, yield_memory
-from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
-from whystall.agent_server.watch.requests import Answer, Request
+from whystall.agent_server.watch.memory import Identity, Memory, identity_of
+from whystall.agent_server.watch.own_process import (
+    io_calls,
+    resident_mib,
+    run_delay_s,
+    suspended_ns,
+    used_ns,
+    yield_memory,
+)
+from whystall.agent_server.watch.pause_account import Wait
+from whystall.agent_server.watch.progress import ProcessProgress, Stall, ThreadProgress
+from whystall.agent_server.watch.progress_sources import NamedProgress, SourceNames
 from whystall.agent_server.watch.rhythm import NS
+from whystall.agent_server.watch.stall_log import StallLog
 from whystall.agent_server.watch.status import StatusFiles
 from whystall.bpf.layout import OFF_R
 from whystall.tools.collect.continuous import ContinuousRecorder
@@ -41,24 +46,19 @@ if TYPE_CHECKING:
     from whystall.tools.collect.slice_scan import Waits
 
 _TICK_S = 1.0
-_STATUS_S = 10.0
+_STATUS_S, _REMEMBER_S = 10.0, 60.0
 # A tick that comes this much too late, without the process having waited for a CPU: a paused virtual machine.
 _LATE_S = 2.0
-# Before the last sign of progress and after the next, in the recording of a stall: ordinary waits are no part of it.
-_BEFORE_NS, _AFTER_NS = NS // 50, NS // 20
-_SLOW_NS = 10 * NS  # of a slowdown, this much is judged
-_LOOK_S = 6.0
 _FLUSH_NS = 2 * NS  # a snapshot of the holders costs some 100 ms of a CPU
-_CHILD_S = 300.0
-_RECORDINGS = 50
 # A thread that runs, or waits for a CPU, for this share of a stall in progress is at work.
 _ACTIVE, _USES = 0.3, 2000
+_UNEXPLAINED = ("own_work", "no_cause", "weak")
 
 
 @dataclass(frozen=True)
 class WatchOptions:
     """How to watch. `learn_s`: after a process is first seen, nothing is reported for so long; `tickets`: open tickets,
-    not only log stalls."""
+    not only log stalls; `progress`: signs of progress of the one job that is selected."""
 
     selection: Selection = field(default_factory=Selection)
     learn_s: float = 60.0
@@ -66,22 +66,14 @@ class WatchOptions:
     limits: CaseLimits = field(default_factory=CaseLimits)
     recorder: Limits = field(default_factory=Limits)
     tickets: bool = True
-
-
-@dataclass
-class _Child:
-    process: subprocess.Popen[str]
-    case: Case
-    pid: int
-    stall: Stall
-    final: bool
-    since: float
+    progress: SourceNames = field(default_factory=SourceNames)
 
 
 class WatchService:
     """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people."""
 
     def __init__(self, options: WatchOptions, directory: Path, note: Callable[[str], None] = lambda line: None) -> None:
+        """Raises `ToolError` (bad_argument) for a sign of progress that cannot be one."""
         self._options = options
         self._directory = directory
         self._note = note
@@ -89,36 +81,41 @@ class WatchService:
         self._processes: dict[int, ProcessProgress] = {}
         self._job_of: dict[int, WatchedJob] = {}
         self._cases = Cases(options.limits)
-        self._child: _Child | None = None
+        self._child: Investigation | None = None
         self._files = StatusFiles(directory)
-        self._counts: dict[str, int] = {}
+        self._log = StallLog(self._files, note)
         self._began = time.time()
-        self._flushed = 0
-        self._stalls = StallSeconds()
+        self._flushed = self._threshold_ns = 0
+        self._notes: frozenset[str] = frozenset()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
+        self._memory = Memory(directory)
+        self._identities: dict[int, Identity] = {}
+        self._named = NamedProgress(options.progress, int(options.learn_s * NS))
         self._recorder: ContinuousRecorder | None = None
-        self._recent: deque[dict[str, Any]] = deque(maxlen=20)
 
     def run(self, stopped: Callable[[float], bool]) -> None:
         """Watch until `stopped`, which waits for the given seconds, returns true. Raises `ToolError` if nothing can be
         recorded."""
         yield_memory()
-        recordings = self._directory / "recordings"
-        recordings.mkdir(parents=True, exist_ok=True, mode=0o700)
+        recordings(self._directory).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if why := self._memory.load():
+            self._note(f"warning: what was learnt before cannot be read ({why}); learning again")
         self._recorder = ContinuousRecorder(Target(everything=False), self._options.recorder, self._directory)
         self._recorder.start()
         try:
             self._loop(self._recorder, stopped)
         finally:
+            self._named.close()
             self._recorder.close()
+            self._remember()
             if self._child is not None:
-                self._child.process.terminate()
-                self._child.process.wait()
+                self._child.end()
             self._files.write(self._status(running=False))
 
     def _loop(self, recorder: ContinuousRecorder, stopped: Callable[[float], bool]) -> None:
         due, status_due = time.monotonic(), 0.0
+        remember_due = due + _REMEMBER_S
         suspended, delay = suspended_ns(), run_delay_s()
         while not stopped(max(0.0, due - time.monotonic())):
             now = time.monotonic()
@@ -129,11 +126,24 @@ class WatchService:
             suspended, delay = slept, waited
             if self._jobs.renew(now):
                 self._retarget(recorder)
-            self._feed(recorder.poll())
+            waits, threshold = recorder.poll(), recorder.min_ns
+            if threshold > self._threshold_ns:
+                for progress in self._processes.values():
+                    progress.forget_short(threshold)
+            self._threshold_ns = threshold
+            if threshold >= NS:  # what is visited in less than a second is not seen
+                for progress in self._processes.values():
+                    progress.unobserved(time.monotonic_ns())
+            self._feed(waits)
+            self._look_at_signs()
             self._investigate(recorder)
+            if now >= remember_due:
+                remember_due = now + _REMEMBER_S
+                self._remember()
             if now >= status_due:
                 status_due = now + _STATUS_S
                 status = self._status(running=True)
+                self._report_notes(status["cost"].get("notes", ()))
                 self._files.write(status)
                 self._files.write_metrics(text([info(), *watch_families(status, time.time())]))
 
@@ -146,28 +156,64 @@ class WatchService:
         for pid, job in wanted.items():
             before = self._job_of.get(pid)
             if before is None or before.leaders.get(pid) != job.leaders[pid]:
-                self._processes[pid] = ProcessProgress(pid, int(self._options.learn_s * NS))
+                if pid in self._processes:
+                    self._left(pid)
+                self._processes[pid] = self._known(pid, job)
                 self._note(f"watching {job.name} ({job.id}), process {pid}")
         self._job_of = wanted
         jobs = {pid: JobName(job.id, job.name) for job in self._jobs.jobs for pid in (*job.pids, *job.leaders)}
         recorder.retarget(frozenset(jobs), jobs)
 
+    def _known(self, pid: int, job: WatchedJob) -> ProcessProgress:
+        """Return the progress of a new process, with what was learnt of it before."""
+        progress = ProcessProgress(pid, int(self._options.learn_s * NS))
+        identity = identity_of(pid, job.leaders[pid], job.ranks.get(pid))
+        learnt = self._memory.find(identity) if identity is not None else None
+        if identity is not None:
+            self._identities[pid] = identity
+        if identity is not None and learnt is not None:
+            progress.restore(learnt, same=learnt.run == identity.run)
+            self._log.count("known_before")
+        return progress
+
+    def _remember(self) -> None:
+        """Keep what was learnt of all watched processes."""
+        for pid in self._processes:
+            self._keep(pid)
+        self._files.failed = self._memory.save() or self._files.failed
+
+    def _keep(self, pid: int) -> None:
+        identity = self._identities.get(pid)
+        learnt = self._processes[pid].learnt(identity.run, time.time()) if identity is not None else None
+        if identity is not None and learnt is not None:
+            self._memory.keep(identity, learnt)
+
     def _left(self, pid: int) -> None:
         """Forget a process that has ended. A pause that its end cut short is no stall."""
+        self._keep(pid)
+        self._identities.pop(pid, None)
         del self._processes[pid]
         for case in list(self._cases.open):
             if case.state == "open" and pid in case.stalls and case.stalls[pid].ongoing:
                 del case.stalls[pid]
                 if not case.stalls:
                     self._cases.drop(case)
-                    self._log(case, "ended_with_the_process")
+                    self._log.log(case, "ended_with_the_process")
+
+    def _report_notes(self, notes: Iterable[str]) -> None:
+        """Report what is newly not as wanted in the recorder, such as a log without a file."""
+        current = frozenset(notes)
+        for note in sorted(current - self._notes):
+            self._note(f"the recorder: {note}")
+        self._notes = current
 
     def _unobserved(self, why: str) -> None:
         now = time.monotonic_ns()
         self._note(why)
-        self._count("unobserved")
+        self._log.count("unobserved")
         for progress in self._processes.values():
             progress.unobserved(now)
+        self._named.unobserved(now)
         for case in [case for case in self._cases.open if case.end_ns is None and case.state == "open"]:
             self._cases.drop(case)
 
@@ -189,12 +235,29 @@ class WatchService:
                 )
         for pid, rows in by_process.items():
             progress, job = self._processes[pid], self._job_of[pid]
-            for stall in progress.feed(rows, now):
+            for stall in progress.feed(rows, now, partial(io_calls, pid)):
                 self._noticed(job, pid, stall, now)
             self._resumed(pid, progress)
 
+    def _look_at_signs(self) -> None:
+        """Look at the signs of progress that were named. A stall is one of the process that stalls too, else of the
+        first rank."""
+        job = next(iter(self._jobs.jobs), None)
+        if job is None or not job.leaders:
+            return
+        now = time.monotonic_ns()
+        stalled = (pid for pid in job.leaders if (found := self._thread(pid)) is not None and found.open is not None)
+        pid = next(stalled, min(job.leaders, key=lambda one: (job.ranks.get(one, 0), one)))
+        thread = self._thread(pid)
+        for stall in self._named.look(now, thread.tid if thread is not None else pid):
+            self._noticed(job, pid, stall, now)
+
+    def _thread(self, pid: int) -> ThreadProgress | None:
+        progress = self._processes.get(pid)
+        return progress.thread if progress is not None else None
+
     def _noticed(self, job: WatchedJob, pid: int, stall: Stall, now: int) -> None:
-        self._count(stall.kind if not stall.ongoing else "ongoing")
+        self._log.count(stall.kind if not stall.ongoing else "ongoing")
         self._cases.add(job, pid, stall, now)
         if stall.ongoing and self._recorder is not None and now - self._flushed >= _FLUSH_NS:
             self._flushed = now
@@ -203,14 +266,15 @@ class WatchService:
     def _resumed(self, pid: int, progress: ProcessProgress) -> None:
         """Drop an open stall that has ended as a usual pause, of which no stall is reported."""
         thread = progress.thread
-        still = thread is not None and thread.open is not None
+        of_thread = thread is not None and thread.open is not None
         for case in list(self._cases.open):
             stall = case.stalls.get(pid)
+            still = of_thread or (stall is not None and stall.kind == "signal" and self._named.stalled)
             if stall is not None and stall.ongoing and not still and case.state == "open":
                 del case.stalls[pid]
                 if not case.stalls:
                     self._cases.drop(case)
-                    self._count("usual_pause")
+                    self._log.count("usual_pause")
 
     # --- investigating --------------------------------------------------------------------------------------------
 
@@ -222,19 +286,23 @@ class WatchService:
         now = time.monotonic_ns()
         self._look_whether_they_run(now)
         while (case := self._cases.due(now, self._allowance())) is not None and case.skipped:
-            self._log(case, case.skipped)
+            self._log.log(case, case.skipped)
             self._cases.drop(case)
         if case is None:
             self._end_reported()
             return
-        pid, stall = case.main()
         final = case.end_ns is not None or self._cases.is_hang(case, now)
         try:
             recorder.flush()
-            self._child = self._started(case, pid, stall, final, now)
+            self._child = self._started(case, final, now)
+            case.state = "looking"
         except (ToolError, OSError) as error:
             self._note(f"a stall of {case.job.name} cannot be investigated: {error}")
             self._cases.drop(case)
+
+    def _started(self, case: Case, final: bool, now: int) -> Investigation:
+        request, stall = request_of(case, self._directory, now, final=final, tickets=self._options.tickets)
+        return Investigation.start(request, case, stall, final=final, errors=self._files.errors())
 
     def _look_whether_they_run(self, now: int) -> None:
         """Mark the stalls in progress whose threads run, or could: the waits of these cannot tell."""
@@ -246,76 +314,36 @@ class WatchService:
                 since, before = self._first_use.setdefault((pid, stall.start_ns), (now, used_ns(pid, stall.tid)))
                 if now - since >= NS:
                     active.append((used_ns(pid, stall.tid) - before) / (now - since))
-            case.ran = not active or min(active) >= _ACTIVE
+            case.active = min(active, default=None)
+            case.ran = case.active is None or case.active >= _ACTIVE
         if len(self._first_use) > _USES:
             self._first_use.clear()
 
-    def _started(self, case: Case, pid: int, stall: Stall, final: bool, now: int) -> _Child:
-        directory = (
-            self._directory / "recordings" / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        )
-        start, end = case.start_ns - _BEFORE_NS, (case.end_ns or now) + _AFTER_NS
-        if stall.kind in ("slowdown", "drift"):
-            start = max(start, end - _SLOW_NS)
-        request = Request(
-            job=case.job.id,
-            name=case.job.name,
-            pid=pid,
-            pids=(pid,),  # its main thread is accounted for; whom it waits for is recorded, too
-            rank=case.job.ranks.get(pid),
-            stall=replace(stall, end_ns=None if case.end_ns is None else stall.end_ns),
-            start_ns=start,
-            end_ns=min(end, now),
-            noticed_ns=case.noticed_ns,
-            slices=str(self._directory),
-            recording=str(directory),
-            live_pid=pid if case.end_ns is None and not case.looked else None,
-            live_s=_LOOK_S,
-            earlier=case.looked if case.looked not in ("", "-") else "",
-            tickets=self._options.tickets and final,
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-m", "whystall.agent_server.watch.investigate"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._files.errors(),
-            text=True,
-        )
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
-        process.stdin.write(request.to_json())
-        process.stdin.close()
-        process.stdin = None  # else communicate() flushes it
-        case.state = "looking"
-        return _Child(process, case, pid, stall, final, time.monotonic())
-
-    def _finish(self, child: _Child) -> None:
+    def _finish(self, child: Investigation) -> None:
         """Take the answer of an investigation that has ended."""
-        if child.process.poll() is None:
-            if time.monotonic() - child.since < _CHILD_S:
-                return
-            child.process.kill()
+        answer = child.poll()
+        if answer is None:
+            return
         self._child = None
-        output = child.process.communicate()[0] if child.process.stdout else ""
-        try:
-            answer = Answer.from_json(output.splitlines()[-1])
-        except (ValueError, TypeError, IndexError):
-            answer = Answer(error=f"the investigation ended with status {child.process.returncode}")
         case = child.case
         if answer.usual and child.stall.end_ns is not None:
             self._accept(child.pid, child.stall)
         if answer.diagnosis:
             self._faultless = {pid: at for pid, at in self._faultless.items() if pid in self._processes}
             self._faultless.update({pid: one.start_ns if answer.usual else 0 for pid, one in case.stalls.items()})
-        if child.final:
+        if child.final and answer.why in _UNEXPLAINED and not case.tried and len(case.stalls) > 1 and not case.skipped:
+            case.tried.add(child.pid)  # a rank that waited for it shows what it did as a cause
+            case.state = "open"
+        elif child.final:
             case.cause = answer.cause if answer.action == "ticket" else ""
-            self._log(case, answer.why or "failed", answer)
+            self._log.log(case, answer.why or "failed", answer)
             case.state = "reported"
             if case.end_ns is not None:
                 self._cases.drop(case)
         else:
             case.state, case.looked = "open", answer.diagnosis or "-"
             self._resumed_all()
-        self._tidy()
+        tidy(self._directory)
 
     def _resumed_all(self) -> None:
         for pid, progress in self._processes.items():
@@ -325,66 +353,28 @@ class WatchService:
         for case in list(self._cases.open):
             if case.state == "reported" and case.end_ns is not None:
                 self._cases.drop(case)
-                self._log(case, "ended")
+                self._log.log(case, "ended")
             elif case.state == "reported":
                 for pid, stall in list(case.stalls.items()):
-                    progress = self._processes.get(pid)
-                    thread = progress.thread if progress is not None else None
-                    if progress is None or (stall.ongoing and (thread is None or thread.open is None)):
+                    thread = self._thread(pid)
+                    still = (thread is not None and thread.open is not None) or (
+                        stall.kind == "signal" and self._named.stalled
+                    )
+                    if pid not in self._processes or (stall.ongoing and not still):
                         case.stalls[pid] = replace(stall, end_ns=time.monotonic_ns())
 
     def _accept(self, pid: int, stall: Stall) -> None:
-        progress = self._processes.get(pid)
-        thread = progress.thread if progress is not None else None
-        if thread is not None and stall.end_ns is not None:
+        thread = self._thread(pid)
+        if stall.end_ns is None:
+            return
+        if stall.kind == "signal":
+            self._named.accept(stall.end_ns - stall.start_ns)
+        elif thread is not None:
             thread.pauses.accept(stall.place, stall.end_ns - stall.start_ns)
 
     def _allowance(self) -> int:
-        threads = (progress.thread for progress in self._processes.values())
+        threads = (self._thread(pid) for pid in self._processes)
         return max((thread.pauses.allowance_ns for thread in threads if thread is not None), default=0)
-
-    def _tidy(self) -> None:
-        """Keep the latest recordings of stalls."""
-        kept = sorted((self._directory / "recordings").iterdir(), reverse=True)
-        for old in kept[_RECORDINGS:]:
-            shutil.rmtree(old, ignore_errors=True)
-
-    # --- log and tickets ------------------------------------------------------------------------------------------
-
-    def _log(self, case: Case, why: str, answer: Answer | None = None) -> None:
-        self._count(f"why_{why}")
-        stall = next(iter(case.stalls.values()), None)
-        entry: dict[str, Any] = {
-            "at": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            "job": case.job.id,
-            "name": case.job.name,
-            "why": why,
-            "noticed_ns": case.noticed_ns,
-        }
-        if stall is not None:
-            pid, stall = case.main()
-            self._count_seconds(case)
-            entry |= {"pid": pid, "stall": asdict(stall), "processes": sorted(case.stalls)}
-        if answer is not None:
-            entry["answer"] = asdict(answer)
-            if answer.ticket:
-                word = "ticket" if answer.new else "seen again, ticket"
-                self._note(
-                    f"{case.job.name}: {answer.title or 'no cause found'} ({answer.verdict}); {word} {answer.ticket}"
-                )
-                self._count("tickets" if answer.new else "tickets_again")
-        self._recent.append({key: value for key, value in entry.items() if key != "stall"})
-        self._files.log(entry)
-
-    def _count_seconds(self, case: Case) -> None:
-        """Count the stalls of `case` that have ended; a slowdown has no length."""
-        for pid, stall in case.stalls.items():
-            if stall.end_ns is not None and stall.kind not in ("slowdown", "drift"):
-                length = (stall.end_ns - stall.start_ns) / 1e9
-                self._stalls.add(case.job.name, case.job.ranks.get(pid), case.cause, length)
-
-    def _count(self, what: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + 1
 
     def _status(self, *, running: bool) -> dict[str, Any]:
         now = time.monotonic_ns()
@@ -400,14 +390,15 @@ class WatchService:
             "since": self._began,
             "written": time.time(),
             "jobs": jobs,
+            "progress": self._named.state(),
             "beyond": self._jobs.beyond,
             "cost": cost,
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
             "memory_mib": round(resident_mib(), 1),
             "pending": len(self._cases.open),
-            "counts": self._counts,
-            "stalls": list(self._stalls.rows()),
-            "recent": list(self._recent),
+            "counts": self._log.counts,
+            "stalls": list(self._log.seconds.rows()),
+            "recent": list(self._log.recent),
         }
 
     def _process(self, job: WatchedJob, pid: int, now: int) -> dict[str, Any]:

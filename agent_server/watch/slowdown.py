@@ -32,11 +32,17 @@ class Slower:
 class StepTimes:
     """Step times of one place. After a report the new step time is the usual one."""
 
-    def __init__(self) -> None:
+    def __init__(self, reference: list[int] | None = None) -> None:
+        """`reference`: of an earlier one, if it is complete."""
         self._block: list[int] = []
         self._start_ns = 0
-        self._reference: list[int] = []
+        self._reference: list[int] = list(reference or [])
         self._blocks: deque[tuple[int, int]] = deque(maxlen=_KEPT)  # when it began, its median
+
+    @property
+    def reference(self) -> list[int]:
+        """The step times that new ones are compared with, ns; empty: not known yet."""
+        return list(self._reference) if len(self._reference) == _REFERENCE else []
 
     @property
     def usual_ns(self) -> int:

@@ -112,13 +112,16 @@ struct live {
 	__u64 follow_min_ns;	/* follow wakers only if the wait that they ended was at least as long */
 	__u64 sample_one_in;	/* handle one of so many ticks, chosen at random */
 	__u64 wake_min_ns;	/* do not record who ends a wait that was shorter */
+	__u64 wake_min_ticks;	/* the same in ticks of the kernel, rounded down; 0: not used */
 	__u64 reuse_ns;		/* reuse stacks by the registers alone for this long, see stack_reuse.bpf.h */
+	__u64 looking;		/* no hook at switches is attached: ticks read the scheduler's clock */
 };
 
 enum walk_stage {
 	WALK_SEED,	/* begin the waits and calls that are in progress */
 	WALK_FINISH,	/* record them when the window has ended */
 	WALK_REPORT,	/* record the waits in progress, which go on */
+	WALK_LOOK,	/* without hooks at switches: find long waits, see walk.bpf.h */
 };
 
 /* Why a process is traced: the value in the map `targets`. */

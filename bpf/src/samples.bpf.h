@@ -11,6 +11,7 @@
 #include "regs.bpf.h"
 #include "stacks.bpf.h"
 #include "python.bpf.h"
+#include "switches.bpf.h"
 
 /* The context of a perf event's program begins with the user's view of the registers (uapi/asm/ptrace.h). */
 static __always_inline bool was_user_mode(const __u64 *regs)
@@ -38,6 +39,8 @@ int on_tick(__u64 *ctx)
 		count(SEEN_IDLE_TICKS);
 	if (tgid && tgid == config.self_tgid)
 		count(SEEN_SELF_TICKS);
+	if (config.current_btf && config.switches && live.looking && tid)
+		read_clock(current_task(), bpf_ktime_get_ns());
 	if (!has_timeline(tgid))
 		return 0;
 	if (live.sample_one_in > 1 && bpf_get_prandom_u32() % live.sample_one_in)

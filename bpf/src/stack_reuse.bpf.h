@@ -5,9 +5,9 @@
  * of its stack and its innermost Python frames. Only for interruptible sleep: the reason of a wait in D is in the kernel
  * stack alone.
  *
- * If even that costs too much (live.reuse_ns), the registers alone decide. That is a sixth of the work, and may take one
- * Python line for another that waits for the same object shortly after. Such a wait is brief: what it waits for is read
- * at its end, if it was long.
+ * If even that costs too much (live.reuse_ns), the registers alone decide, which may take one Python line for another that
+ * waits for the same object shortly after. Such a wait is brief: at the switch away only its time is recorded, and at its
+ * end, if it was long, what it was for.
  */
 #ifndef WHYSTALL_STACK_REUSE_H
 #define WHYSTALL_STACK_REUSE_H
@@ -127,8 +127,8 @@ static __always_inline void keep_stacks(struct thread_state *state, __u64 place,
 static __always_inline __u64 near_key(struct task_struct *task)
 {
 	struct pt_regs *regs = saved_regs(task);
-	__u64 hash = mixed(0xcbf29ce484222325ULL, regs_ip(regs)), argument;
 	__s32 nr = regs_syscall(regs);
+	__u64 argument, hash;
 
 	if (nr < 0)
 		return 0;
@@ -137,44 +137,85 @@ static __always_inline __u64 near_key(struct task_struct *task)
 #else
 	argument = config.pt_regs_helper ? regs->orig_x0 : regs_arg(regs, 0);
 #endif
-	hash = mixed(hash, regs_sp(regs));
-	hash = mixed(hash, nr);
-	return mixed(hash, argument) | 1;
+	hash = (regs_ip(regs) + argument) * 0x9e3779b97f4a7c15ULL;
+	return ((hash ^ regs_sp(regs)) * 0xff51afd7ed558ccdULL ^ nr) | 1;
 }
 
-/* Begins a brief wait at a place that is known since less than live.reuse_ns; returns false without one. */
-static __always_inline bool reuse_near(struct thread_state *state, __u64 key, __u64 now)
+static __always_inline struct near_place *near_at(struct thread_state *state, __u64 at)
 {
-	for (int i = 0; i < NEAR_PLACES; i++) {
-		struct near_place *near = &state->near[i];
-
-		if (near->key != key)
-			continue;
-		if (now - near->at >= live.reuse_ns) {
-			near->key = 0;
-			return false;
-		}
-		state->kstack = near->kstack;
-		state->ustack = near->ustack;
-		state->pystack = near->pystack;
-		state->off_brief = 1;
-		count(STACKS_REUSED);
-		return true;
-	}
-	return false;
+	asm volatile("" : "+r"(at));
+	at &= NEAR_PLACES - 1;
+	return &state->near[at];
 }
 
+static __always_inline void begin_brief(struct task_struct *task, struct thread_state *state, __u64 brief,
+					__u32 off_class, __u64 now)
+{
+	state->off_brief = brief;
+	state->off_tick = bpf_jiffies64();
+	state->off_run_delay = task->sched_info.run_delay;
+	state->off_runs = task->sched_info.pcount;
+	state->off_class = off_class;
+	state->off_end = 0;
+	state->off_seeded = 0;
+	state->wake = 0;
+	state->off_start = now;
+}
+
+/* Begins a brief wait if its place is known since less than live.reuse_ns; returns whether it did. */
+static __always_inline bool leave_briefly(struct task_struct *task, struct thread_state *state, __u64 now)
+{
+	__u64 key = near_key(task), at;
+
+	if (!key)
+		return false;
+	for (at = 0; at < NEAR_PLACES; at++)
+		if (state->near[at].key == key)
+			break;
+	if (at == NEAR_PLACES)
+		return false;
+	if (now - near_at(state, at)->at >= live.reuse_ns) {
+		near_at(state, at)->key = 0;
+		return false;
+	}
+	begin_brief(task, state, at + 1, OFF_S, now);
+	return true;
+}
+
+/* Begins a brief wait for a CPU, unless another one began as a whole since live.reuse_ns; returns whether it did. */
+static __always_inline bool leave_preempted(struct task_struct *task, struct thread_state *state, __u64 now)
+{
+	if (now - state->preempted_at >= live.reuse_ns) {
+		state->preempted_at = now;
+		return false;
+	}
+	begin_brief(task, state, BRIEF_PREEMPTED, OFF_R, now);
+	return true;
+}
+
+/* Completes what is known of a brief wait by the stacks of its place; preemptions have none. */
+static __always_inline void take_near(struct thread_state *state)
+{
+	struct near_place *near = near_at(state, state->off_brief - 1);
+
+	bool preempted = state->off_brief == BRIEF_PREEMPTED;
+
+	state->kstack = preempted ? 0 : near->kstack;
+	state->ustack = preempted ? 0 : near->ustack;
+	state->pystack = preempted ? 0 : near->pystack;
+	if (!state->wake)
+		state->waker_tid = state->waker_tgid = 0;
+	state->off_brief = 0;
+}
+
+/* Stores the stacks of the place `key`, which must be those of the wait that begins. */
 static __always_inline void keep_near(struct thread_state *state, __u64 key, __u64 now)
 {
 	struct near_place *near;
-	__u64 at;
 
 	if (!key || !state->kstack)
 		return;
-	at = state->next_near++ & (NEAR_PLACES - 1);
-	asm volatile("" : "+r"(at));
-	at &= NEAR_PLACES - 1;
-	near = &state->near[at];
+	near = near_at(state, state->next_near++);
 	near->key = key;
 	near->at = now;
 	near->kstack = state->kstack;

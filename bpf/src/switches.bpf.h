@@ -136,8 +136,8 @@ static __noinline int complete_wait(struct task_struct *task, struct thread_stat
 {
 	if (!state)
 		return 0;
+	take_near(state);
 	find_wait(task, state, false, now);
-	state->off_brief = 0;
 	return 0;
 }
 
@@ -146,8 +146,21 @@ static __always_inline void add_brief(struct thread_state *state, struct off_key
 {
 	struct off_total *total;
 
+	if (key->off_class == OFF_R) {
+		if (!state->preempted_count)
+			return;
+		total = off_totals_lookup(key);
+		if (total) {
+			total->count += state->preempted_count;
+			total->total_ns += state->preempted_ns;
+			total->run_ns += state->preempted_ns;
+		}
+		state->preempted_count = state->preempted_ns = 0;
+		return;
+	}
 	if (!state->brief_count)
 		return;
+	count_more(STACKS_REUSED, state->brief_count);
 	total = off_totals_lookup(key);
 	if (total) {
 		total->count += state->brief_count;
@@ -227,12 +240,6 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 		return 0;
 	flags |= state->off_flags;
 	if (state->off_brief) {
-		if (!(flags & RECORD_OPEN) && (duration < config.switch_min_ns || duration < live.switch_min_ns)) {
-			state->brief_count++;
-			state->brief_ns += duration;
-			state->brief_run_ns += wait;
-			return 0;
-		}
 		complete_wait(task, state, now);
 		flags |= state->off_flags;
 	}
@@ -262,6 +269,26 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	return 0;
 }
 
+/* Ends a brief wait that was shorter than what is recorded; returns whether it was one. */
+static __always_inline bool arrive_briefly(struct task_struct *task, struct thread_state *state, __u64 now)
+{
+	__u64 ns = now - state->off_start, wait;
+
+	if (!state->off_brief || ns >= live.switch_min_ns)
+		return false;
+	state->off_start = 0;
+	if (state->off_brief == BRIEF_PREEMPTED) {
+		state->preempted_count++;
+		state->preempted_ns += ns;
+		return true;
+	}
+	wait = runnable_wait(task, state);
+	state->brief_count++;
+	state->brief_ns += ns;
+	state->brief_run_ns += wait < ns ? wait : ns;
+	return true;
+}
+
 static __always_inline void begin_call(struct thread_state *state, __s32 nr, __u64 start)
 {
 	start_call(state, nr, start);
@@ -289,10 +316,9 @@ static __always_inline void begin_before(struct thread_state *state, __s32 nr)
 }
 
 static __always_inline void switch_away(void *ctx, struct task_struct *task, __u32 tgid, bool preempted,
-					unsigned int run_state)
+					unsigned int run_state, __u64 now)
 {
 	bool dead = run_state & STATE_DEAD;
-	__u64 now = bpf_ktime_get_ns();
 	__u32 tid = task->pid;
 	struct thread_state *state;
 	struct pt_regs *regs;
@@ -321,6 +347,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	if (dead || (!config.switches && !state->call_start))
 		return;
 	state->off_start = now;
+	state->off_tick = bpf_jiffies64();
 	state->off_end = 0;
 	state->off_seeded = 0;
 	state->off_run_delay = task->sched_info.run_delay;
@@ -333,11 +360,8 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->ustack = 0;
 	state->pystack = 0;
 	state->off_brief = 0;
-	if (config.switches && live.reuse_ns && state->off_class == OFF_S && has_user_side(task)) {
+	if (config.switches && live.reuse_ns && state->off_class == OFF_S && has_user_side(task))
 		near = near_key(task);
-		if (near && reuse_near(state, near, now))
-			return;
-	}
 	if (config.switches)
 		find_wait(task, state, true, now);
 	if (state->off_class == OFF_R)	/* the stack of a preemption is not its cause */
@@ -363,22 +387,44 @@ int on_switch(__u64 *ctx)
 {
 	struct task_struct *prev = (struct task_struct *)ctx[1];
 	struct task_struct *next = (struct task_struct *)ctx[2];
-	__u32 from = prev->tgid;
+	__u32 from = prev->tgid, to = next->tgid;
 	struct thread_state *state;
 	unsigned int run_state;
+	__u32 off_class;
+	__u64 now = 0;
 
 	if (!window_open())
 		return 0;
 	if (from == config.self_tgid)
 		count(SELF_SWITCHES);
-	if (has_timeline(from)) {
+	if (from) {
 		run_state = left_in_state(ctx);
-		switch_away(ctx, prev, from, ctx[0] & 1, run_state);
+		off_class = off_class_of(ctx[0] & 1, run_state);
+		state = 0;
+		if (live.reuse_ns && (off_class == OFF_S || off_class == OFF_R))
+			state = state_of(prev, prev->pid);
+		/* what has a known place was traced shortly before */
+		if (state && !state->off_start && has_user_side(prev)) {
+			now = bpf_ktime_get_ns();
+			if (off_class == OFF_S ? leave_briefly(prev, state, now) : leave_preempted(prev, state, now)) {
+				read_clock(prev, now);
+				from = 0;
+			}
+		}
+		if (from && has_timeline(from)) {
+			if (!now)
+				now = bpf_ktime_get_ns();
+			switch_away(ctx, prev, from, ctx[0] & 1, run_state, now);
+		}
 	}
-	if (has_timeline(next->tgid)) {
+	if (to) {
 		state = state_of(next, next->pid);
-		if (state && state->off_start)
-			end_segment(next, state, bpf_ktime_get_ns(), 0, prev);
+		if (state && state->off_start) {
+			if (!now)
+				now = bpf_ktime_get_ns();
+			if (!arrive_briefly(next, state, now) && has_timeline(to))
+				end_segment(next, state, now, 0, prev);
+		}
 	}
 	return 0;
 }

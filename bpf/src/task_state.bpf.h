@@ -15,7 +15,8 @@ struct place_stacks {
 	__u64 at, kstack, ustack, pystack;
 };
 
-#define NEAR_PLACES 4	/* a power of two */
+#define NEAR_PLACES 8	/* a power of two */
+#define BRIEF_PREEMPTED (NEAR_PLACES + 1)
 
 /* The stacks of a place that is recognised by registers alone. */
 struct near_place {
@@ -52,9 +53,12 @@ struct thread_state {
 	__u64 fault_dentry, fault_time;
 	__u64 places[PLACES], next_place;
 	struct place_stacks place_stacks[PLACES];
-	/* off_brief: only the time of this wait and its stacks are known so far; then all such waits since another one */
-	__u64 off_brief, brief_count, brief_ns, brief_run_ns;
-	__u64 next_near;
+	/*
+	 * off_brief: the index in `near`, plus one, of the place of this wait, of which only the time is recorded so far, or
+	 * BRIEF_PREEMPTED; then all such waits and preemptions since others. off_tick: jiffies at the switch away.
+	 */
+	__u64 off_brief, brief_count, brief_ns, brief_run_ns, off_tick, next_near;
+	__u64 preempted_at, preempted_count, preempted_ns;
 	struct near_place near[NEAR_PLACES];
 };
 

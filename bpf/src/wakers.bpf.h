@@ -242,10 +242,14 @@ int on_waking(__u64 *ctx)
 
 	if (!window_open())
 		return 0;
+	state = state_of(task, task->pid);
+	if (!state || !state->off_start)
+		return 0;
+	if (live.wake_min_ticks && bpf_jiffies64() - state->off_tick < live.wake_min_ticks)
+		return 0;
 	if (!has_timeline(task->tgid))
 		return 0;
-	state = state_of(task, task->pid);
-	if (live.wake_min_ns && state && bpf_ktime_get_ns() - state->off_start < live.wake_min_ns)
+	if (live.wake_min_ns && bpf_ktime_get_ns() - state->off_start < live.wake_min_ns)
 		return 0;
 	if (!note_waker(state))
 		return 0;

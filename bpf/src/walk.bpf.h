@@ -65,6 +65,7 @@ static __always_inline void seed(struct task_struct *task, __u32 tgid, __u32 tid
 			begin_before(state, nr);
 		}
 	}
+	state->off_tick = bpf_jiffies64();
 	state->off_start = since;
 	if (task->on_cpu || task->sched_info.pcount != runs) {	/* it ran meanwhile: the state is outdated */
 		state->off_start = 0;
@@ -145,6 +146,25 @@ static __always_inline void report(struct task_struct *task, __u32 tgid, __u32 t
 		emit_open_file(file, SCRATCH_WALK);
 }
 
+/*
+ * Without hooks at switches: a thread that is off the CPU and has not run since the last look begins a wait; one that has
+ * run since has ended its wait. Both instants are those of the scheduler's accounting; if the thread ran more than once,
+ * the wait seems to end at its last arrival on a CPU.
+ */
+static __always_inline void look(struct task_struct *task, __u32 tgid, __u32 tid, __u64 now)
+{
+	struct thread_state *state = named_state(task, tgid, tid);
+	__u64 runs = task->sched_info.pcount;
+
+	if (!state)
+		return;
+	if (state->off_start && state->off_runs != runs)
+		end_segment(task, state, now, 0, 0);
+	if (!state->off_start && state->off_runs == runs && !task->on_cpu)
+		seed(task, tgid, tid, left_at(task, now));
+	state->off_runs = runs;
+}
+
 SEC("iter/task")
 int walk(struct bpf_iter__task *ctx)
 {
@@ -157,7 +177,9 @@ int walk(struct bpf_iter__task *ctx)
 	tid = task->pid;
 	if (!has_timeline(tgid))
 		return 0;
-	if (live.walk_stage == WALK_REPORT)
+	if (live.walk_stage == WALK_LOOK)
+		look(task, tgid, tid, bpf_ktime_get_ns());
+	else if (live.walk_stage == WALK_REPORT)
 		report(task, tgid, tid, bpf_ktime_get_ns());
 	else if (live.walk_stage)
 		finish(task, tgid, tid);

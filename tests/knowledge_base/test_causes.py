@@ -79,6 +79,7 @@ PATH = {
     "real_time_hog",
     "stopped_process",
     "frozen_cgroup",
+    "frozen_file_system",
     "traced_process",
     "mapped_file_faults",
     "remote_file_system",

@@ -118,6 +118,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (hung("stopped"), "stopped_process"),
         (wait("queue", root_wait="stopped"), "stopped_process"),
         (hung("frozen"), "frozen_cgroup"),
+        (wait("frozen_files", detail="write ext4"), "frozen_file_system"),
+        (wait("pipe", role="data_loader", root_wait="frozen_files", root_by="w (9)"), "frozen_file_system"),
         (hung("traced"), "traced_process"),
         (wait("page_fault", detail="ext4"), "mapped_file_faults"),
         (wait("file", detail="read ext4"), "slow_file_read"),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted import Child, child
 
+from whystall.bpf.continuous import ContinuousSession
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits, recording_from
 from whystall.tools.collect.slice_history import history_rows
-from whystall.tools.collect.slice_scan import Waits
+from whystall.tools.collect.slice_scan import Scan, Waits
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.host.critical_path.tool import Params, judge
 from whystall.tools.recording.store import Recording
@@ -36,6 +39,7 @@ while True: load_batch(); step()
 RECORDER = """
 import sys, time
 from pathlib import Path
+from whystall.bpf.continuous import ContinuousSession
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits
 from whystall.tools.recording.target import Target
 pid = int(sys.argv[1])
@@ -168,3 +172,117 @@ def test_without_a_directory_it_records_in_memory(tmp_path: Path, directory: str
     assert recording.table("switches.segments").height > 0
     assert bool(cost.notes) == bool(cost.memory_bytes) == (directory == "file")
     assert os.listdir(tmp_path) == sorted(["file", "missing"] if directory != "file" else ["file"])
+
+
+# Short waits, and a long one each time that it is asked.
+NAPPING = """
+def nap(): time.sleep(0.02)
+def stall(): time.sleep(3.5)
+go()
+while True:
+    begun = time.monotonic()
+    while time.monotonic() < begun + 2: nap()
+    timed("stall", stall)
+"""
+
+
+def waits_of(session: ContinuousSession, scan: Scan, seconds: float) -> list[tuple[int, int]]:
+    found = Waits()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        scan.read(session.take(), found)
+    return list(zip(found.start_ns, found.end_ns, strict=True))
+
+
+def test_without_hooks_at_switches_long_waits_are_found_and_others_afterwards() -> None:
+    detail = {"wake_min_ns": MS, "sample_one_in": 1, "reuse_ns": 0}
+    with child(NAPPING) as subject:
+        session = ContinuousSession(frozenset({subject.pid}), MS, 50 * MS, lambda record: None)
+        session.load()
+        try:
+            session.start()
+            hooks = set(session.hooks)
+            session.limit(min_ns=1000 * MS, looks=True, **detail)
+            assert "on_switch" not in session.hooks
+            subject.go()
+            scan = Scan()
+            looked = waits_of(session, scan, 9)
+            session.limit(min_ns=MS, looks=False, **detail)
+            assert set(session.hooks) == hooks
+            hooked = waits_of(session, scan, 3)
+        finally:
+            session.close()
+        start, end = stall_of(subject)
+    near = [one for one in looked if abs(one[0] - start) < 200 * MS]
+    assert len(near) == 1
+    assert abs(near[0][1] - end) < 1500 * MS  # it ran more than once until the next look
+    assert all(one[1] - one[0] >= 800 * MS for one in looked)
+    assert len([one for one in hooked if 15 * MS < one[1] - one[0] < 500 * MS]) > 10
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_on_a_disk_that_takes_nothing_it_records_in_memory(small_disk: Path, fault: str) -> None:
+    if fault == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with child(TRAINING) as subject:
+        target = Target(everything=False, pid=subject.pid, pids=[subject.pid])
+        recorder = ContinuousRecorder(target, Limits(), small_disk / "watch")
+        recorder.start()
+        try:
+            subject.go()
+            until = time.monotonic() + 4.5
+            while time.monotonic() < until:
+                time.sleep(0.2)
+                recorder.poll()
+            _, end = stall_of(subject)
+            recording = recorder.recording(end - 2000 * MS, end)
+            cost = recorder.cost()
+        finally:
+            recorder.close()
+    assert longest(recording)["syscall"] == "clock_nanosleep"
+    assert any(note.startswith("kept in memory only") for note in cost.notes)
+    assert cost.disk_bytes == 0
+    assert cost.memory_bytes > 0
+    assert shutil.disk_usage(small_disk).used < 9 << 20  # the history fits, nothing else is left over
+
+
+def test_it_shrinks_when_its_control_group_is_short_of_memory(tmp_path: Path) -> None:
+    group = Path(f"/sys/fs/cgroup/memory/whystall-test-{os.getpid()}")
+    group.mkdir()
+    into = ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(group / "cgroup.procs"), sys.executable, "-c"]
+    hog = "import time; kept = b'x' * (380 << 20); print('full', flush=True); time.sleep(60)"
+    log = tmp_path / "slices"
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(446 << 20))
+        with child(TRAINING) as subject:
+            command = [*into, RECORDER, str(subject.pid), str(tmp_path)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recorder:
+                assert recorder.stdout is not None
+                assert recorder.stdout.readline() == "ready\n"
+                subject.go()
+                whole = log.stat().st_size
+                assert whole > 64 << 20
+                with subprocess.Popen([*into, hog], stdout=subprocess.PIPE, text=True) as eater:
+                    assert eater.stdout is not None
+                    assert eater.stdout.readline() == "full\n"
+                    until = time.monotonic() + 30
+                    while log.stat().st_size == whole and time.monotonic() < until:
+                        time.sleep(0.2)
+                    eater.kill()
+                assert recorder.poll() is None
+                recorder.kill()
+        assert log.stat().st_size < whole // 3
+        recording_from(tmp_path, 0, time.monotonic_ns())
+    finally:
+        time.sleep(0.3)
+        group.rmdir()

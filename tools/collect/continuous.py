@@ -18,6 +18,7 @@ from whystall.bpf import layout as lay
 from whystall.bpf.continuous import ContinuousSession, Cut
 from whystall.bpf.errors import BpfError
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
+from whystall.tools.collect.continuous_memory import MemoryGuard, free_memory
 from whystall.tools.collect.continuous_objects import look_at_objects
 from whystall.tools.collect.continuous_proc import ProcLooks
 from whystall.tools.collect.slice_history import History, JobName
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 LOG_NAME = "slices"
 _RELEASE_NS = 60_000_000_000  # followed wakers are followed again if they still wake a target
+_SHRUNK = 4  # a part of the log is kept when memory is scarce
 _CODES_PER = 4  # all code objects are written again after this part of the log: it always has those it needs
 
 
@@ -50,6 +52,7 @@ class ContinuousRecorder:
         self._history: History | None = None
         self._session: ContinuousSession | None = None
         self._budget = Budget(limits)
+        self._guard = MemoryGuard(limits.memory_bytes)
         self._slice_due = self._release_due = 0
         self._codes_at = 0
         self._taken = 0
@@ -90,6 +93,11 @@ class ContinuousRecorder:
         """Return a descriptor that is readable when much has arrived."""
         return self._loaded()[0].fileno()
 
+    @property
+    def min_ns(self) -> int:
+        """The shortest wait that is recorded now; it depends on the cost."""
+        return self._budget.min_ns
+
     def poll(self) -> Waits:
         """Return the waits that ended since the last call; end a slice when one is due."""
         began = time.thread_time_ns()
@@ -105,6 +113,7 @@ class ContinuousRecorder:
                 session.release_wakers()
                 self._scan.wakers.clear()
             self._budget.check(session, self._scan.events, self._overflowed)
+            self._keep_memory_small()
         except BpfError as error:
             raise _tool_error(error) from error
         finally:
@@ -168,7 +177,7 @@ class ContinuousRecorder:
             disk_bytes=log.used if log is not None and log.on_disk else 0,
             lost=self._lost,
             longest_cut_ns=self._longest_cut_ns,
-            notes=tuple(note for note in (log.note if log is not None else "", self._note) if note),
+            notes=tuple(note for note in (log.note if log is not None else "", self._note, self._guard.note) if note),
         )
 
     def close(self) -> None:
@@ -210,6 +219,18 @@ class ContinuousRecorder:
                 self._note = "some records were too large for the log"
         self._taken = now
 
+    def _keep_memory_small(self) -> None:
+        todo = self._guard.check()
+        if not todo:
+            return
+        session, log = self._loaded()
+        if todo != "free":
+            self._log = log.resized(self._limits.log_bytes // (_SHRUNK if self._guard.small else 1))
+            self._codes_at = -self._limits.log_bytes  # they are written at the next cut
+        if todo != "grow":
+            free_memory((self._scan.free, self._scan.codes.forget))
+            session.emit_codes_again()
+
     def _look(self, *, always: bool = False) -> None:
         """Read the counters of /proc that are due."""
         session, log = self._loaded()
@@ -242,6 +263,7 @@ class ContinuousRecorder:
         if log.appended - self._codes_at > log.size // _CODES_PER:
             self._codes_at = log.appended
             log.append(CODES, cut.end, cut.end, zlib.compress(self._scan.codes.framed(), 1))
+        log.forget_pages()
         self._slice_due = time.monotonic_ns() + self._limits.slice_ns
 
     def _head(self, session: ContinuousSession) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class SliceLog:
     def __init__(self, path: Path | None, size: int, *, every_boot: bool = False) -> None:
         """Open or make the log at `path`, of `size` bytes of data; entries of this boot are kept, or of `every_boot`.
         Where that is not possible, keep it in memory. Raises `ToolError` (busy) while another process writes it."""
+        self._every_boot, self._path = every_boot, path
         self._boot = b"every" if every_boot else _boot()
         self.note = ""
         self._size = max(LEAST_BYTES, size // _PAGE * _PAGE)
@@ -101,6 +102,33 @@ class SliceLog:
         """Yield the entries, oldest first. Do not append meanwhile."""
         return _entries(memoryview(self._map)[_PAGE:], self._tail, self._head)
 
+    def resized(self, size: int) -> SliceLog:
+        """Return a log of another size in the place of this one, with its newest entries, and close this one; this one
+        where there is no space for the other. In a file, a reader finds the one or the other, whole."""
+        partial = self._path.with_name(f".{self._path.name}") if self._path is not None and self.on_disk else None
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+        made = SliceLog(partial, size, every_boot=self._every_boot)
+        if made.on_disk != self.on_disk:
+            made.close()
+            return self
+        made._path, made.note = self._path, self.note
+        data, first = memoryview(self._map)[_PAGE:], self._tail
+        while self._head - first > made._size * 3 // 4:  # each entry may need padding
+            first = _next(data, first, self._head, self._size)
+        for entry in _entries(data, first, self._head):
+            made.append(*entry)
+        data.release()
+        if partial is not None and self._path is not None:
+            partial.replace(self._path)
+        self.close()
+        return made
+
+    def forget_pages(self) -> None:
+        """Have the pages of the file no longer count as memory of this process; they stay in the page cache."""
+        if self.on_disk:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Unmap, and unlock; idempotent."""
         made = getattr(self, "_map", None)
@@ -127,8 +155,12 @@ class SliceLog:
             raise OSError(errno.EINVAL, "not a regular file")
         if found.st_size != _PAGE + self._size:
             os.ftruncate(self._descriptor, 0)
-        # all blocks now: a store to a page without one would kill this process if the disk is full
-        os.posix_fallocate(self._descriptor, 0, _PAGE + self._size)
+        try:
+            # all blocks now: a store to a page without one would kill this process if the disk is full
+            os.posix_fallocate(self._descriptor, 0, _PAGE + self._size)
+        except OSError:
+            os.ftruncate(self._descriptor, 0)  # what was allocated would fill the disk
+            raise
         return mmap.mmap(self._descriptor, _PAGE + self._size)
 
     def _put(self, kind: int, start_ns: int, end_ns: int, data: bytes, length: int) -> None:

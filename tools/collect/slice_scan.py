@@ -137,6 +137,12 @@ class Scan:
         for number, stack in found:
             self._stacks[number] = _stack_record(number, stack)
 
+    def free(self) -> None:
+        """Forget what can be found again."""
+        self._places.clear()
+        self._origin.clear()
+        self._lines.clear()
+
     def carry(self, start_ns: int = 0) -> bytes:
         """Begin a new slice at `start_ns`; return the stacks of the waits in progress, as `records` reads them."""
         known = self._before | self._stacks

@@ -62,6 +62,8 @@ def test_ranks_that_stall_together_are_one_case_about_the_one_that_is_elsewhere(
     case = cases.due(6 * NS)
     assert case is not None
     assert case.main()[0] == 11
+    case.tried.add(11)
+    assert case.main()[0] in (10, 12), "whose waits lead to what that one did"
 
 
 def test_stalls_one_after_the_other_are_two_cases() -> None:
@@ -82,8 +84,21 @@ def test_a_blocked_thread_comes_before_one_that_ran_and_few_of_those_are_investi
         order.append((case, case.skipped))
         cases.drop(case)
     assert order[0] == (blocked, "")
-    assert (again, "busy_as_usual") in order or (busy, "busy_as_usual") in order
+    assert (again, "limit_of_own_work") in order or (busy, "limit_of_own_work") in order
     assert (starved, "") in order
+
+
+def test_a_thread_that_lacks_a_cpu_as_usual_is_not_investigated_and_one_that_is_at_work_is() -> None:
+    cases = Cases(CaseLimits())
+    cases.add(JOB, 10, replace(gap(1, 4), waited_ns=2 * NS, runnable_ns=2 * NS), 4 * NS)
+    first = cases.due(9 * NS)
+    assert first is not None
+    assert first.skipped == "busy_as_usual"
+    cases.drop(first)
+    cases.add(JOB, 10, replace(gap(11, 14), waited_ns=NS // 2, runnable_ns=NS // 2), 14 * NS)
+    second = cases.due(19 * NS)
+    assert second is not None
+    assert second.skipped == ""
 
 
 def test_investigations_per_hour_are_bounded_by_job_and_host() -> None:

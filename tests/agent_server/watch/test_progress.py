@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from whystall.agent_server.watch.progress import ProcessProgress, Stall, Wait
+from whystall.agent_server.watch.pause_account import Wait
+from whystall.agent_server.watch.progress import ProcessProgress, Stall
 
 S = 1_000_000_000
 MAIN, HELPER = 100, 101
@@ -26,6 +28,10 @@ class Job:
     def wait(self, place: int, seconds: float, runnable: float = 0.0, tid: int = MAIN) -> None:
         start, self.now = self.now, self.now + int(seconds * S)
         self.waits.append(Wait(tid, place, start, self.now, int(runnable * S)))
+
+    def preempted(self, seconds: float) -> None:
+        start, self.now = self.now, self.now + int(seconds * S)
+        self.waits.append(Wait(MAIN, 0, start, self.now, int(seconds * S), preempted=True))
 
     def run(self, seconds: float) -> None:
         self.now += int(seconds * S)
@@ -49,7 +55,7 @@ class Job:
             self.wait(EVALUATION, 0.02 * self.chance.uniform(0.8, 1.2))
 
 
-def watched(job: Job, progress: ProcessProgress, every_s: float = 1.0) -> list[Stall]:
+def watched(job: Job, progress: ProcessProgress, every_s: float = 1.0, calls: Calls | None = None) -> list[Stall]:
     """Return what a watcher that polls every `every_s` finds in the job's waits, up to its `now`."""
     found: list[Stall] = []
     if not job.waits:
@@ -62,9 +68,16 @@ def watched(job: Job, progress: ProcessProgress, every_s: float = 1.0) -> list[S
         while pending is not None and pending.end_ns <= at:
             batch.append(pending)
             pending = next(rest, None)
-        found += progress.feed(batch, min(at, job.now))
+        now = min(at, job.now)
+        found += progress.feed(batch, now, partial(counted, calls, now) if calls is not None else None)
     job.waits = [] if pending is None else [pending, *rest]
     return found
+
+
+def counted(calls: Calls, now: int, tid: int) -> int:
+    """Return the calls of the main thread."""
+    assert tid == MAIN
+    return calls.at(now)
 
 
 def new() -> ProcessProgress:
@@ -235,6 +248,97 @@ def test_other_threads_do_not_hide_a_gap_of_the_main_thread() -> None:
         job.step()
     gaps = [one for one in watched(job, progress) if not one.ongoing]
     assert [one.tid for one in gaps] == [MAIN]
+
+
+def busy(job: Job, seconds: float) -> None:
+    """Go on as before, but wait nowhere: its loader is ahead of it."""
+    for _ in range(int(seconds / 0.05)):
+        job.run(0.03)
+        job.preempted(0.02)
+
+
+class Calls:
+    """Counts calls while a job makes progress: `stuck` are the times in which it makes none."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.stuck: list[tuple[int, int]] = []
+
+    def at(self, now: int) -> int:
+        """Return the count at `now`: 20 in a second."""
+        lost = sum(max(0, min(now, end) - start) for start, end in self.stuck if start < now)
+        return 20 * (now - 1000 * S - lost) // S
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, 7.5, 9.5])
+def test_a_thread_that_polls_for_the_interpreter_lock_is_stalled(offset: float) -> None:
+    job, progress = Job(14, 0.12), new()
+    for _ in range(int((40 + offset) / 0.12)):
+        job.step()
+    start = job.now
+    while job.now < start + 2.2 * S:  # a timed wait each 5 ms, for a CPU in between
+        job.wait(LOCK, 0.0052)
+        job.wait(LOCK, 0.004, 0.004)
+    end = job.now
+    for _ in range(300):
+        job.step()
+    (gap,) = (one for one in watched(job, progress) if not one.ongoing)
+    assert (gap.kind, gap.place, gap.phase) == ("gap", LOCK, False)
+    assert abs(gap.start_ns - start) < S // 2
+    assert gap.end_ns is not None
+    assert abs(gap.end_ns - end) < S // 2
+    assert gap.unusual_ns > S
+    assert gap.starved < 2, "what it lacks is no CPU"
+
+
+def test_a_job_that_need_not_wait_on_a_busy_host_is_no_stall_and_its_stall_is_found() -> None:
+    job, progress = Job(15), new()
+    calls = Calls(job)
+    for _ in range(100):
+        job.step()
+    busy(job, 60)
+    assert watched(job, progress, calls=calls) == []
+    start = job.now
+    job.wait(LOCK, 4)
+    calls.stuck.append((start, job.now))
+    busy(job, 20)
+    found = watched(job, progress, calls=calls)
+    (gap,) = (one for one in found if not one.ongoing)
+    assert gap.place == LOCK
+    assert abs(gap.start_ns - start) <= 1.5 * S
+
+
+def test_without_a_count_of_calls_a_job_that_need_not_wait_is_a_pause_in_which_it_ran() -> None:
+    job, progress = Job(15), new()
+    for _ in range(100):
+        job.step()
+    busy(job, 30)
+    for _ in range(20):
+        job.step()
+    gaps = [one for one in watched(job, progress) if not one.ongoing]
+    assert all(one.place == 0 or one.phase for one in gaps)
+
+
+def test_a_stall_is_found_although_a_rarer_place_is_not_overdue() -> None:
+    job, progress = Job(16, 0.3, 0.5), new()
+    for step in range(400):
+        job.step()
+        if step % 5 == 0:
+            job.wait(LOG, 0.3)
+    job.wait(LOCK, 2.4)
+    for _ in range(20):
+        job.step()
+    (gap,) = (one for one in watched(job, progress) if not one.ongoing)
+    assert gap.place == LOCK
+
+
+def test_a_job_whose_steps_become_longer_is_slower_but_not_stalled() -> None:
+    job, progress = Job(17, 0.2), new()
+    for _ in range(600):
+        job.step()
+    for _ in range(300):
+        job.step(4.0)  # a larger batch
+    assert {one.kind for one in watched(job, progress)} <= {"slowdown"}
 
 
 def _phases(chance: random.Random) -> Iterator[Callable[[Job], None]]:

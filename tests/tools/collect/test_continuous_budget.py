@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from whystall.tools.collect.continuous_budget import LEVELS, Budget, Cost, Limits
 
 S = 1_000_000_000
@@ -9,11 +11,18 @@ MS = 1_000_000
 
 
 class Session:
-    """The kernel side, at the interface that a budget uses: its programs run for a part of the time."""
+    """The kernel side, at the interface that a budget uses: its programs, and the job, run for a part of the time."""
 
     def __init__(self) -> None:
-        self.ran_ns = 0.0
+        self.ran_ns = self.job_ns = 0.0
         self.limits: dict[str, int] = {}
+        self.processes = 1
+
+    def job_processes(self) -> int:
+        return self.processes
+
+    def job_time_ns(self) -> int:
+        return int(self.job_ns)
 
     def run_time_ns(self) -> int:
         return int(self.ran_ns)
@@ -25,8 +34,8 @@ class Session:
 class Run:
     """A recording with a cost by level (shares of a core), for some seconds of a clock of its own."""
 
-    def __init__(self, own: float = 0.001) -> None:
-        self.now, self.own = S, own
+    def __init__(self, own: float = 0.001, job: float = 8.0) -> None:
+        self.now, self.own, self.job = S, own, job
         self.session = Session()
         self.budget = Budget(Limits(), clock=lambda: self.now, statistics=lambda: None)
         self.budget.start(self.session)
@@ -36,6 +45,7 @@ class Run:
         for _ in range(seconds):
             self.now += S
             self.session.ran_ns += S * programs[min(self.budget.level, len(programs) - 1)]
+            self.session.job_ns += S * self.job
             self.budget.spend(int(S * self.own))
             self.events += 100
             self.budget.check(self.session, self.events, self.lost)
@@ -52,7 +62,7 @@ def test_a_cheap_recording_keeps_its_detail() -> None:
     assert (round(cost.user_share, 4), round(cost.kernel_share, 4)) == (0.001, 0.005)
     assert round(cost.events_per_s) == 100
     assert cost.reasons == ()
-    assert run.session.limits == {"min_ns": MS, "wake_min_ns": MS, "sample_one_in": 1, "reuse_ns": 0}
+    assert run.session.limits == {"min_ns": MS, "wake_min_ns": MS, "sample_one_in": 1, "reuse_ns": 0, "looks": False}
 
 
 def test_an_expensive_one_loses_detail_until_it_is_cheap() -> None:
@@ -68,10 +78,50 @@ def test_far_above_the_limit_detail_is_lost_soon() -> None:
     assert Run().go(10, [0.09]).budget.level == 1
 
 
-def test_at_the_last_level_who_ended_long_waits_is_still_recorded() -> None:
+def test_who_ended_long_waits_is_recorded_as_long_as_switches_are_hooked() -> None:
+    run = Run().go(300, [0.5, 0.5, 0.5, 0.5, 0.005])
+    assert run.session.limits["wake_min_ns"] == 100 * MS
+    assert not run.session.limits["looks"]
+
+
+def test_at_the_last_level_no_switch_is_hooked() -> None:
     run = Run().go(300, [0.5])
     assert run.budget.level == len(LEVELS) - 1
-    assert run.session.limits["wake_min_ns"] == 100 * MS
+    assert run.session.limits["looks"]
+
+
+def test_a_little_above_the_limit_of_a_core_switches_stay_hooked() -> None:
+    run = Run().go(300, [0.015])
+    assert run.budget.level == len(LEVELS) - 2
+    assert not run.session.limits["looks"]
+
+
+def test_the_programs_take_a_small_share_of_the_time_of_the_job() -> None:
+    assert Run(job=1.0).go(120, [0.008]).budget.level == 0
+    run = Run(job=0.4).go(60, [0.008, 0.0032])
+    run.job = 0.0  # it stalls
+    run.go(120, [0.008, 0.0032])
+    assert run.budget.level == 1
+    assert "less detail at 2.00 % of the job's CPU time" in run.cost().reasons[0]
+    assert run.cost().job_share == pytest.approx(0.008)
+
+
+def test_many_processes_that_wait_share_what_the_programs_take() -> None:
+    run = Run(job=0.3)
+    run.session.processes = 5
+    assert run.go(120, [0.008]).budget.level == 0
+
+
+def test_little_is_always_allowed_beside_a_job_that_sleeps() -> None:
+    assert Run(job=0.0).go(120, [0.004]).budget.level == 0
+
+
+def test_detail_that_was_too_much_before_comes_back_later_each_time() -> None:
+    run = Run().go(60, [0.05, 0.002])
+    run.go(400, [0.05, 0.002])  # raised after 300 s, and lowered
+    assert len(run.cost().reasons) == 3
+    run.go(400, [0.05, 0.002])
+    assert len(run.cost().reasons) == 3
 
 
 def test_detail_comes_back_after_some_calm_minutes() -> None:

@@ -100,3 +100,38 @@ def test_an_entry_larger_than_a_quarter_is_refused() -> None:
     log = SliceLog(None, LEAST_BYTES)
     assert not log.append(1, 0, 1, bytes(LEAST_BYTES // 4))
     assert not list(log.entries())
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_log_shrinks_and_grows_with_its_newest_entries(tmp_path: Path, in_file: bool) -> None:
+    path = tmp_path / "log" if in_file else None
+    log = SliceLog(path, 4 * LEAST_BYTES)
+    entries = filled_with(log, 300, 20_000)
+    small = log.resized(LEAST_BYTES)
+    kept = list(small.entries())
+    assert kept == entries[-len(kept) :]
+    assert LEAST_BYTES // 2 < small.used <= LEAST_BYTES
+    more = filled_with(small, 10, 500)
+    large = small.resized(4 * LEAST_BYTES)
+    assert list(large.entries())[-10:] == more
+    assert large.size == 4 * LEAST_BYTES
+    if path is not None:
+        assert [one.name for one in tmp_path.iterdir()] == ["log"]
+        assert path.stat().st_size > 4 * LEAST_BYTES
+        assert read_log(path) == list(large.entries())
+        with pytest.raises(ToolError):
+            SliceLog(path, LEAST_BYTES)
+        large.forget_pages()
+        assert read_log(path) == list(large.entries())
+
+
+def test_without_space_for_another_size_the_log_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = SliceLog(tmp_path / "log", LEAST_BYTES)
+    entries = filled_with(log, 3, 100)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert log.resized(4 * LEAST_BYTES) is log
+    assert read_log(tmp_path / "log") == entries

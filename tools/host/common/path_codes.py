@@ -42,6 +42,8 @@ WAITS = MappingProxyType(
         "stopped": "stopped by a signal (SIGSTOP, SIGTSTP)",
         "traced": "stopped by a debugger",
         "frozen": "in a frozen cgroup",
+        "frozen_files": "to write to a file system that is frozen (fsfreeze, a snapshot); detail: the system call and "
+        "the type of the file system",
         "ended": "not at all: its process has ended; object: signal N or exit code N, if known",
         "other": "for something else: detail names the kernel function",
         "unknown": "for something that was not observed",

@@ -95,6 +95,13 @@ _REMOTE = {
     "cl_sync_io_wait": "lustre",
 }
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/hisi_hdc", "/dev/accel")
+# A writer waits for a frozen file system (include/linux/fs.h, sb_start_write and its like): the innermost functions,
+# and the first one that calls them. Other callers wait for other locks of this type: for cgroups, CPUs plugged in.
+_FREEZE_LOCK = re.compile(r"_*(?:percpu_rwsem_wait|percpu_down_read\w*|sb_start_write)")
+_WRITERS = re.compile(
+    r"vfs_\w+|_*mnt_want_write\w*|do_iter_write|io_write|aio_write|do_splice\w*|iter_file_splice_write|do_sendfile"
+    r"|do_(?:sys_)?f?truncate|\w*page_mkwrite|\w*journal_(?:check_start|start_sb)|xfs_trans_alloc\w*|start_transaction"
+)
 _SUFFIX = re.compile(r"\.(isra|constprop|part|cold)\.?\d*$|\+0x.*$")
 
 # Functions of Python's library in which a thread waits on a futex; the innermost match counts.
@@ -199,6 +206,8 @@ def _wait_kind(wait: Wait, gil_words: Collection[int], lock_words: Collection[in
         wait = wait._replace(syscall=next((_RESTARTS[name] for name in names if name in _RESTARTS), wait.syscall))
     if wait.place.in_device_call or wait.place.in_driver:
         return Kind("device")
+    if _waits_for_thaw(names):
+        return Kind("frozen_files", " ".join(filter(None, (wait.syscall, wait.fstype))))
     known = [_KIND_OF[name] for name in names if name in _KIND_OF]
     if known:
         kind = min(known)[1]
@@ -213,6 +222,13 @@ def _wait_kind(wait: Wait, gil_words: Collection[int], lock_words: Collection[in
     if remote := _remote(names):
         return Kind("file", " ".join(filter(None, (wait.syscall, remote))))
     return _by_call(wait, names, gil_words, lock_words)
+
+
+def _waits_for_thaw(names: Sequence[str]) -> bool:
+    """Return whether a thread waits to write to a file system until it is thawed."""
+    callers = [name for name in names if not name.startswith(_PLUMBING)]
+    outer = next((at for at, name in enumerate(callers) if not _FREEZE_LOCK.fullmatch(name)), 0)
+    return outer > 0 and _WRITERS.fullmatch(callers[outer]) is not None
 
 
 def _of_terminal(kind: str, wait: Wait) -> str:

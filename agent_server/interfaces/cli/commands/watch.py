@@ -30,6 +30,27 @@ def watch(
     cgroup: Annotated[_Texts, typer.Option("--cgroup", help="control group; repeatable")] = None,
     pod: Annotated[_Texts, typer.Option("--pod", help="name or UID of a pod; repeatable")] = None,
     slurm_job: Annotated[_Texts, typer.Option("--slurm-job", help="number of a Slurm job; repeatable")] = None,
+    step_log: Annotated[
+        _Texts,
+        typer.Option(
+            "--step-log",
+            metavar="FILE[:REGEX]",
+            help=r"a file that grows with each step, or with each line in which REGEX is found: train.log:step (\d+); "
+            "for one job; repeatable",
+        ),
+    ] = None,
+    heartbeat: Annotated[
+        _Texts, typer.Option("--heartbeat", metavar="FILE", help="a file that the job touches; for one job; repeatable")
+    ] = None,
+    progress_metric: Annotated[
+        _Texts,
+        typer.Option(
+            "--progress-metric",
+            metavar="URL#METRIC",
+            help="a metric of Prometheus that changes with progress: http://127.0.0.1:9400/metrics#train_steps; "
+            "for one job; repeatable",
+        ),
+    ] = None,
     learn: Annotated[
         _Number,
         typer.Option("--learn", min=5, max=3600, help="seconds to learn the rhythm of a process; default 60"),
@@ -61,6 +82,7 @@ def watch(
     from whystall.agent_server.settings.load import load
     from whystall.agent_server.watch.cases import CaseLimits
     from whystall.agent_server.watch.jobs import Selection
+    from whystall.agent_server.watch.progress_sources import SourceNames, check_one_job
     from whystall.agent_server.watch.service import WatchOptions, WatchService
     from whystall.tools.collect.continuous import directory_of_watch
     from whystall.tools.collect.continuous_budget import Limits
@@ -71,8 +93,15 @@ def watch(
     given = Selection(
         tuple(pid or ()), tuple(name or ()), tuple(cgroup or ()), tuple(pod or ()), tuple(slurm_job or ())
     )
+    progress = SourceNames(
+        tuple(step_log or found.step_logs),
+        tuple(heartbeat or found.heartbeats),
+        tuple(progress_metric or found.progress_metrics),
+    )
+    selection = given if named else settings
+    check_one_job(selection, progress)
     options = WatchOptions(
-        selection=given if named else settings,
+        selection=selection,
         learn_s=found.learn_s if learn is None else learn,
         min_age_s=found.min_age_s if min_age is None else min_age,
         limits=CaseLimits(
@@ -82,9 +111,12 @@ def watch(
         ),
         recorder=Limits(
             cpu_share=(found.cpu_percent if cpu_percent is None else cpu_percent) / 100,
+            job_share=found.job_percent / 100,
             log_bytes=found.log_mib << 20,
+            memory_bytes=found.memory_mib << 20,
         ),
         tickets=found.tickets if tickets is None else tickets,
+        progress=progress,
     )
     directory = directory_of_watch()
     directory.mkdir(mode=0o700, exist_ok=True)

@@ -23,6 +23,7 @@ SLEEP = "hrtimer_nanosleep common_nsleep_timens __x64_sys_clock_nanosleep"
 RECEIVE = "wait_woken sk_wait_data tcp_recvmsg_locked tcp_recvmsg sock_recvmsg __sys_recvfrom __x64_sys_recvfrom"
 FAULT = "filemap_fault __do_fault do_fault handle_mm_fault do_user_addr_fault exc_page_fault asm_exc_page_fault"
 RECLAIM = "shrink_lruvec shrink_node do_try_to_free_pages try_to_free_mem_cgroup_pages try_charge_memcg"
+FROZEN = "percpu_rwsem_wait __percpu_down_read"
 LINE = "step (train.py:7)"
 WAITS_ON_CONDITION = "Condition.wait (python3.11/threading.py:327)"
 ENTERS_SEMAPHORE = "SemLock.__enter__ (python3.11/multiprocessing/synchronize.py:95)"
@@ -134,6 +135,22 @@ CASES: list[tuple[str, Wait]] = [
     ("stopped", made("read", "do_signal_stop get_signal arch_do_signal_or_restart", path="/d/a")),
     ("traced", made("read", "ptrace_stop ptrace_do_notify get_signal", path="/d/a")),
     ("frozen", made("futex", "do_freezer_trap get_signal arch_do_signal_or_restart")),
+    (
+        "frozen_files",
+        made(
+            "write", "percpu_rwsem_wait __percpu_down_read vfs_write ksys_write", path="/d/a", fstype="ext4", state="D"
+        ),
+    ),
+    (
+        "frozen_files",
+        made("openat", f"{FROZEN} mnt_want_write open_last_lookups", state="D"),
+    ),
+    (
+        "frozen_files",
+        made("", "percpu_rwsem_wait __percpu_down_read ext4_page_mkwrite do_page_mkwrite do_wp_page", state="D"),
+    ),
+    ("frozen_files", made("write", "schedule __sb_start_write vfs_write ksys_write", path="/d/a", state="D")),  # 5.10
+    ("other", made("restart_syscall", "percpu_rwsem_wait __percpu_down_read cgroup_can_fork copy_process")),
     ("other", made("restart_syscall", "schedule_timeout strange_wait")),
     ("unknown", made("", "")._replace(kernel=())),
 ]

@@ -1,0 +1,123 @@
+"""Account for one pause of a thread, and compare it with the time before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from whystall.agent_server.watch.pauses import RUNNING
+from whystall.agent_server.watch.rhythm import LEARN_VISITS
+
+# Of the usual number of visits, this many at other places show that a thread goes on; while it is stuck and polls, it
+# blocks for more of the time than usual, and runs for less of it than this part of the usual share.
+_ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED, _RUNS_LESS = 0.5, 5, 0.15, 2.0, 0.2
+# More of a pause than this at one place: the place of the pause.
+_MAJOR = 0.5
+
+
+class Wait(NamedTuple):
+    """One wait of a thread. `place`: where, as a stable number; `runnable_ns`: the part of it without a CPU;
+    `preempted`: it only lost its CPU, wherever it was."""
+
+    tid: int
+    place: int
+    start_ns: int
+    end_ns: int
+    runnable_ns: int = 0
+    preempted: bool = False
+
+
+class Account(NamedTuple):
+    """What a thread did in a pause. `place`: where it spent most of it, `RUNNING` if it ran; `unusual_ns`: how much
+    longer than usual it was blocked, by place; `starved`, `phase`: see `progress.Stall`."""
+
+    place: int
+    waited_ns: int
+    runnable_ns: int
+    unusual_ns: int
+    starved: float
+    phase: bool
+
+
+class _Use:
+    """Time by place, and visits, in [start, end)."""
+
+    def __init__(self, waits: Iterable[Wait], start: int, end: int) -> None:
+        self.length = max(end - start, 1)
+        self.waited = self.runnable = self.polling = 0
+        self.places: dict[int, int] = {}
+        self.blocked: dict[int, int] = {}
+        self.visits: dict[int, int] = {}
+        for one in waits:
+            part = min(one.end_ns, end) - max(one.start_ns, start)
+            if part <= 0:
+                continue
+            runnable = min(part, one.runnable_ns)
+            self.waited += part
+            self.runnable += runnable
+            self.places[one.place] = self.places.get(one.place, 0) + part
+            self.blocked[one.place] = self.blocked.get(one.place, 0) + part - runnable
+            self.visits[one.place] = self.visits.get(one.place, 0) + (not one.preempted)
+
+    @property
+    def blocked_share(self) -> float:
+        return (self.waited - self.runnable) / self.length
+
+    @property
+    def running_share(self) -> float:
+        return max(0.0, 1.0 - self.waited / self.length)
+
+    @property
+    def stretch(self) -> float:
+        """By how much lack of a CPU lengthens its work: 2 if it waits for as long as it runs."""
+        runnable = self.runnable - self.polling
+        active = self.length - (self.waited - runnable)
+        return active / max(active - runnable, active // 1000, 1)
+
+    def count_polling(self, core: Collection[int]) -> None:
+        """Count lack of a CPU at places where it wakes again and again and goes on nowhere as a part of these waits."""
+        for place, visits in self.visits.items():
+            if visits >= LEARN_VISITS and place not in core:
+                late = self.places[place] - self.blocked[place]
+                self.polling += late
+                self.blocked[place] += late
+
+
+def account(recent: Collection[Wait], start: int, end: int, usual_ns: int, core: Collection[int]) -> Account:
+    """Return the account of the pause [start, end) of a thread. `recent`: its waits in it, and before it; `usual_ns`:
+    the usual interval between visits; `core`: its usual places."""
+    inside = _Use(recent, start, end)
+    first = min((one.start_ns for one in recent), default=start)
+    before = _Use((one for one in recent if one.end_ns <= start), first, max(start, first))
+    most = max(inside.places, key=lambda place: inside.places[place], default=RUNNING)
+    if before.places and inside.running_share < _RUNS_LESS * before.running_share:
+        inside.count_polling(core)
+    starved = inside.stretch / (before.stretch if before.places else 1.0)
+    unusual = sum(
+        max(0.0, took - inside.length * before.blocked.get(place, 0) / before.length)
+        for place, took in inside.blocked.items()
+    )
+    return Account(
+        most if inside.places.get(most, 0) >= _MAJOR * inside.length else RUNNING,
+        inside.waited,
+        inside.runnable,
+        int(unusual),
+        round(starved, 2),
+        _is_phase(inside, before, starved, usual_ns, core),
+    )
+
+
+def _is_phase(inside: _Use, before: _Use, starved: float, usual_ns: int, core: Collection[int]) -> bool:
+    """Return whether the thread went on, at other places than usual: another phase of the program."""
+    if before.places and inside.running_share < _RUNS_LESS * before.running_share:
+        return False
+    active = any(n >= LEARN_VISITS and place not in core for place, n in inside.visits.items())
+    active |= sum(inside.visits.values()) >= max(_FEW, _ACTIVE * inside.length / (usual_ns or inside.length))
+    if active and starved < _MORE_STARVED and inside.blocked_share <= before.blocked_share + _MORE_BLOCKED:
+        return True
+    return usual_ns > 0 and any(_same_rhythm(n, inside.length, usual_ns) for n in inside.visits.values())
+
+
+def _same_rhythm(visits: int, length: int, usual: int) -> bool:
+    """Return whether a place was visited about as often as usual ones are: the same work by another name."""
+    return visits >= _FEW and _ACTIVE <= visits * usual / length <= 1 / _ACTIVE
