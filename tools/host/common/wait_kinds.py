@@ -157,6 +157,8 @@ class Kind(NamedTuple):
     code: str
     detail: str = ""
     presumed: bool = False
+# A timer of a host that is not suspended is never so late.
+_LATE_NS = 1_000_000_000
 
 
 def runs_collectives(comm: str) -> bool:
@@ -184,6 +186,16 @@ def wait_kind(wait: Wait, gil_words: Collection[int] = (), lock_words: Collectio
     if kind.code in _RESOLVES and wait.syscall in _ASKS_SERVER and _resolves_name(wait.place):
         return Kind("dns", kind.detail)
     return kind
+
+
+def overslept(wait: Wait) -> bool:
+    """Return whether the sleep `wait` took far longer than asked for, and no timer but another process ended it.
+
+    A freezer changes the state of sleeping threads without waking them (Linux since 6.1, kernel/freezer.c,
+    __set_task_frozen), so that only who thaws them shows it afterwards.
+    """
+    took = wait.awake_ns - wait.start_ns
+    return wait.context == "task" and wait.asked_ns > 0 and took - wait.asked_ns > max(_LATE_NS, wait.asked_ns)
 
 
 def _resolves_name(place: Place) -> bool:

@@ -16,7 +16,7 @@ from whystall.tools.host.common.held import ENDED, HELD_WAITS
 from whystall.tools.host.common.objects import Objects
 from whystall.tools.host.common.path_codes import RUNNING
 from whystall.tools.host.common.timelines import Timeline, Wait
-from whystall.tools.host.common.wait_kinds import POLLS, Kind, running_kind, spinning_wait, wait_kind
+from whystall.tools.host.common.wait_kinds import POLLS, Kind, overslept, running_kind, spinning_wait, wait_kind
 from whystall.tools.host.common.wait_syscalls import RECEIVES, SENDS
 from whystall.tools.host.critical_path.brief import brief_waits
 from whystall.tools.host.critical_path.ranks import STORE, Ranks
@@ -147,6 +147,8 @@ class World:
             return Kind("collective")
         if kind.code == "socket" and self.ranks.in_store(wait):
             return Kind("collective", STORE)
+        if kind.code == "sleep" and overslept(wait):
+            return Kind("frozen")
         return kind
 
     def _wakes_itself(self, line: Timeline, wait: Wait) -> bool:

@@ -14,7 +14,7 @@ from whystall.tools.collect.tables import FD_UNREAD
 from whystall.tools.host.common.path_codes import WAITS
 from whystall.tools.host.common.places import Place, place_of_calls, place_of_texts
 from whystall.tools.host.common.timelines import Wait
-from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait, wait_kind
+from whystall.tools.host.common.wait_kinds import Kind, overslept, running_kind, spinning_wait, wait_kind
 
 FUTEX = "futex_do_wait __futex_wait futex_wait do_futex __x64_sys_futex"
 FUTEX_5_10 = "futex_wait_queue_me futex_wait do_futex __x64_sys_futex"
@@ -273,3 +273,23 @@ def test_a_thread_that_yields_spins_and_one_in_a_call_or_fault_is_in_the_kernel(
     assert running_kind(place, ("copy_mc_to_kernel", "wp_page_copy", "asm_exc_page_fault")).code == "copy"
     assert running_kind(place, ("wp_page_reuse", "handle_mm_fault")).code == "fault"
     assert running_kind(place, ("handle_softirqs", "irq_exit_rcu")).code == "interrupt"
+
+
+@pytest.mark.parametrize(
+    ("took_s", "without_cpu_s", "context", "asked_s", "expected"),
+    [
+        (2.4, 0.0, "task", 0.1, True),
+        (2.4, 0.0, "timer", 0.1, False),
+        (2.4, 2.3, "task", 0.1, False),
+        (2.4, 0.0, "", 0.1, False),
+        (1.0, 0.0, "task", 0.1, False),
+        (2.4, 0.0, "task", 2.0, False),
+        (2.4, 0.0, "task", -1e-9, False),
+    ],
+)
+def test_a_sleep_that_another_process_ended_much_too_late_was_frozen(
+    took_s: float, without_cpu_s: float, context: str, asked_s: float, expected: bool
+) -> None:
+    end, ready = (round(seconds * 1e9) for seconds in (took_s, took_s - without_cpu_s))
+    times = {"awake_ns": ready, "end_ns": end, "asked_ns": round(asked_s * 1e9), "context": context}
+    assert overslept(made("clock_nanosleep", SLEEP, **times)) is expected
