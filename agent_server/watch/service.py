@@ -79,12 +79,20 @@ class _Child:
 
 
 class WatchService:
-    """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people."""
+    """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people;
+    `profiles`: returns the state of sending profiles, if it is on."""
 
-    def __init__(self, options: WatchOptions, directory: Path, note: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        options: WatchOptions,
+        directory: Path,
+        note: Callable[[str], None] = lambda line: None,
+        profiles: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         self._options = options
         self._directory = directory
         self._note = note
+        self._profiles = profiles
         self._jobs = JobList(options.selection, options.min_age_s)
         self._processes: dict[int, ProcessProgress] = {}
         self._job_of: dict[int, WatchedJob] = {}
@@ -407,6 +415,7 @@ class WatchService:
             "pending": len(self._cases.open),
             "counts": self._counts,
             "stalls": list(self._stalls.rows()),
+            **({"profiles": self._profiles()} if self._profiles is not None else {}),
             "recent": list(self._recent),
         }
 
