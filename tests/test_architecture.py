@@ -19,6 +19,7 @@ _AGENT_SERVER = [
     "agent_server.interfaces",
     "agent_server.worker",
     "agent_server.otlp",
+    "agent_server.profile_push",
     "agent_server.doctor",
     "agent_server.watch",
     "agent_server.integrations",

@@ -27,6 +27,7 @@ def status(name: str = "llama", jobs: int = 1, **more: Any) -> dict[str, Any]:
         "pending": 0,
         "counts": {"tickets": 2, "gap": 3, "why_explained": 2},
         "stalls": [[name, "3", "file_lock_held", 42.5], [name, "", "unknown", 1.0]],
+        "profiles": {"spans_sent": 4, "spans_lost": 1, "profiles": 4, "cpu_s": 5.0, "error": ""},
         **more,
     }
 

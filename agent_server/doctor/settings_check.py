@@ -40,7 +40,7 @@ class Checked:
 
     def uses(self) -> list[tuple[str, str]]:
         """Return each feature as a code (``alerts``, ``trackers``, ``chats``, ``oncall``, ``calendars``, ``metrics``,
-        ``otlp``, ``model``) with the names set up for it, empty if it is off.
+        ``otlp``, ``profiles``, ``model``) with the names set up for it, empty if it is off.
         """
         known = self.settings
         if known is None:
@@ -53,6 +53,7 @@ class Checked:
             "calendars": ["GET /oncall/NAME.ics"] if known.server.calendar_token and known.oncall.schedules else [],
             "metrics": ["GET /metrics"] if known.metrics.token else [],
             "otlp": [known.otlp.endpoint] if known.otlp.on else [],
+            "profiles": [f"{known.profiles.url} ({known.profiles.kind})"] if known.profiles.on else [],
             "model": ["[llm]"] if known.llm else [],
         }
         return [(code, ", ".join(names)) for code, names in named.items()]

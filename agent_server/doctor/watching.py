@@ -42,6 +42,19 @@ def watching(view: View = ENGLISH) -> Check:
         return view.limited(_NAME, view.say("watch.unreadable"), view.say("watch.means"), view.say("watch.fix"))
     if lowered:
         text += view.say("watch.lowered", why=clean(str(lowered[-1])))
+    return _with_profiles(view, found, text)
+
+
+def _with_profiles(view: View, found: dict[str, Any], text: str) -> Check:
+    """Add what became of the profiles, if they are sent; limited if the last ones were not stored."""
+    pushed = found.get("profiles")
+    if not isinstance(pushed, dict):
+        return view.ok(_NAME, text)
+    sent, lost, error = pushed.get("spans_sent", 0), pushed.get("spans_lost", 0), clean(str(pushed.get("error", "")))
+    text += view.say("watch.profiles", sent=clean(str(sent)), lost=clean(str(lost)))
+    if error:
+        text += view.say("watch.profiles_failed", why=error)
+        return view.limited(_NAME, text, view.say("watch.profiles_means"), view.say("watch.profiles_fix"))
     return view.ok(_NAME, text)
 
 

@@ -76,6 +76,16 @@ def _counters(status: Mapping[str, Any]) -> Iterator[Family]:
         "watch_cpu_seconds_total", "counter", "CPU time of the watcher's process.", [({}, status.get("cpu_s", 0))]
     )
     yield family("watch_lost_events_total", "counter", "Events that were lost.", _of(status, "lost"))
+    if pushed := status.get("profiles"):
+        yield family(
+            "watch_profile_spans_total",
+            "counter",
+            "Spans whose profiles were sent, or lost: at least one job of them was not stored.",
+            (({"outcome": name}, pushed[f"spans_{name}"]) for name in ("sent", "lost")),
+        )
+        yield family(
+            "watch_profiles_cpu_seconds_total", "counter", "CPU time of sending profiles.", [({}, pushed["cpu_s"])]
+        )
 
 
 def _gauges(status: Mapping[str, Any]) -> Iterator[Family]:

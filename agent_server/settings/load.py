@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SECTIONS = frozenset(
     (
         *("server", "access", "triage", "tickets", "alerts", "oncall", "users", "sinks", "chat", "fleet", "reports"),
-        *("watch", "metrics", "otlp", "llm", "embeddings"),
+        *("watch", "metrics", "otlp", "profiles", "llm", "embeddings"),
     )
 )
 _SHOWN = 3

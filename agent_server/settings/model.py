@@ -17,6 +17,7 @@ from whystall.agent_server.settings.sections.llm import LlmSettings
 from whystall.agent_server.settings.sections.metrics import MetricsSettings
 from whystall.agent_server.settings.sections.oncall import OncallSettings, Person
 from whystall.agent_server.settings.sections.otlp import OtlpSettings
+from whystall.agent_server.settings.sections.profiles import ProfilesSettings
 from whystall.agent_server.settings.sections.reports import ReportsSettings
 from whystall.agent_server.settings.sections.server import ServerSettings, TriageSettings
 from whystall.agent_server.settings.sections.tickets import TicketsSettings
@@ -74,6 +75,7 @@ class Settings(SettingsBase):
     watch: WatchSettings = WatchSettings()
     metrics: MetricsSettings = MetricsSettings()
     otlp: OtlpSettings = OtlpSettings()
+    profiles: ProfilesSettings = ProfilesSettings()
     llm: dict[str, Any] = Field(default_factory=dict, repr=False)
     embeddings: dict[str, Any] = Field(default_factory=dict, repr=False)
 

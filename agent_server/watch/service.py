@@ -70,13 +70,21 @@ class WatchOptions:
 
 
 class WatchService:
-    """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people."""
+    """See the module. `directory`: for slices, recordings, log and status; `note` is called with lines for people;
+    `profiles`: returns the state of sending profiles, if it is on."""
 
-    def __init__(self, options: WatchOptions, directory: Path, note: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        options: WatchOptions,
+        directory: Path,
+        note: Callable[[str], None] = lambda line: None,
+        profiles: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         """Raises `ToolError` (bad_argument) for a sign of progress that cannot be one."""
         self._options = options
         self._directory = directory
         self._note = note
+        self._profiles = profiles
         self._jobs = JobList(options.selection, options.min_age_s)
         self._processes: dict[int, ProcessProgress] = {}
         self._job_of: dict[int, WatchedJob] = {}
@@ -398,6 +406,7 @@ class WatchService:
             "pending": len(self._cases.open),
             "counts": self._log.counts,
             "stalls": list(self._log.seconds.rows()),
+            **({"profiles": self._profiles()} if self._profiles is not None else {}),
             "recent": list(self._log.recent),
         }
 

@@ -60,6 +60,7 @@ THOROUGH = (
     "test_page_cache",
     "test_page_cache_pages",
     "test_page_cache_stalls",
+    "test_profile_push",
     "test_procfs_engine",
     "test_python_frames",
     "test_python_lines",

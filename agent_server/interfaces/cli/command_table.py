@@ -28,7 +28,10 @@ COMMANDS = {
         "watch",
         "Watch jobs without end, and explain their first stall from what was recorded before it was noticed.",
     ),
-    "top": ("top", "Show what each job of this host waits for now, updated each second."),
+    "top": (
+        "top",
+        "Show what each job waits for now, updated each second; without a name, all that look like training or serving.",
+    ),
     "verify": ("observe", "Run a ticket's tools again and show before beside after."),
     "replay": ("replay", "Repeat a diagnosis without model and host, and report whether the result is the same."),
     "hybrid-run": (

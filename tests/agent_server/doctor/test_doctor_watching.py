@@ -46,6 +46,18 @@ def test_a_running_watcher_is_shown_with_its_cost_and_inert_names(home: Path) ->
     assert "0.40 % of a core" in check.found
 
 
+def test_profiles_that_are_not_stored_are_shown(home: Path) -> None:
+    pushed = {"spans_sent": 4, "spans_lost": 2, "error": "server_error: HTTP 507\x1b[31m"}
+    written(home, profiles=pushed)
+    check = watching()
+    assert check.state is State.LIMITED
+    assert "4 spans sent, 2 lost" in check.found
+    assert "HTTP 507" in check.found
+    assert "\x1b" not in check.found
+    written(home, profiles={**pushed, "error": ""})
+    assert watching().state is State.OK
+
+
 def test_no_watcher_is_no_fault(home: Path) -> None:
     assert watching().state is State.OK
 

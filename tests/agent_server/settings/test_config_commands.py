@@ -62,7 +62,8 @@ def test_the_example_holds_together(run: Run, example: Path) -> None:
         0,
         f"settings of {example}\non: alerts (POST /alerts/alertmanager)\non: trackers (tracker (gitlab))\n"
         "on: chats (ops (dingtalk))\non: on-call schedules (training, platform)\n"
-        "on: calendars (GET /oncall/NAME.ics)\noff: metrics, OpenTelemetry, language model\nnothing is wrong\n",
+        "on: calendars (GET /oncall/NAME.ics)\noff: metrics, OpenTelemetry, profiles, language model\n"
+        "nothing is wrong\n",
     )
     status, out, _ = run("config", "check", "--lang", "zh")
     assert status == 0

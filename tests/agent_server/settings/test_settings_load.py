@@ -253,10 +253,13 @@ def test_settings_are_not_changed_by_what_is_done_with_them(write: Write) -> Non
         ('[otlp]\nendpoint = "https://o"\nheaders = {authorization = "Bearer x"}', "a secret does not belong in"),
         ('[otlp]\nendpoint = "https://o"\nheaders = {"a b" = {env = "X"}}', "[otlp.headers]"),
         ('[otlp]\nsignals = ["spans"]', "give one of 'metrics', 'logs', 'traces'"),
+        ('[profiles]\nurl = "http://pyroscope.example.com:4040"', "[profiles]: url: use https://"),
+        ('[profiles]\nurl = "https://o"\nlabels = {__name__ = "x"}', "[profiles.labels]"),
+        ('[profiles]\nurl = "https://o"\nuser = "1"', "user: give token"),
         ('[metrics]\ntoken = "abc"', "[metrics] token: a secret does not belong in the settings"),
     ],
 )
-def test_what_would_not_work_or_leak_is_refused_in_metrics_and_otlp(tmp_path: Path, section: str, fault: str) -> None:
+def test_what_would_not_work_or_leak_is_refused_in_what_is_sent(tmp_path: Path, section: str, fault: str) -> None:
     path = tmp_path / "whystall.toml"
     path.write_text(section)
     faults, settings = validate(RawSettings(path, tomllib.loads(section)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from typing import Annotated, Optional
 
 import typer
@@ -79,6 +80,7 @@ def watch(
     Without a name, all jobs of this host that look like training or serving are watched. What is not given here is
     taken from the section `watch` of the settings.
     """
+    from whystall.agent_server.profile_push.pushes import ProfilePushes
     from whystall.agent_server.settings.load import load
     from whystall.agent_server.watch.cases import CaseLimits
     from whystall.agent_server.watch.jobs import Selection
@@ -87,7 +89,8 @@ def watch(
     from whystall.tools.collect.continuous import directory_of_watch
     from whystall.tools.collect.continuous_budget import Limits
 
-    found = load().watch
+    loaded = load()
+    found = loaded.watch
     named = any((pid, name, cgroup, pod, slurm_job))
     settings = Selection((), found.names, found.cgroups, found.pods, found.slurm_jobs)
     given = Selection(
@@ -121,7 +124,10 @@ def watch(
     directory = directory_of_watch()
     directory.mkdir(mode=0o700, exist_ok=True)
     end = None if duration is None else time.monotonic() + duration
-    with signals.as_wish() as wished:
+    with ExitStack() as stack:
+        wished = stack.enter_context(signals.as_wish())
+        profiles = loaded.profiles
+        pushes = stack.enter_context(ProfilePushes(profiles.every_s, directory)) if profiles.on else None
 
         def stopped(seconds: float) -> bool:
             until = time.monotonic() + seconds
@@ -129,4 +135,5 @@ def watch(
                 time.sleep(min(left, 0.2))
             return wished() or (end is not None and time.monotonic() >= end)
 
-        WatchService(options, directory, lambda line: console.note(f"whystall: {line}")).run(stopped)
+        state = pushes.state if pushes is not None else None
+        WatchService(options, directory, lambda line: console.note(f"whystall: {line}"), state).run(stopped)
