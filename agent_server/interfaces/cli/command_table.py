@@ -30,7 +30,7 @@ COMMANDS = {
     ),
     "top": (
         "top",
-        "Show what each job waits for now, updated each second; without a name, all that look like training or serving.",
+        "Show what each job waits for now, updated each second; without a name, of all that look like AI jobs.",
     ),
     "verify": ("observe", "Run a ticket's tools again and show before beside after."),
     "replay": ("replay", "Repeat a diagnosis without model and host, and report whether the result is the same."),

@@ -168,7 +168,8 @@ def diagnose_entry(app: App, lang: Lang) -> Entry:
 
     async def call(given: dict[str, Any], progress: Progress) -> Answer:
         source = _source(given)
-        diagnosis = await app.diagnose(DiagnoseParams.model_validate(given), source=source, progress=progress, lang=lang)
+        wanted = DiagnoseParams.model_validate(given)
+        diagnosis = await app.diagnose(wanted, source=source, progress=progress, lang=lang)
         return diagnosis, _worded("diagnosis", partial(words.diagnosis_text, diagnosis, lang), lang)
 
     text = "Says what stalls a job: runs the tools it needs, names victim, cause, culprit, similar incidents."

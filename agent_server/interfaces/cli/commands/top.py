@@ -42,7 +42,7 @@ def top(
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Show what each job waits for now, updated each second; without a name, all that look like training or serving.
+    """Show what each job waits for now, updated each second; without a name, of all that look like AI jobs.
 
     Into a file or pipe, and with --json, the state of some seconds is printed once.
     """
