@@ -43,7 +43,7 @@ class Cluster:
         self.secrets = {"whystall": {"token": token}} if token else {}
         self.forbidden: set[str] = set()
         self.forwarded: list[tuple[str, str]] = []
-        self.authorised = {f"Bearer {USER}"}
+        self.authorised: set[str | None] = {f"Bearer {USER}"}
 
     @property
     def app(self) -> Starlette:

@@ -68,8 +68,8 @@ async def diagnose_pod(
 
     The token of the agent is that of ``[fleet]`` in the settings, else the key ``token`` of the agents' Secret.
 
-    Raises `ToolError`: bad_argument (names), not_found (pod, container, agent, token), not_ready as busy (pod, agent),
-    no_privilege (the API server or the agent refuses), io_error.
+    Raises `ToolError`: bad_argument (names), not_found (pod, container, agent, token), busy (pod or agent is not
+    ready), no_privilege (the API server or the agent refuses), io_error.
     """
     agents = agents or Agents()
     check_names(namespace, pod, agents.namespace, agents.name)
@@ -84,8 +84,8 @@ async def diagnose_pod(
         bounds = limits(settings, params.duration)
         bounds = replace(bounds, host_deadline=max(bounds.host_deadline, bounds.deadline))
         (answer,) = await fan_out([Target(host)], "diagnose", arguments, bounds)
-        if answer.status != "answered" and tunnel.failure is not None:
-            raise tunnel.failure
+    if answer.status != "answered" and tunnel.failure is not None:
+        raise tunnel.failure
     return _diagnosis(answer, agents, agent)
 
 
@@ -112,7 +112,8 @@ async def _workload(client: Client, access: Access, namespace: str, pod: str, co
         raise ToolError(ErrorCode.NOT_FOUND, message, f"valid: {', '.join(clean(name, 100) for name in ids)}")
     named = ids[container]
     if not isinstance(named, str) or not _ID.fullmatch(named):
-        raise ToolError(ErrorCode.BUSY, f"the container {clean(container, 100)} of {pod} does not run yet", "wait for it")
+        message = f"the container {clean(container, 100)} of {pod} does not run yet"
+        raise ToolError(ErrorCode.BUSY, message, "wait for it")
     return Workload(clean(node), named)
 
 

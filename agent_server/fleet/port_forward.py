@@ -1,8 +1,8 @@
 """Reach a port of a pod through the API server, also one that listens on the pod's loopback only.
 
 Each connection to a listener on our loopback becomes one WebSocket to ``pods/NAME/portforward``, in the protocol
-``v4.channel.k8s.io``: a binary message begins with the number of its channel, 0 for data and 1 for errors, and the first
-message of each channel holds the port, two bytes in little endian
+``v4.channel.k8s.io``: a binary message begins with the number of its channel, 0 for data and 1 for errors, and the
+first message of each channel holds the port, two bytes in little endian
 (https://pkg.go.dev/k8s.io/kubelet/pkg/cri/streaming/portforward, websocket.go).
 """
 
@@ -54,7 +54,7 @@ async def forwarded(access: Access, namespace: str, pod: str, pod_port: int) -> 
     tunnel = Tunnel(access, namespace, pod, pod_port)
     await (await _opened(tunnel)).close()  # a refusal is known before anything is sent
     async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener:
-        tunnel.port = listener.extra(SocketAttribute.local_port)
+        tunnel.port = listener.extra(SocketAttribute.local_port)  # noqa: S610  anyio, not Django
         async with anyio.create_task_group() as group:
             group.start_soon(listener.serve, lambda stream: _connection(tunnel, stream))
             try:

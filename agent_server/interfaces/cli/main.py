@@ -91,7 +91,10 @@ def _command(words: list[str]) -> int:
 
 
 def run_tree(make: Callable[[], Callable[..., Any]], words: list[str], name: str) -> int:
-    """Run `words` by the commands that `make` returns, of the program `name`; a failure becomes one line and a status."""
+    """Run `words` by the commands that `make` returns, of the program `name`, and return the status.
+
+    Every failure becomes one line.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

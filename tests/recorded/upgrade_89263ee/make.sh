@@ -11,7 +11,6 @@ trap 'rm -rf "$home"' EXIT
 export WHYSTALL_HOME=$home WHYSTALL_CONFIG=$here/whystall.toml USER=ann LOGNAME=ann
 export OLD_SECRET=an-old-secret-0123456789 OLD_HOOK="https://oapi.dingtalk.com/robot/send?access_token=x"
 unset WHYSTALL_TOKEN
-chmod 600 "$here/whystall.toml"
 id_of() { python3 -c 'import json, sys; print(json.load(sys.stdin)["id"])'; }
 recorded=tests/recorded
 run() { "$whystall" "$@" >/dev/null; }
@@ -60,7 +59,7 @@ kill $server; wait $server || true
 # what that version shows of it
 {
     for each in "tickets list" "alerts list" "silence list" "oncall override list" "audit --limit 1000" \
-        "kb show ticket-1" "kb show our-nfs-home" "tickets show "{1..6} "tickets history "{1..6}; do
+        "config show" "kb show ticket-1" "kb show our-nfs-home" "tickets show "{1..6} "tickets history "{1..6}; do
         # shellcheck disable=SC2086
         printf '"%s": %s,\n' "$each" "$("$whystall" $each --json)"
     done
