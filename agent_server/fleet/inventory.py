@@ -12,16 +12,22 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from whystall.agent_server.fleet.hostlist import LIMIT, expand
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from whystall.agent_server.settings.secret import Secret
     from whystall.agent_server.settings.sections.fleet import FleetSettings
 
 _FILE_LIMIT = 4 << 20
+
+
+class Token(Protocol):
+    """Where the token of a host is read; see `Secret.read`."""
+
+    def read(self, name: str, /) -> str:
+        """Return it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Host:
 
     name: str
     url: str
-    token: Secret | None = None
+    token: Token | None = None
     ca_file: Path | None = None
     identity: bool = True
 

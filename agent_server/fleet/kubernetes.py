@@ -1,4 +1,4 @@
-"""The pods of a Kubernetes job and their nodes, by the API server's list of pods.
+"""The pods of a Kubernetes job and their nodes, by the API server's list of pods, and access to that server.
 
 Access: the service account of the own pod, else the kubeconfig (``KUBECONFIG``, ``~/.kube/config``) with a token or a
 client certificate; programs that it names (``exec``, ``auth-provider``) are not run. Only ``list`` of pods is needed.
@@ -16,7 +16,7 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import yaml
 
 from whystall.agent_server.outbound.client import Client, Undelivered
-from whystall.agent_server.outbound.request import Request
+from whystall.agent_server.outbound.request import Request, Response
 from whystall.agent_server.settings.loopback import is_loopback
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
@@ -62,11 +62,19 @@ class Pod:
 
 @dataclass(frozen=True)
 class Access:
-    """How the API server is reached. `token`: empty with a client certificate."""
+    """How the API server is reached. `token`: empty with a client certificate; `namespace`: of objects that are named
+    without one.
+    """
 
     server: str
     token: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    namespace: str = "default"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of each request."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 async def pods_of(namespace: str, job: str, access: Access | None = None) -> list[Pod]:
@@ -74,9 +82,7 @@ async def pods_of(namespace: str, job: str, access: Access | None = None) -> lis
 
     Raises `ToolError`: bad_argument (names, access), not_found (no pods), no_privilege (403), io_error.
     """
-    for name in (namespace, job):
-        if not _NAME.fullmatch(name):
-            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name[:100]!r} is no name of Kubernetes", "write NAMESPACE/NAME")
+    check_names(namespace, job)
     access = access or own_access()
     async with Client(tls=access.tls) as client:
         for label in LABELS:
@@ -86,11 +92,35 @@ async def pods_of(namespace: str, job: str, access: Access | None = None) -> lis
                     break
                 except _Expired:  # the list changed between two pages: from the start
                     if attempt + 1 == _ATTEMPTS:
-                        raise _wrong("the list of pods expires faster than it is read") from None
+                        raise wrong("the list of pods expires faster than it is read") from None
             if found:
                 return found
     message = f"no pod in the namespace {namespace} is of a job {job}"
     raise ToolError(ErrorCode.NOT_FOUND, message, f"`kubectl -n {namespace} get pods --show-labels` lists them")
+
+
+def check_names(*names: str) -> None:
+    """Raise `ToolError` (bad_argument) if one of `names` cannot be that of an object."""
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ToolError(ErrorCode.BAD_ARGUMENT, f"{name[:100]!r} is no name of Kubernetes", "write NAMESPACE/NAME")
+
+
+async def fetch(
+    client: Client, access: Access, namespace: str, path: str, verb: str, allowed: Collection[int] = ()
+) -> Response:
+    """Return the response to GET of `path` (``pods?limit=500``) in `namespace`, of status 2xx or one of `allowed`.
+
+    `verb`: of the right that this needs. Raises `ToolError`: no_privilege (401, 403), io_error.
+    """
+    url = f"{access.server}/api/v1/namespaces/{quote(namespace)}/{path}"
+    secrets = (access.token,) if access.token else ()
+    try:
+        return await client.send(Request("GET", url, access.headers, secrets=secrets, repeatable=True), allowed)
+    except Undelivered as error:
+        if error.status in (401, 403):
+            raise denied(error.status, namespace, verb, re.split("[/?]", path)[0]) from None
+        raise wrong(error.message) from None
 
 
 class _Expired(Exception):
@@ -99,28 +129,22 @@ class _Expired(Exception):
 
 async def _listed(client: Client, access: Access, namespace: str, selector: str) -> list[Pod]:
     """Return all pods that `selector` matches, page by page."""
-    headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
     pods: list[Pod] = []
     more = ""
     for _ in range(_PAGES):
         query = {"labelSelector": selector, "limit": str(_PAGE), **({"continue": more} if more else {})}
-        url = f"{access.server}/api/v1/namespaces/{quote(namespace)}/pods?{urlencode(query)}"
-        secrets = (access.token,) if access.token else ()
-        try:
-            response = await client.send(Request("GET", url, headers, secrets=secrets, repeatable=True), allowed=(410,))
-        except Undelivered as error:
-            raise _undelivered(error, namespace) from None
+        response = await fetch(client, access, namespace, f"pods?{urlencode(query)}", "list", allowed=(410,))
         if response.status == 410:
             raise _Expired
         page = response.json()
         if not isinstance(page, dict) or not isinstance(page.get("items"), list):
-            raise _wrong("the answer is no list of pods")
+            raise wrong("the answer is no list of pods")
         pods += [pod for item in page["items"] if (pod := _pod(item)) is not None]
         metadata = page.get("metadata")
         more = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
         if not more:
             return pods
-    raise _wrong(f"more than {_PAGES} pages of pods")
+    raise wrong(f"more than {_PAGES} pages of pods")
 
 
 def _pod(item: Any) -> Pod | None:
@@ -133,16 +157,16 @@ def _pod(item: Any) -> Pod | None:
     return Pod(*map(clean, texts))
 
 
-def _undelivered(error: Undelivered, namespace: str) -> ToolError:
-    if error.status == 403:
-        remedy = f"allow it: kubectl -n {namespace} create role/rolebinding with --verb=list --resource=pods"
-        return ToolError(ErrorCode.NO_PRIVILEGE, f"Kubernetes: pods of {namespace} may not be listed", remedy)
-    if error.status == 401:
+def denied(status: int, namespace: str, verb: str, resource: str) -> ToolError:
+    """Return the error for a response 401 or 403 to a request that needs the right `verb` on `resource`."""
+    if status == 401:
         return ToolError(ErrorCode.NO_PRIVILEGE, "Kubernetes does not accept the token", "renew the kubeconfig")
-    return _wrong(error.message)
+    remedy = f"allow it: kubectl -n {namespace} create role/rolebinding with --verb={verb} --resource={resource}"
+    return ToolError(ErrorCode.NO_PRIVILEGE, f"Kubernetes: {verb} of {resource} in {namespace} is forbidden", remedy)
 
 
-def _wrong(message: str) -> ToolError:
+def wrong(message: str) -> ToolError:
+    """Return the error for an API server that does not answer as it should."""
     return ToolError(ErrorCode.IO_ERROR, f"Kubernetes: {message}", "check `kubectl get pods`, or give hosts")
 
 
@@ -152,23 +176,51 @@ def own_access(environment: Mapping[str, str] = os.environ, account: Path = SERV
     if host and (account / "token").exists():
         token = _file(account / "token").decode("utf-8", "replace").strip()
         authority = f"[{host}]" if ":" in host else host
-        return Access(f"https://{authority}:{port}", token, _context(_file(account / "ca.crt")))
+        own = account / "namespace"
+        namespace = _file(own).decode("utf-8", "replace").strip() if own.exists() else "default"
+        return Access(f"https://{authority}:{port}", token, _context(_file(account / "ca.crt")), namespace)
+    return of_kubeconfig(config_path(environment))
+
+
+def config_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the kubeconfig: the first in ``KUBECONFIG``, else ``~/.kube/config``."""
     named = environment.get("KUBECONFIG", "").split(os.pathsep)[0]
-    return of_kubeconfig(Path(named) if named else Path.home() / ".kube/config")
+    return Path(named) if named else Path.home() / ".kube/config"
 
 
-def of_kubeconfig(path: Path) -> Access:
-    """Return the access of the current context of the kubeconfig `path`. Raises `ToolError` (bad_argument)."""
+def of_proxy(server: str) -> Access:
+    """Return the access by `kubectl proxy` at `server`, which identifies the user itself.
+
+    Raises `ToolError` (bad_argument) unless that is on this machine.
+    """
+    try:
+        parts = urlsplit(server)
+        here = parts.scheme == "http" and is_loopback(parts.hostname or "") and (parts.port or 80) > 0
+    except ValueError:
+        here = False
+    if not here:
+        message = f"server: {clean(server, 200)!r} is no address of this machine"
+        raise ToolError(ErrorCode.BAD_ARGUMENT, message, "start `kubectl proxy`, and give http://127.0.0.1:8001")
+    return Access(server.rstrip("/"))
+
+
+def of_kubeconfig(path: Path, chosen: str | None = None) -> Access:
+    """Return the access of the context `chosen` of the kubeconfig `path`, None: its current one.
+
+    Raises `ToolError` (bad_argument).
+    """
     try:
         config = yaml.safe_load(_file(path))
         contexts, clusters, users = (
             {one["name"]: one[kind] for one in config[f"{kind}s"]} for kind in ("context", "cluster", "user")
         )
-        context = contexts[config["current-context"]]
+        context = contexts[chosen or config["current-context"]]
         cluster, user = clusters[context["cluster"]], users[context["user"]] or {}
         server = str(cluster["server"]).rstrip("/")
-    except (yaml.YAMLError, KeyError, TypeError, RecursionError):
-        raise _config(path, "it has no current context with a cluster and a user") from None
+        namespace = str(context.get("namespace") or "default")
+    except (yaml.YAMLError, KeyError, TypeError, RecursionError, AttributeError):
+        which = f"context {clean(chosen, 100)}" if chosen else "current context"
+        raise _config(path, f"it has no {which} with a cluster and a user") from None
     parts = urlsplit(server)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise _config(path, "its server is no https:// address")
@@ -179,8 +231,9 @@ def of_kubeconfig(path: Path) -> Access:
     if not token and not all(certificate):
         raise _config(path, "its user has neither token nor client certificate (programs of `exec` are not run)")
     if parts.scheme == "http":
-        return Access(server, str(token))
-    return Access(server, str(token), _context(_material(path, cluster, "certificate-authority"), certificate))
+        return Access(server, str(token), None, namespace)
+    tls = _context(_material(path, cluster, "certificate-authority"), certificate)
+    return Access(server, str(token), tls, namespace)
 
 
 def _material(path: Path, table: Mapping[str, Any], name: str) -> bytes:

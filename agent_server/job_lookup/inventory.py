@@ -121,11 +121,20 @@ class _Reader:
 
 
 def _own_ancestors(processes: list[Process]) -> set[int]:
-    """Return this process and its launchers, whose command lines contain the searched words."""
+    """Return this process and its launchers, whose command lines contain the searched words; also shells with a script,
+    which a scheduler may count to the job."""
     by_pid = {process.pid: process for process in processes}
     own_pids = {os.getpid()}
     above = by_pid.get(os.getppid())
-    while above is not None and above.program in cmdline.LAUNCHERS:
+    while above is not None and (above.program in cmdline.LAUNCHERS or _executable(above.pid) in cmdline.LAUNCHERS):
         own_pids.add(above.pid)
         above = by_pid.get(above.ppid)
     return own_pids
+
+
+def _executable(pid: int) -> str:
+    """Return the name of the file that an ancestor of this process runs; empty if it may not be read."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""

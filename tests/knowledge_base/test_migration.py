@@ -13,15 +13,14 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from making import checkpoint
+from old_files import lost, rows, sound
 
 from whystall.agent_server.interfaces.cli.main import main
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.incidents import curated
-from whystall.knowledge_base.schema import migrations
 from whystall.knowledge_base.ticket_models import Ticket
 
 # Written by the code of version 3 (commit d8862a0d): three curated cards, one of them retired; a card of the user's
@@ -29,9 +28,6 @@ from whystall.knowledge_base.ticket_models import Ticket
 # closed as a duplicate, and opened by an alert; four diagnoses; a row in every table of the journal but
 # `ticket_alerts`.
 V3 = Path(__file__).parent.parent / "recorded" / "knowledge_v3.db.gz"
-# Tables whose rows are rewritten: the index of cards, and the states of code and catalogue. `sqlite_*` are SQLite's.
-_REWRITTEN = ("incidents", "features", "feature_counts", "state", "sqlite_")
-Rows = dict[str, list[tuple[Any, ...]]]
 
 
 @pytest.fixture
@@ -39,35 +35,6 @@ def v3(tmp_path: Path) -> Path:
     path = tmp_path / "knowledge.db"
     path.write_bytes(gzip.decompress(V3.read_bytes()))
     return path
-
-
-def rows(path: Path) -> Rows:
-    """The rows of every table that a migration must not change, and the cards without their index terms."""
-    with closing(sqlite3.connect(path)) as file:
-        names = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        found: Rows = {
-            name: file.execute(f"SELECT * FROM [{name}]").fetchall()
-            for name in names
-            if not name.startswith(_REWRITTEN)
-        }
-        cards = "SELECT id, origin, state, cause, updated, body FROM incidents ORDER BY n"
-        found["cards"] = [row for row in file.execute(cards) if row[1] != "curated"]
-        found["sequences"] = file.execute("SELECT * FROM sqlite_sequence").fetchall()
-        return found
-
-
-def lost(before: Rows, after: Rows) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows of `before` that are missing in `after`, by table."""
-    missing = {name: [row for row in kept if row not in set(after.get(name, ()))] for name, kept in before.items()}
-    return {name: gone for name, gone in missing.items() if gone}
-
-
-def sound(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as file:
-        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        file.execute("INSERT INTO incidents_fts (incidents_fts, rank) VALUES ('integrity-check', 1)")
-        applied = {name for (name,) in file.execute("SELECT name FROM _sqlite_migrations")}
-    assert applied == migrations()[1]
 
 
 def test_a_file_of_version_3_keeps_every_record(v3: Path) -> None:

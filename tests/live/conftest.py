@@ -54,6 +54,7 @@ THOROUGH = (
     "test_hybrid_io_advise",
     "test_inference_latency",
     "test_kineto_alignment",
+    "test_kubectl",
     "test_memory_growth",
     "test_objects",
     "test_own_priority",

@@ -13,8 +13,8 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from whystall.agent_server.interfaces import serialize as wire
 from whystall.agent_server.interfaces.cli import console
@@ -32,11 +32,16 @@ COMPLETION_REQUEST = "_WHYSTALL_COMPLETE"
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: the entry point of ``whystall``."""
+    end_with(_command, argv)
+
+
+def end_with(command: Callable[[list[str]], int], argv: Sequence[str] | None = None) -> NoReturn:
+    """Run `command` of `argv` (None: of the process), write its answer, and exit with the status that it returns."""
     _open_closed_streams()
     signals.install()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = _command(words)
+        status = command(words)
         status = _deliver() or status
     except Interrupted as interrupted:
         name = signal.Signals(interrupted.signum).name
@@ -68,24 +73,35 @@ def _open_closed_streams() -> None:
 
 
 def _command(words: list[str]) -> int:
-    """Run the command; every failure becomes one line and a status."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    """Run a command of ``whystall``, and return the status."""
     completing = COMPLETION_REQUEST in os.environ
     if not words and not completing and sys.stdin.isatty() and sys.stdout.isatty():
         return _first_steps()
     if not completing and not set(words) - {"-h", "--help"}:
         console.say(help_text())
         return 0
+
+    def tree() -> Callable[..., Any]:
+        from whystall.agent_server.interfaces.cli import completion
+        from whystall.agent_server.interfaces.cli.command_tree import build
+
+        return completion.commands(os.environ) if completing else build(words)
+
+    return run_tree(tree, words, "whystall")
+
+
+def run_tree(make: Callable[[], Callable[..., Any]], words: list[str], name: str) -> int:
+    """Run `words` by the commands that `make` returns, of the program `name`, and return the status.
+
+    Every failure becomes one line.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     import typer
 
-    from whystall.agent_server.interfaces.cli import completion
-    from whystall.agent_server.interfaces.cli.command_tree import build
-
     try:
-        tree = completion.commands(os.environ) if completing else build(words)
-        result = tree(words, prog_name="whystall", standalone_mode=False)
+        result = make()(words, prog_name=name, standalone_mode=False)
         return result if isinstance(result, int) else 0
     except ToolError as error:
         return _fail(error, words)
