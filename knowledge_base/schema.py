@@ -5,12 +5,11 @@ A released migration is never changed: add another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database
-    from sqlite_utils.migrations import Migrations
+    from sqlite3 import Connection
 
 _V1 = (
     "CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -283,17 +282,35 @@ _V6 = (
 )
 
 
-def migrations() -> tuple[Migrations, set[str]]:
-    """Return the migrations in order, and their names."""
-    from sqlite_utils.migrations import Migrations
+MIGRATIONS = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4, "operator_baselines": _V5, "card_vectors": _V6}
+"""The statements of each migration, in the order in which they are applied."""
 
-    versions = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4, "operator_baselines": _V5, "card_vectors": _V6}
-    schema = Migrations("whystall")
-    for name, statements in versions.items():
+# Table and index are those of the library `sqlite-utils`, which wrote them in earlier versions.
+_APPLIED = (
+    """CREATE TABLE IF NOT EXISTS _sqlite_migrations (
+        id INTEGER PRIMARY KEY, migration_set TEXT, name TEXT, applied_at TEXT)""",
+    """CREATE UNIQUE INDEX IF NOT EXISTS idx__sqlite_migrations_migration_set_name
+        ON _sqlite_migrations (migration_set, name)""",
+)
+_SET = "whystall"
 
-        def run(db: Database, statements: Sequence[str] = statements) -> None:
-            for statement in statements:
-                db.conn.execute(statement)
 
-        schema(name=name)(run)
-    return schema, set(versions)
+def applied(db: Connection) -> set[str]:
+    """Return the names of the migrations that were applied to the file."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = '_sqlite_migrations'").fetchone() is None:
+        return set()
+    return {name for (name,) in db.execute("SELECT name FROM _sqlite_migrations WHERE migration_set = ?", [_SET])}
+
+
+def migrate(db: Connection) -> None:
+    """Apply the missing migrations, in the transaction of the caller."""
+    for statement in _APPLIED:
+        db.execute(statement)
+    known = applied(db)
+    for name, statements in MIGRATIONS.items():
+        if name in known:
+            continue
+        for statement in statements:
+            db.execute(statement)
+        row = [_SET, name, str(datetime.now(timezone.utc))]
+        db.execute("INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES (?, ?, ?)", row)

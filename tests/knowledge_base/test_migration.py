@@ -21,7 +21,7 @@ from making import checkpoint
 from whystall.agent_server.interfaces.cli.main import main
 from whystall.agent_server.stores import Stores
 from whystall.knowledge_base.incidents import curated
-from whystall.knowledge_base.schema import migrations
+from whystall.knowledge_base.schema import MIGRATIONS
 from whystall.knowledge_base.ticket_models import Ticket
 
 # Written by the code of version 3 (commit d8862a0d): three curated cards, one of them retired; a card of the user's
@@ -67,7 +67,7 @@ def sound(path: Path) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         file.execute("INSERT INTO incidents_fts (incidents_fts, rank) VALUES ('integrity-check', 1)")
         applied = {name for (name,) in file.execute("SELECT name FROM _sqlite_migrations")}
-    assert applied == migrations()[1]
+    assert applied == set(MIGRATIONS)
 
 
 def test_a_file_of_version_3_keeps_every_record(v3: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_file_of_a_newer_schema_is_refused_in_one_line(
 _OPEN = """
 import sys
 from pathlib import Path
-import sqlite_utils.migrations, whystall.knowledge_base.schema
+import whystall.knowledge_base.database
 from whystall.agent_server.stores import Stores
 print("ready", flush=True)
 Stores(Path(sys.argv[1])).close()
