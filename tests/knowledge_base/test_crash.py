@@ -164,7 +164,7 @@ def test_a_file_of_version_2_whose_migration_is_killed_is_still_one(v2: Path) ->
         "        for n, statement in enumerate(tuple.__iter__(self)):\n"
         "            n == at and os.kill(os.getpid(), signal.SIGKILL)\n"
         "            yield statement\n"
-        "schema._V3 = Killed(schema._V3)\n"
+        "schema.MIGRATIONS['v3'] = Killed(schema.MIGRATIONS['v3'])\n"
         "Stores(Path(sys.argv[1]))\n"
     )
     for at in (1, 4, 9):
