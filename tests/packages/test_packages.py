@@ -1,8 +1,8 @@
 """The wheel in bare Debian roots: installed as README.md says, it diagnoses a stall of this machine's kernel.
 
-SUITES names the releases of Debian, separated by commas. Debian 11 has Python 3.9: BULLSEYE_PYTHON names a folder with a
-newer one that was built there (``prefix``), which is put in the same place of the root; without it that release is only
-tested to be refused.
+SUITES names the releases of Debian, separated by commas. Debian 11 has Python 3.9: BULLSEYE_PYTHON names a folder with
+a newer one that was built there (``prefix``), which is put in the same place of the root; without it that release is
+only tested to be refused.
 """
 
 from __future__ import annotations
