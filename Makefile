@@ -12,7 +12,9 @@
 #              (root; see docs/benchmark.md)
 # make fuzz [FUZZ_RUNS=1000000]  every parser with so many inputs, guided by coverage
 # make wheels [DRAFT=--draft]  the files of a release, below dist/: wheels, bill of materials, hashes (docs/upgrade.md)
-# make test-packages  the wheel of dist/ in bare Debian roots: installed, and a stall diagnosed (root, network; docs/upgrade.md)
+# make test-packages [SUITES=bookworm]  the wheel of dist/ in bare Debian roots: installed, and a stall diagnosed (root, network;
+#              docs/upgrade.md)
+# make release-check [DRAFT=--draft]  both: what has to pass before a release
 # make lint types bench clean
 #
 # The first of them sets the machine up: system packages (as root), a private .venv, the BPF objects.
@@ -23,7 +25,7 @@ SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .PHONY: demo demo-llm demo-alert demo-cache test test-all test-thorough test-old-kernel test-kernels
-.PHONY: fuzz setup build lint types docs conformance bench bench-faults wheels test-packages clean
+.PHONY: fuzz setup build lint types docs conformance bench bench-faults wheels test-packages release-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -99,11 +101,17 @@ DRAFT :=
 wheels: .setup/release/installed
 	.setup/release/bin/python -m deploy.release $(DRAFT)
 
+# Debian releases whose Python is new enough; others are refused.
+SUITES := bookworm,trixie
 PUBLISHED = $(wildcard dist/whystall-*_$(shell uname -m).whl)
 test-packages: setup .setup/helm/helm_python
 	@test -n "$(PUBLISHED)" || { echo "whystall: no wheel in dist/: make wheels first" >&2; exit 1; }
 	@command -v mmdebstrap >/dev/null || apt-get install -y -qq --no-install-recommends mmdebstrap >/dev/null
-	WHYSTALL_WHEEL=$(PUBLISHED) PYTHONPATH=.setup/helm $(BIN)/python -m pytest -q -s tests/packages
+	WHYSTALL_WHEEL=$(PUBLISHED) SUITES=$(SUITES) PYTHONPATH=.setup/helm $(BIN)/python -m pytest -q -s tests/packages
+
+release-check:
+	@$(MAKE) --no-print-directory wheels
+	@$(MAKE) --no-print-directory test-packages
 
 setup: .setup/venv
 

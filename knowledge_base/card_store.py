@@ -22,7 +22,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 State = Literal["draft", "reviewed", "retired"]
 _COMMENT = 1000
@@ -205,7 +205,7 @@ class CardStore:
         with exchange.read(stream, skip=skip) as lines, self._file.write() as db:
             return exchange.store_imported(db, lines, put_card, reviewed=reviewed, by=by)
 
-    def learn(self, db: SqliteDatabase, ticket: Ticket, by: str) -> Incident:
+    def learn(self, db: Connection, ticket: Ticket, by: str) -> Incident:
         """Update the card of the fault of the resolved `ticket` with what solved it, or draft one, within the open
         transaction.
 
@@ -225,7 +225,7 @@ class CardStore:
         occurrences.record_sighting(db, card.id, diagnosis, int(ticket.id))
         return card
 
-    def _get(self, db: SqliteDatabase, id: str) -> Incident:
+    def _get(self, db: Connection, id: str) -> Incident:
         row = db.execute("SELECT body FROM incidents WHERE id = ?", [clean(id, card_life.NAME)]).fetchone()
         if row is None:
             raise ToolError(ErrorCode.NOT_FOUND, f"there is no incident {id!r}", "find one with `whystall kb search`")
@@ -236,7 +236,7 @@ class CardStore:
             return get_diagnosis(self._file, db, id)
 
 
-def put_card(db: SqliteDatabase, card: Incident) -> None:
+def put_card(db: Connection, card: Incident) -> None:
     """Store `card` and the hash of its content, within the open transaction."""
     put_incident(db, card)
     exchange.remember_content(db, card)

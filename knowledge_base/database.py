@@ -1,8 +1,7 @@
 """The SQLite file of the knowledge base: opening, schema, transactions, errors with a remedy.
 
 It uses a rollback journal, not a write-ahead log: writes are few and small, readers need no write permission (a log
-needs its shared-memory file), and the knowledge base stays one file. sqlite-utils takes 0.1 s to import, so it is
-imported only when a file is opened.
+needs its shared-memory file), and the knowledge base stays one file.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from whystall.knowledge_base import schema
 from whystall.knowledge_base.data import ModelT
 from whystall.tools.contract.errors import ErrorCode, ToolError
-
-if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
 
 _APPLICATION_ID = 0x57485953  # "WHYS"
 _MAGIC = b"SQLite format 3\0"
@@ -61,26 +57,29 @@ class Database:
             self.read_only = not (_writable(path) and _writable(path.parent))
             mode = "ro" if self.read_only else "rw"
             self._connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S, check_same_thread=False
+                f"{path.absolute().as_uri()}?mode={mode}",
+                uri=True,
+                timeout=_BUSY_S,
+                check_same_thread=False,
+                isolation_level=None,  # transactions are begun here only
             )
             try:
-                from sqlite_utils import Database as SqliteDatabase
-
                 # The default of 2 MiB makes a match over 100,000 cards a quarter slower.
                 self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-                self._db = SqliteDatabase(self._connection, execute_plugins=False)
+                # Without it REPLACE would not call the triggers that keep the index in step.
+                self._connection.execute("PRAGMA recursive_triggers = on")
                 self._bring_up_to_date()
             except BaseException:
                 self._connection.close()
                 raise
 
     @contextmanager
-    def read(self) -> Iterator[SqliteDatabase]:
+    def read(self) -> Iterator[sqlite3.Connection]:
         with self._errors(), self._held():
-            yield self._db
+            yield self._connection
 
     @contextmanager
-    def write(self) -> Iterator[SqliteDatabase]:
+    def write(self) -> Iterator[sqlite3.Connection]:
         """Run the block as one transaction: all is stored, or nothing.
 
         The write lock is taken at once, so that reads inside stay valid until the end. A nested block is part of the
@@ -100,7 +99,7 @@ class Database:
             changes = self._connection.total_changes
             self._depth += 1
             try:
-                yield self._db
+                yield self._connection
                 self._connection.execute("RELEASE inner" if inner else "COMMIT")
             except BaseException:
                 if not inner:
@@ -152,24 +151,21 @@ class Database:
             self._connection.close()
 
     def _bring_up_to_date(self) -> None:
-        from whystall.knowledge_base.schema import migrations
-
-        schema, known = migrations()
         tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         owner = self._connection.execute("PRAGMA application_id").fetchone()[0]
         if tables and owner != _APPLICATION_ID:
             raise ToolError(ErrorCode.DATABASE, f"{self.path} belongs to another program", _ELSEWHERE)
-        applied = {migration.name for migration in schema.applied(self._db)}
-        if applied - known:
+        applied = schema.applied(self._connection)
+        if applied - schema.MIGRATIONS.keys():
             raise ToolError(
                 ErrorCode.DATABASE,
                 f"{self.path} was written by a newer whystall",
                 "upgrade whystall, or set WHYSTALL_HOME to another directory",
             )
-        if applied != known:
+        if applied != schema.MIGRATIONS.keys():
             with self.write() as db:
                 self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                schema.apply(db)
+                schema.migrate(db)
 
     @contextmanager
     def _held(self) -> Iterator[None]:

@@ -10,10 +10,10 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 
-def put_diagnosis(db: SqliteDatabase, diagnosis: Diagnosis) -> None:
+def put_diagnosis(db: Connection, diagnosis: Diagnosis) -> None:
     """Store `diagnosis`, replacing an earlier one with its id."""
     ticket = int(diagnosis.ticket) if diagnosis.ticket else None
     db.execute(
@@ -29,7 +29,7 @@ def put_diagnosis(db: SqliteDatabase, diagnosis: Diagnosis) -> None:
     )
 
 
-def get_diagnosis(file: Database, db: SqliteDatabase, id: str) -> Diagnosis:
+def get_diagnosis(file: Database, db: Connection, id: str) -> Diagnosis:
     """Return the diagnosis `id`; raise `ToolError` (not_found) if there is none."""
     row = db.execute("SELECT body FROM diagnoses WHERE id = ?", [clean(id, 200)]).fetchone()
     if row is None:
@@ -37,7 +37,7 @@ def get_diagnosis(file: Database, db: SqliteDatabase, id: str) -> Diagnosis:
     return file.record(Diagnosis, row[0])
 
 
-def diagnoses_of(file: Database, db: SqliteDatabase, comm: str, limit: int) -> list[Diagnosis]:
+def diagnoses_of(file: Database, db: Connection, comm: str, limit: int) -> list[Diagnosis]:
     """Return the latest `limit` diagnoses whose victim is called `comm`, the newest first."""
     query = "SELECT body FROM diagnoses WHERE json_extract(body, '$.victim.comm') = ? ORDER BY created DESC LIMIT ?"
     return [file.record(Diagnosis, body) for (body,) in db.execute(query, [comm, limit]).fetchall()]
@@ -55,7 +55,7 @@ class DiagnosisLine(NamedTuple):
     symptom: str
 
 
-def latest_lines(db: SqliteDatabase, limit: int, offset: int) -> list[DiagnosisLine]:
+def latest_lines(db: Connection, limit: int, offset: int) -> list[DiagnosisLine]:
     """Return diagnoses after the first `offset`, the newest first."""
     query = (
         "SELECT id, created, verdict, cause, ticket, json_extract(body, '$.target'), json_extract(body, '$.symptom')"
@@ -65,7 +65,7 @@ def latest_lines(db: SqliteDatabase, limit: int, offset: int) -> list[DiagnosisL
     return [DiagnosisLine(*(str(value or "") for value in row)) for row in db.execute(query, [limit, offset])]
 
 
-def counted_in(db: SqliteDatabase, id: str) -> int | None:
+def counted_in(db: Connection, id: str) -> int | None:
     """Return the ticket that the stored diagnosis `id` counts in."""
     row = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [id]).fetchone()
     return None if row is None or row[0] is None else int(row[0])

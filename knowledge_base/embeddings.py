@@ -16,9 +16,10 @@ from whystall.knowledge_base.models import Incident
 from whystall.knowledge_base.ngrams import text_of
 
 if TYPE_CHECKING:
+    from sqlite3 import Connection
+
     import numpy as np
     from numpy.typing import NDArray
-    from sqlite_utils import Database as SqliteDatabase
 
     from whystall.knowledge_base.database import Database
 
@@ -95,8 +96,8 @@ def refresh(file: Database, embedder: Embedder, dimension: int | None = None, li
         vectors = _vectors(embedder, [row.text for row in changed], dimension) if changed else []
         with file.write() as db:
             kept = [row.n for row in rows if row.same]
-            db.conn.executemany("UPDATE card_vectors SET stale = 0 WHERE n = ?", [(n,) for n in kept])
-            db.conn.executemany(
+            db.executemany("UPDATE card_vectors SET stale = 0 WHERE n = ?", [(n,) for n in kept])
+            db.executemany(
                 "INSERT OR REPLACE INTO card_vectors (n, model, dimension, hash, stale, vector)"
                 " SELECT n, ?, ?, ?, 0, ? FROM incidents WHERE n = ?",  # it may have been deleted meanwhile
                 [
@@ -133,7 +134,7 @@ def _outdated(file: Database, model: str, dimension: int, after: int, limit: int
     return rows
 
 
-def _missing(db: SqliteDatabase, model: str, dimension: int) -> int:
+def _missing(db: Connection, model: str, dimension: int) -> int:
     asked = (
         "SELECT count(*) FROM incidents i LEFT JOIN card_vectors v ON v.n = i.n"
         " AND v.model = ? AND v.dimension = ? AND v.stale = 0 WHERE i.state != 'retired' AND v.n IS NULL"
@@ -141,7 +142,7 @@ def _missing(db: SqliteDatabase, model: str, dimension: int) -> int:
     return int(db.execute(asked, [model, dimension]).fetchone()[0])
 
 
-def _nearest(db: SqliteDatabase, model: str, asked: Vector, limit: int) -> list[Near]:
+def _nearest(db: Connection, model: str, asked: Vector, limit: int) -> list[Near]:
     import heapq
 
     import numpy as np
@@ -158,7 +159,7 @@ def _nearest(db: SqliteDatabase, model: str, asked: Vector, limit: int) -> list[
     return best
 
 
-def _blocks(db: SqliteDatabase, model: str, dimension: int) -> Iterator[tuple[list[int], Vector]]:
+def _blocks(db: Connection, model: str, dimension: int) -> Iterator[tuple[list[int], Vector]]:
     """Yield the rows and vectors of current cards; vectors of another length in a damaged file are left out.
 
     Retiring a card makes its vector stale, and no retired card is embedded, so that its state need not be read.

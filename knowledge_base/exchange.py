@@ -25,7 +25,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 # Four texts in two languages at their limits, in Chinese, and as much again for lists and notes.
 _LINE = 1 << 20  # bytes
@@ -126,7 +126,7 @@ def read(stream: BinaryIO, *, skip: bool = False) -> Iterator[Lines]:
 
 
 def store_imported(
-    db: SqliteDatabase, lines: Lines, put: Callable[[SqliteDatabase, Incident], None], *, reviewed: bool, by: str
+    db: Connection, lines: Lines, put: Callable[[Connection, Incident], None], *, reviewed: bool, by: str
 ) -> Imported:
     """Store the cards of `lines` with `put`, within the open transaction.
 
@@ -160,7 +160,7 @@ def store_imported(
     return Imported(added=added, duplicates=duplicates, left_out=lines.left_out, refused=lines.refused)
 
 
-def card_with_content(db: SqliteDatabase, hash: str) -> str | None:
+def card_with_content(db: Connection, hash: str) -> str | None:
     """Return the id of the card that has or had the content `hash`."""
     row = db.execute(
         "SELECT i.id FROM hashes h JOIN incidents i ON i.id = h.incident WHERE h.hash = ?", [hash]
@@ -168,7 +168,7 @@ def card_with_content(db: SqliteDatabase, hash: str) -> str | None:
     return str(row[0]) if row is not None else None
 
 
-def remember_content(db: SqliteDatabase, card: Incident) -> None:
+def remember_content(db: Connection, card: Incident) -> None:
     """Remember the content of `card`, within the open transaction."""
     hash = card_life.content_hash(card)
     db.execute("INSERT OR REPLACE INTO hashes (hash, incident) VALUES (?, ?)", [hash, card.id])

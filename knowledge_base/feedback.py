@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from whystall.knowledge_base.models import Feedback, Record
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 # Published retrieval of past incidents is wrong in about one match of four (micro-F1 0.766 on a year of incidents of
 # one cloud; RCACopilot, EuroSys 2024). A card is flagged if a card of that quality would be rejected so often with a
@@ -24,7 +24,7 @@ def flagged(helped: int, wrong: int) -> bool:
     return wrong > 0 and _at_least(wrong, helped + wrong) < _CHANCE
 
 
-def put(db: SqliteDatabase, given: Feedback) -> None:
+def put(db: Connection, given: Feedback) -> None:
     """Store `given`, replacing earlier feedback on the same match, within the open transaction."""
     db.execute(
         "INSERT OR REPLACE INTO feedback (incident, diagnosis, verdict, comment, at) VALUES (?, ?, ?, ?, ?)",
@@ -32,7 +32,7 @@ def put(db: SqliteDatabase, given: Feedback) -> None:
     )
 
 
-def records(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Record]:
+def records(db: Connection, ids: Iterable[str]) -> dict[str, Record]:
     """Return the record of each card of `ids`. Feedback before a review does not count for the flag."""
     wanted = list(ids)
     rows = db.execute(
@@ -45,7 +45,7 @@ def records(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Record]:
     return {id: found.get(id, Record()) for id in wanted}
 
 
-def rated(db: SqliteDatabase) -> dict[str, Record]:
+def rated(db: Connection) -> dict[str, Record]:
     ids = [id for (id,) in db.execute("SELECT DISTINCT incident FROM feedback ORDER BY incident")]
     found: dict[str, Record] = {}
     for start in range(0, len(ids), 500):
@@ -53,7 +53,7 @@ def rated(db: SqliteDatabase) -> dict[str, Record]:
     return found
 
 
-def feedback_on(db: SqliteDatabase, incident: str, limit: int = 20) -> list[Feedback]:
+def feedback_on(db: Connection, incident: str, limit: int = 20) -> list[Feedback]:
     """Return the feedback on the card, latest first."""
     rows = db.execute(
         "SELECT incident, diagnosis, verdict, comment, at FROM feedback WHERE incident = ? ORDER BY at DESC LIMIT ?",
@@ -63,7 +63,7 @@ def feedback_on(db: SqliteDatabase, incident: str, limit: int = 20) -> list[Feed
     return [Feedback.model_validate(dict(zip(names, row, strict=True))) for row in rows]
 
 
-def settle(db: SqliteDatabase, incident: str) -> None:
+def settle(db: Connection, incident: str) -> None:
     """Exclude the feedback given so far from the flag, after a review."""
     db.execute("UPDATE feedback SET settled = 1 WHERE incident = ?", [incident])
 

@@ -13,7 +13,7 @@ from whystall.knowledge_base.models import Incident, Match, Record
 from whystall.knowledge_base.occurrences import recurrences
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 How = Literal["signature", "evidence", "text"]
 
@@ -38,7 +38,7 @@ class Card:
     record: Record = field(default_factory=Record)
 
 
-def cards_of(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, Card]:
+def cards_of(db: Connection, rows: Iterable[int]) -> dict[int, Card]:
     """Return the cards in `rows`, in that order."""
     wanted = list(rows)
     asked = "SELECT n, id, state, cause, origin FROM incidents WHERE n IN (SELECT value FROM json_each(?))"
@@ -46,7 +46,7 @@ def cards_of(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, Card]:
     return {n: found[n] for n in wanted if n in found}  # the index of a damaged file may name others
 
 
-def add_records(db: SqliteDatabase, cards: Iterable[Card]) -> None:
+def add_records(db: Connection, cards: Iterable[Card]) -> None:
     """Set how often and when the incidents of `cards` recurred, and how well they matched."""
     by_id = {card.id: card for card in cards}
     often, well = recurrences(db, by_id), records(db, by_id)
@@ -54,7 +54,7 @@ def add_records(db: SqliteDatabase, cards: Iterable[Card]) -> None:
         card.occurrences, card.last_seen, card.record = often[id].count, often[id].last, well[id]
 
 
-def bodies_of(file: Database, db: SqliteDatabase, cards: Iterable[Card]) -> dict[int, Incident]:
+def bodies_of(file: Database, db: Connection, cards: Iterable[Card]) -> dict[int, Incident]:
     """Return the incidents of `cards`, by row."""
     found = {}
     for card in cards:

@@ -13,7 +13,7 @@ from whystall.knowledge_base.references import references
 from whystall.knowledge_base.tokens import is_group, pieces, stem, terms
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
     from whystall.knowledge_base.database import Database
 
@@ -41,7 +41,7 @@ class Indexed(NamedTuple):
     features: list[str]
 
 
-def put_incident(db: SqliteDatabase, incident: Incident) -> None:
+def put_incident(db: Connection, incident: Incident) -> None:
     """Store and index the card `incident`, replacing one with its id, within the open transaction.
 
     A retired card is stored without index terms.
@@ -68,7 +68,7 @@ def put_incident(db: SqliteDatabase, incident: Incident) -> None:
             [*values, n],
         )
         db.execute("DELETE FROM features WHERE n = ?", [n])
-    db.conn.executemany("INSERT INTO features (feature, n) VALUES (?, ?)", [(f, n) for f in found.features])
+    db.executemany("INSERT INTO features (feature, n) VALUES (?, ?)", [(f, n) for f in found.features])
 
 
 def indexed(incident: Incident) -> Indexed:
@@ -106,7 +106,7 @@ def indexed(incident: Incident) -> Indexed:
     )
 
 
-def compact(db: SqliteDatabase, added: int) -> None:
+def compact(db: Connection, added: int) -> None:
     """Merge the full-text index within the open transaction, if `added` cards are a tenth of it or more.
 
     Every transaction adds a segment to it, and a query looks up each of its terms in every segment. SQLite merges a few
@@ -140,7 +140,7 @@ def stored_cards(file: Database) -> Iterator[Incident]:
         yield from (file.record(Incident, body) for _, body in rows)
 
 
-def reindex(file: Database, db: SqliteDatabase) -> None:
+def reindex(file: Database, db: Connection) -> None:
     """Index every card again, within the open transaction; raise `ToolError` (database) for an unreadable one."""
     for card in stored_cards(file):
         put_incident(db, card)

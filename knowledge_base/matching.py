@@ -33,7 +33,7 @@ from whystall.knowledge_base.retrieval import (
 from whystall.knowledge_base.times import age_days, moment
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 # 93.8 % of recurring incidents recur within 20 days (RCACopilot, EuroSys 2024): an exponential with that share has a
 # mean of 20 / ln(1 / 0.062) days. An incident of yesterday gains as much as one top rank, so that recency orders equal
@@ -140,7 +140,7 @@ _WITH = (
 )
 
 
-def _exact(db: SqliteDatabase, signatures: Sequence[str]) -> dict[int, list[str]]:
+def _exact(db: Connection, signatures: Sequence[str]) -> dict[int, list[str]]:
     """Find cards with any of `signatures`, the most specific first."""
     found: dict[int, list[str]] = {}
     for signature in dict.fromkeys(signatures):

@@ -20,7 +20,7 @@ Lang = Literal["en", "zh"]
 class Model(BaseModel):
     """Base class: unknown fields are refused, so that a foreign or newer record is detected."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Words(Model):

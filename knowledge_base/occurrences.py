@@ -26,7 +26,7 @@ from whystall.knowledge_base.ticket_models import LESSON, LIVE
 from whystall.knowledge_base.times import moment, rfc3339
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 # A stalled job may be diagnosed only now and then during a night; after a quarter of a day it is another outage.
 QUIET = timedelta(hours=6)
@@ -42,7 +42,7 @@ class Recurrence:
     last: str | None
 
 
-def recurrences(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Recurrence]:
+def recurrences(db: Connection, ids: Iterable[str]) -> dict[str, Recurrence]:
     """Return the recurrence of each card of `ids`. The outage of a ticket's card has its own row; the first occurrence
     of other cards has none.
     """
@@ -56,7 +56,7 @@ def recurrences(db: SqliteDatabase, ids: Iterable[str]) -> dict[str, Recurrence]
     return {id: found.get(id, Recurrence(1, None)) for id in wanted}
 
 
-def card_of(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
+def card_of(db: Connection, diagnosis: Diagnosis) -> str | None:
     """Return the card of the fault of `diagnosis`, or None. Retired cards are excluded; the key of the fault decides
     first, then most shared evidence, then reviewed before draft.
     """
@@ -73,7 +73,7 @@ def card_of(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
     return None
 
 
-def count_recurrence(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
+def count_recurrence(db: Connection, diagnosis: Diagnosis) -> str | None:
     """Count `diagnosis` as a recurrence of its card, within the open transaction.
 
     Returns the card's id if a new outage was counted; None if it was counted already, no card fits, or the verdict is
@@ -85,7 +85,7 @@ def count_recurrence(db: SqliteDatabase, diagnosis: Diagnosis) -> str | None:
     return card if record_sighting(db, card, diagnosis, _ticket_of(db, diagnosis)) else None
 
 
-def record_sighting(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket: int | None) -> bool:
+def record_sighting(db: Connection, card: str, diagnosis: Diagnosis, ticket: int | None) -> bool:
     """Store that `diagnosis`, with its `ticket` if any, is of the fault of `card`; return whether the outage is new."""
     at = observed(diagnosis)
     own_key = f"{_DIAGNOSIS}{diagnosis.id}" if ticket is None else f"{_TICKET}{ticket}"
@@ -104,7 +104,7 @@ def record_sighting(db: SqliteDatabase, card: str, diagnosis: Diagnosis, ticket:
     return True
 
 
-def merged(db: SqliteDatabase, one: int, original: int) -> None:
+def merged(db: Connection, one: int, original: int) -> None:
     """Merge the outages of ticket `one` into those of `original`, its duplicate."""
     keys_of = f"{_TICKET}{original}", f"{_TICKET}{one}"
     db.execute("UPDATE OR IGNORE occurrences SET key = ? WHERE key = ?", keys_of)
@@ -126,7 +126,7 @@ def _same_outage(rows: dict[str, datetime], own: str, at: datetime) -> str | Non
     return near[0] if near else None
 
 
-def _end(db: SqliteDatabase, key: str, last: datetime) -> datetime | None:
+def _end(db: Connection, key: str, last: datetime) -> datetime | None:
     """Return when the outage of `key` ended; None for a live ticket."""
     if key.startswith(_DIAGNOSIS):
         return last
@@ -139,7 +139,7 @@ def _end(db: SqliteDatabase, key: str, last: datetime) -> datetime | None:
     return moment(row[1]) or last
 
 
-def _ticket_of(db: SqliteDatabase, diagnosis: Diagnosis) -> int | None:
+def _ticket_of(db: Connection, diagnosis: Diagnosis) -> int | None:
     """Return the ticket that `diagnosis` counts in, else the live one of its fault."""
     row = db.execute("SELECT ticket FROM diagnoses WHERE id = ?", [diagnosis.id]).fetchone()
     if diagnosis.ticket:
@@ -155,7 +155,7 @@ def _ticket_of(db: SqliteDatabase, diagnosis: Diagnosis) -> int | None:
     return int(row[0]) if row else None
 
 
-def _rows(db: SqliteDatabase, card: str) -> list[tuple[str, str]]:
+def _rows(db: Connection, card: str) -> list[tuple[str, str]]:
     return list(db.execute("SELECT key, seen FROM occurrences WHERE incident = ? ORDER BY seen DESC", [card]))
 
 

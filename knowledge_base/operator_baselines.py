@@ -95,7 +95,7 @@ class OperatorBaselines:
                 [name, digest, at, json.dumps(body)],
             ).lastrowid
             marks = ", ".join("?" * (1 + len(_COLUMNS) + len(_LISTS)))
-            db.conn.executemany(
+            db.executemany(
                 f"INSERT INTO operator_latencies (run, {', '.join((*_COLUMNS, *_LISTS))}) VALUES ({marks})",  # noqa: S608
                 ([run, *(row[c] for c in _COLUMNS), *(json.dumps(row[c]) for c in _LISTS)] for row in rows),
             )

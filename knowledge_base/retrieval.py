@@ -17,7 +17,7 @@ from whystall.knowledge_base.indexing import REFERENCE, SIGNATURE
 from whystall.knowledge_base.tokens import CONCEPT, is_group, pieces, stem, terms
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
     from whystall.knowledge_base.database import Database
 
@@ -65,7 +65,7 @@ def query_of(text: str) -> Query:
 class Counts:
     """Number of cards per term, counted up to `_COMMON` and cached while the index is unchanged."""
 
-    def __init__(self, db: SqliteDatabase, cards: dict[str, int] | None = None) -> None:
+    def __init__(self, db: Connection, cards: dict[str, int] | None = None) -> None:
         self._db = db
         self._cards: dict[str, int] = {} if cards is None else cards
 
@@ -81,9 +81,9 @@ class Counts:
 _KNOWN: WeakKeyDictionary[Database, tuple[tuple[bytes, ...], dict[str, int]]] = WeakKeyDictionary()
 
 
-def counts_of(file: Database, db: SqliteDatabase) -> Counts:
+def counts_of(file: Database, db: Connection) -> Counts:
     """Return the counts of `file`, with those of earlier queries while no card was changed, by any process."""
-    if db.conn.in_transaction:  # our own changes reach the stored index only with the commit
+    if db.in_transaction:  # our own changes reach the stored index only with the commit
         return Counts(db)
     # The records of averages and of segments of FTS5: every change of the index writes new segments.
     stored = "SELECT block FROM incidents_fts_data WHERE id IN (1, 10) ORDER BY id"
@@ -94,7 +94,7 @@ def counts_of(file: Database, db: SqliteDatabase) -> Counts:
     return Counts(db, known[1])
 
 
-def by_words(db: SqliteDatabase, query: Query, limit: int, counts: Counts | None = None) -> dict[int, int]:
+def by_words(db: Connection, query: Query, limit: int, counts: Counts | None = None) -> dict[int, int]:
     """Return rows of at most `limit` cards that share words with `query`, best first, with their places: from 1, equals
     share one.
     """
@@ -151,7 +151,7 @@ def _idf(cards: int, total: int) -> float:
 class Weights:
     """Inverse document frequency of features, from stored counts."""
 
-    def __init__(self, db: SqliteDatabase) -> None:
+    def __init__(self, db: Connection) -> None:
         self._db = db
         self._cards: dict[str, int] = {}
         self.load([""])
@@ -174,7 +174,7 @@ class Weights:
         return _idf(self._cards[feature], self.total)
 
 
-def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, limit: int) -> list[int]:
+def by_features(db: Connection, features: Sequence[str], weights: Weights, limit: int) -> list[int]:
     """Return rows of at most `limit` cards that share the rarest of `features`, largest weight first.
 
     Of a very common feature only the latest cards are read.
@@ -193,7 +193,7 @@ def by_features(db: SqliteDatabase, features: Sequence[str], weights: Weights, l
     return heapq.nlargest(limit, found, key=lambda n: (found[n], n))
 
 
-def features_of(db: SqliteDatabase, rows: Iterable[int]) -> dict[int, list[str]]:
+def features_of(db: Connection, rows: Iterable[int]) -> dict[int, list[str]]:
     """Return the typed features of the cards in `rows`, without signatures and references; cards without features are
     absent.
     """

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database
-    from sqlite_utils.migrations import Migrations
+    from sqlite3 import Connection
 
 _V1 = (
     "CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -283,17 +282,33 @@ _V6 = (
 )
 
 
-def migrations() -> tuple[Migrations, set[str]]:
-    """Return the migrations in order, and their names."""
+MIGRATIONS = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4, "operator_baselines": _V5, "card_vectors": _V6}
+"""The statements of each migration, in the order in which they are applied."""
+
+_SET = "whystall"
+
+
+def applied(db: Connection) -> set[str]:
+    """Return the names of the migrations that were applied to the file, as sqlite-utils keeps them."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = '_sqlite_migrations'").fetchone() is None:
+        return set()
+    return {name for (name,) in db.execute("SELECT name FROM _sqlite_migrations WHERE migration_set = ?", [_SET])}
+
+
+def migrate(db: Connection) -> None:
+    """Apply the missing migrations, in the transaction of the caller.
+
+    sqlite-utils takes 0.1 s to import, so it is imported for new and old files only.
+    """
+    from sqlite_utils import Database
     from sqlite_utils.migrations import Migrations
 
-    versions = {"v1": _V1, "v2": _V2, "v3": _V3, "v4": _V4, "operator_baselines": _V5, "card_vectors": _V6}
-    schema = Migrations("whystall")
-    for name, statements in versions.items():
+    schema = Migrations(_SET)
+    for name, statements in MIGRATIONS.items():
 
         def run(db: Database, statements: Sequence[str] = statements) -> None:
             for statement in statements:
                 db.conn.execute(statement)
 
         schema(name=name)(run)
-    return schema, set(versions)
+    schema.apply(Database(db, execute_plugins=False))

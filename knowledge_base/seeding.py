@@ -15,7 +15,7 @@ from whystall.knowledge_base.occurrences import record_sighting
 from whystall.knowledge_base.ticket_models import LESSON, Ticket
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 _CARDS = "2"  # since version 2 a ticket's card is a draft, and its outage an occurrence
 
@@ -51,7 +51,7 @@ def seed(file: Database) -> None:
             db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", [key, value])
 
 
-def _delete_curated(file: Database, db: SqliteDatabase) -> dict[str, Incident]:
+def _delete_curated(file: Database, db: Connection) -> dict[str, Incident]:
     """Delete the curated cards; return those changed here."""
     changed = "SELECT body FROM incidents WHERE origin = 'curated' AND body LIKE '%\"history\":[{%'"
     cards = [file.record(Incident, body) for (body,) in db.execute(changed).fetchall()]
@@ -59,7 +59,7 @@ def _delete_curated(file: Database, db: SqliteDatabase) -> dict[str, Incident]:
     return {card.id: card for card in cards}
 
 
-def _renew(file: Database, db: SqliteDatabase) -> None:
+def _renew(file: Database, db: Connection) -> None:
     """Rewrite the cards of resolved tickets as unreviewed drafts; add hashes of the user's cards."""
     rows = db.execute("SELECT body FROM incidents WHERE origin = 'user'").fetchall()
     for (body,) in rows:

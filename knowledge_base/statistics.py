@@ -12,7 +12,7 @@ from whystall.knowledge_base.times import age_days
 from whystall.tools.contract.proportion import wilson
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 STATES = ("draft", "reviewed", "retired")
 
@@ -44,7 +44,7 @@ class Stats(Model):
 _TOP = 10
 
 
-def stats(db: SqliteDatabase) -> Stats:
+def stats(db: Connection) -> Stats:
     groups = db.execute("SELECT state, origin, cause, count(*) FROM incidents GROUP BY 1, 2, 3").fetchall()
     states, origins, causes = dict.fromkeys(STATES, 0), dict[str, int](), dict[str, int]()
     for state, origin, cause, count in groups:

@@ -37,7 +37,7 @@ from whystall.knowledge_base.retrieval import (
 from whystall.knowledge_base.tokens import CONCEPT, EVERYDAY, cjk, has_particle
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 # Weights are relative to a word that one card has. They were chosen on the first half of the shipped questions and on
 # public reports in own words; hit@1 changes by less than 0.03 if one of them is halved or doubled.
@@ -150,7 +150,7 @@ def search(
     return numbered(matches)
 
 
-def _fused(db: SqliteDatabase, found: Sequence[_Found], near: Sequence[Near]) -> list[_Found]:
+def _fused(db: Connection, found: Sequence[_Found], near: Sequence[Near]) -> list[_Found]:
     """Return `found` and the cards `near` in meaning by reciprocal rank fusion, after those of `found` that answer.
 
     The confidence stays that of the words: a place among the nearest was not calibrated, so that it makes no answer.
@@ -170,7 +170,7 @@ def _fused(db: SqliteDatabase, found: Sequence[_Found], near: Sequence[Near]) ->
     return [by_row[n] for n in order]
 
 
-def rank(db: SqliteDatabase, text: str, limit: int, memory: Memory) -> list[Ranked]:
+def rank(db: Connection, text: str, limit: int, memory: Memory) -> list[Ranked]:
     """Return cards that share terms with `text`, best first: the best of each passage, then the others."""
     lists = sorted(by_passage(db, text, limit, memory), key=lambda found: -found[0].confidence)
     order = [found[0] for found in lists] + [one for found in lists for one in found[1:]]
@@ -180,13 +180,13 @@ def rank(db: SqliteDatabase, text: str, limit: int, memory: Memory) -> list[Rank
     return list(best.values())
 
 
-def by_passage(db: SqliteDatabase, text: str, limit: int, memory: Memory) -> list[list[Ranked]]:
+def by_passage(db: Connection, text: str, limit: int, memory: Memory) -> list[list[Ranked]]:
     """Return the cards that share terms with each passage of `text`, best first; passages without any are left out."""
     found = (_judged(db, passage, at > 0, limit, memory) for at, passage in enumerate(passages(text)))
     return [cards for cards in found if cards]
 
 
-def _judged(db: SqliteDatabase, passage: Passage, later: bool, limit: int, memory: Memory) -> list[Ranked]:
+def _judged(db: Connection, passage: Passage, later: bool, limit: int, memory: Memory) -> list[Ranked]:
     query = query_of(passage.text)
     asked = _term_weights(query, memory)
     held = _holders(db, passage.references, memory)
@@ -220,7 +220,7 @@ def _judged(db: SqliteDatabase, passage: Passage, later: bool, limit: int, memor
 
 
 def _candidates(
-    db: SqliteDatabase,
+    db: Connection,
     query: Query,
     asked: Mapping[str, tuple[float, str]],
     held: Mapping[str, frozenset[int]],
@@ -265,7 +265,7 @@ def _candidates(
 
 
 def _with_likeness(
-    db: SqliteDatabase, text: str, found: Sequence[_Candidate], total: float, memory: Memory
+    db: Connection, text: str, found: Sequence[_Candidate], total: float, memory: Memory
 ) -> list[_Candidate]:
     """Return the candidates in the order of their scores with their likeness in character n-grams."""
     alike = likeness(text, [_text_of(db, one.card.n, memory) for one in found])
@@ -275,7 +275,7 @@ def _with_likeness(
     return sorted(found, key=lambda one: (-one.score, -one.card.n))
 
 
-def _text_of(db: SqliteDatabase, n: int, memory: Memory) -> str:
+def _text_of(db: Connection, n: int, memory: Memory) -> str:
     if n not in memory.texts:
         (body,) = db.execute("SELECT body FROM incidents WHERE n = ?", [n]).fetchone()
         memory.texts[n] = text_of(memory.file.record(Incident, body))
@@ -308,7 +308,7 @@ def _reference_weight(reference: str, memory: Memory) -> float:
     return weight * rareness(memory.weights.cards(f"{REFERENCE}{reference}"), memory.weights.total)
 
 
-def _holders(db: SqliteDatabase, references: Sequence[str], memory: Memory) -> dict[str, frozenset[int]]:
+def _holders(db: Connection, references: Sequence[str], memory: Memory) -> dict[str, frozenset[int]]:
     """Return the cards of each of `references` that any card has."""
     memory.weights.load(f"{REFERENCE}{reference}" for reference in references)
     found = {}
@@ -320,7 +320,7 @@ def _holders(db: SqliteDatabase, references: Sequence[str], memory: Memory) -> d
     return found
 
 
-def _terms_of(db: SqliteDatabase, n: int, memory: Memory) -> _Terms:
+def _terms_of(db: Connection, n: int, memory: Memory) -> _Terms:
     if n not in memory.terms:
         asked = "SELECT symptom || ' ' || concepts || ' ' || grams, later, pieces FROM incidents WHERE n = ?"
         reported, later, cut = db.execute(asked, [n]).fetchone()

@@ -53,7 +53,7 @@ class PathFormatter:
 
     def __init__(
         self,
-        words: dict[str, Any],
+        words: Mapping[str, Any],
         name: Callable[[object], Safe],
         metric: Callable[[str, float, str], Safe],
     ) -> None:

@@ -6,7 +6,7 @@ English if it exists, else ``NAME.md.j2`` with texts of ``words/``. A missing na
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from whystall.prompts import escape
 from whystall.prompts.escape import Safe, short
-from whystall.prompts.files import LANGS, read_file
+from whystall.prompts.files import LANGS, groups_of
 from whystall.prompts.quantities import quantity
 from whystall.prompts.reasons import in_words
 from whystall.prompts.sentences import Voice
@@ -46,7 +46,7 @@ def render(name: str, lang: str, **context: Any) -> str:
     return template.render(**context).strip() + "\n"
 
 
-def words(lang: str) -> dict[str, Any]:
+def words(lang: str) -> Mapping[str, Any]:
     """Return the texts in `lang`, nested by group and code, all `Safe`; KeyError for an unknown language."""
     if lang not in LANGS:
         raise KeyError(lang)
@@ -61,9 +61,8 @@ def voice(suffix: str, lang: str) -> Voice:
 
 
 @cache
-def _words(lang: str) -> dict[str, Any]:
-    found: dict[str, Any] = _trusted(read_file(f"{lang}.yaml"))
-    return found
+def _words(lang: str) -> Mapping[str, Any]:
+    return groups_of(f"{lang}.yaml", _trusted)
 
 
 def _trusted(value: Any) -> Any:

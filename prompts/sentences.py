@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from whystall.prompts.escape import Safe, placed, short
@@ -89,7 +89,7 @@ class Voice:
 
     def __init__(
         self,
-        words: dict[str, Any],
+        words: Mapping[str, Any],
         lang: str,
         name: Callable[[object], Safe],
         running: Callable[[object], Safe],

@@ -50,6 +50,6 @@ _SERVER = (
 )
 for _name in [*(f"tools.{tool}" for tool in _TOOLS), *(f"agent_server.{part}" for part in _SERVER)]:
     import_module(f"whystall.{_name}")
-for _name in ("certifi", "httpcore", "msgspec", "numpy", "polars", "resvg_py", "rich.console", "sqlite_utils"):
+for _name in ("certifi", "httpcore", "msgspec", "numpy", "polars", "resvg_py", "rich.console"):
     import_module(_name)
 client._trusted()  # reads the certificates: 0.2 s of processor time

@@ -59,5 +59,5 @@ def _copy(kept: Path, file: Database) -> None:
         for name in TABLES:
             rows = source.execute(f"SELECT * FROM {name}").fetchall()
             if rows:
-                db.conn.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+                db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
         compact(db, db.execute("SELECT count(*) FROM incidents").fetchone()[0])

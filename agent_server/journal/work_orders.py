@@ -42,4 +42,4 @@ class WorkOrders:
         """Store `filed`. Call it in the transaction that files their tickets."""
         rows = [(source, key, one.ticket, one.model_dump_json()) for key, one in filed]
         with self._file.write() as db:
-            db.conn.executemany("INSERT INTO work_orders (source, key, ticket, body) VALUES (?, ?, ?, ?)", rows)
+            db.executemany("INSERT INTO work_orders (source, key, ticket, body) VALUES (?, ?, ?, ?)", rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import polars as pl
 
@@ -33,7 +34,7 @@ def rank_pages(recording: Recording, judged: Judgement[Data], lang: Literal["en"
     where = places(analysis.job)
     if analysis.own.is_empty() and where.is_empty():
         return []
-    all_texts: dict[str, Any] = words(lang)
+    all_texts: Mapping[str, Any] = words(lang)
     texts = {**all_texts["rank_page"], "groups": all_texts["ranks"]["groups"]}
     ranks = analysis.job.table("ranks").iter_rows(named=True)
     view = RankView(
@@ -79,12 +80,12 @@ def _clean(*columns: str) -> list[pl.Expr]:
     return [pl.col(name).map_elements(clean, return_dtype=pl.String) for name in columns]
 
 
-def _mark(row: AccusedRow, all_texts: dict[str, Any], lang: Literal["en", "zh"]) -> Mark:
+def _mark(row: AccusedRow, all_texts: Mapping[str, Any], lang: Literal["en", "zh"]) -> Mark:
     began = -1 if row.began_step is None else row.began_step
     return Mark(row.rank, _remark(row, all_texts, lang), began, tuple(row.slow_steps.steps) if row.slow_steps else ())
 
 
-def _remark(row: AccusedRow, all_texts: dict[str, Any], lang: Literal["en", "zh"]) -> str:
+def _remark(row: AccusedRow, all_texts: Mapping[str, Any], lang: Literal["en", "zh"]) -> str:
     """Return the accusation of a rank and its cost."""
     kind, loss = str(all_texts["ranks"]["classes"][row.slow_class]), loss_of(row, lang)
     return f"{kind}{all_texts['marks']['semicolon']}{loss}" if loss else kind

@@ -12,7 +12,6 @@ from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.tickets.life import original_of
 from whystall.prompts.escape import Safe, plain, plain_code
 from whystall.prompts.render import fill, fit, render, words
-from whystall.tools.collect.ftrace.cpus import format_cpus
 
 if TYPE_CHECKING:
     from whystall.agent_server.app import RecordSummary
@@ -85,12 +84,18 @@ def rated_text(rated: Rated, lang: Lang) -> str:
 
 def capture_text(summary: CaptureSummary, lang: Lang) -> str:
     """Return a summary of a capture of scheduling events, and the next command."""
-    return render("capture.txt", lang, c=summary, cpus=format_cpus(summary.cpus))
+    return render("capture.txt", lang, c=summary, cpus=_cpus(summary.cpus))
 
 
 def conversion_text(summary: ConversionSummary, lang: Lang) -> str:
     """Return a summary of a converted trace: content, what was lost or unreadable, alignment of the profile."""
-    return render("conversion.txt", lang, c=summary, cpus=format_cpus(summary.cpus))
+    return render("conversion.txt", lang, c=summary, cpus=_cpus(summary.cpus))
+
+
+def _cpus(cpus: Sequence[int]) -> str:
+    from whystall.tools.collect.ftrace.cpus import format_cpus
+
+    return format_cpus(cpus)
 
 
 def stacks_text(summary: StackConversion, lang: Lang) -> str:

@@ -99,7 +99,7 @@ class _TicketTexts:
 
     def __init__(self, suffix: str, lang: Lang) -> None:
         self._lang: Lang = lang
-        self._words: dict[str, Any] = words(lang)
+        self._words: Mapping[str, Any] = words(lang)
         self._own: dict[str, Any] = self._words["tickets"]
         self._format = FORMATS[suffix]
         self._voice = voice(suffix, lang)

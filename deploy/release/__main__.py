@@ -1,7 +1,7 @@
 """Make the files of a release below ``dist/``: ``python -m deploy.release [--draft] [--once]``.
 
-Wheels, a bill of materials (CycloneDX) and SHA256SUMS. Uploads nothing. ``--draft`` leaves out the checks of the tree
-and of the version, ``--once`` the second build.
+Wheels, a bill of materials (CycloneDX) and SHA256SUMS. Looks up known vulnerabilities of packages. Uploads nothing.
+``--draft`` leaves out the checks of the tree and of the version, ``--once`` the second build.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deploy.release import bill, checks, libraries, wheels
+from deploy.release import audit, bill, checks, libraries, wheels
 from deploy.release.failure import ReleaseError
 
 DIST = wheels.ROOT / "dist"
@@ -53,7 +53,11 @@ def _make(machines: list[str], *, once: bool) -> None:
     for wheel in published:
         listed = DIST / f"{wheel.stem}.cdx.json"
         with tempfile.TemporaryDirectory(prefix="whystall-bill-") as folder:
-            print(f"{listed.relative_to(wheels.ROOT)}: {bill.write_bill(wheel, Path(folder), listed)} components")
+            environment = Path(folder) / "venv"
+            bill.install(wheel, environment)
+            print(f"{listed.relative_to(wheels.ROOT)}: {bill.write_bill(environment, listed)} components")
+            (packages,) = environment.glob("lib/python*/site-packages")
+            print(audit.audit(packages))
     files = sorted(path for path in DIST.iterdir() if path.is_file())
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (DIST / "SHA256SUMS").write_text("".join(lines))

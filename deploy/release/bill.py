@@ -11,17 +11,21 @@ from deploy.release.libraries import descriptions, run
 from deploy.release.wheels import ROOT, commit_time
 
 
-def write_bill(wheel: Path, work: Path, to: Path) -> int:
-    """Install `wheel` without extras below the empty folder `work`, and write what is then there to the file `to`.
+def install(wheel: Path, environment: Path) -> None:
+    """Install `wheel` without extras in the new virtual environment `environment`, which gets no pip of its own."""
+    run([sys.executable, "-m", "venv", "--without-pip", str(environment)], cwd=environment.parent)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python")]
+    run([*pip, "install", "--quiet", str(wheel)], cwd=environment.parent)
 
-    The libraries that the wheel carries are added. Returns the number of components. Raises ``ReleaseError``.
+
+def write_bill(environment: Path, to: Path) -> int:
+    """Write what is installed in `environment` to the file `to`, and return the number of components.
+
+    The libraries that the wheel carries are added. Raises ``ReleaseError``.
     """
-    environment = work / "venv"
-    run([sys.executable, "-m", "venv", "--without-pip", str(environment)], cwd=work)
-    python = str(environment / "bin/python")
-    run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", str(wheel)], cwd=work)
-    argv = ["environment", "--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), python]
-    text = run([sys.executable, "-m", "cyclonedx_py", *argv], cwd=work, SOURCE_DATE_EPOCH=commit_time())
+    argv = ["environment", "--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml")]
+    command = [sys.executable, "-m", "cyclonedx_py", *argv, str(environment / "bin/python")]
+    text = run(command, cwd=environment, SOURCE_DATE_EPOCH=commit_time())
     bill: dict[str, Any] = json.loads(text)
     bill["components"] += [_component(name, facts) for name, facts in descriptions().items()]
     to.write_text(json.dumps(bill, indent=1, ensure_ascii=False) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from deploy.release import libraries
@@ -15,9 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bpf", "tools")  # what the builds of the compiled parts import
 
 
+@cache
+def commit() -> str:
+    """Return the last commit, found once: all wheels are of the same one, also if another one follows meanwhile."""
+    return run(["git", "rev-parse", "HEAD"], cwd=ROOT).strip()
+
+
 def commit_time() -> str:
-    """Return the time of the last commit, in seconds since the epoch: the time of all files in a wheel."""
-    return run(["git", "log", "-1", "--format=%ct"], cwd=ROOT).strip()
+    """Return the time of the commit, in seconds since the epoch: the time of all files in a wheel."""
+    return run(["git", "log", "-1", "--format=%ct", commit()], cwd=ROOT).strip()
 
 
 def build(machine: str, sources: dict[str, Library], to: Path, times: int = 2) -> Path:
@@ -39,12 +46,12 @@ def build(machine: str, sources: dict[str, Library], to: Path, times: int = 2) -
 
 
 def build_wheel(machine: str, sources: dict[str, Library], work: Path) -> Path:
-    """Build the wheel for `machine` from HEAD in the empty folder `work`, and return its path."""
+    """Build the wheel for `machine` from the commit in the empty folder `work`, and return its path."""
     os.umask(0o022)
     tree, built = work / "tree", work / "dist"
     tree.mkdir()
     archive = work / "tree.tar"
-    run(["git", "archive", "--output", str(archive), "HEAD"], cwd=ROOT)
+    run(["git", "archive", "--output", str(archive), commit()], cwd=ROOT)
     run(["tar", "--extract", "--file", str(archive)], cwd=tree)
     (work / "root/whystall").mkdir(parents=True)
     for package in PACKAGES:

@@ -90,7 +90,7 @@ class Centroids:
                 ).fetchall()
             )
             square = sum((2 * known.get(term, 0.0) + weight) * weight for term, weight in vector.items())
-            db.conn.executemany(
+            db.executemany(
                 "INSERT INTO class_terms (category, term, weight) VALUES (?, ?, ?)"
                 " ON CONFLICT (category, term) DO UPDATE SET weight = weight + excluded.weight",
                 [(category, term, weight) for term, weight in vector.items()],

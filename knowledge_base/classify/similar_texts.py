@@ -118,7 +118,7 @@ class TextIndex:
             text = f"{' '.join(words)}{_TRAITS}{' '.join(sorted(traits))}"
             db.execute("INSERT OR REPLACE INTO texts (ticket, words) VALUES (?, ?)", [number, text])
             rows = [(band, number) for band in _bands(words)] if len(words) >= _FEWEST else []
-            db.conn.executemany("INSERT OR IGNORE INTO text_bands (band, ticket) VALUES (?, ?)", rows)
+            db.executemany("INSERT OR IGNORE INTO text_bands (band, ticket) VALUES (?, ?)", rows)
 
 
 def _traits(report: Report) -> frozenset[str]:

@@ -13,7 +13,7 @@ from whystall.tools.contract.findings import Severity
 from whystall.tools.contract.text import clean
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 _INSERT = """INSERT INTO tickets (dedup_key, state, created, updated, revision, origin, fault, severity, category,
         component, occurrences, title, target, cause, verdict, assignee, closed_as, body)
@@ -61,25 +61,25 @@ class Wanted:
     words: str = ""
 
 
-def insert(db: SqliteDatabase, ticket: Ticket) -> Ticket:
+def insert(db: Connection, ticket: Ticket) -> Ticket:
     number = db.execute(_INSERT, _columns(ticket)).lastrowid
     numbered = ticket.model_copy(update={"id": str(number)})
     db.execute("UPDATE tickets SET body = ? WHERE id = ?", [numbered.model_dump_json(), number])
     return numbered
 
 
-def update(db: SqliteDatabase, ticket: Ticket) -> None:
+def update(db: Connection, ticket: Ticket) -> None:
     db.execute(_UPDATE, {**_columns(ticket), "id": int(ticket.id), "body": ticket.model_dump_json()})
 
 
-def body(db: SqliteDatabase, id: str) -> str | None:
+def body(db: Connection, id: str) -> str | None:
     """Return the record of ticket `id`."""
     number = int(id) if id.isascii() and id.isdigit() and len(id) < 16 else -1
     row = db.execute("SELECT body FROM tickets WHERE id = ?", [number]).fetchone()
     return None if row is None else str(row[0])
 
 
-def live(db: SqliteDatabase, dedup_key: str) -> str | None:
+def live(db: Connection, dedup_key: str) -> str | None:
     """Return the record of the live ticket of `dedup_key`."""
     row = db.execute(
         "SELECT body FROM tickets WHERE dedup_key = ? AND state IN ('open', 'acknowledged')", [dedup_key]
@@ -87,7 +87,7 @@ def live(db: SqliteDatabase, dedup_key: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def latest(db: SqliteDatabase, key: str) -> str | None:
+def latest(db: Connection, key: str) -> str | None:
     """Return the record of the newest ticket of `key`, a `dedup_key` or fault."""
     row = db.execute(
         "SELECT body FROM tickets WHERE id IN"
@@ -98,7 +98,7 @@ def latest(db: SqliteDatabase, key: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def live_of_fault(db: SqliteDatabase, fault: str) -> list[str]:
+def live_of_fault(db: Connection, fault: str) -> list[str]:
     """Return the records of the live tickets of `fault`, oldest first."""
     # Two index lookups: a condition with OR would scan all tickets.
     rows = db.execute(
@@ -109,20 +109,20 @@ def live_of_fault(db: SqliteDatabase, fault: str) -> list[str]:
     return [str(found) for (found,) in rows]
 
 
-def bodies(db: SqliteDatabase, wanted: Wanted, limit: int) -> list[str]:
+def bodies(db: Connection, wanted: Wanted, limit: int) -> list[str]:
     return [str(found) for (found,) in db.execute(_BODIES, _bound(wanted, limit)).fetchall()]
 
 
-def listed(db: SqliteDatabase, wanted: Wanted, limit: int, offset: int = 0) -> list[Line]:
+def listed(db: Connection, wanted: Wanted, limit: int, offset: int = 0) -> list[Line]:
     rows = db.execute(_LINES, _bound(wanted, limit, offset)).fetchall()
     return [Line.model_validate({**dict(zip(_LINE, row, strict=True)), "id": str(row[0])}) for row in rows]
 
 
-def count(db: SqliteDatabase, wanted: Wanted) -> int:
+def count(db: Connection, wanted: Wanted) -> int:
     return int(db.execute(_COUNT, _bound(wanted, 0)).fetchone()[0])
 
 
-def hosts(db: SqliteDatabase) -> list[tuple[str, int, str]]:
+def hosts(db: Connection) -> list[tuple[str, int, str]]:
     """Return the hosts that have live tickets here (`ticketing.host_reports`): name, tickets, last change."""
     rows = db.execute(
         "SELECT substr(dedup_key, 6, instr(substr(dedup_key, 6), ':') - 1) AS host, count(*), max(updated) FROM tickets"
@@ -132,7 +132,7 @@ def hosts(db: SqliteDatabase) -> list[tuple[str, int, str]]:
     return [(str(host), int(count), str(updated)) for host, count, updated in rows]
 
 
-def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
+def ids(db: Connection, prefix: str, limit: int) -> list[str]:
     begin = clean(prefix, human.NAME)
     rows = db.execute(
         "SELECT id FROM tickets WHERE substr(id, 1, ?) = ? ORDER BY id DESC LIMIT ?",
@@ -141,14 +141,14 @@ def ids(db: SqliteDatabase, prefix: str, limit: int) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def add_event(db: SqliteDatabase, ticket: Ticket, what: What, by: str, at: str, detail: str) -> None:
+def add_event(db: Connection, ticket: Ticket, what: What, by: str, at: str, detail: str) -> None:
     db.execute(
         "INSERT INTO ticket_events (ticket, revision, what, by, at, detail) VALUES (?, ?, ?, ?, ?, ?)",
         [int(ticket.id), ticket.revision, what, human.line(by, human.NAME), at, human.line(detail, _DETAIL)],
     )
 
 
-def events(db: SqliteDatabase, id: str, after: int, limit: int) -> list[Event]:
+def events(db: Connection, id: str, after: int, limit: int) -> list[Event]:
     rows = db.execute(
         "SELECT n, ticket, revision, what, by, at, detail FROM ticket_events WHERE ticket = ? AND n > ?"
         " ORDER BY n DESC LIMIT ?",

@@ -31,7 +31,7 @@ from whystall.knowledge_base.times import now
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
 if TYPE_CHECKING:
-    from sqlite_utils import Database as SqliteDatabase
+    from sqlite3 import Connection
 
 _OWN = frozenset({"schema_version", "id", "created", "updated", "revision", "state", "closed_as", "ended"})
 _REFUTED: tuple[ClosedAs, ...] = ("no_fault", "duplicate", "cannot_reproduce")
@@ -331,9 +331,7 @@ class TicketStore:
             before = self._get(db, id)
             return self._put(db, before, step(before), what, by, at, detail)
 
-    def _put(
-        self, db: SqliteDatabase, before: Ticket, after: Ticket, what: What, by: str, at: str, detail: str
-    ) -> Ticket:
+    def _put(self, db: Connection, before: Ticket, after: Ticket, what: What, by: str, at: str, detail: str) -> Ticket:
         """Store `after` as the next revision of `before`, with a history entry; do nothing if they are equal."""
         if after == before:
             return before
@@ -345,13 +343,13 @@ class TicketStore:
         rows.add_event(db, after, what, by, at, detail)
         return after
 
-    def _get(self, db: SqliteDatabase, id: str) -> Ticket:
+    def _get(self, db: Connection, id: str) -> Ticket:
         body = rows.body(db, id)
         if body is None:
             raise ToolError(ErrorCode.NOT_FOUND, f"there is no ticket {id!r}", "see `whystall tickets list`")
         return self._file.record(Ticket, body)
 
-    def _original(self, db: SqliteDatabase, ticket: Ticket) -> Ticket:
+    def _original(self, db: Connection, ticket: Ticket) -> Ticket:
         """Return the original of `ticket`, or itself. Chains are short: a duplicate is linked to the end of one."""
         seen = {ticket.id}
         while (other := life.original_of(ticket)) is not None and other not in seen:
@@ -359,7 +357,7 @@ class TicketStore:
             ticket = self._get(db, other)
         return ticket
 
-    def _live_ticket(self, db: SqliteDatabase, key: str) -> Ticket | None:
+    def _live_ticket(self, db: Connection, key: str) -> Ticket | None:
         """Return the live ticket of `key` (a `dedup_key` or fault), else the live original of the last one."""
         body = next(iter(rows.live_of_fault(db, key)), None)
         if body is not None:
@@ -370,17 +368,17 @@ class TicketStore:
         original = self._original(db, self._file.record(Ticket, body))
         return original if life.is_live(original) else None
 
-    def _check_free(self, db: SqliteDatabase, ticket: Ticket) -> None:
+    def _check_free(self, db: Connection, ticket: Ticket) -> None:
         body = rows.live(db, ticket.dedup_key)
         if body is not None and (other := self._file.record(Ticket, body)).id != ticket.id:
             message = f"ticket {other.id} is {other.state}, for the same fault"
             raise ToolError(ErrorCode.BAD_ARGUMENT, message, "use that ticket, or link both")
 
-    def _count(self, db: SqliteDatabase, diagnosis: Diagnosis) -> None:
+    def _count(self, db: Connection, diagnosis: Diagnosis) -> None:
         put_diagnosis(db, diagnosis)
         occurrences.count_recurrence(db, diagnosis)  # updates the key of a counted outage to its ticket
 
-    def _with_card(self, db: SqliteDatabase, ticket: Ticket, by: str, at: str) -> Ticket:
+    def _with_card(self, db: Connection, ticket: Ticket, by: str, at: str) -> Ticket:
         if ticket.diagnosis is None or ticket.diagnosis.verdict.no_fault:
             return ticket
         card = self._cards.learn(db, ticket.model_copy(update={"updated": at}), by)
@@ -393,7 +391,7 @@ class TicketStore:
         self._cards.retire(ticket.card, because, by)
         return True
 
-    def _move_diagnoses(self, db: SqliteDatabase, one: str, original: str) -> None:
+    def _move_diagnoses(self, db: Connection, one: str, original: str) -> None:
         """Move the diagnoses and outages of ticket `one` to `original`."""
         occurrences.merged(db, int(one), int(original))
         for (body,) in db.execute("SELECT body FROM diagnoses WHERE ticket = ?", [int(one)]).fetchall():

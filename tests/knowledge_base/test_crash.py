@@ -164,7 +164,7 @@ def test_a_file_of_version_2_whose_migration_is_killed_is_still_one(v2: Path) ->
         "        for n, statement in enumerate(tuple.__iter__(self)):\n"
         "            n == at and os.kill(os.getpid(), signal.SIGKILL)\n"
         "            yield statement\n"
-        "schema._V3 = Killed(schema._V3)\n"
+        "schema.MIGRATIONS['v3'] = Killed(schema.MIGRATIONS['v3'])\n"
         "Stores(Path(sys.argv[1]))\n"
     )
     for at in (1, 4, 9):
@@ -202,7 +202,7 @@ def test_a_file_of_version_1_that_may_not_be_written_is_refused_with_a_remedy(v1
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "import sqlite_utils.migrations, whystall.knowledge_base.schema\n"
+        "import whystall.knowledge_base.database\n"
         "from whystall.agent_server.stores import Stores\n"
         "from whystall.tools.contract.errors import ToolError\n"
         "os.geteuid() == 0 and os.seteuid(65534)\n"
@@ -457,8 +457,8 @@ def full(tmp_path: Path) -> Iterator[Stores]:
         with closing(sqlite3.connect(tmp_path / "k.db")) as file:
             file.execute("VACUUM")  # merging the index leaves free pages
         with kb._file.read() as db:
-            pages = db.conn.execute("PRAGMA page_count").fetchone()[0]
-            db.conn.execute(f"PRAGMA max_page_count = {pages + 2}")
+            pages = db.execute("PRAGMA page_count").fetchone()[0]
+            db.execute(f"PRAGMA max_page_count = {pages + 2}")
         yield kb
 
 

@@ -171,7 +171,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     kb = KnowledgeBase(path)
     if not os.path.ismount(small_disk):
         with kb._file.read() as db:
-            db.conn.execute("PRAGMA max_page_count = 1250")
+            db.execute("PRAGMA max_page_count = 1250")
     done = 0
 
     def fill() -> None:

@@ -1,7 +1,8 @@
 """The wheel in bare Debian roots: installed as README.md says, it diagnoses a stall of this machine's kernel.
 
-Debian 11 has Python 3.9. BULLSEYE_PYTHON names a folder with a newer one that was built there (``prefix``), which is
-put in the same place of the root; without it that release is only tested to be refused.
+SUITES names the releases of Debian, separated by commas. Debian 11 has Python 3.9: BULLSEYE_PYTHON names a folder with
+a newer one that was built there (``prefix``), which is put in the same place of the root; without it that release is
+only tested to be refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ BULLSEYE_PYTHON = os.environ.get("BULLSEYE_PYTHON", "")
 INSTALLED = "/opt/whystall"
 SYMPTOM = "training stalls every few steps"
 
-SUITES = ["bookworm", "trixie", *(["bullseye"] if BULLSEYE_PYTHON else [])]
+NAMED = os.environ.get("SUITES", "bookworm,trixie").split(",")
+SUITES = [*NAMED, *(["bullseye"] if BULLSEYE_PYTHON else [])]
 
 
 @pytest.fixture(scope="module", params=SUITES)
@@ -104,7 +106,7 @@ def test_commands_start(root: BareRoot, words: tuple[str, ...]) -> None:
     print(f"\n{root.folder.parent.name}: whystall {' '.join(words)}: {min(times):.2f} s")
 
 
-@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+@pytest.mark.parametrize("suite", NAMED)
 @pytest.mark.parametrize("installer", ["uv", "pipx"])
 def test_other_installers(suite: str, installer: str, tmp_path: Path) -> None:
     root = bare(suite, tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 CJK = re.compile(r"[\u4e00-\u9fff]")
 
 
-def leaves(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{path}{key}/")
@@ -284,3 +284,8 @@ def test_no_key_is_given_twice(file: Path) -> None:
 
     tree = yaml.compose(file.read_text())
     assert tree is None or repeated(tree) == []
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_groups_that_are_parsed_alone_are_those_of_the_whole_file(lang: str) -> None:
+    assert dict(words(lang)) == yaml.safe_load((ROOT / "prompts/words" / f"{lang}.yaml").read_text("utf-8"))

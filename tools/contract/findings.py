@@ -42,7 +42,7 @@ class Subject(BaseModel):
     process sees it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     type: str
     pid: int | None = None
@@ -60,7 +60,7 @@ class Subject(BaseModel):
 class Interval(BaseModel):
     """Nanoseconds since the start of the recording, `end_ns` >= `start_ns`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     start_ns: int = Field(ge=0)
     end_ns: int = Field(ge=0)
@@ -82,7 +82,7 @@ class Finding(BaseModel):
     `metrics` and `attributes` have only keys that `KINDS` declares for `kind`; else ValueError.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     id: str = ""
     fingerprint: str = ""

@@ -12,7 +12,7 @@ from whystall.tools.contract.errors import ErrorCode, ToolError
 class Params(BaseModel):
     """Base of all tool parameters: flat, bounded, without unknown names."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

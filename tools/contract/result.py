@@ -24,7 +24,7 @@ class Status(str, Enum):
 class Model(BaseModel):
     """Base of all result models."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class BlindSpot(Model):

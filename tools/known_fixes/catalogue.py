@@ -20,7 +20,7 @@ DefectKind = Literal["hang", "crash", "slow"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Component(_Model):
@@ -64,7 +64,7 @@ class Defect(_Model):
     nothing.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
     id: str = Field(pattern=r"^[a-z0-9_]+$")
     component: str

@@ -97,9 +97,9 @@ def test_an_answer_that_there_is_no_room_to_store_is_given_all_the_same() -> Non
         with closing(sqlite3.connect(app.kb().path)) as file:
             file.execute("VACUUM")  # merging the index leaves free pages
         with app.kb()._file.read() as db:
-            pages = db.conn.execute("PRAGMA page_count").fetchone()[0]
-            db.conn.execute(f"PRAGMA max_page_count = {pages}")
-            free = db.conn.execute("PRAGMA freelist_count").fetchone()[0]
+            pages = db.execute("PRAGMA page_count").fetchone()[0]
+            db.execute(f"PRAGMA max_page_count = {pages}")
+            free = db.execute("PRAGMA freelist_count").fetchone()[0]
         assert free < 10  # a diagnosis needs more
         found = anyio.run(lambda: app.diagnose(DiagnoseParams(ticket=True), source=RECORDED / "checkpoint"))
         assert app.kb().tickets.list() == []

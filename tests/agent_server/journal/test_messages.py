@@ -160,7 +160,7 @@ def test_sent_and_blocked_messages_cost_little(kb: Stores) -> None:
         return len(steps) - before
 
     with kb.transaction(), kb._file.read() as db:
-        db.conn.set_progress_handler(lambda: steps.append(1), 1)  # called for each instruction of SQLite
+        db.set_progress_handler(lambda: steps.append(1), 1)  # called for each instruction of SQLite
         first = cost("first")
         for number in range(300):
             sent = _put(kb, f"sent {number}")

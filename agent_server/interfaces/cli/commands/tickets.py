@@ -19,7 +19,6 @@ from whystall.agent_server.presentation.ticket_texts import history_text, ticket
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.stores import open_default
 from whystall.agent_server.ticketing.assignees import known_users
-from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.knowledge_base.ticket_models import ClosedAs, Origin, State
 from whystall.knowledge_base.tickets import human
 from whystall.knowledge_base.tickets.human import TEXT
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from whystall.agent_server.stores import Stores
+    from whystall.agent_server.ticketing.ticket_service import TicketService
     from whystall.knowledge_base.ticket_models import Ticket
 
 _Id = Annotated[str, typer.Argument(metavar="TICKET", help="the ticket's id")]
@@ -269,6 +269,8 @@ def _chosen(option: str, given: Sequence[str] | None, valid: Sequence[_WordT]) -
 
 def _ticket_service(kb: Stores) -> TicketService:
     """Return the service that changes tickets; the settings do not affect these commands."""
+    from whystall.agent_server.ticketing.ticket_service import TicketService
+
     return TicketService(kb)
 
 

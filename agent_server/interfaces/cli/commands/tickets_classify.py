@@ -10,12 +10,9 @@ from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, Lang, LangOption
 from whystall.agent_server.interfaces.signals import signals
-from whystall.agent_server.llm.wire import LlmError
 from whystall.agent_server.presentation.results import ticket_text
 from whystall.agent_server.settings.load import load_llm
 from whystall.agent_server.stores import open_default
-from whystall.agent_server.ticketing.model_choice import choose, left_open
-from whystall.agent_server.ticketing.ticket_service import TicketService
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.extras import extra
 from whystall.tools.contract.findings import Severity
@@ -52,6 +49,8 @@ def classify(
 
     With --llm the language model chooses, only among the categories that remained undecided.
     """
+    from whystall.agent_server.ticketing.ticket_service import TicketService
+
     if llm == any((category, component, severity)):
         message = "give --category, --component or --severity, or --llm alone"
         raise ToolError(ErrorCode.BAD_ARGUMENT, message, "see `whystall tickets classify --help`")
@@ -72,6 +71,8 @@ def _choice(ticket: Ticket, lang: Lang) -> Decision:
     """Return the model's choice. Raises `ToolError` if nothing is undecided, there is no model, or it chooses none."""
     with extra("llm"):
         from whystall.agent_server.llm.client import ChatClient
+    from whystall.agent_server.llm.wire import LlmError
+    from whystall.agent_server.ticketing.model_choice import choose, left_open
 
     if len(left_open(ticket)) < 2:
         message = f"no two categories of ticket {ticket.id} are left open"

@@ -15,12 +15,6 @@ from whystall.agent_server.interfaces.cli.commands.kb_input import ByOption, who
 from whystall.agent_server.interfaces.cli.options import JsonOption, LangOption
 from whystall.agent_server.settings.load import load
 from whystall.agent_server.stores import open_default
-from whystall.agent_server.ticketing.ticket_service import TicketService
-from whystall.agent_server.ticketing.work_orders.columns import Columns
-from whystall.agent_server.ticketing.work_orders.importing import import_work_orders
-from whystall.agent_server.ticketing.work_orders.reading import Table
-from whystall.agent_server.ticketing.work_orders.trial_copy import trial_copy
-from whystall.knowledge_base.classify.rules import UNKNOWN, categories
 from whystall.prompts.render import render
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -71,6 +65,12 @@ def import_(
     Columns without an option are found by their usual names in English and Chinese. A repeated run continues the last
     one.
     """
+    # Imported here, since every command of `tickets` imports this module.
+    from whystall.agent_server.ticketing.ticket_service import TicketService
+    from whystall.agent_server.ticketing.work_orders.columns import Columns
+    from whystall.agent_server.ticketing.work_orders.importing import import_work_orders
+    from whystall.agent_server.ticketing.work_orders.reading import Table
+
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ToolError(ErrorCode.BAD_ARGUMENT, f"{delimiter!r} cannot stand between cells", "give one character")
     columns = Columns(
@@ -131,11 +131,15 @@ def _base(dry_run: bool) -> Iterator[Stores]:
         yield kb
         return
 
+    from whystall.agent_server.ticketing.work_orders.trial_copy import trial_copy
+
     with trial_copy(kb) as copy:
         yield copy
 
 
 def _class(text: str) -> tuple[str, str]:
+    from whystall.knowledge_base.classify.rules import UNKNOWN, categories
+
     label, mark, category = text.rpartition("=")
     known = [*categories(), UNKNOWN]
     if not mark or not label.strip() or category not in known:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from whystall.agent_server.inputs.package_sources import offers
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import LangOption
 from whystall.agent_server.presentation.defect_lines import check_text, upgrade_plan, upgrades
@@ -37,6 +36,8 @@ def upgrade(
     console.say(plan)
     if not check:
         return
+    from whystall.agent_server.inputs.package_sources import offers
+
     asked: set[str] = set()
     for row in upgrades(diagnosis):
         if row.upgrade not in asked:
