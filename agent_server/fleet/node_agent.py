@@ -103,7 +103,7 @@ async def _workload(client: Client, access: Access, namespace: str, pod: str, co
         raise ToolError(ErrorCode.BUSY, f"the pod {pod} has no node yet ({phase})", "wait until it is scheduled")
     if phase != "Running":
         message = f"the pod {pod} on {clean(node)} does not run: {phase}"
-        raise ToolError(ErrorCode.BUSY, message, f"`kubectl -n {namespace} describe pod {pod}` says why")
+        raise ToolError(ErrorCode.BUSY, message, f"`kubectl -n {namespace} describe pod {pod}` shows why")
     if container is None:
         return Workload(clean(node), f"pod:{uid}")
     ids = {str(one.get("name")): one.get("containerID") for one in _list(status, "containerStatuses")}
@@ -140,7 +140,7 @@ async def _agent(client: Client, access: Access, agents: Agents, node: str) -> s
     if not ready:
         name = clean(min(found), 260)
         message = f"the whystall agent {name} on the node {node} is not ready"
-        remedy = f"`kubectl -n {agents.namespace} describe pod {name}` says why"
+        remedy = f"`kubectl -n {agents.namespace} describe pod {name}` shows why"
         raise ToolError(ErrorCode.BUSY, message, remedy)
     check_names(ready[0])
     return ready[0]
@@ -149,7 +149,7 @@ async def _agent(client: Client, access: Access, agents: Agents, node: str) -> s
 async def _token(client: Client, access: Access, agents: Agents) -> str:
     """Return the token in the Secret that the agents read."""
     where = f"the Secret {agents.name} in the namespace {agents.namespace}"
-    remedy = "set token in [fleet] of the settings, or make the Secret as docs/deploy.md says"
+    remedy = "set token in [fleet] of the settings, or make the Secret as described in docs/deploy.md"
     response = await fetch(client, access, agents.namespace, f"secrets/{agents.name}", "get", allowed=(403, 404))
     if response.status == 403:
         message = f"no token: you may not read {where}"

@@ -56,11 +56,11 @@ def refused(settings: ProfilesSettings, response: Response) -> str:
     """Return why an answer with status 200 is none of such a receiver, or refuses; empty if it was stored."""
     if settings.kind == "pyroscope":
         return "" if isinstance(response.json(), dict) else "the answer is not Pyroscope's; is url right?"
-    told = {name.lower(): value for name, value in response.headers.items()} | _trailers(response.body)
-    if "grpc-status" not in told:
+    headers = {name.lower(): value for name, value in response.headers.items()} | _trailers(response.body)
+    if "grpc-status" not in headers:
         return "the answer is not Parca's; is url right?"
-    why = clean(unquote(told.get("grpc-message", "")), 300)
-    return "" if told["grpc-status"] == "0" else f"gRPC status {clean(told['grpc-status'], 10)}: {why}"
+    why = clean(unquote(headers.get("grpc-message", "")), 300)
+    return "" if headers["grpc-status"] == "0" else f"gRPC status {clean(headers['grpc-status'], 10)}: {why}"
 
 
 def _push(series: Sequence[Series]) -> bytes:

@@ -55,4 +55,4 @@ def check_wheel(wheel: Path) -> None:
     tag = str(json.loads(report)["overall_tag"])
     needs = re.match(r"manylinux_(\d+)_(\d+)_", tag)
     if needs is None or tuple(map(int, needs.groups())) > tuple(map(int, GLIBC.split("."))):
-        raise ReleaseError(f"{wheel.name} needs {tag}, says auditwheel")
+        raise ReleaseError(f"{wheel.name} needs {tag} by auditwheel")

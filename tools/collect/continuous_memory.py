@@ -87,7 +87,7 @@ def _available(one: GroupMemory) -> float:
 
 
 class MemoryGuard:
-    """Tells when to shrink, to free caches, and to grow again."""
+    """Decides when to shrink, to free caches, and to grow again."""
 
     def __init__(
         self,

@@ -190,7 +190,7 @@ class _Progress(Response):
         async with self._limiter, anyio.create_task_group() as group:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
-            async def told(task: ClientTask) -> None:
+            async def progress_of(task: ClientTask) -> None:
                 done = diagnosis_of(task)
                 place = f"{ROOT}/diagnoses/{done}" if done else ""
                 if task.state != "working" and not done:
@@ -215,6 +215,6 @@ class _Progress(Response):
             group.start_soon(beat)
             group.start_soon(gone)
             with self._visit.client():
-                await self._site.mcp_server.tasks.follow([self._task], told)
+                await self._site.mcp_server.tasks.follow([self._task], progress_of)
             group.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
