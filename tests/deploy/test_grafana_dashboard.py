@@ -87,4 +87,6 @@ def test_the_queries_are_of_metrics_and_labels_that_exist(tmp_path: Path) -> Non
         "whystall_watch_tickets_total",
         "whystall_watch_unobserved_total",
         "whystall_watch_jobs_beyond",
+        "whystall_watch_profile_spans_total",
+        "whystall_watch_profiles_cpu_seconds_total",
     }

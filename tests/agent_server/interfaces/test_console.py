@@ -71,7 +71,7 @@ def create(console: Console, title: str, index: int, severity: Severity = Severi
 
 def count(console: Console, table: str) -> int:
     with console.kb._file.read() as db:
-        return int(db[table].count)
+        return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
 def test_a_token_opens_a_session_of_a_cookie_that_scripts_and_other_sites_do_not_get(console: Console) -> None:
