@@ -17,8 +17,8 @@ SCRIPTS = Path(__file__).parents[2] / "deploy/slurm"
 JOB = str(70_000_000 + os.getpid())
 # Stands for the program: notes its words and its state, and runs until a signal.
 WATCH = """#!/bin/bash
-echo "$WHYSTALL_HOME $*" >>{place}/words
 trap 'echo ended >>{place}/words; exit 0' TERM
+echo "$WHYSTALL_HOME $*" >>{place}/words
 while :; do sleep 0.05; done
 """
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
