@@ -85,7 +85,7 @@ class Doors:
     def count(self, table: str) -> int:
         """How many rows."""
         with self.kb._file.read() as db:
-            return int(db[table].count)
+            return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
 def firing(**labels: str) -> dict[str, Any]:
