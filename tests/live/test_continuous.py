@@ -214,7 +214,7 @@ def test_without_hooks_at_switches_long_waits_are_found_and_others_afterwards() 
         finally:
             session.close()
         start, end = stall_of(subject)
-    # Where no tick has shown the offset of the scheduler's clock (idle CPUs), a wait begins with the look that found it.
+    # Where no tick has shown the offset of the scheduler's clock (idle CPUs), a wait begins with the look at it.
     near = [one for one in looked if -200 * MS < one[0] - start < 1700 * MS]
     assert len(near) == 1
     assert abs(near[0][1] - end) < 1500 * MS  # it ran more than once until the next look
