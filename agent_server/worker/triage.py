@@ -172,11 +172,7 @@ class Triage:
             self._end_without(task, ticket, f"{code}:{host}", [f"host:{host}", f"{answer.status}:{answer.detail}"])
             return True
 
-        def then(stored: Diagnosis) -> None:
-            has = self._ticket_service.attach(ticket.id, stored, now=_now())
-            self._end(task, TriageResult(DIAGNOSED, has.id, process, stored.id))
-
-        store_diagnosis(self._kb, diagnosis, then=then)
+        self._attach(task, ticket, diagnosis, process)
         return True
 
     async def _examined(self, task: Task, ticket: Ticket, recent: Sequence[tuple[datetime, TriageResult]]) -> bool:
@@ -198,11 +194,7 @@ class Triage:
             return False
         diagnosis = hardware_diagnosis(result, host_name(), short(ticket.human.title, _SYMPTOM))
 
-        def then(stored: Diagnosis) -> None:
-            has = self._ticket_service.attach(ticket.id, stored, now=_now())
-            self._end(task, TriageResult(DIAGNOSED, has.id, HARDWARE_TOOL, stored.id))
-
-        store_diagnosis(self._kb, diagnosis, then=then)
+        self._attach(task, ticket, diagnosis, HARDWARE_TOOL)
         return True
 
     async def _examined_there(
@@ -231,12 +223,17 @@ class Triage:
             self._end_without(task, ticket, f"unanswered:{host}", why)
             return True
 
+        self._attach(task, ticket, diagnosis, process)
+        return True
+
+    def _attach(self, task: Task, ticket: Ticket, diagnosis: Diagnosis, process: str) -> None:
+        """Store `diagnosis` of `process`, attach it to `ticket`, and end the task."""
+
         def then(stored: Diagnosis) -> None:
             has = self._ticket_service.attach(ticket.id, stored, now=_now())
             self._end(task, TriageResult(DIAGNOSED, has.id, process, stored.id))
 
         store_diagnosis(self._kb, diagnosis, then=then)
-        return True
 
     def _params(self, ticket: Ticket, pid: int | None) -> DiagnoseParams:
         return DiagnoseParams(
