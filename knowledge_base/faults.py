@@ -104,8 +104,8 @@ def fault_key(diagnosis: Diagnosis) -> str | None:
 
 
 def names_no_place(crash: Finding) -> bool:
-    """Return whether the title of `crash` says what happened and not where: hardware, a signal, a kill for lack of
-    memory of a program whose name says nothing. Two such crashes are not of the same bug."""
+    """Return whether the title of `crash` names what happened and not where: hardware, a signal, a kill for lack of
+    memory of a program with a generic name. Two such crashes are not of the same bug."""
     what = crash.attributes.get("what")
     return what in _UNNAMED or (what == "oom" and generic_program(crash.subject.comm or ""))
 

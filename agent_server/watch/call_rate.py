@@ -1,4 +1,4 @@
-"""Whether a thread goes on although it waits at none of its usual places: by its count of I/O system calls. Pure.
+"""Whether a thread makes progress although it waits at none of its usual places: by its I/O system calls. Pure.
 
 On a busy host a loader is ahead of its trainer, which then never waits for it; it still reads from it. The count is
 that of reads and writes in /proc/PID/task/TID/io, which costs one short read.
@@ -13,13 +13,13 @@ from whystall.agent_server.watch.rhythm import NS
 _EACH_NS = 5 * NS
 _KEPT, _LEAST_KNOWN = 32, 2
 _LEAST_PER_S = 2.0
-# A thread that makes this part of its usual calls goes on; readings this far apart belong together.
-_GOES_ON = 0.4
+# With this part of its usual calls a thread makes progress. Readings at most so far apart are compared.
+_ACTIVE = 0.4
 _NEAR_NS = 2 * NS
 
 
 class CallRate:
-    """The calls of one thread. `idle_ns`: until when it is known to have made hardly any, since it last went on."""
+    """The calls of one thread. `idle_ns`: until when it is known to have made hardly any, since its last progress."""
 
     def __init__(self) -> None:
         self._rates: deque[float] = deque(maxlen=_KEPT)
@@ -36,14 +36,14 @@ class CallRate:
         self._measure(now_ns, count)
         self._last, self.idle_ns = (now_ns, count), 0
 
-    def goes_on(self, since_ns: int, now_ns: int, count: int) -> bool:
-        """Return whether the thread has gone on since the last reading, as far as is known: `count` was read now, while
-        it has been to none of its usual places since `since_ns`."""
+    def makes_progress(self, since_ns: int, now_ns: int, count: int) -> bool:
+        """Return whether the thread has made progress since the last reading, as far as is known: `count` was read now,
+        while it has been to none of its usual places since `since_ns`."""
         last, self._last = self._last, (now_ns, count)
         self._measure(now_ns, count)
         if last is None or last[0] < since_ns or not 0 < now_ns - last[0] <= _NEAR_NS or not self.known:
             return False
-        if (count - last[1]) * NS / (now_ns - last[0]) >= _GOES_ON * self._usual:
+        if (count - last[1]) * NS / (now_ns - last[0]) >= _ACTIVE * self._usual:
             return True
         self.idle_ns = now_ns
         return False

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from whystall.agent_server.watch.pauses import RUNNING
 from whystall.agent_server.watch.rhythm import LEARN_VISITS
 
-# Of the usual number of visits, this many at other places show that a thread goes on; while it is stuck and polls, it
-# blocks for more of the time than usual, and runs for less of it than this part of the usual share.
+# Of the usual number of visits, this many at other places show that a thread makes progress; while it is stuck and
+# polls, it blocks for more of the time than usual, and runs for less of it than this part of the usual share.
 _ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED, _RUNS_LESS = 0.5, 5, 0.15, 2.0, 0.2
 # More of a pause than this at one place: the place of the pause.
 _MAJOR = 0.5
@@ -75,7 +75,7 @@ class _Use:
         return active / max(active - runnable, active // 1000, 1)
 
     def count_polling(self, core: Collection[int]) -> None:
-        """Count lack of a CPU at places where it wakes again and again and goes on nowhere as a part of these waits."""
+        """Count lack of a CPU at places where it polls as a part of these waits."""
         for place, visits in self.visits.items():
             if visits >= LEARN_VISITS and place not in core:
                 late = self.places[place] - self.blocked[place]

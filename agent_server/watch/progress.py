@@ -42,7 +42,7 @@ _MANY_VISITS = 64
 _SHORTEST_STEP_NS = NS // 100
 # A thread without usual places: it waits for less than this share of its time, and once for 10 times the longest.
 _MOSTLY_RUNS, _UNUSUAL = 0.5, 10
-# Places at which a thread begins to wait in a stall (a polling loop) become usual only if this goes on for so long.
+# Places at which a thread begins to wait in a stall (a polling loop) become usual only if this lasts so long.
 _SETTLED_NS = 15 * NS
 # Of the waits at a usual place, so many must be long enough to be recorded.
 _LONG_ENOUGH = 0.9
@@ -180,7 +180,7 @@ class ThreadProgress:
         return [self._gap]
 
     def _count_calls(self, now_ns: int, calls: Callable[[], int | None]) -> list[Stall] | None:
-        """Return None unless its calls show that the thread goes on without waiting anywhere; if a gap was open, it has
+        """Return None unless its calls show progress of the thread without any waits; if a gap was open, it has
         ended with the last reading that showed none."""
         quiet_ns = now_ns - self._silent_since()
         near = min((self._places[place].gap_ns for place in self._core if place in self._places), default=0) // 2
@@ -193,7 +193,7 @@ class ThreadProgress:
             self._calls.read(now_ns, count)
             return None
         since = self._silent_since()
-        if not self._calls.goes_on(since, now_ns, count):
+        if not self._calls.makes_progress(since, now_ns, count):
             return None
         gap, idle_ns = self._gap, self._calls.idle_ns
         self._go_on(now_ns)

@@ -46,7 +46,7 @@ class Signal:
         """Record what was read at `now_ns`. Return a stall that began or has ended, as one of thread `tid`. Its end is
         the last look that showed no progress."""
         self.unreadable = reading is None
-        if reading is None:  # nobody knows whether the job goes on
+        if reading is None:  # it is unknown whether the job makes progress
             self.unobserved(now_ns)
             return None
         rhythm, before = self._rhythm, self._looked_ns

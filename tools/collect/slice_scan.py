@@ -51,7 +51,7 @@ class Waits:
 
 
 class OpenWait(NamedTuple):
-    """A wait that goes on. `place`: as in `Waits`; `start_ns`: CLOCK_MONOTONIC."""
+    """A wait in progress. `place`: as in `Waits`; `start_ns`: CLOCK_MONOTONIC."""
 
     place: int
     start_ns: int
