@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whystall.tools.host.common.missing_frames import complete_places
-from whystall.tools.host.common.places import place_of_texts
+from whystall.tools.host.common.places import NOWHERE, place_of_texts
 from whystall.tools.host.common.timelines import Timeline, Wait
 
 NATIVE = "[libc.so.6+0x85e50]"
@@ -38,3 +38,14 @@ def test_a_wait_without_frames_is_where_the_same_wait_is_otherwise(
     thread = Timeline(1, 1, "job", waits=[*waits, wait(9, MISSING, lock)])
     complete_places([thread])
     assert [one.place.line for one in thread.waits] == [*known, line]
+
+
+@pytest.mark.parametrize(("seeded", "known", "line"), [(True, (A, A), A), (True, (A, B), ""), (False, (A, A), "")])
+def test_a_wait_that_began_before_the_recording_needs_no_native_frame_and_no_descriptor(
+    seeded: bool, known: tuple[str, str], line: str
+) -> None:
+    waits = [wait(number + 1, text)._replace(object="socket:[7]") for number, text in enumerate(known)]
+    first = wait(0, MISSING)._replace(place=NOWHERE, seeded=seeded)
+    thread = Timeline(1, 1, "job", waits=[first, *waits])
+    complete_places([thread])
+    assert thread.waits[0].place.line == line

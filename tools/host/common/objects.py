@@ -141,6 +141,11 @@ class Objects:
             s["state"] == "listen" and _port(s["local"]) == port for s in self.sockets.values()
         )
 
+    def awaits_clients(self, name: str) -> bool:
+        """Return whether socket `name` is a server's: it listens, or a client made the connection."""
+        socket = self.socket(name)
+        return socket is not None and (socket["state"] == "listen" or self.is_accepted(socket))
+
     def has_remote(self, pid: int) -> bool:
         """Return whether process `pid` listens nowhere, and has a connection to another host."""
         own = [s for s in self.sockets.values() if s["pid"] == pid and s["protocol"] == "tcp"]

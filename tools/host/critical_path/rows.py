@@ -259,8 +259,9 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
     code = kind.code
     if code == "events" and world.awaits_server(line, wait):
         code = "socket"
-    # the time-out of an event loop's poll is its next timer, not the end of its patience
-    looping = code == "events" and wait.place.role == "event_loop"
+    # the time-out of an event loop's poll is its next timer, and a server looks now and then whether it shall stop
+    # (socketserver.serve_forever, poll_interval): neither is the end of its patience
+    looping = code == "events" and (wait.place.role == "event_loop" or world.objects.awaits_clients(wait.object))
     if code in ("queue", "queue_full", "lock", "events") and wait.asked_ns > 0 and not looping:
         end = world.end_of(line, wait)
         if end is wait and wait.context == "timer":

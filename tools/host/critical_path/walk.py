@@ -135,7 +135,7 @@ class World:
             kind = wait_kind(wait, gil, locks)
             socket = self.objects.socket(wait.object)
             if kind.code == "socket" and socket is not None:
-                if socket["state"] == "listen" or self.objects.is_accepted(socket):
+                if self.objects.awaits_clients(wait.object):
                     kind = Kind("events")  # no client connects, or sends a request
                 elif socket["remote"].endswith(":53"):
                     kind = Kind("dns", kind.detail)

@@ -174,6 +174,19 @@ def test_a_poll_for_connections_is_idle_and_the_thread_that_answers_is_chosen() 
     assert (data.thread.tid, data.rows[0].what) == (OTHER, "lock")
 
 
+@pytest.mark.parametrize(("listens", "what"), [(True, "events"), (False, "timeout")])
+def test_the_interval_at_which_an_idle_server_looks_up_is_no_time_out(listens: bool, what: str) -> None:
+    scene = Scene().thread()
+    scene.seen("sockets", pid=PID, inode=7, protocol="tcp", local="127.0.0.1:5001", state="listen")
+    look = {"asked_ns": 500_000_000, "context": "timer", "runnable_ns": 0, "object": "socket:[7]" if listens else ""}
+    call = {"syscall": "poll"} if listens else {"syscall": "epoll_wait", "stack": ("ep_poll", "do_epoll_wait")}
+    for number in range(22):  # 40 ms of work after each, so that none belongs to the series of the one before
+        scene.wait(number * 0.54, 500, user=("look (ask.py:9)",), **call, **look)
+    data = account_of(scene)
+    assert data.rows[0].what == what
+    assert data.rows[0].window_pct > 90
+
+
 PUTS = ("Condition.wait (python3.11/threading.py:327)", "Queue.put (python3.11/queue.py:140)", "run (train.py:4)")
 
 
