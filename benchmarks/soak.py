@@ -2,10 +2,11 @@
 
     python -m benchmarks.soak [--minutes N] [--seed N] [--out FILE]
 
-A centre (`whystall serve` with alerts, tickets, console, metrics and the watcher) and eight hosts of its fleet run on
-loopback beside a training that stalls once a minute. Alerts arrive, pages are opened, tools and the fleet are called.
-Every half minute something goes wrong: a server is killed, the disk of the centre fills, its database is locked, a
-host stands still. Each alert that was accepted must be in the database afterwards. Needs root. ``--out`` replaces this
+A centre (`whystall serve` with alerts, tickets, chat, console, metrics and the watcher) and eight hosts of its fleet
+run on loopback beside a training that stalls once a minute. Alerts and questions in a chat arrive, pages are opened,
+tools and the fleet are called. Every half minute something goes wrong: a server is killed, the disk of the centre
+fills, its database is locked, a host stands still, the centre's clock jumps by an hour (libfaketime, Debian package
+faketime). Each alert that was accepted must be in the database afterwards. Needs root. ``--out`` replaces this
 benchmark's section in a report.
 """
 
@@ -23,19 +24,26 @@ import tempfile
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 from benchmarks.common import Report, Row, publish
+from whystall.agent_server.outbound import standard_webhooks
 
 TITLE = "Soak: a centre, eight hosts, watcher, alerts and console together, with faults"
-HOSTS, PORT, CENTRE = 8, 8391, "127.0.0.1"
+HOSTS, PORT, CHAT_PORT, CENTRE = 8, 8391, 8392, "127.0.0.1"
 TOKEN = "soak-token-0123456789abcdef"  # of servers on loopback that end with this program
 FAULT_EVERY_S, PATIENCE_S = 30.0, 90.0
+JUMP_S, JUMPED_S = 3600, 8.0
+FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1"
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 SETTINGS = f"""[access.tokens.soak]
 token = {{env = "SOAK_TOKEN"}}
@@ -51,6 +59,11 @@ token = {{env = "SOAK_METRICS"}}
 on = true
 names = ["soak_training.py"]
 learn_s = 30
+
+[chat.soak]
+kind = "webhook"
+secret = {{env = "SOAK_TOKEN"}}
+url = "http://127.0.0.1:{CHAT_PORT}/"
 
 [fleet]
 hosts = "127.0.0.[2-{HOSTS + 1}]"
@@ -85,9 +98,12 @@ class Server:
     address: str
     home: Path
     settings: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     peak: Counter[str] = field(default_factory=Counter)
+    grown: Counter[str] = field(default_factory=Counter)
+    """At most, since the start of the same process."""
     first: Counter[str] = field(default_factory=Counter)
 
     def start(self) -> None:
@@ -95,6 +111,7 @@ class Server:
         config = self.home / "whystall.toml"
         config.write_text(self.settings)
         variables = {"WHYSTALL_HOME": str(self.home), "WHYSTALL_CONFIG": str(config), "SOAK_TOKEN": TOKEN}
+        variables |= self.variables
         command = [WHYSTALL, "serve", "--transport", "http", "--host", self.address, "--port", str(PORT)]
         with (self.home.parent / f"{self.address}.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -110,19 +127,13 @@ class Server:
                 raise SystemExit(f"{self.address} does not answer; see its log in {self.home.parent}")
             time.sleep(0.3)
 
-    def get(self, path: str, body: bytes | None = None, token: str = TOKEN) -> int:
+    def get(
+        self, path: str, body: bytes | None = None, token: str = TOKEN, headers: dict[str, str] | None = None
+    ) -> int:
         """Return the status of a request; 0 if it got no answer."""
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://{self.address}:{PORT}{path}", body, headers)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(request, timeout=20) as answer:
-                answer.read()
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return 0
+        sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"} if headers is None else headers
+        request = urllib.request.Request(f"http://{self.address}:{PORT}{path}", body, sent)
+        return asked(urllib.request.build_opener(urllib.request.ProxyHandler({})), request)[0]
 
     def measure(self) -> None:
         """Note memory and descriptors since the last start."""
@@ -134,6 +145,7 @@ class Server:
             now = Counter(mib=pages * os.sysconf("SC_PAGE_SIZE") >> 20, fds=descriptors)
             self.first = self.first or now
             self.peak |= now
+            self.grown |= now - self.first
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End it."""
@@ -142,13 +154,44 @@ class Server:
             self.process.wait()
 
 
+def asked(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> tuple[int, str]:
+    """Return status and address of the page that answers a request, after redirections; status 0 without an answer."""
+    try:
+        with opener.open(request, timeout=20) as answer:
+            answer.read()
+            return int(answer.status), answer.url
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+    except OSError:
+        return 0, ""
+
+
+class Answers(BaseHTTPRequestHandler):
+    """What the chat's side receives."""
+
+    received: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.received.append(body["text"])
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_args: object) -> None:
+        """Write nothing."""
+
+
 class Soak:
     """The servers, what is done with them, and what happened."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._dice = random.Random(seed)
         self._folder = folder
-        self.centre = Server(CENTRE, folder / "centre", SETTINGS)
+        self._clock = folder / "clock"
+        faked = {"LD_PRELOAD": FAKETIME.format(os.uname().machine), "FAKETIME_TIMESTAMP_FILE": str(self._clock)}
+        faked |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_CACHE_DURATION": "1", "NO_FAKE_STAT": "1"}
+        self._clock.write_text("+0")
+        self.centre = Server(CENTRE, folder / "centre", SETTINGS, faked)
         self.hosts = [Server(f"127.0.0.{n}", folder / f"host{n}") for n in range(2, HOSTS + 2)]
         self.happened: Counter[str] = Counter()
         self.accepted: set[str] = set()
@@ -169,13 +212,36 @@ class Soak:
             if status == 200:
                 self.accepted.add(name)
 
+    def questions(self) -> None:
+        """Ask in the chat each 3 s."""
+        texts = ("who is on call", "what is broken", "谁值班", "ticket 1", "how do I fix xid 79")
+        for number in range(1 << 30):
+            if self.stopped.wait(3):
+                return
+            text = texts[number % len(texts)]
+            body = json.dumps({"conversation": "room", "sender": "alice", "text": text, "direct": True}).encode()
+            headers = standard_webhooks.signature_headers(TOKEN, f"msg_{number}", str(int(time.time())), body)
+            headers |= {"Content-Type": "application/json"}
+            self.happened[f"question {self.centre.get('/chat/soak', body, headers=headers)}"] += 1
+
     def pages(self) -> None:
-        """Open pages of the console, and the metrics."""
-        while not self.stopped.wait(1):
-            status = self.centre.get("/console")
-            self.happened["page, no answer" if status == 0 else "page"] += 1
-            status = self.centre.get("/metrics", token=TOKEN + "m")
-            self.happened[f"metrics {status}"] += 1
+        """Open pages of the console with a session, and the metrics."""
+        site = f"http://{CENTRE}:{PORT}/console"
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
+        )
+        pages = ("", "/jobs", "/tickets", "/alerts")
+        for number in range(1 << 30):
+            if self.stopped.wait(1):
+                return
+            status, url = asked(opener, urllib.request.Request(site + pages[number % len(pages)]))
+            if "/login" in url:  # the session ended with the server
+                form = urllib.parse.urlencode({"token": TOKEN}).encode()
+                headers = {"Origin": f"http://{CENTRE}:{PORT}"}
+                self.happened[f"login {asked(opener, urllib.request.Request(f'{site}/login', form, headers))[0]}"] += 1
+            else:
+                self.happened[f"page {status}"] += 1
+            self.happened[f"metrics {self.centre.get('/metrics', token=TOKEN + 'm')}"] += 1
 
     def commands(self) -> None:
         """Run commands on the state of the centre."""
@@ -191,7 +257,8 @@ class Soak:
 
     def faults(self) -> None:
         """Let something go wrong each half minute."""
-        killing, standing = (self._kill_centre, self._kill_host), (self._full_disk, self._lock, self._stop_host)
+        killing = (self._kill_centre, self._kill_host)
+        standing = (self._full_disk, self._lock, self._stop_host, self._clock_jump)
         ways: list[Callable[[], None]] = [*killing, *standing]
         while not self.stopped.wait(FAULT_EVERY_S):
             way = self._dice.choice(ways)
@@ -229,15 +296,23 @@ class Soak:
             self.stopped.wait(8)
             host.process.send_signal(signal.SIGCONT)
 
+    def _clock_jump(self) -> None:
+        self._clock.write_text(f"{self._dice.choice('+-')}{JUMP_S}")
+        self.stopped.wait(JUMPED_S)
+        self._clock.write_text("+0")
+
     def run(self, minutes: float) -> None:
         """Run everything."""
         training = self._folder / "soak_training.py"
         training.write_text(TRAINING)
+        chat = ThreadingHTTPServer((CENTRE, CHAT_PORT), Answers)
+        threading.Thread(target=chat.serve_forever, daemon=True).start()
         job = subprocess.Popen([sys.executable, training, self._folder / "lock"], start_new_session=True)
         try:
             for server in (self.centre, *self.hosts):
                 server.start()
-            threads = [threading.Thread(target=one) for one in (self.alerts, self.pages, self.commands, self.faults)]
+            ways = (self.alerts, self.questions, self.pages, self.commands, self.faults)
+            threads = [threading.Thread(target=one) for one in ways]
             for thread in threads:
                 thread.start()
             end = time.monotonic() + 60 * minutes
@@ -255,6 +330,7 @@ class Soak:
             job.wait()
             for server in (self.centre, *self.hosts):
                 server.kill(signal.SIGTERM)
+            chat.shutdown()
 
 
 def rows_of(soak: Soak) -> list[Row]:
@@ -266,8 +342,7 @@ def rows_of(soak: Soak) -> list[Row]:
     lost = soak.accepted - stored
     logs = "".join(path.read_text("utf-8", "replace") for path in soak.centre.home.parent.glob("*.log"))
     happened = soak.happened
-    grown = {server.address: server.peak["mib"] - server.first["mib"] for server in (soak.centre, *soak.hosts)}
-    descriptors = {server.address: server.peak["fds"] - server.first["fds"] for server in (soak.centre, *soak.hosts)}
+    errors = [what for what in happened if what.startswith("page 5")]
     counted = ", ".join(f"{what} {count}" for what, count in sorted(happened.items()))
     return [
         Row("faults", ", ".join(f"{what[7:]} {n}" for what, n in sorted(happened.items()) if what.startswith("fault"))),
@@ -276,9 +351,11 @@ def rows_of(soak: Soak) -> list[Row]:
         Row("integrity of the database", str(sound), goal="ok", met=sound == "ok"),
         Row("internal errors of commands", str(happened["internal errors of commands"]), goal="0"),
         Row("tracebacks in the logs of servers", str(logs.count("Traceback")), goal="0", met="Traceback" not in logs),
-        Row("memory of the centre, MiB: at a start, most", f"{soak.centre.first['mib']}, {soak.centre.peak['mib']}"),
-        Row("growth of hosts since a start, MiB, at most", str(max(grown.values()))),
-        Row("growth of descriptors since a start, at most", str(max(descriptors.values()))),
+        Row("questions of the chat accepted, messages sent", f"{happened['question 200']}, {len(Answers.received)}"),
+        Row("pages that failed", str(sum(happened[what] for what in errors)), goal="0 but while the disk is full"),
+        Row("memory of the centre, MiB: most, most growth", f"{soak.centre.peak['mib']}, {soak.centre.grown['mib']}"),
+        Row("memory of hosts, MiB: most growth", str(max(one.grown["mib"] for one in soak.hosts))),
+        Row("descriptors: most growth", str(max(one.grown["fds"] for one in (soak.centre, *soak.hosts)))),
         Row("all that happened", counted),
     ]
 
@@ -289,6 +366,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if not Path(FAKETIME.format(os.uname().machine)).exists():
+        parser.error("libfaketime is missing: apt-get install faketime")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whystall-soak-")))
         centre = folder / "centre"
