@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from whystall.agent_server.watch.pauses import RUNNING
-from whystall.agent_server.watch.rhythm import LEARN_VISITS
+from whystall.agent_server.watch.rhythm import LEARN_VISITS, NS
 
 # Of the usual number of visits, this many at other places show that a thread makes progress; while it is stuck and
 # polls, it blocks for more of the time than usual, and runs for less of it than this part of the usual share.
 _ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED, _RUNS_LESS = 0.5, 5, 0.15, 2.0, 0.2
+# Between two polls for the interpreter lock, of 5 ms each (CPython, sys.setswitchinterval), it runs for less than this.
+_HARDLY_NS = NS // 1000
 # More of a pause than this at one place: the place of the pause.
 _MAJOR = 0.5
 
@@ -107,10 +109,27 @@ def account(recent: Collection[Wait], start: int, end: int, usual_ns: int, core:
     )
 
 
+def stuck_until_ns(recent: Iterable[Wait], since: int) -> int:
+    """Return when the longest stretch of waiting after `since` ended, ns: waits between which the thread hardly ran;
+    0 if none lasted for a second. `recent`: its waits in the order of their ends."""
+    longest = until = begun = ended = 0
+    for one in recent:
+        if one.end_ns <= since:
+            continue
+        if one.start_ns - ended > _HARDLY_NS:
+            begun = max(one.start_ns, since)
+        ended = one.end_ns
+        if ended - begun > max(longest, NS):
+            longest, until = ended - begun, ended
+    return until
+
+
 def _is_phase(inside: _Use, before: _Use, starved: float, usual_ns: int, core: Collection[int]) -> bool:
     """Return whether the thread went on, at other places than usual: another phase of the program."""
     if before.places and inside.running_share < _RUNS_LESS * before.running_share:
         return False
+    if any(took >= _MAJOR * inside.length and inside.visits[place] < _FEW for place, took in inside.blocked.items()):
+        return False  # it was held up once, however regular the rest was
     active = any(n >= LEARN_VISITS and place not in core for place, n in inside.visits.items())
     active |= sum(inside.visits.values()) >= max(_FEW, _ACTIVE * inside.length / (usual_ns or inside.length))
     if active and starved < _MORE_STARVED and inside.blocked_share <= before.blocked_share + _MORE_BLOCKED:

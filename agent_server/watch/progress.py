@@ -22,7 +22,7 @@ from typing import Literal
 
 from whystall.agent_server.watch.call_rate import CallRate
 from whystall.agent_server.watch.memory import Learnt, sampled
-from whystall.agent_server.watch.pause_account import Wait, account
+from whystall.agent_server.watch.pause_account import Wait, account, stuck_until_ns
 from whystall.agent_server.watch.pauses import RUNNING, Pauses
 from whystall.agent_server.watch.rhythm import MIN_GAP_NS, NS, Rhythm
 from whystall.agent_server.watch.slowdown import Slower, StepTimes
@@ -180,8 +180,8 @@ class ThreadProgress:
         return [self._gap]
 
     def _count_calls(self, now_ns: int, calls: Callable[[], int | None]) -> list[Stall] | None:
-        """Return None unless its calls show progress of the thread without any waits; if a gap was open, it has
-        ended with the last reading that showed none."""
+        """Return None unless its calls show progress of the thread without any waits; if there was a gap, it has ended
+        with the last reading that showed none, or the last long wait."""
         quiet_ns = now_ns - self._silent_since()
         near = min((self._places[place].gap_ns for place in self._core if place in self._places), default=0) // 2
         if quiet_ns < near and not self._calls.due(now_ns):
@@ -195,7 +195,9 @@ class ThreadProgress:
         since = self._silent_since()
         if not self._calls.makes_progress(since, now_ns, count):
             return None
-        gap, idle_ns = self._gap, self._calls.idle_ns
+        # after a stall it may catch up without waiting at any usual place; its calls are read each second only
+        gap, idle_ns, stuck_ns = self._gap, self._calls.idle_ns, stuck_until_ns(self._recent, since)
+        idle_ns = stuck_ns if idle_ns - stuck_ns < NS else idle_ns
         self._go_on(now_ns)
         if gap is None or idle_ns - since < MIN_GAP_NS + gap.usual_ns:
             return []

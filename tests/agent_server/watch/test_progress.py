@@ -308,6 +308,43 @@ def test_a_job_that_need_not_wait_on_a_busy_host_is_no_stall_and_its_stall_is_fo
     assert abs(gap.start_ns - start) <= 1.5 * S
 
 
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("length", [1.9, 2.3])
+def test_a_stall_after_which_a_job_catches_up_without_waiting_is_found(offset: float, length: float) -> None:
+    job, progress = Job(18, 0.12), new()
+    calls = Calls(job)
+    for _ in range(int((60 + offset) / 0.12)):
+        job.step()
+    start = job.now
+    job.wait(LOCK, length)
+    end = job.now
+    calls.stuck.append((start, end))
+    busy(job, 1.5)  # its loader has filled the queue meanwhile
+    for _ in range(100):
+        job.step()
+    (gap,) = (one for one in watched(job, progress, calls=calls) if not one.ongoing)
+    assert (gap.place, gap.phase) == (LOCK, False)
+    assert abs(gap.start_ns - start) < S // 5
+    assert gap.end_ns is not None
+    assert abs(gap.end_ns - end) < S // 5
+
+
+def test_a_stall_just_before_an_evaluation_is_no_phase_of_the_program() -> None:
+    job, progress = Job(19, 0.12), new()
+    for _ in range(3):
+        for _ in range(150):
+            job.step()
+        job.evaluation(20)
+    for _ in range(150):
+        job.step()
+    job.wait(LOCK, 2)
+    job.evaluation(20)
+    for _ in range(50):
+        job.step()
+    last = [one for one in watched(job, progress) if not one.ongoing][-1]
+    assert (last.place, last.phase) == (LOCK, False)
+
+
 def test_without_a_count_of_calls_a_job_that_need_not_wait_is_a_pause_in_which_it_ran() -> None:
     job, progress = Job(15), new()
     for _ in range(100):
