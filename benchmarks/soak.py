@@ -5,9 +5,9 @@
 A centre (`whystall serve` with alerts, tickets, chat, console, metrics and the watcher) and eight hosts of its fleet
 run on loopback beside a training that stalls once a minute. Alerts and questions in a chat arrive, pages are opened,
 tools and the fleet are called. Every half minute something goes wrong: a server is killed, the disk of the centre
-fills, its database is locked, a host stands still, the centre's clock jumps by an hour (libfaketime, Debian package
-faketime). Each alert that was accepted must be in the database afterwards. Needs root. ``--out`` replaces this
-benchmark's section in a report.
+fills, its database is locked, a host stands still, the centre's clock jumps by an hour (``src/clock_jump.c``). Each
+alert that was accepted must be in the database afterwards. Needs root and cc. ``--out`` replaces this benchmark's
+section in a report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
-from benchmarks.common import Report, Row, publish
+from benchmarks.common import Report, Row, compiled, publish
 from whystall.agent_server.outbound import standard_webhooks
 
 TITLE = "Soak: a centre, eight hosts, watcher, alerts and console together, with faults"
@@ -43,7 +43,6 @@ HOSTS, PORT, CHAT_PORT, CENTRE = 8, 8391, 8392, "127.0.0.1"
 TOKEN = "soak-token-0123456789abcdef"  # of servers on loopback that end with this program
 FAULT_EVERY_S, PATIENCE_S = 30.0, 90.0
 JUMP_S, JUMPED_S = 3600, 8.0
-FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1"
 WHYSTALL = str(Path(sys.executable).with_name("whystall"))
 SETTINGS = f"""[access.tokens.soak]
 token = {{env = "SOAK_TOKEN"}}
@@ -188,10 +187,10 @@ class Soak:
         self._dice = random.Random(seed)
         self._folder = folder
         self._clock = folder / "clock"
-        faked = {"LD_PRELOAD": FAKETIME.format(os.uname().machine), "FAKETIME_TIMESTAMP_FILE": str(self._clock)}
-        faked |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_CACHE_DURATION": "1", "NO_FAKE_STAT": "1"}
-        self._clock.write_text("+0")
-        self.centre = Server(CENTRE, folder / "centre", SETTINGS, faked)
+        self._clock.write_bytes(bytes(8))
+        library = compiled("clock_jump.c", folder, "-O2", "-shared", "-fPIC")
+        jumping = {"LD_PRELOAD": str(library), "CLOCK_JUMP": str(self._clock)}
+        self.centre = Server(CENTRE, folder / "centre", SETTINGS, jumping)
         self.hosts = [Server(f"127.0.0.{n}", folder / f"host{n}") for n in range(2, HOSTS + 2)]
         self.happened: Counter[str] = Counter()
         self.accepted: set[str] = set()
@@ -230,7 +229,7 @@ class Soak:
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
         )
-        pages = ("", "/jobs", "/tickets", "/alerts")
+        pages = ("", "/diagnoses", "/tickets", "/alerts")
         for number in range(1 << 30):
             if self.stopped.wait(1):
                 return
@@ -297,9 +296,13 @@ class Soak:
             host.process.send_signal(signal.SIGCONT)
 
     def _clock_jump(self) -> None:
-        self._clock.write_text(f"{self._dice.choice('+-')}{JUMP_S}")
+        self._shift_clock(self._dice.choice((-1, 1)) * JUMP_S)
         self.stopped.wait(JUMPED_S)
-        self._clock.write_text("+0")
+        self._shift_clock(0)
+
+    def _shift_clock(self, seconds: int) -> None:
+        with self._clock.open("r+b") as file:  # the file is mapped
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
 
     def run(self, minutes: float) -> None:
         """Run everything."""
@@ -366,8 +369,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if not Path(FAKETIME.format(os.uname().machine)).exists():
-        parser.error("libfaketime is missing: apt-get install faketime")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whystall-soak-")))
         centre = folder / "centre"
