@@ -10,7 +10,7 @@ from whystall.tools.collect.kernel_log import OomKill, kills
 from whystall.tools.contract.text import clean
 from whystall.tools.crashes.details import Details, details
 from whystall.tools.crashes.rules import Form, ReportRule, Rules
-from whystall.tools.crashes.stack import START, frame_of, guilty, names_of, trace
+from whystall.tools.crashes.stack import START, frame_of, guilty, instruction, names_of, trace
 from whystall.tools.node.log_lines import LogLine, Origin
 
 UNKNOWN = "corrupted"
@@ -34,9 +34,12 @@ _KIND = re.compile(r"\b(WARNING|INFO|BUG)\b")
 _OTHER_REPORT = "FAULT_INJECTION: forcing a failure"
 _INTERLEAVED = "interleaved with another report"
 _NEAR, _TOP = 40, 6
+_CLONE_NUMBER = re.compile(r"\.\d+\b")
 _PANIC = "Kernel panic - not syncing"
 _STALL = re.compile(r"INFO: rcu.* detected .*stall|INFO: rcu.*self-detected")
 """Of the CPU that stalls and of one that notices it: the same stall."""
+_LAST_RAN = "Stack dump where RCU GP kthread last ran"
+"""Begins the end of a stall's report: of a CPU that need not stall."""
 _OTHER_CPU = re.compile(r"Sending NMI|NMI backtrace for|backtrace for cpu|rcu: .*(?:blocking|Stack dump)")
 _MASKS = (
     (re.compile(r"\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{6,16}\b"), "ADDR"),
@@ -154,6 +157,8 @@ def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> li
     for line in following:
         if _KILLED in own[-1].text:
             break  # the kill is the end; the next lines may be of another one
+        if _LAST_RAN in line.text:
+            break
         if sort is not None and not sort.search(line.text):
             continue
         if (first.stamped and not line.stamped) or line.origin == "user":
@@ -167,11 +172,17 @@ def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> li
         if (
             begun is not None
             and not begun[0].continues
+            and not (first.caller and line.caller == first.caller and _frameless(own))
             and not (_STALL.search(first.text) and _STALL.search(line.text))
         ):
             break
         own.append(line)
     return own
+
+
+def _frameless(own: Sequence[LogLine]) -> bool:
+    """Return whether the lines of a report name no function yet: what its writer reports next is of the same trace."""
+    return not any(frame_of(line.text) or instruction(line.text) for line in own)
 
 
 def _form(rule: ReportRule, texts: Sequence[str]) -> tuple[Form, dict[str, str]]:
@@ -210,7 +221,7 @@ def _named(
 
 def _filled(template: str, groups: dict[str, str], frame: str) -> str:
     known = dict.fromkeys(("what", "way", "rest", "func", "func2", "task", "kind"), "") | groups
-    known["func"] = known["func"].partition("+")[0]
+    known["func"] = _CLONE_NUMBER.sub(".NUM", known["func"].partition("+")[0])
     if "rest" in groups:
         known["rest"] = masked(known["rest"])
     return clean(template.format(**known, frame=frame).strip(), _TITLE)

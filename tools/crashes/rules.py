@@ -61,7 +61,7 @@ class ReportRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """All rules. `skip`: to match names of functions, by the name of the family; `canonical`: (pattern, names) of functions
+    """All rules. `skip`: to match names of functions, by family; `canonical`: (pattern, names) of functions
     that titles call otherwise, the last name being the one for titles; `dispatch`: functions that
     call into many others, below which a stall is attributed."""
 

@@ -161,10 +161,15 @@ def _traces(texts: Sequence[str], start: int, all_of_them: bool) -> Iterator[lis
     """Yield the functions of the first trace, or of the first ones, but not of the thread that reports a stall."""
     found = trace(texts, start) or trace(texts, start, marked=False)
     for _ in range(_MOST_TRACES if all_of_them else 1):
-        if not any(frame.name == _REPORTER for frame in found):
+        if not any(frame.name == _REPORTER for frame in found) and not (all_of_them and _switched(found)):
             yield [frame.name for frame in found]
         if not found or not (found := trace(texts, found[-1].at + 1)):
             return
+
+
+def _switched(found: Sequence[Frame]) -> bool:
+    """Return whether the task of a trace had left its CPU, so that it is not what keeps a CPU busy."""
+    return bool(found) and plain_name(found[0].name) == "__schedule"
 
 
 def guilty(texts: Sequence[str], rule: StackRule, named: str, rules: Rules) -> str:
