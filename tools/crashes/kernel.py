@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from whystall.tools.collect.kernel_log import OomKill, kills
@@ -21,6 +22,7 @@ _FOLLOWING = 15
 _OOM, _KILLED = "oom", ": Killed process "
 _UNKNOWN = "an unknown process"
 _FRAMES = 16
+_BORROWED = 150
 # reports whose lines all look alike
 _CONTIGUOUS = (re.compile(r"\[Hardware Error\]|^EDAC |^mce: "),)
 # lines that belong to a report, whatever is printed after it
@@ -104,13 +106,13 @@ def report(window: Iterable[LogLine], rules: Rules) -> KernelReport | None:
     if first is None or found is None or first.origin == "user":
         return None
     rule, _ = found
-    own = _own_lines(first, following, rules)
+    own, more = _own_lines(first, following, rules)
     texts = [line.text for line in own]
     form, groups = _form(rule, texts)
     killed = tuple(kills((0, text.encode("utf-8", "replace")) for text in texts)) if form.kind == _OOM else ()
     if form.kind == _OOM:  # who asked for memory last need not be whom the kernel killed
         groups["task"] = killed[0].comm if killed else groups.get("task") or _UNKNOWN
-    title, also, function, why = _named(form, groups, texts, rules)
+    title, also, function, why = _named(form, groups, [*texts, *(line.text for line in more)], rules)
     last = first if form.alone else next(line for line in reversed(own) if line is first or _PART.search(line.text))
     known = details(texts)
     if killed:
@@ -149,8 +151,12 @@ def _module(function: str, texts: Sequence[str]) -> str:
     return next((found[1] for text in texts if (found := named.search(text)) is not None), "")
 
 
-def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> list[LogLine]:
-    """Return the lines of the report: of its writer, up to the next report."""
+def _own_lines(first: LogLine, following: Iterator[LogLine], rules: Rules) -> tuple[list[LogLine], list[LogLine]]:
+    """Return the lines of the report: of its writer, up to the next report.
+
+    The second list is empty unless those name no function: then it has what the same context prints next, since its
+    trace is of the same place.
+    """
     own = [first]
     others = False
     sort = next((one for one in _CONTIGUOUS if one.search(first.text)), None)
@@ -172,16 +178,17 @@ def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> li
         if (
             begun is not None
             and not begun[0].continues
-            and not (first.caller and line.caller == first.caller and _frameless(own))
             and not (_STALL.search(first.text) and _STALL.search(line.text))
         ):
+            if first.caller and line.caller == first.caller and _frameless(own):
+                return own, [one for one in itertools.islice(following, _BORROWED) if one.caller == first.caller]
             break
         own.append(line)
-    return own
+    return own, []
 
 
 def _frameless(own: Sequence[LogLine]) -> bool:
-    """Return whether the lines of a report name no function yet: what its writer reports next is of the same trace."""
+    """Return whether the lines of a report name no function."""
     return not any(frame_of(line.text) or instruction(line.text) for line in own)
 
 
