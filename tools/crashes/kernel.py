@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from whystall.tools.collect.kernel_log import OomKill, kills
 from whystall.tools.contract.text import clean
 from whystall.tools.crashes.details import Details, details
 from whystall.tools.crashes.rules import Form, ReportRule, Rules
-from whystall.tools.crashes.stack import START, frame_of, guilty, names_of, trace
+from whystall.tools.crashes.stack import START, frame_of, guilty, instruction, names_of, trace
 from whystall.tools.node.log_lines import LogLine, Origin
 
 UNKNOWN = "corrupted"
@@ -21,6 +22,7 @@ _FOLLOWING = 15
 _OOM, _KILLED = "oom", ": Killed process "
 _UNKNOWN = "an unknown process"
 _FRAMES = 16
+_BORROWED = 150
 # reports whose lines all look alike
 _CONTIGUOUS = (re.compile(r"\[Hardware Error\]|^EDAC |^mce: "),)
 # lines that belong to a report, whatever is printed after it
@@ -34,9 +36,12 @@ _KIND = re.compile(r"\b(WARNING|INFO|BUG)\b")
 _OTHER_REPORT = "FAULT_INJECTION: forcing a failure"
 _INTERLEAVED = "interleaved with another report"
 _NEAR, _TOP = 40, 6
+_CLONE_NUMBER = re.compile(r"\.\d+\b")
 _PANIC = "Kernel panic - not syncing"
 _STALL = re.compile(r"INFO: rcu.* detected .*stall|INFO: rcu.*self-detected")
 """Of the CPU that stalls and of one that notices it: the same stall."""
+_LAST_RAN = "Stack dump where RCU GP kthread last ran"
+"""Begins the end of a stall's report: of a CPU that need not stall."""
 _OTHER_CPU = re.compile(r"Sending NMI|NMI backtrace for|backtrace for cpu|rcu: .*(?:blocking|Stack dump)")
 _MASKS = (
     (re.compile(r"\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{6,16}\b"), "ADDR"),
@@ -101,13 +106,13 @@ def report(window: Iterable[LogLine], rules: Rules) -> KernelReport | None:
     if first is None or found is None or first.origin == "user":
         return None
     rule, _ = found
-    own = _own_lines(first, following, rules)
+    own, more = _own_lines(first, following, rules)
     texts = [line.text for line in own]
     form, groups = _form(rule, texts)
     killed = tuple(kills((0, text.encode("utf-8", "replace")) for text in texts)) if form.kind == _OOM else ()
     if form.kind == _OOM:  # who asked for memory last need not be whom the kernel killed
         groups["task"] = killed[0].comm if killed else groups.get("task") or _UNKNOWN
-    title, also, function, why = _named(form, groups, texts, rules)
+    title, also, function, why = _named(form, groups, [*texts, *(line.text for line in more)], rules)
     last = first if form.alone else next(line for line in reversed(own) if line is first or _PART.search(line.text))
     known = details(texts)
     if killed:
@@ -146,14 +151,20 @@ def _module(function: str, texts: Sequence[str]) -> str:
     return next((found[1] for text in texts if (found := named.search(text)) is not None), "")
 
 
-def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> list[LogLine]:
-    """Return the lines of the report: of its writer, up to the next report."""
+def _own_lines(first: LogLine, following: Iterator[LogLine], rules: Rules) -> tuple[list[LogLine], list[LogLine]]:
+    """Return the lines of the report: of its writer, up to the next report.
+
+    The second list is empty unless those name no function: then it has what the same context prints next, since its
+    trace is of the same place.
+    """
     own = [first]
     others = False
     sort = next((one for one in _CONTIGUOUS if one.search(first.text)), None)
     for line in following:
         if _KILLED in own[-1].text:
             break  # the kill is the end; the next lines may be of another one
+        if _LAST_RAN in line.text:
+            break
         if sort is not None and not sort.search(line.text):
             continue
         if (first.stamped and not line.stamped) or line.origin == "user":
@@ -169,9 +180,16 @@ def _own_lines(first: LogLine, following: Iterable[LogLine], rules: Rules) -> li
             and not begun[0].continues
             and not (_STALL.search(first.text) and _STALL.search(line.text))
         ):
+            if first.caller and line.caller == first.caller and _frameless(own):
+                return own, [one for one in itertools.islice(following, _BORROWED) if one.caller == first.caller]
             break
         own.append(line)
-    return own
+    return own, []
+
+
+def _frameless(own: Sequence[LogLine]) -> bool:
+    """Return whether the lines of a report name no function."""
+    return not any(frame_of(line.text) or instruction(line.text) for line in own)
 
 
 def _form(rule: ReportRule, texts: Sequence[str]) -> tuple[Form, dict[str, str]]:
@@ -210,7 +228,7 @@ def _named(
 
 def _filled(template: str, groups: dict[str, str], frame: str) -> str:
     known = dict.fromkeys(("what", "way", "rest", "func", "func2", "task", "kind"), "") | groups
-    known["func"] = known["func"].partition("+")[0]
+    known["func"] = _CLONE_NUMBER.sub(".NUM", known["func"].partition("+")[0])
     if "rest" in groups:
         known["rest"] = masked(known["rest"])
     return clean(template.format(**known, frame=frame).strip(), _TITLE)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-Source = Literal["line", "rip", "trace", "acquired", "below"]
+Source = Literal["line", "rip", "trace", "acquired", "below", "interrupted"]
 _FUNC = (
     r"(?:\[?<?(?:0x)?[0-9a-f]{6,16}>?\]?\s+)*(?P<func>(?:<[^>\n]+>(?:::[\w<>{}#]+)+|[a-zA-Z_$][\w.$]*))"
     r"\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
@@ -61,7 +61,7 @@ class ReportRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """All rules. `skip` by name of the group; `canonical`: (pattern, names) of functions
+    """All rules. `skip`: to match names of functions, by family; `canonical`: (pattern, names) of functions
     that titles call otherwise, the last name being the one for titles; `dispatch`: functions that
     call into many others, below which a stall is attributed."""
 
@@ -84,12 +84,18 @@ def kernel_rules() -> Rules:
     frames, reports, classes = (_yaml(here / f"{name}.yaml") for name in ("frames", "kernel_rules", "classes"))
     return Rules(
         reports=tuple(_rule(one) for one in reports["reports"]),
-        skip={name: re.compile("|".join(parts)) for name, parts in frames["skip"].items()},
+        skip={name: _names(parts) for name, parts in frames["skip"].items()}
+        | {"always": _names(part for name in frames["always"] for part in frames["skip"][name])},
         canonical=tuple((re.compile(one["match"]), tuple(one["names"])) for one in frames["canonical"]),
         dispatch=re.compile("|".join(frames["dispatch"])),
         entry=re.compile("|".join(frames["interrupt_entry"])),
         severity={name: entry["severity"] for name, entry in classes.items()},
     )
+
+
+def _names(parts: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern to match names of functions, whose underscores at the front do not count."""
+    return re.compile(f"_*(?:{'|'.join(parts)})")
 
 
 def _yaml(path: Path) -> Any:

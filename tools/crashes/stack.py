@@ -43,6 +43,8 @@ _ENDS = re.compile(
     r"|hardirqs last|the code is fine|Mem-Info|Object at|cpu \d+ not responding|Stack:$|Last Breaking-Event"
     r"|to a SOFTIRQ-irq-unsafe lock"
 )
+# ` asm_sysvec_apic_timer_interrupt+0x12/0x20`, ` el1h_64_irq+0x64/0x68`; not those marked `?`
+_TIMER = re.compile(r"^(?!.*\? ).*\b(?:\w*apic_timer_interrupt|el1h?(?:_64)?_irq|__irq_svc|timer_interrupt)\w*\+0x")
 _GRACE = "synchronize_rcu"
 """Who waits for a grace period waits for all readers, whoever called it."""
 _CHECKS = re.compile(
@@ -126,25 +128,48 @@ def candidates(texts: Sequence[str], rule: StackRule, named: str) -> Iterator[li
             near = (_ACQUIRED.search(text) for text in texts[start : start + 8])
             yield [plain_name(one["name"]) for one in near if one is not None][:2]
         elif source == "rip":
-            at = next((i for i in range(start, len(texts)) if instruction(texts[i])), None)
-            lost = next((i for i in range(start, len(texts)) if _NOWHERE.search(texts[i])), len(texts))
-            if at is not None and at < lost:
-                below = trace(texts, at + 1, marked=False)
-                yield [instruction(texts[at]), *(frame.name for frame in below)]
+            yield from _from_instruction(texts, start)
+        elif source == "interrupted" and (below := _interrupted(texts)) is not None:
+            yield from _from_instruction(texts, below)
+            yield [frame.name for frame in trace(texts, below, marked=False)]
         elif source == "below":
             yield [frame.name for frame in trace(texts, start + 1, marked=False)]
         elif source == "trace":
             yield from _traces(texts, start, all_of_them=rule.pick == "stall")
 
 
+def _from_instruction(texts: Sequence[str], start: int) -> Iterator[list[str]]:
+    """Yield the function of the first instruction pointer from `start` on and those below it, if there is one."""
+    at = next((i for i in range(start, len(texts)) if instruction(texts[i])), None)
+    lost = next((i for i in range(start, len(texts)) if _NOWHERE.search(texts[i])), len(texts))
+    if at is not None and at < lost:
+        yield [instruction(texts[at]), *(frame.name for frame in trace(texts, at + 1, marked=False))]
+
+
+def _interrupted(texts: Sequence[str]) -> int | None:
+    """Return the index of the line below the first entry of the timer's interrupt, where the interrupted loop is."""
+    found = False
+    for at, text in enumerate(texts):
+        if _TIMER.search(text):
+            found = True
+        elif found:
+            return at
+    return None
+
+
 def _traces(texts: Sequence[str], start: int, all_of_them: bool) -> Iterator[list[str]]:
     """Yield the functions of the first trace, or of the first ones, but not of the thread that reports a stall."""
     found = trace(texts, start) or trace(texts, start, marked=False)
     for _ in range(_MOST_TRACES if all_of_them else 1):
-        if not any(frame.name == _REPORTER for frame in found):
+        if not any(frame.name == _REPORTER for frame in found) and not (all_of_them and _switched(found)):
             yield [frame.name for frame in found]
         if not found or not (found := trace(texts, found[-1].at + 1)):
             return
+
+
+def _switched(found: Sequence[Frame]) -> bool:
+    """Return whether the task of a trace had left its CPU, so that it is not what keeps a CPU busy."""
+    return bool(found) and plain_name(found[0].name) == "__schedule"
 
 
 def guilty(texts: Sequence[str], rule: StackRule, named: str, rules: Rules) -> str:
@@ -154,7 +179,7 @@ def guilty(texts: Sequence[str], rule: StackRule, named: str, rules: Rules) -> s
         if rule.pick == "stall":
             found = _stalled(names, rules)
         else:
-            found = next((name for name in names if not any(one.search(name) for one in skip)), "")
+            found = next((name for name in names if not any(one.match(name) for one in skip)), "")
         if rule.pick == "wait":
             found = next((name for name in names if names_of(name, rules)[0] == _GRACE), found)
         if found:

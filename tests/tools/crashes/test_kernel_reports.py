@@ -158,6 +158,63 @@ Call Trace:
  demo_write+0x57/0xc5
  vfs_write+0x91/0xe1
 """
+# a timer's function was interrupted, too, but what it interrupted is the loop
+STALL_INTERRUPTED = """\
+rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
+task:loader          state:R  running task     stack:0     pid:77
+Call Trace:
+ __schedule+0x2e3/0x7a0
+ demo_preempted+0x11/0x4e
+ do_syscall_64+0x39/0xb0
+NMI backtrace for cpu 1
+RIP: 0010:demo_timer_helper+0x10/0x20
+Call Trace:
+ <IRQ>
+ demo_timer+0x47/0x8c
+ __hrtimer_run_queues+0x47f/0x930
+ sysvec_apic_timer_interrupt+0xb9/0x130
+ asm_sysvec_apic_timer_interrupt+0x12/0x20
+ </IRQ>
+RIP: 0010:_raw_spin_unlock_irqrestore+0xa5/0xd0
+ demo_change+0x4245/0x51f0
+ demo_modify+0x962/0x1d90
+ rtnetlink_rcv_msg+0x889/0xd40
+"""
+STALL_PREEMPTED = (
+    "\n".join(STALL_INTERRUPTED.splitlines()[:6])
+    + """
+rcu: Stack dump where RCU GP kthread last ran:
+RIP: 0010:stranger+0x4c/0x70
+Call Trace:
+ stranger_too+0x131/0x165
+ do_syscall_64+0xf0/0x230
+"""
+)
+HUNG_LINE_BREAK = """\
+[ 1052.080846][   T41] INFO: task load
+[ 1052.080847][   T41] er:18088 blocked for more than 143 seconds.
+[ 1052.199981][   T41] Call Trace:
+[ 1052.211420][   T41]  __schedule+0x10e9/0x6820
+[ 1052.316193][   T41]  __wait_for_common+0x2e7/0x4c0
+[ 1052.427704][   T41]  __flush_work+0x7c7/0xcb0
+[ 1052.456896][   T41]  demo_close+0x299/0x5a0
+"""
+PREEMPTIBLE = """\
+BUG: using smp_processor_id() in preemptible [00000000] code: loader/77
+caller is radix_tree_node_alloc+0x5e/0x410
+Call Trace:
+ dump_stack+0x107/0x163
+ debug_smp_processor_id+0x123/0x130
+ radix_tree_node_alloc+0x5e/0x410
+ demo_bind+0x5b/0x1c0
+"""
+RISCV = """\
+Unable to handle kernel access to user memory without uaccess routines at virtual address 000000000cc6b0d0
+Oops [#1]
+epc : schedule_tail+0x72/0xb2
+Call Trace:
+[<ffffffe00008c762>] schedule_tail+0x72/0xb2
+"""
 HUNG_POWERPC = """\
 INFO: task loader:77 blocked for more than 143 seconds.
 Call Trace:
@@ -265,6 +322,38 @@ def test_a_helper_is_not_at_fault(helper: str) -> None:
     assert one.function == "demo_fill_ring"
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        "bitmap_ip_add",
+        "atomic_notifier_call_chain",
+        "strp_data_ready",
+        "copy_to_user_state",
+        "do_bpf_send_signal",
+        "btrfs_read_locked_inode",
+        "get_user_pages",
+        "__fput",
+        "list_add_event",
+        "truncate_inode_partial_page",
+    ],
+)
+def test_a_name_that_begins_like_a_helpers_may_be_at_fault(function: str) -> None:
+    one = found(PAGE_FAULT.replace("memcpy", function))
+    assert one is not None
+    assert one.function == function
+
+
+def test_a_heading_takes_the_function_of_what_its_context_reports_next() -> None:
+    heading = "[  101.000000][ T4242] WARNING: Nested lock was not taken\n"
+    one = found(heading + PAGE_FAULT)
+    assert one is not None
+    assert one.title == "WARNING: nested lock was not taken in demo_fill_ring"
+    assert one.end <= len(heading)  # the fault is a report of its own
+    other = found(heading.replace("T4242", "    T7") + PAGE_FAULT)
+    assert other is not None
+    assert other.title == "WARNING: nested lock was not taken in corrupted"
+
+
 def test_a_name_does_not_depend_on_inlined_functions() -> None:
     frame = "[  101.000008][ T4242]  demo_fill_ring"
     inlined = PAGE_FAULT.replace(frame, f"[  101.000008][ T4242]  demo_find net/demo.c:2 [inline]\n{frame}")
@@ -301,6 +390,20 @@ def test_a_report_ends_with_its_last_line() -> None:
         (OLD_CIPHER, "KMSAN: use of uninitialized memory in demo_write_block", "kmsan"),
         (TWO_STALLS, "INFO: rcu detected stall in demo_write", "rcu_stall"),
         (HUNG_POWERPC, "INFO: task hung in synchronize_rcu", "hung_task"),
+        (STALL_INTERRUPTED, "INFO: rcu detected stall in demo_modify", "rcu_stall"),
+        (STALL_PREEMPTED, "INFO: rcu detected stall in corrupted", "rcu_stall"),
+        (HUNG_LINE_BREAK, "INFO: task hung in demo_close", "hung_task"),
+        (
+            PREEMPTIBLE,
+            "BUG: using smp_processor_id() in preemptible code in radix_tree_node_alloc",
+            "lock_misuse",
+        ),
+        (RISCV, "BUG: unable to handle kernel access to user memory in schedule_tail", "page_fault"),
+        (
+            S390.replace("specification exception: 0006 ilc:2 [", "segment not present: 0000 ["),
+            "segment not present in demo_irq",
+            "cpu_exception",
+        ),
         (S390, "specification exception in demo_irq", "cpu_exception"),
         (LOONGARCH, "Oops in demo_clear", "cpu_exception"),
         (INTERLEAVED, "KASAN: use-after-free Read in demo_lookup", "kasan"),
