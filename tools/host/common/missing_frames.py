@@ -3,7 +3,7 @@
 Walking Python stacks at switches has a budget, which threads that switch often use up; long waits then lack frames too.
 What a thread waits for tells its line: waits of one thread in the same call, with the same frames in the kernel and the
 same innermost native frame, for the same file, object or lock are taken to be at the line of those with known frames.
-A wait that began before the recording has no native frame, and seldom a known descriptor; what is known of it must agree.
+A wait that began before the recording has no native frame, and seldom a known descriptor; what is known must agree.
 """
 
 from __future__ import annotations
