@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from whystall.agent_server.presentation.path_change_lines import path_text
 from whystall.agent_server.presentation.template_values import TemplateValues
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.escape import Safe, plain_code
@@ -20,7 +21,8 @@ def history_text(result: ToolResult[HistoryData], lang: Lang, limit: int | None 
     """Return rows, changes and blind spots, in at most `limit` characters: then fewer rows."""
     data = result.data
     blind = TemplateValues("txt", lang, result.coverage.target).blind([result.coverage])
-    for most in range(max(len(data.rows), len(data.changes)), -1, -1):
+    parts = len(data.path.rows) if data.path is not None else 0
+    for most in range(max(len(data.rows), len(data.changes), parts), -1, -1):
         text = render(
             "history.txt",
             lang,
@@ -31,6 +33,7 @@ def history_text(result: ToolResult[HistoryData], lang: Lang, limit: int | None 
             changes=[(one, Safe(place_text(one, lang, plain_code)), Safe(change_text(one, lang)))
                      for one in data.changes[:most]],
             changes_left=data.changes_left_out + len(data.changes) - len(data.changes[:most]),
+            path=path_text(data.path, lang, most),
             blind=blind,
             artifacts=result.artifacts,
         )  # fmt: skip

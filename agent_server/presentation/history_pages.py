@@ -16,6 +16,7 @@ from whystall.agent_server.presentation.history_lines import (
     what_text,
     who_text,
 )
+from whystall.agent_server.presentation.path_change_lines import numbers_text, part_text, path_text, thread_text
 from whystall.agent_server.presentation.template_values import TemplateValues
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.render import words
@@ -53,7 +54,8 @@ def history_pages(result: ToolResult[HistoryData], spans: Spans, lang: Lang) -> 
     verdict = _verdict(data, texts)
     blind = [str(line) for line in TemplateValues("txt", lang, result.coverage.target).blind([result.coverage])]
     facts = page_words["facts"].format(minutes=f"{data.minutes:g}", waited=seconds_text(data.waited_s))
-    notes = [facts, *blind]
+    path = path_text(data.path, lang, 0)
+    notes = [facts, *(path.head if path is not None else []), *blind]
     page = wait_page(
         maps, _tables(data, page_words, lang), page_words, lang=lang, heading=heading, verdict=verdict, notes=notes
     )
@@ -135,7 +137,16 @@ def _tables(data: HistoryData, texts: dict[str, str], lang: Lang) -> list[Table]
         for one in data.changes
     ]
     head = (texts["what"], texts["change"], texts["when"], "p")
-    return [Table(texts["changes"], head, changed), Table(texts["rows"], columns, rows)]
+    tables = [Table(texts["changes"], head, changed), Table(texts["rows"], columns, rows)]
+    return [*_path_tables(data, texts, lang), *tables]
+
+
+def _path_tables(data: HistoryData, texts: dict[str, str], lang: Lang) -> list[Table]:
+    if data.path is None:
+        return []
+    own: dict[str, Any] = words(lang)["history"]["path"]
+    rows = [(part_text(row, lang), numbers_text(row, lang)) for row in data.path.rows]
+    return [Table(own["title"].format(who=thread_text(data.path)), (str(own["part"]), texts["change"]), rows)]
 
 
 def _from_to(grid: Grid) -> str:

@@ -17,6 +17,7 @@ from whystall.agent_server.job_lookup import inventory
 from whystall.agent_server.job_lookup.models import Wanted
 from whystall.agent_server.job_lookup.resolve import resolve
 from whystall.agent_server.ticketing.oncall.times import parse_span, parse_time
+from whystall.agent_server.watch.path_history import path_history
 from whystall.tools.collect.continuous import directory_of_watch
 from whystall.tools.collect.slice_history import LOG_NAME, HistoryRow, Minute, history_minutes
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -26,7 +27,8 @@ from whystall.tools.contract.text import clean
 from whystall.tools.history.blind_spots import blind_spots
 from whystall.tools.history.data import WATCHED, HistoryData
 from whystall.tools.history.grid import grid_of
-from whystall.tools.history.summary import Spans, at_text, findings_of, summarise
+from whystall.tools.history.path_changes import findings_of_path
+from whystall.tools.history.summary import Spans, at_text, findings_of, ns_of, summarise
 
 _LATE_NS = 90_000_000_000  # the watch writes a minute when it is over
 _PARTIAL = frozenset({"history_gap", "history_begins", "history_lowered", "events_lost"})
@@ -92,6 +94,13 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
     if data.tested is None:
         other = f", baseline: {data.minutes_before:g} min" if before is not None else ""
         spots.append(BlindSpot(code="history_short", detail=f"{data.minutes:g} min{other}"))
+    findings = findings_of(data)
+    if baseline is not None:
+        data.path, unknown = path_history(directory, minutes, wanted, params.pid, (baseline, (start, end)), params.top)
+        spots += unknown
+        if data.path is not None:
+            part = (max(0, ns_of(at) - start) for at in (data.path.after.since, data.path.after.until))
+            findings += findings_of_path(data.path, *part)
     recorded = float(grid.recorded.sum())
     seen = sum(grid.count)
     partial = recorded == 0 or any(spot.code in _PARTIAL for spot in spots)
@@ -114,7 +123,7 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
     result = ToolResult[HistoryData](
         tool="history",
         status=Status.PARTIAL if partial else Status.OK if grid.keys else Status.NO_DATA,
-        findings=findings_of(data),
+        findings=findings,
         coverage=coverage,
         data=data,
         totals={"rows": len(grid.keys) + grid.left_out, "changes": len(data.changes) + data.changes_left_out},

@@ -61,6 +61,7 @@ THOROUGH = (
     "test_page_cache",
     "test_page_cache_pages",
     "test_page_cache_stalls",
+    "test_path_history",
     "test_profile_push",
     "test_procfs_engine",
     "test_python_frames",

@@ -74,6 +74,12 @@ LEVELS = (
 """From the most detail to the least."""
 
 
+def wake_min_of(min_ns: int) -> int:
+    """Return the shortest wait of which it is known who ended it, in a recording whose shortest wait is `min_ns`."""
+    factor = min_ns / Limits().min_ns
+    return next((level.wake_min_ns for level in LEVELS if factor <= level.min_factor), LEVELS[-1].wake_min_ns)
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a recording costs. Shares are of one core over the last minute: all, this process (without what was asked

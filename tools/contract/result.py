@@ -43,6 +43,13 @@ BLIND_SPOTS = frozenset(
         "history_restart",  # the watch was started again; detail: when
         "history_lowered",  # the watch kept less detail to limit its cost; detail: the threshold, in how many minutes
         "history_short",  # too little is recorded to test for changes; detail: how much
+        "path_not_kept",  # only the coarse history is left of a span: ends of chains are not known; detail: which
+        "path_part",  # full detail is left of a part of a span, which alone was compared; detail: which
+        # the thresholds of waits were raised; detail: of waits, of those of which it is known who ended them
+        "path_lowered",
+        "path_gap",  # of a span with an interruption, or too short, the critical path is not compared
+        "path_several_jobs",  # critical paths are compared of one job or process
+        "path_other_thread",  # the threads that make progress in two spans have different roles
         "cut_short",  # the window ended before its time
         "target_exited",  # the observed process ended during the window
         "target_oom_killed",  # the kernel killed an observed process for lack of memory; detail: which, its cgroup

@@ -27,6 +27,7 @@ _SEARCHED = 36
 _DRAWS, _SEARCH_DRAWS, _FIRST_DRAWS = 9999, 1999, 199
 _FAR = 0.1
 _COVERAGE = 0.95
+_POWER = 0.8416  # the normal quantile of 80 %
 _HALF = 0.5
 _SMALL = 1e-3  # least standard error, relative to the larger mean: blocks that all agree are not certain
 
@@ -34,7 +35,8 @@ _SMALL = 1e-3  # least standard error, relative to the larger mean: blocks that 
 @dataclass(frozen=True)
 class Compared:
     """Per row: the mean rate of each span, seconds of waiting per second; `low` to `high`: interval of the change, 95 %
-    for each row alone; `p`, and `q`: p adjusted for all rows."""
+    for each row alone; `p`, and `q`: p adjusted for all rows. `detectable`: the smallest change that is found with a
+    probability of 80 % at the level of a test of all rows (Bonferroni); NaN where it is not known."""
 
     before: Floats
     after: Floats
@@ -42,6 +44,7 @@ class Compared:
     high: Floats
     p: Floats
     q: Floats
+    detectable: Floats
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ def _compared(one: Floats, other: Floats) -> Compared:
     score = np.abs(change / error)
     p = (1 + (drawn >= score[:, None] * (1 - 1e-9)).sum(axis=1)) / (_DRAWS + 1)
     reach = np.quantile(drawn, _COVERAGE, axis=1) * error
-    return Compared(one.mean(axis=1), other.mean(axis=1), change - reach, change + reach, p, adjusted(p))
+    # minimum detectable effect: H. S. Bloom, Evaluation Review 19, 1995
+    detectable = (np.quantile(drawn, 1 - LEVEL / max(len(p), 1), axis=1) + _POWER) * error
+    return Compared(one.mean(axis=1), other.mean(axis=1), change - reach, change + reach, p, adjusted(p), detectable)
 
 
 def _studentised(blocks: Floats, labels: Bools, floor: Floats) -> tuple[Floats, Floats]:
@@ -146,7 +151,8 @@ def search(rates: Floats, recorded: Floats) -> Stretches | None:
     before, after, low, high = (np.array(one) for one in zip(*made, strict=True)) if made else (np.zeros(0),) * 4
     known = np.flatnonzero(recorded > 0)
     columns = np.append(known[np.arange(count) * length], known[-1] + 1)
-    return Stretches(columns[first], columns[last], Compared(before, after, low, high, p, adjusted(p)))
+    unknown = np.full_like(p, np.nan)
+    return Stretches(columns[first], columns[last], Compared(before, after, low, high, p, adjusted(p), unknown))
 
 
 def _by_chance(

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from whystall.tools.contract.result import Model
+from whystall.tools.history.path_data import PathDifference
 
 Direction = Literal["grew", "shrank", "appeared", "vanished"]
 WATCHED = "watched jobs"
@@ -88,3 +89,4 @@ class HistoryData(Model):
     changes: list[WaitChange] = Field(default_factory=list)
     changes_left_out: int = 0
     tested: int | None = None
+    path: PathDifference | None = None

@@ -122,7 +122,7 @@ def _changed(
         if compared.q[at] <= LEVEL and abs(new - old) >= _LEAST_CHANGE:
             yield WaitChange(
                 **_place(key, enders.get(key, "")),
-                direction=_direction(old, new),
+                direction=direction(old, new),
                 since=at_text(times[at][0]),
                 until=at_text(times[at][1]),
                 before=round(old, 4),
@@ -135,7 +135,8 @@ def _changed(
             )
 
 
-def _direction(old: float, new: float) -> Direction:
+def direction(old: float, new: float) -> Direction:
+    """Return how a rate changed from `old` to `new`."""
     if new > old:
         return "appeared" if old <= _GONE * new else "grew"
     return "vanished" if new <= _GONE * old else "shrank"

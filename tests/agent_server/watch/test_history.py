@@ -19,6 +19,7 @@ from whystall.tools.collect.slice_log import SliceLog
 from whystall.tools.collect.slice_parts import HISTORY, packed
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.result import Status
+from whystall.tools.history.path_data import PathChange, PathDifference, PathSpan
 
 MINUTE = PART_NS * PARTS
 S = 1_000_000_000
@@ -115,6 +116,51 @@ def test_a_span_without_a_record_is_partial(tmp_path: Path) -> None:
     assert result.status is Status.PARTIAL
     assert not result.data.rows
     assert {spot.code for spot in result.coverage.not_seen} == {"history_begins", "history_short"}
+
+
+def test_of_old_spans_the_ends_of_chains_are_not_known(tmp_path: Path) -> None:
+    write_log(tmp_path, 40)
+    result = history(HistoryParams(since="10m", before=True, job="llama-sft"), tmp_path).result
+    assert result.data.path is None
+    spots = [spot for spot in result.coverage.not_seen if spot.code == "path_not_kept"]
+    assert [spot.detail.partition(":")[0] for spot in spots] == ["baseline", "span"]
+    assert "only the coarse history is left" in history_text(result, "en")
+    result = history(HistoryParams(since="10m", before=True), tmp_path).result
+    assert [spot.code for spot in result.coverage.not_seen if spot.code.startswith("path")] == ["path_several_jobs"]
+
+
+def part_of_a_step(verdict: str, **numbers: float) -> PathChange:
+    names = {"line": f"next_batch ({HOSTILE}:41)", "root": f"{HOSTILE} (4102 of 4000)", "root_what": "file"}
+    times = {"before_ms": 20.0, "after_ms": 130.0, "change_ms": 110.0, **numbers}
+    return PathChange.model_validate(
+        {"verdict": verdict, "what": "queue", **names, "root_object": f"/data/{HOSTILE}", **times}
+    )
+
+
+@pytest.mark.parametrize(
+    ("lang", "expected"),
+    [
+        ("en", ("+110 ms (95 ms to 124 ms; q = 0.001), from 20 ms to 130 ms", "only a change of 60 ms", "too few")),
+        ("zh", ("+110 ms（95 ms 至 124 ms；q = 0.001）", "只有达到 60 ms 的变化才能看出", "无法检验")),
+    ],
+)
+def test_critical_paths_are_in_the_text_and_on_the_page(tmp_path: Path, lang: Lang, expected: tuple[str, ...]) -> None:
+    write_log(tmp_path, 40)
+    judged = history(HistoryParams(since="10m", before=True), tmp_path)
+    tested = {"low_ms": 95.0, "high_ms": 124.0, "p_value": 1e-4, "q_value": 1e-3, "detectable_ms": 60.0}
+    span = PathSpan(since="2026-01-01T00:00:00Z", until="2026-01-01T00:01:00Z", count=50)
+    rows = [part_of_a_step("grew", **tested), part_of_a_step("cannot_tell", **tested), part_of_a_step("cannot_tell")]
+    judged.result.data.path = PathDifference(
+        pid=4000, tid=4000, comm=HOSTILE, unit="step", step_line="next_batch", before=span, after=span, rows=rows,
+        step=rows[0], tested=3,
+    )  # fmt: skip
+    text = history_text(judged.result, lang)
+    page, _ = history_pages(judged.result, judged.spans, lang)
+    for one in expected:
+        assert one in text
+        assert one in page.text
+    assert "\u202e" not in text
+    assert "</script>`" not in page.text
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

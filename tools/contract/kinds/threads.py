@@ -39,6 +39,15 @@ KINDS: dict[str, KindSpec] = {
         "before_ratio after_ratio low_ratio high_ratio p_value q_value",
         "state syscall code object ended_by direction job",
     ),
+    # From the history of the watch: a part of the steps of the thread that makes progress, against another span; names
+    # as in rows of the critical path. Times per step; without steps ratios, seconds per second. `low_...`, `high_...`:
+    # 95 % interval of the difference.
+    "step.change": kind(
+        Mechanism.SWITCHES,
+        "thread",
+        "before_ms after_ms low_ms high_ms before_ratio after_ratio low_ratio high_ratio p_value q_value",
+        "wait detail code object root_by root_wait root_code root_object direction",
+    ),
     # Rows of the critical path of the thread that makes progress; the rows of one thread sum to the window.
     # `interpreted_pct`: of the window, in the program's Python code and the standard library, not in packages.
     # `growth_ratio`: time of a call in the last third of the window to that in the first third; 1 without a trend.

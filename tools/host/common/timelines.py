@@ -168,6 +168,12 @@ def timelines(recording: Recording) -> dict[int, Timeline]:
     return found
 
 
+def complete_until(recording: Recording) -> int:
+    """Return up to when `timelines` has every recorded wait, ns."""
+    starts = recording.table("switches.segments")["start_ns"]
+    return recording.manifest.window_ns if len(starts) <= _MOST_WAITS else int(starts.sort()[_MOST_WAITS])
+
+
 def complete_descriptors(recording: Recording, found: Mapping[int, Timeline]) -> None:
     """Fill in what polls and selects wait for whose descriptors were not read, from the snapshots of ``objects``: those
     that began before the window."""
@@ -217,7 +223,7 @@ def add_still_threads(recording: Recording, found: dict[int, Timeline]) -> None:
             asked_ns=-1,
             kernel=stacks.get(row["kstack"]) or ((row["wchan"],) if row["wchan"] else ()),
             place=place_of_texts(stacks.get(row["pystack"], ())),
-            **_NO_WAKER,
+            **NO_WAKER,
             open=True,
             seeded=True,
         )
@@ -250,17 +256,18 @@ def add_ended_processes(recording: Recording, found: dict[int, Timeline]) -> Non
             asked_ns=-1,
             kernel=(),
             place=NOWHERE,
-            **_NO_WAKER,
+            **NO_WAKER,
             open=True,
             seeded=True,
         )
         found[pid] = Timeline(pid, pid, comm, waits=[wait], alive=(0, window))
 
 
-_NO_WAKER: dict[str, Any] = {
+NO_WAKER: dict[str, Any] = {
     **{"context": "", "waker_pid": 0, "waker_tid": 0, "waker_comm": "", "waker_syscall": ""},
     **{"ran_pid": -1, "ran_comm": ""},
 }
+"""Members of a `Wait` of which it is not known who ended it."""
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

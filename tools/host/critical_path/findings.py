@@ -102,7 +102,7 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
     if root is not None:
         step, took = root
         attributes |= {
-            "chain": chain_text(world, row),
+            "chain": chain_text(world, row.chain()),
             "root_by": root_label(world, row),
             "root_code": step.line,
         }
@@ -316,13 +316,13 @@ def main_actor(row: Row) -> str:
     return text if not others or took >= _MAIN * row.by.total() else f"{text} +{others}"
 
 
-def chain_text(world: World, row: Row) -> str:
-    """Return the chain with most of the row's time: ``worker (812) pipe at get (x.py:1) < decoder (815) running at``.
+def chain_text(world: World, chain: Sequence[Step]) -> str:
+    """Return a chain as text: ``worker (812) pipe at get (x.py:1) < decoder (815) running at``.
 
     Steps of one thread in a row, and repeated ones, are shown once.
     """
     texts: list[str] = []
-    for step in row.chain():
+    for step in chain:
         text = _step_text(world, step)
         if not texts or texts[-1] != text:
             texts.append(text)

@@ -12,7 +12,7 @@ from whystall.tools.host.common.held import HELD_WAITS
 from whystall.tools.host.common.path_codes import RUNNING, SPINS
 from whystall.tools.host.common.places import NOWHERE, Place
 from whystall.tools.host.common.timelines import Sample, Timeline, Wait
-from whystall.tools.host.common.wait_kinds import running_kind, spinning_wait
+from whystall.tools.host.common.wait_kinds import Kind, running_kind, spinning_wait
 from whystall.tools.host.critical_path.brief import futex_codes
 from whystall.tools.host.critical_path.growth import growth_of
 from whystall.tools.host.critical_path.walk import ON_CPU, Chains, Step, World
@@ -32,6 +32,8 @@ KEPT_OFF = ("others", "confined", "pinned", "real_time")
 _JUDGED = 0.05
 _CHILDREN = frozenset({"child", "start_process"})
 _POOL = "pool"
+ENDED_BY_TIME = ("sleep", "timeout")
+"""Waits that no other thread ends."""
 ABSENT = "absent"
 """`code` of the row for the time in which the thread did not exist."""
 
@@ -253,9 +255,8 @@ def _row(rows: dict[tuple[object, ...], Row], code: str, detail: str, line: Time
     return rows[key]
 
 
-def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object, ...], Row]) -> None:
-    kind = world.kind(line, wait)
-    blocked, runnable = wait.awake_ns - wait.start_ns, wait.end_ns - wait.awake_ns
+def wait_code(world: World, line: Timeline, wait: Wait, kind: Kind) -> str:
+    """Return the code of the row to which `wait`, of the `kind` given, belongs."""
     code = kind.code
     if code == "events" and world.awaits_server(line, wait):
         code = "socket"
@@ -266,6 +267,13 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
         end = world.end_of(line, wait)
         if end is wait and wait.context == "timer":
             code = "timeout"
+    return code
+
+
+def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object, ...], Row]) -> None:
+    kind = world.kind(line, wait)
+    blocked, runnable = wait.awake_ns - wait.start_ns, wait.end_ns - wait.awake_ns
+    code = wait_code(world, line, wait, kind)
     if blocked > 0:
         row = _row(rows, code, kind.detail, line, wait, world)
         _count(row, wait, blocked)
@@ -274,9 +282,9 @@ def _add_wait(world: World, line: Timeline, wait: Wait, rows: dict[tuple[object,
         if wait.open:
             row.open_ns = max(row.open_ns, blocked)
         other = world.waker(line, wait, kind.code)
-        if other is not None and code not in ("sleep", "timeout"):
+        if other is not None and code not in ENDED_BY_TIME:
             row.by[other.tid, other.comm] += blocked
-        if other is not None and code not in ("sleep", "timeout", *HELD_WAITS):
+        if other is not None and code not in (*ENDED_BY_TIME, *HELD_WAITS):
             for chain, took in world.answers(other, wait.start_ns, wait.awake_ns, (line.tid,)):
                 if chain:
                     row.chains[chain] += took

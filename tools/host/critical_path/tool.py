@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import polars as pl
 from pydantic import Field
 
 from whystall.tools.collect.options import PATH_WAIT_NS, SampleOptions, SwitchOptions
@@ -14,22 +13,13 @@ from whystall.tools.contract.registry import Judgement, Tool
 from whystall.tools.contract.result import Model
 from whystall.tools.host.common.failed_calls import FailureRow, failed_calls
 from whystall.tools.host.common.file_devices import FileDevices
-from whystall.tools.host.common.missing_frames import complete_places
-from whystall.tools.host.common.objects import lock_words, objects_of
 from whystall.tools.host.common.path_codes import RUNNING
-from whystall.tools.host.common.timelines import (
-    Timeline,
-    add_ended_processes,
-    add_still_threads,
-    complete_descriptors,
-    timelines,
-)
+from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.across import Across, across_of
 from whystall.tools.host.critical_path.awaited_cpus import (
     bounds_of,
     explain_chain_ends,
     quota_findings,
-    throttled_processes,
 )
 from whystall.tools.host.critical_path.choose import Choice, choose_thread
 from whystall.tools.host.critical_path.cpu_waits import explain_cpu_waits, real_time_hogs
@@ -53,6 +43,7 @@ from whystall.tools.host.critical_path.stacks import path_stacks
 from whystall.tools.host.critical_path.standstill import explain_standstill
 from whystall.tools.host.critical_path.unseen import unseen_processes
 from whystall.tools.host.critical_path.walk import NOT_FOLLOWED, World
+from whystall.tools.host.critical_path.worlds import world_of
 from whystall.tools.recording.collector import Need
 from whystall.tools.recording.store import Recording
 
@@ -183,26 +174,9 @@ def _needs(params: Params) -> list[Need]:
 
 def judge(recording: Recording, params: Params) -> Judgement[Data]:
     """Account for the time of the chosen thread of `recording`."""
-    lines = timelines(recording)
-    complete_places(lines.values())
-    add_still_threads(recording, lines)
-    complete_descriptors(recording, lines)
-    add_ended_processes(recording, lines)
-    target = recording.manifest.target
-    children = _children(recording)
-    world = World(
-        lines,
-        objects_of(recording),
-        max(recording.manifest.window_ns, 1),
-        _target_pids(recording, lines, children),
-        lock_words(recording, lines.values()),
-        children,
-        resident=_resident(recording),
-        used_ns=_used_ns(recording),
-    )
+    world = world_of(recording)
     bounds = bounds_of(recording)
-    world.throttled = throttled_processes(recording, world, bounds)
-    choice = _choice(world, params, target.pid)
+    choice = _choice(world, params, recording.manifest.target.pid)
     if choice is None:
         return Judgement(findings=[], data=Data(), seen=0)
     line = choice.line
@@ -233,11 +207,11 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
             rows=_path_rows(world, rows, max(params.top, 10)),
             pauses=[_pause_row(pause, world.window_ns) for pause in pauses[: params.top]],
             loop=_loop_row(world, line, lag) if lag is not None else None,
-            threads=len(lines),
+            threads=len(world.lines),
             unseen=unseen_processes(world, line, rows, _followed(recording)),
             across=across_of(world, line) if params.connections else None,
         ),
-        seen=sum(len(one.waits) + len(one.samples) for one in lines.values()),
+        seen=sum(len(one.waits) + len(one.samples) for one in world.lines.values()),
         totals={"rows": len(rows), "pauses": len(pauses)},
         artifacts=[folded_path(path_stacks(world, line, rows))],
         not_seen=_not_seen(recording, world, line, rows),
@@ -262,52 +236,10 @@ def _comms(recording: Recording) -> dict[int, str]:
     return dict(recording.table("proc.processes").select("pid", "comm").iter_rows()) if recording.has("proc") else {}
 
 
-def _children(recording: Recording) -> dict[int, list[int]]:
-    """Return the child processes of each process, in order of pid."""
-    found: dict[int, list[int]] = {}
-    if recording.has("proc"):
-        rows = recording.table("proc.processes").select("ppid", "pid").unique().sort("pid")
-        for parent, pid in rows.iter_rows():
-            found.setdefault(parent, []).append(pid)
-    return found
-
-
-def _resident(recording: Recording) -> frozenset[int]:
-    """Return the processes of the first and the last look at all processes; empty without two looks."""
-    rows = recording.table("proc.processes") if recording.has("proc") else None
-    if rows is None or rows.height == 0 or rows["at_ns"].max() == rows["at_ns"].min():
-        return frozenset()
-    return frozenset(rows["pid"].to_list())
-
-
 def _followed(recording: Recording) -> frozenset[int]:
     """Return the processes outside of the target that were recorded for a part of the window."""
     table = recording.find("switches.followed")
     return frozenset(table["pid"].to_list()) if table is not None else frozenset()
-
-
-def _used_ns(recording: Recording) -> dict[int, int]:
-    """Return the CPU time of each process since it started, by pid."""
-    rows = recording.table("proc.processes") if recording.has("proc") else None
-    if rows is None:
-        return {}
-    used = rows.group_by("pid").agg((pl.col("user_ns") + pl.col("system_ns")).max().alias("used"))
-    return dict(used.iter_rows())
-
-
-def _target_pids(recording: Recording, lines: dict[int, Timeline], children: dict[int, list[int]]) -> frozenset[int]:
-    """Return the target's processes: those of the manifest, those whose threads were counted, and their children."""
-    target = recording.manifest.target
-    if target.everything:
-        return frozenset(line.pid for line in lines.values())
-    pids = set(target.pids)
-    if recording.has("proc"):
-        pids |= set(recording.table("proc.threads")["pid"].unique().to_list())
-    new = set(pids)
-    while new:
-        new = {child for pid in new for child in children.get(pid, ())} - pids
-        pids |= new
-    return frozenset(pids)
 
 
 def _choice(world: World, params: Params, root: int | None) -> Choice | None:
@@ -377,7 +309,7 @@ def _path_row(world: World, row: Row) -> PathRow:
         p50_ms=row.typical_ns / 1e6 if row.took else None,
         max_ms=row.longest_ns / 1e6 if row.took else None,
         by=main_actor(row),
-        chain=chain_text(world, row),
+        chain=chain_text(world, row.chain()),
         root=root_label(world, row),
         root_what=root[0].code if root else "",
         root_line=root[0].line if root else "",

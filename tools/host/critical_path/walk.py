@@ -104,6 +104,11 @@ class World:
     _brief: dict[int, tuple[Wait, str] | None] = field(default_factory=dict)
     spent: int = 0
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether so many waits were followed that further ones are not."""
+        return self.spent > _BUDGET
+
     @cached_property
     def ranks(self) -> Ranks:
         """The processes of a distributed job."""
@@ -425,7 +430,7 @@ class World:
             wait.path or wait.object or self.object_at_end(line, wait),
         )
         self.spent += 1
-        if self.spent > _BUDGET or len(path) >= _DEPTH:
+        if self.exhausted or len(path) >= _DEPTH:
             yield (own, Step(0, NOT_FOLLOWED, "", "", "", "")), end - start
             return
         other = self.waker(line, wait, kind.code)
