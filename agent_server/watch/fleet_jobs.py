@@ -1,4 +1,4 @@
-"""The jobs of the fleet's hosts and what they wait for now, asked in threads of their own: no caller waits for a host."""
+"""The jobs of the fleet's hosts and what they wait for now, asked in the background: no caller waits for a host."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Spans:
 
 
 def summarise(spans: Spans, top: int, parts: int = PARTS) -> HistoryData:
-    """Return the `top` rows of the span, those of idle threads last, in at most `parts` parts, and the `top` changes."""
+    """Return the `top` rows of the span in at most `parts` parts, those of idle threads last, and the `top` changes."""
     now, before = spans.now, spans.before
     parts = min(parts, len(now.recorded))
     totals, idle = now.totals, now.idle

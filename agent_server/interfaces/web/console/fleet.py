@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,10 +11,12 @@ from starlette.routing import Route
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.web.console.heat import SPANS, HeatMap, asked, heat_map
 from whystall.agent_server.interfaces.web.console.site import Site, Visit, paged
-from whystall.agent_server.watch.fleet_jobs import FleetJobs, HostState
-from whystall.agent_server.watch.history import HistoryParams
-from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
+
+if TYPE_CHECKING:
+    from whystall.agent_server.watch.fleet_jobs import FleetJobs, HostState
+    from whystall.agent_server.watch.history import HistoryParams
+    from whystall.knowledge_base.models import Lang
 
 _PAGE = 200
 

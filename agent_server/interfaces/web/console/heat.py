@@ -71,9 +71,9 @@ def asked(job: str, since: str) -> HistoryParams:
 
 
 def heat_map(reply: dict[str, Any], lang: Lang) -> HeatMap:
-    """Return the rows of what the tool ``history`` answered. Its scale is that of the square root, as in
-    `views.wait_drawing`. Raises ValueError, KeyError or OverflowError if the answer, which may be of another host, is no
-    history.
+    """Return the rows of what the tool ``history`` answered; the scale is that of `views.wait_drawing`.
+
+    Raises ValueError, KeyError or OverflowError if the answer, which may be of another host, is no history.
     """
     data, coverage = HistoryData.model_validate(reply["data"]), Coverage.model_validate(reply["coverage"])
     rows, changes, parts = data.rows[:_ROWS], data.changes[:_ROWS], len(data.recorded_s)

@@ -23,7 +23,6 @@ from whystall.agent_server.interfaces.web.gate import Denied, Gate
 from whystall.agent_server.interfaces.web.refusals import Refusals
 from whystall.agent_server.interfaces.web.route import STATUS
 from whystall.agent_server.ticketing.ticket_service import TicketService
-from whystall.agent_server.watch.fleet_jobs import FleetJobs
 from whystall.knowledge_base.models import Lang
 from whystall.prompts.errors import error_text
 from whystall.prompts.files import texts_of
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.settings.sections.access import Scope
     from whystall.agent_server.stores import Stores
+    from whystall.agent_server.watch.fleet_jobs import FleetJobs
 
 ROOT = "/console"
 SOURCE = "web"
@@ -126,7 +126,11 @@ class Site:
         self.mcp_server = mcp_server
         self.settings = settings
         self.sessions = sessions or Sessions(tokens)
-        self.fleet = FleetJobs(settings.fleet) if settings.fleet.configured else None
+        self.fleet: FleetJobs | None = None
+        if settings.fleet.configured:
+            from whystall.agent_server.watch.fleet_jobs import FleetJobs
+
+            self.fleet = FleetJobs(settings.fleet)
         self._gate = Gate(_FORM_BYTES, _FORM_S, _AT_ONCE)
         self._refusals: Refusals | None = None
 
