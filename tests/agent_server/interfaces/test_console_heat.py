@@ -39,9 +39,7 @@ def test_cells_are_of_all_parts_and_the_longest_waits_are_darkest(reply: dict[st
 def test_what_changed_is_marked_in_its_row(reply: dict[str, Any]) -> None:
     given = copy.deepcopy(reply)
     data = given["data"]
-    place = {
-        key: data["rows"][1][key] for key in ("job", "comm", "main", "state", "call", "line", "object", "ended_by")
-    }
+    place = {key: data["rows"][1][key] for key in WaitPlace.model_fields}
     numbers = {"before": 0.1, "after": 0.9, "low": 0.5, "high": 1.0, "p_value": 0.001, "q_value": 0.002}
     data["changes"] = [
         {**place, "direction": "grew", "since": data["since"], "until": "2999-01-01T00:00:00Z", **numbers}
