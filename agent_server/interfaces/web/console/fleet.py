@@ -22,12 +22,12 @@ _PAGE = 200
 
 
 class FleetView(NamedTuple):
-    """Hosts of the fleet: first those with stalled jobs, then those that do not answer. `count`: hosts in all, `found`:
+    """Hosts of the fleet: first those with stalled jobs, then those that do not answer. `total`: hosts in all, `found`:
     those that match; `answering`, `stalled`, `silent`, `unknown`: numbers of hosts; `asking`: more answers may come.
     """
 
     hosts: list[HostState]
-    count: int
+    total: int
     found: int
     answering: int
     stalled: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,15 +14,19 @@ from whystall.agent_server.interfaces.web.console.heat import SPANS, HeatMap, as
 from whystall.agent_server.interfaces.web.console.site import Site, Visit, framed
 from whystall.agent_server.interfaces.web.console.tickets import title
 from whystall.agent_server.presentation.history_pages import history_pages
-from whystall.agent_server.watch.history import HistoryParams, history
+from whystall.agent_server.watch.history import history
 from whystall.agent_server.watch.overview import overview, stalls, waiting, watch
-from whystall.knowledge_base.models import Lang
 from whystall.knowledge_base.ticket_models import LIVE
 from whystall.knowledge_base.tickets.rows import Wanted
 from whystall.prompts.errors import error_text
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
+if TYPE_CHECKING:
+    from whystall.agent_server.watch.history import HistoryParams
+    from whystall.knowledge_base.models import Lang
+
 _LATEST = 8
+_PAGE_ROWS = 30
 
 
 def job_routes(site: Site) -> Iterator[Route]:
@@ -68,7 +72,7 @@ def job_routes(site: Site) -> Iterator[Route]:
         return site.show(visit, "job", host=None, pending=False, missing="", spans=SPANS, **await in_thread(read))
 
     async def whole(visit: Visit) -> Response:
-        params = HistoryParams(since=asked("", visit.query("since")).since, job=visit.request.path_params["id"][:200])
+        params = asked(visit.request.path_params["id"], visit.query("since")).model_copy(update={"top": _PAGE_ROWS})
 
         def drawn() -> str:
             judged = history(params)
