@@ -26,6 +26,7 @@ FRESH_S, OLD_S = 5.0, 30.0
 """Hosts are not asked again before `FRESH_S`; what is older than `OLD_S` is no answer any more."""
 _HOST_S, _ALL_S = 5.0, 30.0
 _THREADS, _HISTORIES = 8, 200
+_HOSTS = "hosts"
 _log = logging.getLogger("whystall.fleet")
 
 
@@ -81,14 +82,14 @@ class FleetJobs:
         hosts = [inventory.host(name) for name in inventory.names]
         now = time.monotonic()
         if hosts and now - self._asked > FRESH_S:
-            self._in_background("hosts", lambda: self._ask(hosts))
+            self._in_background(_HOSTS, lambda: self._ask(hosts))
         states = (self._states.get(host.name) or HostState(host.name) for host in hosts)
         return [one if now - one.at <= OLD_S else replace(one, status="asking", detail="") for one in states]
 
     @property
     def asking(self) -> bool:
         """Return whether hosts are being asked."""
-        return bool(self._running)
+        return _HOSTS in self._running
 
     def history(self, host: str, params: HistoryParams) -> Answer | None:
         """Return what the tool ``history`` answered on `host`, one of `hosts`; None while it is asked."""
@@ -115,9 +116,9 @@ class FleetJobs:
         return Limits(min(own.host_deadline, _HOST_S), min(own.deadline, _ALL_S), own.at_once, own.reply_limit)
 
     def _in_background(self, key: str, ask: Callable[[], Awaitable[None]]) -> None:
-        """Call `ask` in a thread, unless one with this `key` runs, or too many do."""
+        """Call `ask` in a thread, unless one with this `key` runs, or too many for histories do."""
         with self._lock:
-            if key in self._running or len(self._running) >= _THREADS:
+            if key in self._running or (key != _HOSTS and len(self._running) >= _THREADS):
                 return
             self._running.add(key)
 

@@ -44,7 +44,7 @@ def fleet_view(fleet: FleetJobs, words: str = "", page: int = 1, most: int = _PA
     wanted = words.strip().casefold()
     ordered = [
         one
-        for _, one in sorted(zip(orders, states, strict=True), key=lambda pair: pair[0])
+        for one in sorted(states, key=_order)
         if wanted in one.name.casefold() or any(wanted in job.name.casefold() for job in one.jobs)
     ]
     return FleetView(
@@ -55,7 +55,7 @@ def fleet_view(fleet: FleetJobs, words: str = "", page: int = 1, most: int = _PA
         orders.count(_STALLED),
         orders.count(_SILENT),
         orders.count(_ASKING),
-        fleet.asking,
+        fleet.asking or _ASKING in orders,
     )
 
 
