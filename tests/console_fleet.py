@@ -52,7 +52,9 @@ def fleet_of_processes(directory: Path) -> Iterator[Fleet]:
             write_watch(home, job, stalled=address == WELL)
             if address == WELL:
                 write_history(home)
-            variables = {"WHYSTALL_HOME": str(home), "WHYSTALL_CONFIG": os.devnull, "WHYSTALL_TOKEN": TOKEN}
+            config = home / "whystall.toml"
+            config.touch()
+            variables = {"WHYSTALL_HOME": str(home), "WHYSTALL_CONFIG": str(config), "WHYSTALL_TOKEN": TOKEN}
             words = [WHYSTALL, "serve", "--transport", "http", "--host", address, "--port", str(port)]
             process = subprocess.Popen(words, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
             processes[address] = stack.enter_context(_ended(process))
