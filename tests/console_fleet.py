@@ -56,7 +56,7 @@ def fleet_of_processes(directory: Path) -> Iterator[Fleet]:
             config.touch()
             variables = {"WHYSTALL_HOME": str(home), "WHYSTALL_CONFIG": str(config), "WHYSTALL_TOKEN": TOKEN}
             words = [WHYSTALL, "serve", "--transport", "http", "--host", address, "--port", str(port)]
-            process = subprocess.Popen(words, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(words, env={**os.environ, **variables}, stderr=(home / "log").open("wb"))
             processes[address] = stack.enter_context(_ended(process))
         for address in hosts:
             _listens(address, port)

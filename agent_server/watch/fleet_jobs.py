@@ -164,6 +164,6 @@ def _state(answer: Answer, before: HostState | None, identity: bool) -> HostStat
                 return HostState(answer.host, status, "", instant(), stated, time.monotonic())
             status, detail = "wrong_host", line(f"it calls itself {stated.host}")
     elif status == "refused" and detail.startswith("not_found:"):
-        status = "too_old"
+        status, detail = "too_old", ""
     known = before or HostState(answer.host)
     return replace(known, status=status, detail=detail, at=time.monotonic())

@@ -330,13 +330,13 @@ def test_without_a_watcher_the_overview_says_what_to_do(console: Console, home: 
     assert len(rows) == 3
     for row in rows:
         widths = {
-            kind: sum(map(int, re.findall(rf'class="{kind}" x="\d+" y="[\d.]+" width="(\d+)"', row)))
-            for kind in ("gap", r"h\d")
+            kind: sum(map(int, re.findall(rf'class="{kind}" x="\d+"(?: y="[\d.]+")? width="(\d+)"', row)))
+            for kind in ("gap", "cells")
         }
         assert sum(widths.values()) == 60
         assert 28 <= widths["gap"] <= 31, "the first half of the hour was not recorded"
     assert 'aria-current="true">Last hour' in job
-    assert "h9" in rows[0], "its longest waits"
+    assert 'fill-opacity="1.0"' in rows[0], "its longest waits"
     whole = visitor.get("/history/slurm:4242?since=6h")
     assert "all_reduce" in whole.text
     assert "sandbox allow-scripts" in whole.headers["content-security-policy"]

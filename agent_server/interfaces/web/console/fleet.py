@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from whystall.agent_server.inputs.recordings import in_thread
-from whystall.agent_server.interfaces.web.console.heat import SPANS, HeatMap, asked, heat_map
+from whystall.agent_server.interfaces.web.console.heat import LEVELS, SPANS, HeatMap, asked, heat_map
 from whystall.agent_server.interfaces.web.console.site import Site, Visit, paged
 from whystall.tools.contract.errors import ErrorCode, ToolError
 
@@ -100,7 +100,7 @@ def fleet_routes(site: Site) -> Iterator[Route]:
                 **history,
             }
 
-        return site.show(visit, "job", stalls=None, spans=SPANS, **await in_thread(read))
+        return site.show(visit, "job", stalls=None, spans=SPANS, levels=LEVELS, **await in_thread(read))
 
     yield site.page("/fleet", listed, "observe")
     yield site.page("/fleet/{host}/jobs/{id:path}", job, "observe")

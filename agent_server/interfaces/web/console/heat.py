@@ -18,7 +18,7 @@ from whystall.tools.history.data import HistoryData, HistoryPlace, WaitChange, W
 from whystall.tools.history.summary import at_text, ns_of
 from whystall.tools.views.wait_drawing import most_of
 
-LEVELS = 9
+LEVELS = 20
 SPANS = ("1h", "6h", "1d", "7d")
 _PARTS, _ROWS, _SPOTS = 60, 15, 20
 

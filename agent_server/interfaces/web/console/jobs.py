@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from whystall.agent_server.inputs.recordings import in_thread
 from whystall.agent_server.interfaces.web.console.fleet import fleet_view
-from whystall.agent_server.interfaces.web.console.heat import SPANS, HeatMap, asked, heat_map
+from whystall.agent_server.interfaces.web.console.heat import LEVELS, SPANS, HeatMap, asked, heat_map
 from whystall.agent_server.interfaces.web.console.site import Site, Visit, framed
 from whystall.agent_server.interfaces.web.console.tickets import title
 from whystall.agent_server.presentation.history_pages import history_pages
@@ -69,7 +69,9 @@ def job_routes(site: Site) -> Iterator[Route]:
                 "stalls": noted,
             }
 
-        return site.show(visit, "job", host=None, pending=False, missing="", spans=SPANS, **await in_thread(read))
+        return site.show(
+            visit, "job", host=None, pending=False, missing="", spans=SPANS, levels=LEVELS, **await in_thread(read)
+        )
 
     async def whole(visit: Visit) -> Response:
         params = asked(visit.request.path_params["id"], visit.query("since")).model_copy(update={"top": _PAGE_ROWS})
