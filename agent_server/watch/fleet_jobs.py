@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from whystall.agent_server.settings.sections.fleet import FleetSettings
     from whystall.agent_server.watch.history import HistoryParams
 
-FRESH_S, OLD_S = 5.0, 30.0
+FRESH_S, OLD_S = 5.0, 60.0
 """Hosts are not asked again before `FRESH_S`; what is older than `OLD_S` is no answer any more."""
-_HOST_S, _ALL_S = 5.0, 30.0
+_HOST_S, _ALL_S = 5.0, 60.0
+_AT_ONCE = 32  # a call takes some 20 ms of our CPU time: with more at once, a host would wait for us and count as slow
 _THREADS, _HISTORIES = 8, 200
 _HOSTS = "hosts"
 _log = logging.getLogger("whystall.fleet")
@@ -113,7 +114,8 @@ class FleetJobs:
 
     def _limits(self) -> Limits:
         own = self._settings
-        return Limits(min(own.host_deadline, _HOST_S), min(own.deadline, _ALL_S), own.at_once, own.reply_limit)
+        at_once = min(own.at_once, _AT_ONCE)
+        return Limits(min(own.host_deadline, _HOST_S), min(own.deadline, _ALL_S), at_once, own.reply_limit)
 
     def _in_background(self, key: str, ask: Callable[[], Awaitable[None]]) -> None:
         """Call `ask` in a thread, unless one with this `key` runs, or too many for histories do."""
@@ -141,13 +143,15 @@ class FleetJobs:
             noted.add(answer.host)
             self._states[answer.host] = _state(answer, self._states.get(answer.host), demanded[answer.host])
 
-        targets = [Target(host) for host in hosts]
+        unknown = HostState("")
+        oldest = sorted(hosts, key=lambda host: self._states.get(host.name, unknown).at)
+        targets = [Target(host) for host in oldest]
         try:
             answers = await fan_out(targets, "", {}, self._limits(), resource=lambda _: RESOURCE, arrived=note)
         finally:
             self._asked = time.monotonic()
         for answer in answers:
-            if answer.host not in noted:
+            if answer.host not in noted and answer.status != "not_asked":  # its turn comes first in the next round
                 note(answer)
 
 
