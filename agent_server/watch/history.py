@@ -46,7 +46,7 @@ class HistoryParams(Params):
     job: Annotated[str, Field(max_length=200, description="only this job, as watch names it: llama-sft")] = ""
     pid: Annotated[int | None, Field(ge=1, le=4194304, description="only this process")] = None
     top: Annotated[int, Field(ge=1, le=1000, description="rows per table")] = 10
-    parts: Annotated[int, Field(ge=1, le=120, description="parts of the span in which each row is given")] = PARTS
+    parts: Annotated[int, Field(ge=1, le=120, description="parts of the span in which rows are given")] = PARTS
 
     @model_validator(mode="after")
     def _one_baseline(self) -> HistoryParams:
