@@ -6,6 +6,7 @@ Nothing that a host does raises or delays the others: each ends with an `Answer`
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import math
 import time
@@ -31,6 +32,7 @@ from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.foreign_json import inert
 
 Progress = Callable[[float, float, str], None]
+Arrived = Callable[[Answer], None]
 Resource = Callable[[Located | None], str]
 _HEALTH = "/healthz"
 _MEANINGS = {
@@ -74,9 +76,11 @@ async def fan_out(
     limits: Limits,
     progress: Progress | None = None,
     resource: Resource | None = None,
+    arrived: Arrived | None = None,
 ) -> list[Answer]:
     """Return the answer of each of `targets` to ``tool(arguments)``, in their order, within ``limits.deadline``; with
-    `resource` the content of a URI instead, which it makes of the process found there.
+    `resource` the content of a URI instead, which it makes of the process found there. `arrived` gets each answer as
+    soon as there is one.
     """
     demanded = not _STORED & arguments.keys()
 
@@ -90,7 +94,11 @@ async def fan_out(
             if resource is None:
                 reply = inert(await _result(client, tool, given), token)
             else:
-                content = await _content(client, resource(located))
+                found = await _content(client, resource(located))
+                if isinstance(found, bytes):
+                    content = found
+                else:
+                    reply = inert(found, token)
             ended = time.monotonic()
         stated = stated_host(reply)
         if demanded and target.host.identity and stated and not same_host(stated, target.host.name):
@@ -98,7 +106,7 @@ async def fan_out(
         answer = Answer(target.host.name, "answered", "", reply, content, located, began, ended)
         return replace(answer, identity=demanded and target.host.identity)
 
-    return await _everywhere(targets, call, limits, progress)
+    return await _everywhere(targets, call, limits, progress, arrived)
 
 
 async def locating(targets: Sequence[Target], limits: Limits) -> list[Answer]:
@@ -139,7 +147,11 @@ _Call = Callable[[Target, http.Exchange, str, _Begin], Awaitable[Answer]]
 
 
 async def _everywhere(
-    targets: Sequence[Target], call: _Call, limits: Limits, progress: Progress | None
+    targets: Sequence[Target],
+    call: _Call,
+    limits: Limits,
+    progress: Progress | None,
+    arrived: Arrived | None = None,
 ) -> list[Answer]:
     # The client logs failed requests with tracebacks; each failure is reported as the answer of its host.
     for name in ("mcp.client.streamable_http", "client"):
@@ -178,6 +190,8 @@ async def _everywhere(
                 gate.prepare(number)
                 answers[number] = await _ask(target, call, partial(begin, number), limits)
                 gate.end(number)
+                if arrived is not None:
+                    arrived(answers[number])
         if progress is not None:
             progress(len(answers), len(targets), target.host.name)
 
@@ -257,8 +271,8 @@ async def _result(client: Client, tool: str, arguments: dict[str, Any]) -> dict[
     return result.structured_content
 
 
-async def _content(client: Client, uri: str) -> bytes:
-    """Return the content of a binary resource."""
+async def _content(client: Client, uri: str) -> bytes | dict[str, Any]:
+    """Return the content of a binary resource, or the object in one of JSON."""
     request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
     try:
         result = await client.session.send_request(request, types.ReadResourceResult)
@@ -270,6 +284,12 @@ async def _content(client: Client, uri: str) -> bytes:
                 return base64.b64decode(part.blob, validate=True)
             except ValueError:
                 raise _Ended("invalid", "its content is no base64") from None
+        try:
+            found = json.loads(part.text)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
     raise _Ended("invalid", "no content")
 
 

@@ -51,7 +51,7 @@ def history_pages(result: ToolResult[HistoryData], spans: Spans, lang: Lang) -> 
         for at, (title, grid, rate) in enumerate(zip(titles, grids, rates, strict=False))
     ]
     heading = page_words["heading"].format(target_text(result, lang))
-    verdict = _verdict(data, texts)
+    verdict = verdict_text(data, lang)
     blind = [str(line) for line in TemplateValues("txt", lang, result.coverage.target).blind([result.coverage])]
     facts = page_words["facts"].format(minutes=f"{data.minutes:g}", waited=seconds_text(data.waited_s))
     path = path_text(data.path, lang, 0)
@@ -66,7 +66,9 @@ def history_pages(result: ToolResult[HistoryData], spans: Spans, lang: Lang) -> 
     ]
 
 
-def _verdict(data: HistoryData, texts: dict[str, Any]) -> str:
+def verdict_text(data: HistoryData, lang: Lang) -> str:
+    """Return how many rows changed beyond chance."""
+    texts: dict[str, Any] = words(lang)["history"]
     number = len(data.changes) + data.changes_left_out
     if data.tested is None:
         return str(texts["untested"])

@@ -28,7 +28,7 @@ from whystall.tools.history.blind_spots import blind_spots
 from whystall.tools.history.data import WATCHED, HistoryData
 from whystall.tools.history.grid import grid_of
 from whystall.tools.history.path_changes import findings_of_path
-from whystall.tools.history.summary import Spans, at_text, findings_of, ns_of, summarise
+from whystall.tools.history.summary import PARTS, Spans, at_text, findings_of, ns_of, summarise
 
 _LATE_NS = 90_000_000_000  # the watch writes a minute when it is over
 _PARTIAL = frozenset({"history_gap", "history_begins", "history_lowered", "events_lost"})
@@ -48,6 +48,7 @@ class HistoryParams(Params):
     job: Annotated[str, Field(max_length=200, description="only this job, as watch names it: llama-sft")] = ""
     pid: Annotated[int | None, Field(ge=1, le=4194304, description="only this process")] = None
     top: Annotated[int, Field(ge=1, le=1000, description="rows per table")] = 10
+    parts: Annotated[int, Field(ge=1, le=120, description="parts of the span in which rows are given")] = PARTS
 
     @model_validator(mode="after")
     def _one_baseline(self) -> HistoryParams:
@@ -80,7 +81,7 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
     grid = grid_of(minutes, start, end, wanted)
     before = grid_of(minutes, *baseline, wanted) if baseline is not None else None
     spans = Spans(grid, before)
-    data = summarise(spans, params.top)
+    data = summarise(spans, params.top, params.parts)
     spots = []
     begins = minutes[0].first_ns
     judged = [(grid, (start, end))]

@@ -73,7 +73,7 @@ class WaitChange(WaitPlace):
 class HistoryData(Model):
     """What the threads of watched jobs waited for. `minutes`, `minutes_before`: recorded in the span and in the
     baseline; `waited_s`: of all rows but idle ones, `idle_s`: of these. `tested`: rows tested for a change, None: the
-    span is too short for it. `jobs`: names of those in the span."""
+    span is too short for it. `jobs`: names of those in the span. `recorded_s`: seconds recorded in each part of it."""
 
     since: str
     until: str
@@ -84,6 +84,7 @@ class HistoryData(Model):
     waited_s: float
     idle_s: float
     jobs: list[str]
+    recorded_s: list[float] = Field(default_factory=list)
     rows: list[HistoryPlace] = Field(default_factory=list)
     left_out: int = 0
     changes: list[WaitChange] = Field(default_factory=list)

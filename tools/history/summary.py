@@ -14,7 +14,8 @@ from whystall.tools.history.change_tests import LEVEL, Compared, compare, search
 from whystall.tools.history.data import Direction, HistoryData, HistoryPlace, WaitChange
 from whystall.tools.history.grid import Floats, Grid, RowKey, aligned
 
-_PARTS = 12  # of a span, in which the waiting of each row is given
+PARTS = 12
+"""Parts of a span in which the waiting of each row is given by default."""
 _MOST_TESTED = 100
 # Chosen by the time of both spans together, which does not depend on what is tested.
 _LEAST_TESTED = 0.002
@@ -32,9 +33,10 @@ class Spans:
     before: Grid | None = None
 
 
-def summarise(spans: Spans, top: int) -> HistoryData:
-    """Return the `top` rows of the span, those of idle threads last, and the `top` changes."""
+def summarise(spans: Spans, top: int, parts: int = PARTS) -> HistoryData:
+    """Return the `top` rows of the span in at most `parts` parts, those of idle threads last, and the `top` changes."""
     now, before = spans.now, spans.before
+    parts = min(parts, len(now.recorded))
     totals, idle = now.totals, now.idle
     order = sorted(range(len(now.keys)), key=lambda at: (bool(idle[at]), -float(totals[at])))
     changes, tested = _changes(spans)
@@ -49,7 +51,8 @@ def summarise(spans: Spans, top: int) -> HistoryData:
         waited_s=round(float(totals[~idle].sum()), 3),
         idle_s=round(float(totals[idle].sum()), 3),
         jobs=sorted({key.job for key in now.keys if key.job}),
-        rows=[_row(now, at, bool(idle[at]), before) for at in order[:top]],
+        recorded_s=_parts(now.recorded, parts),
+        rows=[_row(now, at, bool(idle[at]), before, parts) for at in order[:top]],
         left_out=max(0, len(order) - top) + now.left_out,
         changes=changes[:top],
         changes_left_out=max(0, len(changes) - top),
@@ -57,7 +60,11 @@ def summarise(spans: Spans, top: int) -> HistoryData:
     )
 
 
-def _row(now: Grid, at: int, idle: bool, before: Grid | None) -> HistoryPlace:
+def _parts(seconds: Floats, count: int) -> list[float]:
+    return [round(float(part.sum()), 3) for part in np.array_split(seconds, count)]
+
+
+def _row(now: Grid, at: int, idle: bool, before: Grid | None, parts: int) -> HistoryPlace:
     key = now.keys[at]
     earlier = None
     if before is not None and before.recorded.sum() > 0:
@@ -69,7 +76,7 @@ def _row(now: Grid, at: int, idle: bool, before: Grid | None) -> HistoryPlace:
         waited_s=round(float(now.totals[at]), 3),
         count=now.count[at],
         longest_ms=round(now.longest_ns[at] / 1e6, 3),
-        parts_s=[round(float(part.sum()), 3) for part in np.array_split(now.waited[at], _PARTS)],
+        parts_s=_parts(now.waited[at], parts),
         before_s=earlier,
         pids=list(now.pids[at][:_MOST_PIDS]),
         idle=idle,

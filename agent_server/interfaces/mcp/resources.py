@@ -23,6 +23,8 @@ from whystall.agent_server.interfaces.mcp.schemas import full_schema
 from whystall.agent_server.interfaces.mcp.skills import MEDIA_TYPE, skills
 from whystall.agent_server.job_lookup.torchrun import endpoints
 from whystall.agent_server.presentation import results as words
+from whystall.agent_server.watch.overview import RESOURCE as WATCH
+from whystall.agent_server.watch.overview import overview
 from whystall.knowledge_base.models import Diagnosis, Lang
 from whystall.knowledge_base.ticket_models import Ticket
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -61,6 +63,7 @@ TEMPLATES = {
         "Endpoints",
         "With which hosts a job of torchrun communicates, as one of them shows; the id is the pid of a rank or agent",
     ),
+    "watch": ("Watch", "The jobs of this host, and what each process of them waits for now (JSON); the id is host"),
     "schemas": ("Schema", "The whole shape of a tool's structured result (JSON schema); the id is the tool's name"),
 }
 _MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".md": "text/markdown"}
@@ -124,6 +127,8 @@ async def fetch(app: App, uri: str, lang: Lang) -> Stored:
     """Return what `uri` names, as `read` does; this host is examined, traces are read, and a job is observed."""
     if uri == DOCTOR:
         return Stored("text/plain", await in_thread(lambda: report(examine(lang), lang)))
+    if uri == WATCH:
+        return Stored("application/json", await in_thread(lambda: overview().model_dump_json()))
     if uri.startswith(RANKS):
         return await _ranks(app, unquote(uri.removeprefix(RANKS)))
     if uri.startswith(WINDOWS) and (named := _WINDOW.fullmatch(unquote(uri.removeprefix(WINDOWS)))):

@@ -323,11 +323,26 @@ def test_without_a_watcher_the_overview_says_what_to_do(console: Console, home: 
     assert "Nothing was recorded" in job
     write_history(home)
     job = visitor.get("/jobs/slurm:4242").text
-    places = re.findall(r"<td data-label=\"Where\"><span>(.*?)</span>", job)
-    assert places[0] == "<code>futex</code> at <code>all_reduce (train.py:212)</code>"
-    assert places[1].startswith("<code>fsync</code> at <code>save (checkpoint.py:88)</code>")
-    assert "/scratch/run7/checkpoint.pt" in places[1]
-    assert job.count('<svg class="spark"') == 3
+    places = re.findall(r"<td data-label=\"What was waited for\"><span>(.*?)<small>", job)
+    assert places[0] == "asleep in futex at all_reduce (train.py:212)"
+    assert places[1].startswith("uninterruptible in fsync at save (checkpoint.py:88), for /scratch/run7/checkpoint.pt")
+    rows = re.findall(r"<svg viewBox=\"0 0 60 10\".*?</svg>", job, re.DOTALL)
+    assert len(rows) == 3
+    for row in rows:
+        widths = {
+            kind: sum(map(int, re.findall(rf'class="{kind}" x="\d+"(?: y="[\d.]+")? width="(\d+)"', row)))
+            for kind in ("gap", "cells")
+        }
+        assert sum(widths.values()) == 60
+        assert 28 <= widths["gap"] <= 31, "the first half of the hour was not recorded"
+    assert 'aria-current="true">Last hour' in job
+    darkest = [max(map(float, re.findall(r'fill-opacity="([\d.]+)"', row))) for row in rows]
+    assert darkest[0] > 0.6
+    assert darkest[0] > max(darkest[1:]), "the longest waits"
+    whole = visitor.get("/history/slurm:4242?since=6h")
+    assert "all_reduce" in whole.text
+    assert "sandbox allow-scripts" in whole.headers["content-security-policy"]
+    assert visitor.get("/history/none").status_code == 404
     shown = visitor.get("").text
     assert re.search(r"of the waits that ended in the last 3 minutes.*: <code>fsync</code>", shown), (
         "of the stalled rank"

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import console_server
 import pytest
-from browser import Browser, executable
+from browser import Browser
+from console_browser import Page, needs_browser
 from console_server import Console, file_tickets, serving, token_of, write_history, write_watch
 
 from whystall.agent_server.journal.alerts import Alert
 
-ROOT = Path(__file__).parents[3]
-AXE = ROOT / ".setup/accessibility/node_modules/axe-core/axe.min.js"
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(executable() is None, reason="no Chromium; .ci/install-test-packages installs it"),
-    pytest.mark.skipif(not AXE.exists(), reason="no axe-core; make .setup/accessibility/installed"),
-]
-DEADLINE_S = 90
+pytestmark = [pytest.mark.thorough, *needs_browser]
 # It writes and waits for the disk, so that there is something to find.
 WRITES = """
 import os, time
@@ -59,80 +51,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with subprocess.Popen([sys.executable, "-c", WRITES], cwd=tmp_path_factory.mktemp("target")) as process:
         yield process.pid
         process.kill()
-
-
-class Page:
-    """A browser that shows the console."""
-
-    def __init__(self, browser: Browser, console: Console) -> None:
-        self.browser = browser
-        self.console = console
-
-    def open(self, path: str) -> None:
-        self.browser.open(self.console.url + path)
-
-    def run(self, script: str) -> Any:
-        return self.browser.run(script)
-
-    def until(self, done: Callable[[], Any]) -> Any:
-        """Wait until `done` returns a true value, and return it."""
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            try:
-                if found := done():
-                    return found
-            except (KeyError, RuntimeError):
-                pass  # the page was replaced meanwhile
-            assert time.monotonic() < deadline, self.run("document.body.innerText")
-            time.sleep(0.05)
-
-    def leads(self, script: str) -> None:
-        """Do what leads to another page, and wait for that."""
-        self.run("window.before = 1")
-        self.run(script)
-        self.until(lambda: self.run("window.before === undefined && document.readyState === 'complete'"))
-
-    def click(self, text: str, within: str = "main") -> None:
-        """Click the link or button with this text by the mouse."""
-        find = f"""[...document.querySelectorAll('{within} a, {within} button')]
-            .find((one) => one.textContent.trim() === {json.dumps(text)})"""
-        self.run(f"{find}.scrollIntoView({{block: 'center'}})")
-        box = self.run(f"(({{x, y, width, height}}) => [x, y, width, height])({find}.getBoundingClientRect())")
-        assert box[2] > 0, text
-        place = {"x": box[0] + box[2] / 2, "y": box[1] + box[3] / 2, "button": "left", "clickCount": 1}
-        self.run("window.before = 1")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.browser.call("Input.dispatchMouseEvent", type=kind, **place)
-        self.until(lambda: self.run("window.before === undefined && document.readyState === 'complete'"))
-
-    def fill(self, field: str, text: str) -> None:
-        """Type into a field."""
-        self.run(f"document.getElementById({field!r}).focus(); document.getElementById({field!r}).select?.()")
-        self.browser.write(text)
-
-    def login(self, name: str = "root") -> None:
-        """Log in by the keyboard: the field has the focus."""
-        self.open("/login")
-        self.browser.write(token_of(name))
-        self.browser.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r", windowsVirtualKeyCode=13)
-        self.until(lambda: self.run("document.readyState === 'complete' && location.pathname === '/console'"))
-
-    def arrived(self, place: str) -> None:
-        """Wait until a page whose path begins with `place` is there."""
-        self.until(lambda: self.run("document.readyState === 'complete' ? location.pathname : ''").startswith(place))
-
-    def violations(self) -> list[str]:
-        """Return what axe-core finds of serious or critical impact."""
-        self.run(AXE.read_text("utf-8") + "; 1")
-        found = self.run("axe.run(document, {resultTypes: ['violations'], iframes: false}).then((r) => r.violations)")
-        serious = [one for one in found if one["impact"] in ("serious", "critical")]
-        return [f"{one['id']}: {one['nodes'][0]['html']}" for one in serious]
-
-    def examined(self) -> None:
-        """Assert that the page is accessible, is not wider than the window, and has nothing to complain of."""
-        assert self.violations() == []
-        assert self.run("document.documentElement.scrollWidth <= window.innerWidth")
-        assert self.browser.complaints == []
 
 
 @pytest.fixture(scope="module")

@@ -364,7 +364,7 @@ async def test_artifacts_are_read_as_resources_and_by_the_tool(mode: str, record
     (state / "artifacts" / name).write_text("a;b 1\na;c 2\n")
     async with connected(mode) as client:
         templates = {t.uri_template for t in (await client.list_resource_templates()).resource_templates}
-        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "ranks", "windows", "endpoints")
+        kinds = ("artifacts", "incidents", "tickets", "transcripts", "doctor", "ranks", "windows", "endpoints", "watch")
         assert templates == {f"whystall://{kind}/{{id}}" for kind in (*kinds, "schemas")}
         resource = await client.read_resource(f"whystall://artifacts/{name}")
         assert resource.contents[0].text == "a;b 1\na;c 2\n"

@@ -20,9 +20,9 @@ from whystall.agent_server.integrations.pictures.verdict import svg
 from whystall.agent_server.interfaces.mcp.scopes import needed
 from whystall.agent_server.interfaces.mcp.tools import diagnose_entry
 from whystall.agent_server.interfaces.web.console.diagnosis_view import diagnosis_context, page_text, stacks_of
-from whystall.agent_server.interfaces.web.console.site import ROOT, SOURCE, Site, Visit, paged
-from whystall.agent_server.interfaces.web.console.watched import watch
+from whystall.agent_server.interfaces.web.console.site import FRAMED, ROOT, SOURCE, Site, Visit, framed, paged
 from whystall.agent_server.interfaces.web.gate import Denied
+from whystall.agent_server.watch.overview import watch
 from whystall.knowledge_base.causes import load_causes
 from whystall.knowledge_base.models import Lang
 from whystall.tools.contract.errors import ErrorCode, ToolError
@@ -36,9 +36,6 @@ _PAGE = 30
 _STREAMS = 32
 _FLAMES = 1000  # names of pages that are remembered
 _BEAT_S = 15.0
-# For pages and pictures that are opened by themselves: no origin, nothing fetched. Our pages state a stricter policy.
-_FRAMED = "sandbox allow-scripts; frame-ancestors 'self'; default-src 'none'; script-src 'unsafe-inline'; "
-_FRAMED += "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def diagnosis_routes(site: Site) -> Iterator[Route]:
@@ -105,7 +102,7 @@ def diagnosis_routes(site: Site) -> Iterator[Route]:
     async def picture(visit: Visit) -> Response:
         d = await in_thread(lambda: site.kb.get_diagnosis(visit.request.path_params["id"]))
         drawn = await in_thread(lambda: svg(d, visit.lang))
-        return Response(drawn, media_type="image/svg+xml", headers={"Content-Security-Policy": _FRAMED})
+        return Response(drawn, media_type="image/svg+xml", headers={"Content-Security-Policy": FRAMED})
 
     async def flame(visit: Visit) -> Response:
         d = await in_thread(lambda: site.kb.get_diagnosis(visit.request.path_params["id"]))
@@ -117,22 +114,17 @@ def diagnosis_routes(site: Site) -> Iterator[Route]:
             if len(drawn_flames) >= _FLAMES:
                 drawn_flames.clear()
             drawn_flames[file.name, visit.lang] = name
-        return await framed_page(name)
+        return framed(await in_thread(lambda: page_text(name)))
 
-    async def framed(visit: Visit) -> Response:
-        return await framed_page(visit.request.path_params["name"])
-
-    async def framed_page(name: str) -> Response:
-        text = await in_thread(lambda: page_text(name))
-        headers = {"Content-Security-Policy": _FRAMED, "X-Frame-Options": "SAMEORIGIN"}
-        return Response(text, media_type="text/html", headers=headers)
+    async def page(visit: Visit) -> Response:
+        return framed(await in_thread(lambda: page_text(visit.request.path_params["name"])))
 
     yield site.page("/diagnoses", listed, "observe")
     yield site.action("/diagnoses", start, "observe")
     yield site.page("/diagnoses/{id}", shown, "observe")
     yield site.page("/diagnoses/{id}/picture.svg", picture, "observe")
     yield site.page("/diagnoses/{id}/flames/{index:int}", flame, "observe")
-    yield site.page("/pages/{name}", framed, "observe")
+    yield site.page("/pages/{name}", page, "observe")
     yield site.page("/runs/{id}", run, "observe")
     yield site.page("/runs/{id}/events", events, "observe")
     yield site.action("/runs/{id}/cancel", cancel, "observe")

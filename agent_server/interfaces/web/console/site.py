@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from whystall.agent_server.settings.model import Settings
     from whystall.agent_server.settings.sections.access import Scope
     from whystall.agent_server.stores import Stores
+    from whystall.agent_server.watch.fleet_jobs import FleetJobs
 
 ROOT = "/console"
 SOURCE = "web"
@@ -57,6 +58,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+# For pages and pictures that are opened by themselves: no origin, nothing fetched. Our pages state a stricter policy.
+FRAMED = "sandbox allow-scripts; frame-ancestors 'self'; default-src 'none'; script-src 'unsafe-inline'; "
+FRAMED += "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _ASSETS = Path(__file__).parent / "assets"
 _log = logging.getLogger("whystall.web")
 
@@ -122,6 +126,11 @@ class Site:
         self.mcp_server = mcp_server
         self.settings = settings
         self.sessions = sessions or Sessions(tokens)
+        self.fleet: FleetJobs | None = None
+        if settings.fleet.configured:
+            from whystall.agent_server.watch.fleet_jobs import FleetJobs
+
+            self.fleet = FleetJobs(settings.fleet)
         self._gate = Gate(_FORM_BYTES, _FORM_S, _AT_ONCE)
         self._refusals: Refusals | None = None
 
@@ -199,6 +208,7 @@ class Site:
         """Return the page `name`."""
         who = {"name": visit.by, "csrf": visit.session.csrf, "tickets": visit.may("tickets")}
         who["observe"] = visit.may("observe")
+        who["fleet"] = self.fleet is not None and visit.may("observe")
         return _html(visit.request, visit.lang, name, 200, who=who, **context)
 
     def go(self, path: str, **query: str) -> Response:
@@ -311,6 +321,12 @@ def _guarded(response: Response) -> Response:
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     return response
+
+
+def framed(page: str | bytes) -> Response:
+    """Return a self-contained page with scripts, for a frame without an origin."""
+    headers = {"Content-Security-Policy": FRAMED, "X-Frame-Options": "SAMEORIGIN"}
+    return Response(page, media_type="text/html", headers=headers)
 
 
 def paged(query: Mapping[str, str], page: int) -> str:

@@ -1,4 +1,5 @@
-// The console works without this script. With it, a running diagnosis shows its progress as it comes.
+// The console works without this script. With it, a running diagnosis shows its progress as it comes, and what is still
+// asked of other hosts appears without a reload.
 "use strict";
 
 const progress = document.getElementById("progress");
@@ -30,6 +31,25 @@ if (progress && window.EventSource) {
     }
   };
 }
+
+// A part of the page whose answers are not complete is fetched again until it is; not while the focus is in it.
+async function renew() {
+  const part = document.querySelector("[data-pending]");
+  if (!part) {
+    return;
+  }
+  if (document.visibilityState === "visible" && !part.contains(document.activeElement)) {
+    const answer = await fetch(location.href, { redirect: "error" });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = answer.ok && page.getElementById(part.id);
+    if (!fresh) {
+      return; // the session has ended
+    }
+    part.replaceWith(fresh);
+  }
+  setTimeout(renew, 1500);
+}
+setTimeout(() => renew().catch(() => {}), 1000);
 
 // A form is sent once, however often its button is pressed.
 document.addEventListener("submit", (event) => {

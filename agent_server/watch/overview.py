@@ -1,16 +1,14 @@
-"""What the watcher of this host states about jobs: its status, its log of stalls, and its history of waits."""
+"""The jobs of this host as its watcher states them: its status, what each process waits for, its log of stalls."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from whystall.agent_server.watch.history import HistoryParams, history
 from whystall.agent_server.watch.jobs import JobList, Selection
 from whystall.agent_server.watch.status import read_stalls, read_status, runs
 from whystall.knowledge_base.causes import load_causes
@@ -21,13 +19,13 @@ from whystall.tools.collect.proc_parse import pid_stat, syscall
 from whystall.tools.collect.slice_history import HistoryRow, Place, history_rows
 from whystall.tools.contract.errors import ToolError
 from whystall.tools.contract.text import clean
-from whystall.tools.history.data import HistoryData
 from whystall.tools.node.vantage import host_name
 
+RESOURCE = "whystall://watch/host"
+"""URI of the resource of MCP that has the `overview` of a host."""
 _LATELY_S = 180  # a minute is known when it is over
-_SPAN = "1h"
-_PLACES = 10
 _STALLS = 50
+_MOST = 2000  # of jobs, and of processes of a job; the watcher follows at most 500 processes
 State = Literal["running", "silent", "none"]
 
 
@@ -38,8 +36,8 @@ class _Read(BaseModel):
 class WatchedProcess(_Read):
     """A process of a watched job; see `WatchService`."""
 
-    pid: int
-    rank: int | None = None
+    pid: Annotated[int, Field(ge=1, le=1 << 31)]
+    rank: Annotated[int | None, Field(ge=0, le=1 << 31)] = None
     step_ms: float = 0.0
     stalled: bool = False
     stalled_s: float = 0.0
@@ -50,14 +48,19 @@ class Watched(_Read):
 
     id: str
     name: str
-    processes: list[WatchedProcess] = []
+    processes: Annotated[list[WatchedProcess], Field(max_length=_MOST)] = []
 
     @property
     def stalled(self) -> int:
         return sum(process.stalled for process in self.processes)
 
+    @property
+    def leader(self) -> WatchedProcess | None:
+        """Return the process that stands for the job: one that is stalled, else the first."""
+        return next((process for process in self.processes if process.stalled), next(iter(self.processes), None))
 
-class Waiting(BaseModel):
+
+class Waiting(_Read):
     """What a process waits for. `now`: the system call in which its main thread is, ``running``, or empty if that
     cannot be read. The others are where most of its waits that ended lately were; `share`: percent of the waiting of
     all its threads, 0 without any.
@@ -88,15 +91,18 @@ class NotedStall(BaseModel):
     ticket: str = ""
 
 
-class Watch(BaseModel):
-    """What the watcher states. `state`: ``silent`` if one has ended without notice, or does not write any more."""
+class Watch(_Read):
+    """What the watcher states. `state`: ``silent`` if one has ended without notice, or does not write any more;
+    `waiting`: what processes of `jobs` and `unwatched` wait for, by pid, where it was asked for.
+    """
 
     host: str
     state: State
-    jobs: list[Watched] = []
+    jobs: Annotated[list[Watched], Field(max_length=_MOST)] = []
     since: float = 0.0
     beyond: int = 0
-    unwatched: list[Watched] = []
+    unwatched: Annotated[list[Watched], Field(max_length=_MOST)] = []
+    waiting: dict[int, Waiting] = {}
 
     def job(self, id: str) -> Watched | None:
         return next((job for job in self.jobs if job.id == id), None)
@@ -116,6 +122,14 @@ def watch(also_unwatched: bool = False) -> Watch:
     except (KeyError, TypeError, ValueError, ValidationError):  # of another version
         state = "silent"
     return Watch(host=host, state=state, unwatched=_jobs() if also_unwatched else [])
+
+
+def overview() -> Watch:
+    """Return the state of this host's watcher, or without one the jobs that run, and what each process waits for.
+    Blocks."""
+    found = watch(also_unwatched=True)
+    pids = {process.pid for job in (*found.jobs, *found.unwatched) for process in job.processes}
+    return found.model_copy(update={"waiting": waiting(pids)})
 
 
 def _jobs() -> list[Watched]:
@@ -173,14 +187,6 @@ def _longest(rows: Iterable[HistoryRow]) -> dict[int, Waiting]:
     return found
 
 
-def history_of(job: str) -> HistoryData | None:
-    """Return what the job with the id `job` waited for in the last hour; None if nothing was recorded."""
-    try:
-        return history(HistoryParams(since=_SPAN, job=job, top=_PLACES)).result.data
-    except ToolError:
-        return None
-
-
 def stalls(lang: Lang, job: str | None = None) -> Sequence[NotedStall]:
     """Return the latest entries of the log of stalls, of `job` or of all, the newest first; causes in `lang`."""
     found: list[NotedStall] = []
@@ -212,7 +218,3 @@ def _noted(entry: dict[str, Any], lang: Lang) -> NotedStall:
         why=entry["why"],
         **known,
     )
-
-
-def _text(at_ns: int) -> str:
-    return datetime.fromtimestamp(at_ns / 1e9, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
