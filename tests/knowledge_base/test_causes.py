@@ -80,6 +80,7 @@ PATH = {
     "stopped_process",
     "frozen_cgroup",
     "frozen_file_system",
+    "checked_file_access",
     "traced_process",
     "mapped_file_faults",
     "remote_file_system",
