@@ -93,6 +93,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("sleep", code="FileBaton.wait (torch/utils/file_baton.py:50)"), "awaited_file"),
         (wait("lock", root_wait="cpu", root_detail="own", root_pct=60.0), "thread_oversubscription"),
         (wait("lock", root_wait="cpu", root_detail="others", root_pct=60.0), "cpu_contention"),
+        (wait("io_uring", root_wait="sleep"), "slow_peer"),
+        (wait("io_uring"), None),
         (wait("dns"), "dns_timeout"),
         (wait("connect"), "connect_timeout"),
         (wait("pipe_full"), "blocked_log_pipe"),

@@ -94,7 +94,9 @@ def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
 
 
 def test_a_thread_that_keeps_the_interpreter_lock_while_it_sleeps_is_found_by_whom_it_woke() -> None:
-    scene = Scene().thread(user=20).thread(OTHER, "telemetry")
+    scene = Scene().thread(user=20).thread(OTHER, "telemetry").thread(THIRD, "native", user=5)
+    for tick in range(2400):  # it needs no lock
+        scene.wait(tick / 200, 4.7, "epoll_wait", tid=THIRD, runnable_ns=0)
     for second in range(12):
         for part in range(60):
             ended = {"waker": (PID, OTHER, "telemetry"), "context": "task"} if part == 59 else {"context": "timer"}
