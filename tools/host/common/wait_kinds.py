@@ -163,6 +163,8 @@ class Kind(NamedTuple):
     code: str
     detail: str = ""
     presumed: bool = False
+
+
 # A timer of a host that is not suspended is never so late.
 _LATE_NS = 1_000_000_000
 
