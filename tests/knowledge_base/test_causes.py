@@ -81,6 +81,7 @@ PATH = {
     "frozen_cgroup",
     "frozen_file_system",
     "checked_file_access",
+    "whole_file_system_sync",
     "traced_process",
     "mapped_file_faults",
     "remote_file_system",
