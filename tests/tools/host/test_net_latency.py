@@ -122,7 +122,7 @@ def test_what_is_usual(changed: dict[str, Any]) -> None:
     assert all(f.polarity is Polarity.NORMAL for f in scene(**changed)[0])
 
 
-@pytest.mark.parametrize(("longest_ms", "found"), [(150, ["net.bandwidth"]), (3, [])])
+@pytest.mark.parametrize(("longest_ms", "found"), [(150, ["net.bandwidth"]), (20, ["net.bandwidth"]), (3, [])])
 def test_a_shaped_link_between_containers_of_a_host_is_told_from_an_ordinary_one(
     longest_ms: int, found: list[str]
 ) -> None:

@@ -169,7 +169,7 @@ def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) ->
     buffer = connection.sndbuf_limited_pct or 0.0
     if buffer >= _LIMITED_PCT and buffer >= network:
         limit, limited = "send_buffer", buffer
-    elif network >= _NETWORK_SHARE * busy and _is_stable(connection) and _fills_link(connection):
+    elif network >= _NETWORK_SHARE * busy and _is_stable(connection) and (connection.is_local or _fills_link(connection)):
         limit, limited = "network", network
     else:
         return None
