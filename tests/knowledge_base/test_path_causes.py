@@ -401,6 +401,22 @@ def limit(device: str = "sda", polarity: str = "abnormal", **more: float) -> Fin
     return finding("cgroup.io_limit", id="limit", polarity=polarity, subject=where, **more)
 
 
+@pytest.mark.parametrize(("mutual", "actors"), [("yes", []), ("", [9])])
+def test_the_other_end_of_a_slow_link_that_waits_too_is_not_the_one_who_did_it(mutual: str, actors: list[int]) -> None:
+    words = {"function": "send (a.py:1)", "root_by": "c (9)", "root_wait": "socket", "root_mutual": mutual}
+    row = wait("socket_full", **{name: text for name, text in words.items() if text}, root_pct=95.0)
+    peer = {"type": "thread", "pid": 9, "tid": 9, "comm": "c"}
+    words = {"wait": "socket", "via": "send (a.py:1)", "waiter": f"python ({victim().tid})"}
+    other = finding("path.waker", id="o", words=words, subject=peer, window_pct=38)
+    found = [row, other, finding("net.bandwidth", id="n", limited_pct=90)]
+    causes, who = considered_for(load_causes(), ""), victim()
+    concluded = conclude(causes, assess(causes, found, who, _RAN), found, who, [])
+    blamed = culprit(concluded, found, causes, who)
+    assert concluded.cause == "bandwidth_limit"
+    assert blamed is not None
+    assert [actor.pid for actor in blamed.actors] == actors
+
+
 @pytest.mark.parametrize(
     "row",
     [

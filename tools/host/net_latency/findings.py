@@ -169,7 +169,7 @@ def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) ->
     buffer = connection.sndbuf_limited_pct or 0.0
     if buffer >= _LIMITED_PCT and buffer >= network:
         limit, limited = "send_buffer", buffer
-    elif network >= _NETWORK_SHARE * busy and _is_stable(connection) and (connection.is_local or _fills_link(connection)):
+    elif network >= _NETWORK_SHARE * busy and _is_stable(connection) and _meets_a_limit(connection):
         limit, limited = "network", network
     else:
         return None
@@ -191,6 +191,11 @@ def _is_shaped(connection: Connection) -> bool:
     if longest is None or least is None or connection.is_loopback or connection.family == "unix":
         return False
     return longest - least >= _SHAPED_MS and longest >= 2 * least
+
+
+def _meets_a_limit(connection: Connection) -> bool:
+    """Return whether a busy sender meets the limit of a link: a shaper's own queue shows that, however short."""
+    return connection.is_local or _fills_link(connection)
 
 
 def _fills_link(connection: Connection) -> bool:
