@@ -115,6 +115,7 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (finding("path.loop_lag", window_pct=3, max_ms=400), "event_loop_blocked"),
         (wait("child"), "child_process_per_step"),
         (wait("start_process"), "child_process_per_step"),
+        (wait("start_process", role="subprocess", chain="sh (7) file execve fuse < s (9) sleep at f (s.py:3)"), None),
         (wait("running", 12.0, mode="garbage_collection"), "garbage_collection"),
         (wait("cpu", detail="own"), "thread_oversubscription"),
         (wait("cpu", detail="others"), "cpu_contention"),
