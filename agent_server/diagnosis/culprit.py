@@ -119,6 +119,12 @@ def _ends(wait: Finding, other: Finding) -> bool:
     return wait.kind == "path.wait" and other.kind == "path.waker" and via == wait.attributes.get("function")
 
 
+def _links_only(wait: Finding) -> bool:
+    """Return whether both ends of a connection wait for each other: what is between them takes the time."""
+    words = wait.attributes
+    return words.get("root_mutual") == "yes" and words.get("wait") in ("socket", "socket_full")
+
+
 def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None) -> list[Actor]:
     """Return the processes that match the cause's `culprits`, the worst first; without these, processes that cannot run
     and for which the victim waits, else the one at the end of its wait."""
@@ -128,7 +134,8 @@ def _actors(cause: Cause | None, chain: Sequence[Finding], victim: Victim | None
     if not cause.culprits and victim is not None:
         others = [f for f in chain if f.subject.pid not in (None, victim.pid)]
         found = [f for f in others if f.attributes.get("wait") in _HELD]
-        found = found or [f for f in others if _ends(chain[0], f)][:1]
+        if not found and not _links_only(chain[0]):
+            found = [f for f in others if _ends(chain[0], f)][:1]
     found.sort(key=lambda f: (-f.severity.rank, -f.metrics.get("rate", 0.0)))
     return [
         Actor(

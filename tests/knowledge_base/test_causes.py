@@ -80,6 +80,8 @@ PATH = {
     "stopped_process",
     "frozen_cgroup",
     "frozen_file_system",
+    "checked_file_access",
+    "whole_file_system_sync",
     "traced_process",
     "mapped_file_faults",
     "remote_file_system",

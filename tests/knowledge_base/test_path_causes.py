@@ -61,6 +61,8 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (wait("lock", root_wait="file"), "lock_held_blocked"),
         (wait("lock", root_wait="sleep"), "lock_held_blocked"),
         (wait("lock", root_wait="sleep", chain="w (7) pipe_full at log (w.py:3) < tee (9) sleep"), "blocked_log_pipe"),
+        (hung("pipe", root_wait="sleep", chain="w (7) pipe_full at log (w.py:3) < tee (9) sleep"), "blocked_log_pipe"),
+        (wait("pipe", root_wait="sleep", chain="w (7) pipe_full at log (w.py:3) < tee (9) sleep"), "blocked_log_pipe"),
         (wait("lock", root_wait="file", chain="web (7) file read at f (w.py:3) of /pipe_full "), "lock_held_blocked"),
         (hung("lock"), "deadlock"),
         (hung("queue", root_wait="lock"), "deadlock"),
@@ -88,11 +90,15 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (hung("socket"), "silent_peer"),
         (wait("socket", root_wait="events", root_mutual="yes", root_pct=95.0), "held_back_data"),
         (wait("socket", root_wait="events", root_mutual="yes", root_pct=30.0), None),
+        (wait("socket_full", root_wait="events", root_mutual="yes", root_pct=95.0), None),
         (wait("sleep", detail="retry newfstatat ENOENT"), "awaited_file"),
         (wait("poll", detail="retry openat EEXIST"), "awaited_file"),
         (wait("sleep", code="FileBaton.wait (torch/utils/file_baton.py:50)"), "awaited_file"),
         (wait("lock", root_wait="cpu", root_detail="own", root_pct=60.0), "thread_oversubscription"),
         (wait("lock", root_wait="cpu", root_detail="others", root_pct=60.0), "cpu_contention"),
+        (wait("io_uring", root_wait="sleep"), "slow_peer"),
+        (wait("io_uring"), None),
+        (wait("running", mode="spin", detail="retry accept4 ENOTSOCK"), None),
         (wait("dns"), "dns_timeout"),
         (wait("connect"), "connect_timeout"),
         (wait("pipe_full"), "blocked_log_pipe"),
@@ -109,6 +115,7 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (finding("path.loop_lag", window_pct=3, max_ms=400), "event_loop_blocked"),
         (wait("child"), "child_process_per_step"),
         (wait("start_process"), "child_process_per_step"),
+        (wait("start_process", role="subprocess", chain="sh (7) file execve fuse < s (9) sleep at f (s.py:3)"), None),
         (wait("running", 12.0, mode="garbage_collection"), "garbage_collection"),
         (wait("cpu", detail="own"), "thread_oversubscription"),
         (wait("cpu", detail="others"), "cpu_contention"),
@@ -120,6 +127,13 @@ def leader(*found: Finding, symptom: str = "") -> str | None:
         (hung("frozen"), "frozen_cgroup"),
         (wait("frozen_files", detail="write ext4"), "frozen_file_system"),
         (wait("pipe", role="data_loader", root_wait="frozen_files", root_by="w (9)"), "frozen_file_system"),
+        (wait("file", detail="openat fanotify", root_wait="sleep"), "checked_file_access"),
+        (hung("file", detail="openat fanotify"), "checked_file_access"),
+        (wait("page_fault", detail="userfaultfd", root_wait="sleep"), "worker_waiting"),
+        (wait("page_fault", detail="userfaultfd"), None),
+        (wait("file", detail="syncfs ext4"), "whole_file_system_sync"),
+        (wait("file", detail="sync"), "whole_file_system_sync"),
+        (wait("file", detail="sync_file_range ext4"), None),
         (hung("traced"), "traced_process"),
         (wait("page_fault", detail="ext4"), "mapped_file_faults"),
         (wait("file", detail="read ext4"), "slow_file_read"),
@@ -386,6 +400,22 @@ def test_growing_memory_is_the_answer_only_to_a_question_about_memory() -> None:
 def limit(device: str = "sda", polarity: str = "abnormal", **more: float) -> Finding:
     where = {"cgroup": "/job"} if polarity == "normal" else {"cgroup": "/job", "device": device}
     return finding("cgroup.io_limit", id="limit", polarity=polarity, subject=where, **more)
+
+
+@pytest.mark.parametrize(("mutual", "actors"), [("yes", []), ("", [9])])
+def test_the_other_end_of_a_slow_link_that_waits_too_is_not_the_one_who_did_it(mutual: str, actors: list[int]) -> None:
+    words = {"function": "send (a.py:1)", "root_by": "c (9)", "root_wait": "socket", "root_mutual": mutual}
+    row = wait("socket_full", **{name: text for name, text in words.items() if text}, root_pct=95.0)
+    peer = {"type": "thread", "pid": 9, "tid": 9, "comm": "c"}
+    words = {"wait": "socket", "via": "send (a.py:1)", "waiter": f"python ({victim().tid})"}
+    other = finding("path.waker", id="o", words=words, subject=peer, window_pct=38)
+    found = [row, other, finding("net.bandwidth", id="n", limited_pct=90)]
+    causes, who = considered_for(load_causes(), ""), victim()
+    concluded = conclude(causes, assess(causes, found, who, _RAN), found, who, [])
+    blamed = culprit(concluded, found, causes, who)
+    assert concluded.cause == "bandwidth_limit"
+    assert blamed is not None
+    assert [actor.pid for actor in blamed.actors] == actors
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from whystall.tools.contract.text import clean
 _EOF = (1 << 63) - 1
 _KINDS = {b"FLOCK": "flock", b"POSIX": "posix", b"OFDLCK": "ofd", b"LEASE": "lease", b"DELEG": "lease"}
 # 2: -> POSIX  ADVISORY  WRITE 1235 08:01:131 0 EOF
+# 3: -> LEASE  BREAKER   READ 1235 <none>:0 0 EOF
 _LINE = re.compile(
-    rb"^(\d+):\s+(->\s+)?(\w+)\s+(\w+)\s+(\w+)\s+(-?\d+)\s+([0-9a-f]+):([0-9a-f]+):(\d+)\s+(\d+)\s+(\d+|EOF)"
+    rb"^(\d+):\s+(->\s+)?(\w+)\s+(\w+)\s+(\w+)\s+(-?\d+)\s+(?:([0-9a-f]+):([0-9a-f]+):(\d+)|<none>:0)"
+    rb"\s+(\d+)\s+(\d+|EOF)"
 )
 
 
@@ -36,8 +38,10 @@ def file_locks(raw: bytes) -> list[FileLock]:
 
     1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
     1: -> FLOCK  ADVISORY  WRITE 4712 08:01:131 0 EOF
+
+    The kernel names no file for who waits for the end of a lease: it is that of the lease.
     """
-    found = []
+    found: list[FileLock] = []
     holder, number = -1, b""
     for line in raw.splitlines():
         match = _LINE.match(line)
@@ -45,6 +49,12 @@ def file_locks(raw: bytes) -> list[FileLock]:
             continue
         waits = match[2] is not None and match[1] == number
         pid = int(match[6])
+        if match[7]:
+            dev, ino = f"{int(match[7], 16)}:{int(match[8], 16)}", int(match[9])
+        elif waits and found:
+            dev, ino = found[-1].dev, found[-1].ino
+        else:
+            continue
         if not waits:
             holder, number = pid, match[1]
         found.append(
@@ -52,8 +62,8 @@ def file_locks(raw: bytes) -> list[FileLock]:
                 kind=_KINDS.get(match[3], clean(match[3].lower())),
                 exclusive=match[5] == b"WRITE",
                 pid=pid,
-                dev=f"{int(match[7], 16)}:{int(match[8], 16)}",
-                ino=int(match[9]),
+                dev=dev,
+                ino=ino,
                 start_byte=int(match[10]),
                 end_byte=_EOF if match[11] == b"EOF" else int(match[11]),
                 waits=waits,

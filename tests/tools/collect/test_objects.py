@@ -186,6 +186,14 @@ def test_file_locks() -> None:
     assert not same_lock(info, found[3])
 
 
+def test_who_waits_for_the_end_of_a_lease_waits_for_its_file() -> None:
+    lines = b"11: LEASE  BREAKING  READ 101 fe:00:2149 0 EOF\n11: -> LEASE  BREAKER   READ 112 <none>:0 0 EOF\n"
+    (held, asked) = file_locks(lines)
+    assert (asked.kind, asked.pid, asked.dev, asked.ino, asked.waits) == ("lease", 112, "254:0", 2149, True)
+    assert asked.holder_pid == held.pid == 101
+    assert file_locks(lines.splitlines()[1]) == []
+
+
 def test_shared_mappings() -> None:
     maps = b"""\
 7f00-7f10 rw-s 00000000 00:01 77 /dev/shm/x y

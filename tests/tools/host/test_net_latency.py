@@ -122,6 +122,16 @@ def test_what_is_usual(changed: dict[str, Any]) -> None:
     assert all(f.polarity is Polarity.NORMAL for f in scene(**changed)[0])
 
 
+@pytest.mark.parametrize(("longest_ms", "found"), [(150, ["net.bandwidth"]), (20, ["net.bandwidth"]), (3, [])])
+def test_a_shaped_link_between_containers_of_a_host_is_told_from_an_ordinary_one(
+    longest_ms: int, found: list[str]
+) -> None:
+    other = {**HEALTHY, "inode": 78, "pid": 5000, "comm": "collector", "local": "10.0.0.2:9000", "peer": 77}
+    ends = {"peer": 78, "busy_us": (0, 9_000_000), "rtt_us": longest_ms * 1000, "rtt_var_us": longest_ms * 100}
+    findings, _ = scene(sockets=(other | {"remote": "10.0.0.1:40000"},), **ends)
+    assert [f.kind for f in findings if f.polarity is Polarity.ABNORMAL] == found
+
+
 QUIET = {"bytes_acked": 1000, "bytes_received": 6000, "segments_out": 100, "retransmits": 0, "busy_us": 0}
 
 

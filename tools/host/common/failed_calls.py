@@ -66,13 +66,13 @@ def failure_findings(recording: Recording, rows: list[FailureRow]) -> list[Findi
     span_s = max(manifest.window_ns / 1e9, 1e-3)
     found = []
     for row in rows:
-        if (grade := _grade(row)) is not Severity.INFO:
+        if is_fault(row):
             words = {"syscall": row.syscall, "error": row.error, "path": row.path, "object": row.object}
             words = {name: text for name, text in words.items() if text}
             subject = Subject(type="thread", pid=row.pid, tid=row.tid, comm=row.comm, path=row.path or None)
             when = Interval(start_ns=int(row.first_s * 1e9), end_ns=int(row.last_s * 1e9))
             metrics = {"count": row.count, "rate": row.count / span_s}
-            found.append(finding("syscall.failed", subject, when, metrics, grade, words))
+            found.append(finding("syscall.failed", subject, when, metrics, _grade(row), words))
     whole = recording.find("syscalls.failures") is not None and manifest.saw_everything("syscalls")
     if not found and whole and not manifest.target.everything:
         about = any_thread(manifest.target)
@@ -87,6 +87,11 @@ def _grade(row: FailureRow) -> Severity:
         return Severity.MAJOR
     repeated = row.error in _REPEATED or is_held_lock(row)
     return Severity.MINOR if repeated and row.count >= _REPEATS else Severity.INFO
+
+
+def is_fault(row: FailureRow) -> bool:
+    """Return whether the error means that a resource is exhausted, broken or unreachable, and came often enough."""
+    return _grade(row) is not Severity.INFO
 
 
 def is_held_lock(row: FailureRow) -> bool:

@@ -52,7 +52,11 @@ WAITS = MappingProxyType(
 """Values of `wait` and `root_wait`: the thread waits ..."""
 
 RETRY = "retry"
-"""First word of the detail of a sleep between failing calls that are tried again; call and error follow."""
+"""First word of the detail of a sleep between failing calls that are tried again, or of running in a loop of them; call
+and error follow."""
+
+SPIN = "spin"
+"""Mode of a thread that runs and gets nowhere."""
 
 SPINS = "spins"
 """Detail of a wait for a lock that a thread tries to get without sleeping."""
@@ -73,7 +77,8 @@ MODES = MappingProxyType(
         "copy": "in page faults that copy a page shared after a fork (copy on write)",
         "swap_in": "in page faults that bring pages back from the swap area",
         "interrupt": "its CPU handled interrupts",
-        "spin": "it spins: sched_yield, busy waiting for OpenMP threads",
+        SPIN: "it spins: sched_yield, busy waiting for OpenMP threads; a call that fails and is tried again at once, "
+        "detail: retry CALL ERROR",
         "garbage_collection": "in Python's garbage collector",
     }
 )

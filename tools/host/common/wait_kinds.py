@@ -23,6 +23,7 @@ _RECEIVES = frozenset({"recvfrom", "recvmsg", "recvmmsg", "read", "readv"})
 _SENDS = frozenset({"sendto", "sendmsg", "sendmmsg", "write", "writev", "sendfile", "splice"})
 _ASKS_SERVER = POLLS | {"recvfrom", "recvmsg", "recvmmsg", "restart_syscall"}
 _QUEUES = frozenset({"msgrcv", "mq_timedreceive"})
+_FILLS_QUEUES = frozenset({"msgsnd", "mq_timedsend"})
 _LOCKS = frozenset({"semop", "semtimedop"})
 _RINGS = frozenset({"io_uring_enter", "io_getevents", "io_pgetevents"})
 
@@ -57,8 +58,11 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("swap", _SWAPS),
+    # opening a file with a lease (fcntl(2), F_SETLEASE; NFS and SMB servers take them) waits for its holder
     ("file_lock", ("flock_lock_inode_wait", "posix_lock_inode_wait", "locks_lock_inode_wait", "fcntl_setlk")),
+    ("file_lock", ("__break_lease",)),
     ("page_fault", ("filemap_fault", "do_read_fault", "do_cow_fault", "do_shared_fault", "fuse_vma_fault")),
+    ("page_fault", ("handle_userfault",)),
     ("io_uring", ("io_cqring_wait", "io_wq_worker", "read_events")),
     ("terminal", ("n_tty_read", "n_tty_write", "tty_wait_until_sent", "tty_write_lock")),
     ("pipe", ("anon_pipe_read", "pipe_read", "fifo_open", "wait_for_partner")),
@@ -79,7 +83,7 @@ _KERNEL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("device", ("nvidia_ioctl", "nvidia_unlocked_ioctl", "uvm_ioctl", "amdgpu_drm_ioctl", "kfd_ioctl")),
 )
 _KIND_OF = {function: (rank, kind) for rank, (kind, names) in enumerate(_KERNEL) for function in names}
-# Remote and user-space file systems by functions in which their requests wait.
+# Remote file systems and processes that serve or check accesses, by functions in which their requests wait.
 _REMOTE = {
     "request_wait_answer": "fuse",
     "fuse_simple_request": "fuse",
@@ -93,6 +97,8 @@ _REMOTE = {
     "ceph_osdc_wait_request": "ceph",
     "ptlrpc_set_wait": "lustre",
     "cl_sync_io_wait": "lustre",
+    "fanotify_handle_event": "fanotify",  # a permission event (fanotify(7)): a process must allow the access
+    "handle_userfault": "userfaultfd",
 }
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci", "/dev/hisi_hdc", "/dev/accel")
 # A writer waits for a frozen file system (include/linux/fs.h, sb_start_write and its like): the innermost functions,
@@ -157,6 +163,8 @@ class Kind(NamedTuple):
     code: str
     detail: str = ""
     presumed: bool = False
+
+
 # A timer of a host that is not suspended is never so late.
 _LATE_NS = 1_000_000_000
 
@@ -223,7 +231,7 @@ def _wait_kind(wait: Wait, gil_words: Collection[int], lock_words: Collection[in
     known = [_KIND_OF[name] for name in names if name in _KIND_OF]
     if known:
         kind = min(known)[1]
-        if kind == "page_fault" and wait.path:
+        if kind == "page_fault" and (wait.path or _remote(names)):
             return Kind(kind, _remote(names) or wait.fstype)
         if kind == "pipe" and wait.syscall in POLLS:
             return Kind("events")
@@ -275,6 +283,8 @@ def _by_call(wait: Wait, names: Sequence[str], gil_words: Collection[int], lock_
         return Kind("io_uring")
     if call in _QUEUES:
         return Kind("queue")
+    if call in _FILLS_QUEUES:
+        return Kind("queue_full")
     if call in _LOCKS:
         return Kind("lock")
     if call == "connect":

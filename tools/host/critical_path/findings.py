@@ -113,7 +113,9 @@ def _row_finding(world: World, subject: Subject, row: Row, share: float) -> Find
         job, process = world.ranks.job(subject.pid or 0), world.pid_of(step.tid)
         attributes["root_outside"] = "yes" if process > 0 and process not in job else ""
         attributes["root_in_turn"] = "yes" if row.code == "collective" and _waits_in_turn(world, row, process) else ""
-        mutual = step.detail == MUTUAL or (row.code == "socket" and _awaits(world, step, subject.pid or 0))
+        mutual = step.detail == MUTUAL or (
+            row.code in ("socket", "socket_full") and _awaits(world, step, subject.pid or 0)
+        )
         attributes["root_mutual"] = "yes" if mutual else ""
         attributes["root_mode"] = step.mode if step.code == RUNNING else ""
         metrics["root_pct"] = 100.0 * took / max(row.total_ns, 1)

@@ -49,7 +49,7 @@ _LOCK_FILES = frozenset({"torch/utils/file_baton.py"})
 
 
 @dataclass(frozen=True)
-class _Calls:
+class Calls:
     """Numbers of calls of one thread, and of the bytes that they moved, by system call."""
 
     count: Counter[str]
@@ -67,12 +67,12 @@ class _Calls:
 def explain_looks(recording: Recording, world: World, line: Timeline, rows: list[Row]) -> None:
     """Fill in what little `line` does between its waits, if it only looks for work: see `_between_sleeps`,
     `_between_answers`."""
-    calls = _calls(recording, line.tid)
+    calls = calls_of(recording, line.tid)
     _between_sleeps(recording, world, line, rows, calls)
     _between_answers(world, line, rows, calls)
 
 
-def _between_sleeps(recording: Recording, world: World, line: Timeline, rows: list[Row], calls: _Calls | None) -> None:
+def _between_sleeps(recording: Recording, world: World, line: Timeline, rows: list[Row], calls: Calls | None) -> None:
     """Fill in `between`, `between_object` and `between_ns` of the rows of sleeps of `line`, if it only looks for work
     between them: it sleeps for most of its time, and in between runs little, sends and receives next to
     nothing, and no call of it fails.
@@ -102,11 +102,12 @@ def _on_lock_file(row: Row) -> bool:
 def reads_each_time(recording: Recording, tid: int, rounds: int) -> bool:
     """Return whether thread `tid` gets data in each of `rounds` rounds: a name that does not exist is then one of
     several that it tries, such as the journal of a database, and no failure."""
-    calls = _calls(recording, tid)
+    calls = calls_of(recording, tid)
     return calls is not None and calls.each(_READS + _RECEIVES, rounds) and calls.bytes_of(_READS + _RECEIVES) >= rounds
 
 
-def _calls(recording: Recording, tid: int) -> _Calls | None:
+def calls_of(recording: Recording, tid: int) -> Calls | None:
+    """Return the system calls of thread `tid`; None if none were recorded."""
     table = recording.find("syscalls.totals")
     own = table.filter(pl.col("tid") == tid) if table is not None else None
     if own is None or own.is_empty():
@@ -116,10 +117,10 @@ def _calls(recording: Recording, tid: int) -> _Calls | None:
     for name, number, moved in own.select("syscall", "count", "bytes").iter_rows():
         count[name] += number
         size[name] += max(moved, 0)
-    return _Calls(count, size)
+    return Calls(count, size)
 
 
-def _between_answers(world: World, line: Timeline, rows: list[Row], calls: _Calls | None) -> None:
+def _between_answers(world: World, line: Timeline, rows: list[Row], calls: Calls | None) -> None:
     """Fill in the same of waits for one peer, of a thread that does next to nothing else: it takes what a queue has for
     it, and each request for more waits there (BLPOP, a long poll), or the peer sends by itself.
 
@@ -160,7 +161,7 @@ def _rests(line: Timeline, rows: list[Row], rounds: int, waits: Collection[str])
     )
 
 
-def _what(calls: _Calls, rows: list[Row], rounds: int) -> str | None:
+def _what(calls: Calls, rows: list[Row], rounds: int) -> str | None:
     """Return what the thread does between its sleeps; None if that is more than a look."""
     waits = sum(row.count for row in rows if row.code in _ON_PEERS)
     asks = waits >= _EACH * rounds or calls.each(_RECEIVES, rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystall.tools.host.common.held import ENDED
 from whystall.tools.host.common.timelines import Timeline
 from whystall.tools.host.critical_path.rows import Row
 from whystall.tools.host.critical_path.walk import World
@@ -23,7 +24,7 @@ def explain_standstill(world: World, rows: list[Row]) -> None:
 
 def at_standstill(world: World) -> bool:
     """Return whether every thread of the job has been all along in one wait without a time-out, which only another
-    thread of the job can end: then none of them will go on.
+    thread of the job can end, or has ended: then none of them will go on.
 
     False if a thread was not observed, or if what it waits for is not known.
     """
@@ -33,6 +34,8 @@ def at_standstill(world: World) -> bool:
 
 
 def _waits_within(world: World, line: Timeline) -> bool:
+    if line.waits and line.waits[0].state == ENDED:
+        return True
     row = world.objects.threads.get(line.tid)
     wait = line.waits[-1] if line.waits else None
     if row is None or wait is None or not wait.open or row["limited"] != 0:

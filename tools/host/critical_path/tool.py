@@ -34,10 +34,10 @@ from whystall.tools.host.critical_path.findings import (
 )
 from whystall.tools.host.critical_path.folded import folded_path
 from whystall.tools.host.critical_path.kills import explain_kills
-from whystall.tools.host.critical_path.looks import PAUSES, explain_looks, reads_each_time
+from whystall.tools.host.critical_path.looks import PAUSES, calls_of, explain_looks, reads_each_time
 from whystall.tools.host.critical_path.pauses import Lag, Pause, loop_lag, pauses_of
 from whystall.tools.host.critical_path.real_time import real_time_findings
-from whystall.tools.host.critical_path.retries import explain_retries
+from whystall.tools.host.critical_path.retries import explain_busy_retries, explain_retries
 from whystall.tools.host.critical_path.rows import Row, rows_of
 from whystall.tools.host.critical_path.stacks import path_stacks
 from whystall.tools.host.critical_path.standstill import explain_standstill
@@ -182,7 +182,9 @@ def judge(recording: Recording, params: Params) -> Judgement[Data]:
     line = choice.line
     rows = explain_cpu_waits(recording, world, line, rows_of(world, line))
     explain_chain_ends(recording, world, rows, bounds)
-    explain_retries(world, rows, line.tid, _failures(recording, line, rows), _comms(recording))
+    failures = _failures(recording, line, rows)
+    explain_retries(world, rows, line.tid, failures, _comms(recording))
+    explain_busy_retries(rows, line.tid, failures, calls_of(recording, line.tid))
     explain_looks(recording, world, line, rows)
     explain_kills(recording, world, rows)
     explain_standstill(world, rows)

@@ -31,6 +31,8 @@ _BUDGET = 400_000
 _SAME_WAIT_NS = 2_000_000
 # A thread that runs for less than this share of the window holds the interpreter lock for no noticeable time.
 _RUNS_SHARE = 0.005
+# If all other threads run for less than this share of a wait for the interpreter lock, its holder waits itself.
+_MOSTLY = 0.5
 # A thread without quota left waits for the rest of a period, which is 100 ms by default; one that competes waits for a
 # slice, of 3 ms by default (kernel/sched/fair.c, sysctl_sched_base_slice).
 THROTTLED_NS = 4_000_000
@@ -245,14 +247,15 @@ class World:
         """Return the thread of the same process that ran most while another waited for the interpreter lock.
 
         A waiter of CPython times out, sets a request to release the lock, and is seldom woken by the holder
-        (ceval_gil.c, take_gil), so the wake-up does not show who held it.
+        (ceval_gil.c, take_gil), so the wake-up does not show who held it. If all others hardly ran, the holder
+        waited itself while it kept the lock, as an extension may: then who ended the wait released it.
         """
         if line.pid not in self._running:
             least = _RUNS_SHARE * self.window_ns
             self._running[line.pid] = [
                 one for one in self.lines.values() if one.pid == line.pid and one.running_ns > least
             ]
-        best, most = None, 0
+        best, most, total = None, 0, 0
         for other in self._running[line.pid]:
             if other.tid == line.tid:
                 continue
@@ -262,9 +265,19 @@ class World:
                 if one.awake_ns > wait.start_ns
             )
             ran = wait.awake_ns - wait.start_ns - off
+            total += max(ran, 0)
             if ran > most:
                 best, most = other, ran
+        if total < _MOSTLY * (wait.awake_ns - wait.start_ns):
+            return self._released_by(line, wait) or best
         return best
+
+    def _released_by(self, line: Timeline, wait: Wait) -> Timeline | None:
+        """Return the other thread of the process that ended a wait for the interpreter lock."""
+        end = self.end_of(line, wait)
+        if end.context != "task" or end.waker_pid != line.pid or end.waker_tid == line.tid:
+            return None
+        return self.lines.get(end.waker_tid)
 
     def awaits_server(self, line: Timeline, wait: Wait) -> bool:
         """Return whether a wait for events was ended by the response of a server to which the process is a client."""

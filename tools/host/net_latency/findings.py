@@ -22,6 +22,9 @@ _QUEUE_LOSS_PCT = 10.0
 # Evidence of a standing queue: round trips this much longer than the shortest one, and at least twice as long. 100 ms
 # is the interval in which CoDel expects a queue to drain (RFC 8289, section 4.2).
 _QUEUE_MS = 100.0
+# Within a host, across network namespaces (containers, pods), only a shaper queues for so long: the bandwidth plugin of
+# CNI sets tbf with a latency of 25 ms.
+_SHAPED_MS = 10.0
 # Bytes in flight below which no link is full: twice the ten segments of Ethernet that a sender may send before any
 # acknowledgement (RFC 6928). Less are messages that take two round trips at most, and wait for the distance. The
 # congestion window tells nothing here: it keeps the size that a faster link allowed.
@@ -161,12 +164,12 @@ def _receiver(connection: Connection, place: dict[str, str], window_ns: int) -> 
 def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) -> Finding | None:
     """Return the finding that the network, or the own send buffer, limits a sender that has data most of the time."""
     busy, network = connection.busy_pct, connection.network_limited_pct
-    if busy is None or network is None or busy < _BULK_PCT or connection.is_local:
+    if busy is None or network is None or busy < _BULK_PCT or (connection.is_local and not _is_shaped(connection)):
         return None
     buffer = connection.sndbuf_limited_pct or 0.0
     if buffer >= _LIMITED_PCT and buffer >= network:
         limit, limited = "send_buffer", buffer
-    elif network >= _NETWORK_SHARE * busy and _is_stable(connection) and _fills_link(connection):
+    elif network >= _NETWORK_SHARE * busy and _is_stable(connection) and _meets_a_limit(connection):
         limit, limited = "network", network
     else:
         return None
@@ -180,6 +183,19 @@ def _bandwidth(connection: Connection, place: dict[str, str], window_ns: int) ->
     }
     attributes = {**place, "limit": limit}
     return finding("net.bandwidth", _subject(connection), window(window_ns), metrics, severity(limited), attributes)
+
+
+def _is_shaped(connection: Connection) -> bool:
+    """Return whether a connection within the host passes a queue, as between the network namespaces of containers."""
+    longest, least = connection.longest_rtt_ms, connection.min_rtt_ms
+    if longest is None or least is None or connection.is_loopback or connection.family == "unix":
+        return False
+    return longest - least >= _SHAPED_MS and longest >= 2 * least
+
+
+def _meets_a_limit(connection: Connection) -> bool:
+    """Return whether a busy sender meets the limit of a link: a shaper's own queue shows that, however short."""
+    return connection.is_local or _fills_link(connection)
 
 
 def _fills_link(connection: Connection) -> bool:

@@ -114,6 +114,10 @@ CASES: list[tuple[str, Wait]] = [
     ),
     ("file", made("read", "request_wait_answer fuse_simple_request fuse_file_read_iter", path="/m/a", fstype="fuse")),
     ("file_lock", made("flock", "locks_lock_inode_wait __do_sys_flock", path="/d/l")),
+    ("file_lock", made("openat", "schedule_timeout __break_lease do_dentry_open vfs_open path_openat", path="/d/l")),
+    ("queue_full", made("msgsnd", "do_msgsnd __x64_sys_msgsnd")),
+    ("queue_full", made("mq_timedsend", "wq_sleep do_mq_timedsend __x64_sys_mq_timedsend")),
+    ("page_fault", made("", "handle_userfault do_anonymous_page handle_mm_fault asm_exc_page_fault")),
     ("page_fault", made("", f"folio_wait_bit_common {FAULT}", path="/d/table.bin", fstype="ext4", state="D")),
     ("swap", made("", "folio_wait_bit_common do_swap_page handle_mm_fault asm_exc_page_fault", state="D")),
     ("memory", made("", f"{RECLAIM} {FAULT}", state="D")),
@@ -160,6 +164,13 @@ def test_a_wait_for_a_terminal_tells_output_from_input() -> None:
     full = made("write", "wait_woken n_tty_write file_tty_write", path="/dev/pts/0")
     assert wait_kind(full) == Kind("terminal", "write")
     assert wait_kind(full._replace(kernel=())) == Kind("terminal", "write")
+
+
+def test_an_access_that_another_process_must_allow_or_serve_is_told_from_a_slow_file() -> None:
+    opening = "fanotify_handle_event fsnotify __fsnotify_parent do_dentry_open vfs_open path_openat"
+    served = "handle_userfault do_anonymous_page handle_mm_fault asm_exc_page_fault"
+    assert wait_kind(made("openat", opening, state="D")) == Kind("file", "openat fanotify")
+    assert wait_kind(made("", served)) == Kind("page_fault", "userfaultfd")
 
 
 # Decided from more than one wait, or from its socket or cgroup.

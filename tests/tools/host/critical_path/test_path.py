@@ -93,6 +93,20 @@ def test_a_wait_that_times_out_and_goes_on_belongs_to_who_ends_it() -> None:
     assert found.root_what == "running"
 
 
+def test_a_thread_that_keeps_the_interpreter_lock_while_it_sleeps_is_found_by_whom_it_woke() -> None:
+    scene = Scene().thread(user=20).thread(OTHER, "telemetry").thread(THIRD, "native", user=5)
+    for tick in range(2400):  # it needs no lock
+        scene.wait(tick / 200, 4.7, "epoll_wait", tid=THIRD, runnable_ns=0)
+    for second in range(12):
+        for part in range(60):
+            ended = {"waker": (PID, OTHER, "telemetry"), "context": "task"} if part == 59 else {"context": "timer"}
+            scene.wait(second + part * 0.00501, 5, "futex", lock=128, asked_ns=5_000_000, runnable_ns=0, **ended)
+        scene.wait(second, 299, "clock_nanosleep", tid=OTHER, user=("poll_sensor (telemetry.py:4)",), runnable_ns=0)
+    scene.seen("interpreters", pid=PID, word=128)
+    found = row(account_of(scene), "interpreter_lock")
+    assert (found.by, found.root_what, found.root_line) == ("telemetry (4101)", "sleep", "poll_sensor (telemetry.py:4)")
+
+
 def test_a_sender_on_this_host_is_followed_and_a_distant_peer_is_named() -> None:
     scene = Scene().thread(user=10)
     tcp = {"protocol": "tcp", "state": "established"}

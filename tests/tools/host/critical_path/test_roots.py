@@ -96,19 +96,26 @@ def test_threads_of_the_own_process_that_share_the_work_count_as_one(threads: in
 
 
 @pytest.mark.parametrize(("object", "mutual"), [("socket:[502]", "yes"), ("socket:[900]", None)])
-def test_two_ends_of_a_connection_that_wait_for_each_other_are_named(object: str, mutual: str | None) -> None:
+@pytest.mark.parametrize(
+    ("call", "wait", "by"),
+    [("recvfrom", "socket", "sendto"), ("sendto", "socket_full", "recvfrom")],
+    ids=["answers", "slow link"],
+)
+def test_two_ends_of_a_connection_that_wait_for_each_other_are_named(
+    object: str, mutual: str | None, call: str, wait: str, by: str
+) -> None:
     scene = Scene().thread(user=5).process(PID, "train").thread(PEER, "server", pid=PEER).process(PEER, "server")
     tcp = {"protocol": "tcp", "state": "established"}
     scene.seen("sockets", inode=501, pid=PID, peer=502, local="127.0.0.1:4000", remote="127.0.0.1:80", **tcp)
     scene.seen("sockets", inode=502, pid=PEER, peer=501, local="127.0.0.1:80", remote="127.0.0.1:4000", **tcp)
     for number in range(24):
-        waker = {"waker": (PEER, PEER, "server"), "context": "network", "waker_syscall": "sendto"}
+        waker = {"waker": (PEER, PEER, "server"), "context": "network", "waker_syscall": by}
         ask = ("ask (train.py:3)",)
-        scene.wait(number / 2, 400, "recvfrom", object="socket:[501]", user=ask, runnable_ns=0, **waker)
+        scene.wait(number / 2, 400, call, object="socket:[501]", user=ask, runnable_ns=0, **waker)
         serve = ("serve (serve.py:7)",)
         scene.wait(number / 2, 399, "recvfrom", tid=PEER, object=object, user=serve, context="network", runnable_ns=0)
     _, findings = account_of(scene)
-    (waits,) = [f for f in findings if f.kind == "path.wait" and f.attributes["wait"] == "socket"]
+    (waits,) = [f for f in findings if f.kind == "path.wait" and f.attributes["wait"] == wait]
     assert waits.attributes.get("root_mutual") == mutual
 
 

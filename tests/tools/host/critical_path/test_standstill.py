@@ -47,3 +47,17 @@ def standstill(syscall: str = "futex", limited: int = 0, **more: Any) -> str:
 )
 def test_a_job_stands_still_if_its_threads_wait_for_each_other(other: dict[str, Any], stands: str) -> None:
     assert standstill(**other) == stands
+
+
+@pytest.mark.parametrize(("state", "stands"), [("Z", "yes"), ("S", "")])
+def test_a_process_of_the_job_that_has_ended_does_not_go_on_either(state: str, stands: str) -> None:
+    scene = Scene().process(PID, "train").thread()
+    scene.process(5001, "part", ppid=PID)
+    for process in (row for row in scene.tables["proc.processes"] if row["pid"] == 5001):
+        process |= {"state": state, "exit_code": 0}
+    scene.wait(0, 12_000, "futex", lock=64, user=RESULT, still=True, seeded=True, runnable_ns=0)
+    scene.seen("threads", pid=PID, tid=PID, state="S", syscall="futex", limited=0)
+    scene.seen("threads", pid=5001, tid=5001, state=state, syscall="")
+    data = judge(TOOL, scene.build(), TOOL.params.model_validate({"pid": PID, "tid": PID})).data
+    assert isinstance(data, Data)
+    assert data.rows[0].standstill == stands
