@@ -16,7 +16,7 @@ NAMES = (
     *("whole_process", "attach", "per_call", "switches", "diagnosis", "profile_read", "ftrace_read", "ranks_read"),
     "text_convert",
     *("flame_render", "cpu_sampling", "python_frames", "page_cache_cost", "collective_cost", "slowdown"),
-    *("fleet_scale", "watch_cost"),
+    *("fleet_scale", "watch_cost", "accelerator_cost"),
 )
 _HEAD = """\
 # Measurements

@@ -16,11 +16,12 @@ from typing import NamedTuple
 from whystall.bpf import capture as cap
 from whystall.bpf import layout as lay
 from whystall.bpf.attached import MAX_TARGETS
+from whystall.bpf.collectors.accelerator import AcceleratorCalls
 from whystall.bpf.collectors.python_frames import PythonFrames
 from whystall.bpf.collectors.samples import CpuSamples
 from whystall.bpf.collectors.switches import Switches
 from whystall.bpf.errors import BpfError
-from whystall.bpf.libbpf import Map
+from whystall.bpf.libbpf import Map, Object
 from whystall.bpf.ring import MixedRing
 from whystall.bpf.session import Session, SessionConfig
 
@@ -34,13 +35,15 @@ _TICK_NS = round(time.clock_getres(6) * 1e9)  # CLOCK_MONOTONIC_COARSE: the kern
 
 class Cut(NamedTuple):
     """What the kernel side counted since the last cut. `totals`, `threads`: keys in a row, and values, of the maps
-    ``off_totals`` and ``threads``; `counters`: by the names of `layout.COUNTERS`, those that are not 0."""
+    ``off_totals`` and ``threads``; `counters`: by the names of `layout.COUNTERS`, those that are not 0; `calls`: as
+    `totals`, of ``accelerator_totals``."""
 
     start: int
     end: int
     totals: tuple[bytes, bytes]
     threads: tuple[bytes, bytes]
     counters: dict[str, int]
+    calls: tuple[bytes, bytes] = (b"", b"")
 
 
 class ContinuousSession(Session):
@@ -49,13 +52,22 @@ class ContinuousSession(Session):
     _ring: MixedRing | None
 
     def __init__(
-        self, targets: frozenset[int], min_ns: int, sample_ns: int, keep_code: Callable[[bytes], object]
+        self,
+        targets: frozenset[int],
+        min_ns: int,
+        sample_ns: int,
+        keep_code: Callable[[bytes], object],
+        *,
+        accelerator: bool = False,
     ) -> None:
-        """`keep_code`: receives the records of code objects that user space reads."""
+        """`keep_code`: receives the records of code objects that user space reads. `accelerator`: whether functions of
+        accelerators' libraries can be probed, by `calls`."""
         self.python = PythonFrames(_SEARCH_S, keep_code)
         self._sampler = CpuSamples(sample_ns, _STACKS)
         self._switches = Switches(min_ns, wakers=True, user_stacks=True, follow_wakers=True)
-        collectors = (self._switches, self._sampler, self.python)
+        self.calls = AcceleratorCalls() if accelerator else None
+        more = (self.calls,) if self.calls is not None else ()
+        collectors = (self._switches, self._sampler, self.python, *more)
         super().__init__(SessionConfig(targets=targets, follow=True, changing=True), collectors)
         self._wanted = targets
         self._looked = 0
@@ -67,6 +79,11 @@ class ContinuousSession(Session):
         self._live.follow_min_ns = _FOLLOW_NS
         self._began = super().start()
         return self._began
+
+    def _choose(self, made: Object) -> None:
+        super()._choose(made)
+        if self.calls is not None:
+            self.calls.choose(made)
 
     def _open_ring(self, ring: Map) -> None:
         self._ring = MixedRing(ring)
@@ -110,7 +127,8 @@ class ContinuousSession(Session):
         before = self._counted
         self._counted = {name: sum(values) for name, values in self.counters().items()}
         counted = {name: more for name, value in self._counted.items() if (more := value - before.get(name, 0))}
-        return Cut(start, self._began, totals, threads, counted)
+        calls = made.map("accelerator_totals").drain() if self.calls is not None else (b"", b"")
+        return Cut(start, self._began, totals, threads, counted, calls)
 
     def emit_codes_again(self) -> None:
         """Have the kernel side emit every code object again at its next use."""
@@ -199,8 +217,20 @@ class ContinuousSession(Session):
             self._live.walk_stage = lay.WALK_SEED
 
     def run_time_ns(self) -> int:
-        """Return the time of all programs on all CPUs while `libbpf.run_statistics` were on."""
-        return sum(program.run_time_ns() for program in self._programs)
+        """Return the time of all programs on all CPUs while `libbpf.run_statistics` were on, without those of `calls`,
+        whose cost counts apart."""
+        apart = self.calls.programs() if self.calls is not None else ()
+        return sum(program.run_time_ns() for program in self._programs if program.name not in apart)
+
+    def hits(self) -> int:
+        """Return how many entries and returns of probed functions there were, of any process."""
+        return sum(self.counters().get("accelerator_hits", ()))
+
+    def close(self) -> None:
+        """Detach and free everything; idempotent."""
+        if self.calls is not None:
+            self.calls.close()
+        super().close()
 
     def _add(self, pids: list[int]) -> None:
         if self._targets is None or not pids:

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from whystall.bpf import layout as lay
 from whystall.bpf.attached import AttachedObject
@@ -38,6 +38,7 @@ _OWN_CALLS = 100
 # Functions of libbpf that do nothing, and whether the kernel can emulate their first instruction as they are compiled.
 _OWN_FUNCTIONS = ("libbpf_get_error", "libbpf_major_version")
 _LANDING_PAD = b"\xf3\x0f\x1e\xfa"  # endbr64, which it cannot
+_Attached = TypeVar("_Attached")
 _NO_FUNCTION = (1 << lay.FUNCTION_BITS) - 1
 
 
@@ -203,15 +204,11 @@ class FunctionSession(AttachedObject):
     def _attach_own(self, made: Object) -> None:
         """Attach to functions of this process: `start` calls them, which proves that probes work, and their calls show
         what an event costs."""
-        names = re.compile("|".join(rf"\b{name}" for name in _OWN_FUNCTIONS).encode())
-        costs: dict[bool, float] = {}
-        for (path, _), paths in executed_files(os.getpid()).items():
-            for name, start in (functions_named(paths[-1], names) if "libbpf" in path else {}).items():
-                offset, emulated = place(paths[-1], start)
-                plain = _call_ns(_own(name))
-                program = made.program("on_entry")
-                self._links.append(program.attach_to_function(paths[-1], offset, _NO_FUNCTION, pid=os.getpid()))
-                costs[emulated] = max(0.0, _call_ns(_own(name)) - plain)
+        program = made.program("on_entry")
+        links, costs = own_probes(
+            lambda path, offset: program.attach_to_function(path, offset, _NO_FUNCTION, pid=os.getpid())
+        )
+        self._links += links
         most = max(costs.values(), default=0.0)
         self._event_ns = (costs.get(False, most), costs.get(True, most))
 
@@ -276,6 +273,21 @@ class FunctionSession(AttachedObject):
             )
         finally:
             self.close()
+
+
+def own_probes(attach: Callable[[str, int], _Attached]) -> tuple[list[_Attached], dict[bool, float]]:
+    """Attach to functions of this process by `attach` (file, offset). Return what it returned, and what a call then
+    costs more, ns, by whether the kernel emulates the instruction there. Raises what `attach` raises."""
+    names = re.compile("|".join(rf"\b{name}" for name in _OWN_FUNCTIONS).encode())
+    links: list[_Attached] = []
+    costs: dict[bool, float] = {}
+    for (path, _), paths in executed_files(os.getpid()).items():
+        for name, start in (functions_named(paths[-1], names) if "libbpf" in path else {}).items():
+            offset, emulated = place(paths[-1], start)
+            plain = _call_ns(_own(name))
+            links.append(attach(paths[-1], offset))
+            costs[emulated] = max(0.0, _call_ns(_own(name)) - plain)
+    return links, costs
 
 
 def _own(name: str) -> Callable[[Any], object]:

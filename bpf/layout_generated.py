@@ -50,10 +50,11 @@ COUNTERS = (
     "ring_call", "ring_segment", "ring_block", "ring_sample", "ring_stack", "ring_file", "ring_code",
     "call_totals_full", "file_slots_full", "off_totals_full", "files_full", "threads_full", "no_state",
     "requests_full", "block_maps_full", "targets_full", "stack_walk_failed", "page_uses_full", "page_files_full",
-    "stalls_full", "sizes_full", "interrupts_full", "waits_full", "failures_full", "compat_skipped", "self_calls",
-    "self_switches", "seen_block", "seen_unreported", "seen_ticks", "seen_idle_ticks", "seen_self_ticks",
-    "seen_samples", "seen_pages", "self_added", "self_read", "self_waits", "seen_not_followed", "python_walks",
-    "python_skipped", "stacks_reused", "python_broken", "python_ns", "seen_records",
+    "stalls_full", "sizes_full", "interrupts_full", "waits_full", "failures_full", "accelerator_full",
+    "compat_skipped", "self_calls", "self_switches", "seen_block", "seen_unreported", "seen_ticks", "seen_idle_ticks",
+    "seen_self_ticks", "seen_samples", "seen_pages", "self_added", "self_read", "self_waits", "seen_not_followed",
+    "python_walks", "python_skipped", "stacks_reused", "python_broken", "python_ns", "seen_records",
+    "accelerator_hits",
 )
 OFF_D = 0
 OFF_S = 1
@@ -135,7 +136,7 @@ class Config(ct.Structure):
         ("user_stacks", _u8), ("wakers", _u8), ("task_storage", _u8), ("pt_regs_helper", _u8),
         ("switch_has_state", _u8), ("block_one_arg", _u8), ("current_btf", _u8), ("loop_helper", _u8),
         ("all_cpus", _u8), ("samples", _u8), ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8),
-        ("follow_wakers", _u8), ("wake_contexts", _u8), ("pad", _u8 * 6),
+        ("follow_wakers", _u8), ("wake_contexts", _u8), ("accelerator", _u8), ("pad", _u8 * 5),
     ]
 
 class Live(ct.Structure):
@@ -148,7 +149,7 @@ class Live(ct.Structure):
     ]
 
 class Counters(ct.Structure):
-    _fields_ = [("count", _u64 * 44)]
+    _fields_ = [("count", _u64 * 46)]
 
 class FileKey(ct.Structure):
     _fields_ = [("ino", _u64), ("dev", _u32), ("gen", _u32)]
@@ -275,6 +276,12 @@ class QueueTotal(ct.Structure):
 
 class QueueSlotKey(ct.Structure):
     _fields_ = [("tgid", _u32), ("slot", _u32)]
+
+class AcceleratorKey(ct.Structure):
+    _fields_ = [("pystack", _u64), ("tgid", _u32), ("tid", _u32), ("function", _u32), ("pad", _u32)]
+
+class AcceleratorTotal(ct.Structure):
+    _fields_ = [("count", _u64), ("total_ns", _u64), ("max_ns", _u64)]
 
 class StackRecord(ct.Structure):
     _fields_ = [("type", _u32), ("depth", _u16), ("kind", _u16), ("id", _u64), ("ip", _u64 * 96)]

@@ -74,6 +74,7 @@ def _signatures(lib: Any) -> None:
         "bpf_object__next_program": (p, (p, p)),
         "bpf_program__name": (s, (p,)),
         "bpf_program__set_autoload": (i, (p, ct.c_bool)),
+        "bpf_program__set_expected_attach_type": (i, (p, i)),
         "bpf_program__attach": (p, (p,)),
         "bpf_program__attach_iter": (p, (p, p)),
         "bpf_program__attach_perf_event": (p, (p, i)),
@@ -411,6 +412,10 @@ class Program:
         """Set, before load, whether the program is loaded."""
         self._lib.bpf_program__set_autoload(self._handle, wanted)
 
+    def set_attach_type(self, number: int) -> None:
+        """Set, before load, what it is loaded for (enum bpf_attach_type), where its section does not say so."""
+        self._lib.bpf_program__set_expected_attach_type(self._handle, number)
+
     def attach(self) -> Link:
         """Attach to the hook named by its section. Raises ``BpfError`` ``attach_failed``."""
         return Link(self._attached(self._lib.bpf_program__attach(self._handle)))
@@ -450,6 +455,10 @@ class Program:
     def run_time_ns(self) -> int:
         """Return its time on all CPUs while `run_statistics` were on, ns."""
         return self._info(192)
+
+    def run_count(self) -> int:
+        """Return how often it ran on all CPUs while `run_statistics` were on."""
+        return self._info(200)
 
     def _info(self, offset: int) -> int:
         """Return a member of ``struct bpf_prog_info``; 0: the kernel does not have it."""

@@ -16,6 +16,7 @@ from whystall.bpf.python_lines import line_of
 CUT = "…"
 _LINES = lay.CodeRecord.lines.offset
 _MOST_LINE = (1 << 31) - 1
+_CALL = -1
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Frame(NamedTuple):
     entry: bool
     """Whether a C call of the evaluator begins with it: its caller is C."""
 
+    @property
+    def call(self) -> bool:
+        """Whether it is no frame, but the function of an accelerator's library that the innermost frame calls."""
+        return self.line == _CALL
+
 
 def decode(record: bytes) -> tuple[tuple[int, int], Code]:
     """Return (process id, code id) and content of a code record."""
@@ -67,7 +73,25 @@ def decode(record: bytes) -> tuple[tuple[int, int], Code]:
 
 def frames(words: Iterable[int], tgid: int, codes: Mapping[tuple[int, int], Code]) -> list[Frame]:
     """Return the frames of a Python stack of process `tgid`, innermost first."""
-    return [_frame(word, codes.get((tgid, word >> lay.FRAME_CODE_SHIFT), UNKNOWN)) for word in words]
+    return [_frame(word, codes.get(key_of(word, tgid), UNKNOWN)) for word in words]
+
+
+def is_call(word: int) -> bool:
+    """Return whether a word of a Python stack is no frame, but the function of an accelerator's library."""
+    return word & lay.FRAME_INSTRUCTION == lay.FRAME_INSTRUCTION
+
+
+def key_of(word: int, tgid: int) -> tuple[int, int]:
+    """Return the key of the code object of a word of a stack of process `tgid`; of a function of an accelerator's
+    library that of `call_record`."""
+    return (0 if is_call(word) else tgid), word >> lay.FRAME_CODE_SHIFT
+
+
+def call_record(number: int, name: str) -> bytes:
+    """Return the record that gives the function `number` of accelerators' libraries its name, in ASCII."""
+    text = name.encode("ascii")[: lay.CODE_NAME_BYTES]
+    record = lay.CodeRecord(type=lay.RECORD_CODE, id=number, name_kind=1, name_length=len(text), name=text)
+    return bytes(record)[:_LINES]
 
 
 @dataclass
@@ -87,6 +111,8 @@ class PythonResult:
 
 
 def _frame(word: int, code: Code) -> Frame:
+    if is_call(word):
+        return Frame(code.name, "", _CALL, entry=False)
     return Frame(code.name, code.file, _line(code, (word & lay.FRAME_INSTRUCTION) - 1), bool(word & lay.FRAME_ENTRY))
 
 

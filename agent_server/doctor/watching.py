@@ -42,7 +42,18 @@ def watching(view: View = ENGLISH) -> Check:
         return view.limited(_NAME, view.say("watch.unreadable"), view.say("watch.means"), view.say("watch.fix"))
     if lowered:
         text += view.say("watch.lowered", why=clean(str(lowered[-1])))
+    text += _calls(view, found["cost"].get("calls"))
     return _with_profiles(view, found, text)
+
+
+def _calls(view: View, calls: object) -> str:
+    """Return what is probed of the calls of accelerators, and its cost; empty if nothing is wanted."""
+    if not isinstance(calls, dict) or calls.get("detail") not in ("all", "waits", "none"):
+        return ""
+    numbers = {name: clean(str(calls.get(name, 0)), 20) for name in ("functions", "processes")}
+    share = calls.get("cpu_share")
+    cpu = f"{100 * share:.2f}" if isinstance(share, float) else "?"
+    return view.say(f"watch.calls_{calls['detail']}", cpu=cpu, **numbers)
 
 
 def _with_profiles(view: View, found: dict[str, Any], text: str) -> Check:

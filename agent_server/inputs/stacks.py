@@ -15,7 +15,9 @@ from whystall.tools.contract.text import clean
 from whystall.tools.recording.store import Recording
 
 _BEFORE, _AFTER = "before", "after"
-_SAMPLES, _OFF_CPU = "samples", "off-cpu"
+_SAMPLES = "samples"
+# Events of a recording that are not of its samples.
+_OTHER_COLLECTORS = ("off-cpu", "accelerator-calls", "accelerator-time")
 # Parameters that select the stacks of a source.
 _CHOICES = ("event", "rank", "step", "idle")
 _EVENT = "event"
@@ -46,7 +48,7 @@ def open_samples(tool: Tool[Any, Any], params: Params, source: Path | None) -> R
     options = _options(params)
     if _is_recording(source):
         recording = open_source(source)
-        asked = options.keys() - {_EVENT} or options.get(_EVENT) == _OFF_CPU
+        asked = options.keys() - {_EVENT} or options.get(_EVENT) in _OTHER_COLLECTORS
         if recording.has(_SAMPLES) and not asked:
             return recording
         if observes(tool):

@@ -113,15 +113,21 @@ def jobs_of(directory: Path, start_ns: int, end_ns: int) -> dict[int, str]:
 
 
 def series_of(recording: Recording, jobs: Mapping[int, str], labels: Mapping[str, str]) -> Iterator[list[Series]]:
-    """Yield the profiles of each job that has any: ``process_cpu``, and ``off_cpu``, the time its threads waited."""
+    """Yield the profiles of each job that has any: ``process_cpu``; ``off_cpu``, the time its threads waited;
+    ``accelerator_calls`` and ``accelerator_time``, calls of accelerators' libraries, if they are recorded."""
     from whystall.agent_server.profile_push.receivers import Series
     from whystall.tools.node.vantage import host_name
+    from whystall.tools.profiles.common.events import only_event
     from whystall.tools.profiles.common.off_cpu import stacks_of_waits
-    from whystall.tools.stacks.recorded import stacks_of
+    from whystall.tools.stacks.recorded import CALLS, NUMBER, TIME, stacks_of
 
     kinds = [("process_cpu", "cpu", stacks_of(recording))]
     with suppress(ToolError):  # no thread waited
         kinds.append(("off_cpu", "off_cpu", stacks_of_waits(recording)))
+    if recording.has(CALLS):
+        calls = stacks_of(recording, CALLS)
+        named = ((event, event.replace("-", "_")) for event in (NUMBER, TIME))
+        kinds += [(name, name, only_event(calls, event)) for event, name in named]
     family = _family(recording, jobs)
     members: dict[str, set[int]] = {}
     for pid, name in family.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whystall.bpf.collector import Collector
+from whystall.bpf.collectors.accelerator import AcceleratorCalls
 from whystall.bpf.collectors.block import Block
 from whystall.bpf.collectors.interrupts import InterruptTimes
 from whystall.bpf.collectors.page_cache import PageCache
@@ -21,4 +22,5 @@ COLLECTORS: tuple[type[Collector], ...] = (
     InterruptTimes,
     RunQueueWaits,
     PageCache,
+    AcceleratorCalls,
 )

@@ -6,16 +6,10 @@
  */
 #include "common.bpf.h"
 #include "function_records.h"
+#include "user_regs.bpf.h"
 
 /* Unused: adds the struct to the object's BTF. */
 const struct function_record described SEC(".rodata.described") = {};
-
-/* What user space had in its registers: struct pt_regs of the UAPI, which unlike the kernel's own is fixed. */
-#if defined(__TARGET_ARCH_x86)
-struct user_regs { __u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp; };
-#else
-struct user_regs { __u64 regs[31], sp, pc, pstate; };
-#endif
 
 static __always_inline __u64 returned(struct user_regs *regs)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* All programs of bpf/collectors. Which of them are loaded, and their configuration, is chosen before the load. */
+#include "accelerator.bpf.h"
 #include "block.bpf.h"
 #include "interrupts.bpf.h"
 #include "page_calls.bpf.h"

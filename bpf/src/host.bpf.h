@@ -21,9 +21,11 @@ static __always_inline const volatile struct syscall_row *row_of(__s32 nr)
 /*
  * Buffers too big for the stack, one per CPU and kind of context, since a kind cannot interrupt itself on a CPU: hooks
  * with preemption off, the wake-up hook (also in interrupts), the walk over threads (preemptible), the interrupt of the
- * sampling timer, and hooks of the page cache (interrupted by that timer only).
+ * sampling timer, hooks of the page cache (interrupted by that timer only), and uprobes (preemptible; their programs keep
+ * each other out).
  */
-enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_SAMPLE, SCRATCH_PAGES, SCRATCH_USERS };
+enum scratch_user { SCRATCH_HOOK, SCRATCH_WAKE, SCRATCH_WALK, SCRATCH_SAMPLE, SCRATCH_PAGES, SCRATCH_CALL,
+		    SCRATCH_USERS };
 
 /* Files of a call other than its main one. */
 enum scratch_key { KEY_FILE2, KEY_DIR, KEY_DIR2, KEY_COUNT };

@@ -7,6 +7,7 @@
 #ifndef WHYSTALL_PYTHON_H
 #define WHYSTALL_PYTHON_H
 
+#include "accelerator_call.bpf.h"
 #include "stacks.bpf.h"
 
 /* Entry frames of C calls have no Python code and are skipped: more frames are walked than kept. */
@@ -395,10 +396,32 @@ static __noinline long python_emit_step(__u32 i, struct python_emission *emissio
 	asm volatile("" : "+r"(at));
 	if (at >= STACK_DEPTH)
 		return 1;
+	if ((emission->scratch->stack.ip[at] & FRAME_INSTRUCTION) == FRAME_INSTRUCTION)
+		return 0;
 	id = emission->scratch->stack.ip[at] >> FRAME_CODE_SHIFT;
 	if (!bpf_map_lookup_elem(&codes_emitted, &id))
 		emission->emitted += python_emit_code(emission->user, emission->buffer->codes[at], id) & 1;
 	return 0;
+}
+
+/*
+ * Puts the function of an accelerator's library in which the current thread is behind its `depth` frames, or in place of
+ * the outermost if there are too many; returns the new depth. A global function: its result is one unknown number for the
+ * verifier, which otherwise takes seconds.
+ */
+__noinline __u32 python_call(__u32 user, __u32 depth)
+{
+	__u32 function = accelerator_function(bpf_get_current_pid_tgid());
+	struct scratch *buffer = scratch(user);
+	__u64 at = depth;
+
+	if (!function || !buffer)
+		return depth;
+	asm volatile("" : "+r"(at));
+	if (at >= STACK_DEPTH)
+		at = STACK_DEPTH - 1;
+	buffer->stack.ip[at] = (__u64)function << FRAME_CODE_SHIFT | FRAME_INSTRUCTION;
+	return at + 1;
 }
 
 __noinline __u64 python_stack(__u32 user)
@@ -409,7 +432,7 @@ __noinline __u64 python_stack(__u32 user)
 	struct python_emission emission = { .user = user };
 
 	walk.process = bpf_map_lookup_elem(&python_processes, &tgid);
-	if (!walk.process)
+	if (!walk.process && !config.accelerator)
 		return 0;
 	walk.buffer = python_buffer(user);
 	walk.scratch = scratch(user);
@@ -420,13 +443,16 @@ __noinline __u64 python_stack(__u32 user)
 		walk.buffer->since = now;
 		walk.buffer->spent = 0;
 	}
-	if (user == SCRATCH_HOOK && walk.buffer->spent >= PYTHON_BUDGET_NS) {
+	if ((user == SCRATCH_HOOK || user == SCRATCH_CALL) && walk.buffer->spent >= PYTHON_BUDGET_NS) {
 		count(PYTHON_SKIPPED);
 		return 0;
 	}
-	walk.frame = python_innermost(walk.process, id, now);
+	if (walk.process)
+		walk.frame = python_innermost(walk.process, id, now);
 	if (walk.frame)
 		REPEAT(PYTHON_TURNS, PYTHON_TURNS, python_frame, &walk);
+	if (config.accelerator)
+		walk.depth = python_call(user, walk.depth);
 	if (walk.depth && walk.depth <= STACK_DEPTH) {
 		walk.scratch->stack.id = 0;	/* set where a stack is emitted */
 		stack = keep_stack(user, walk.depth * 8, STACK_PYTHON);
@@ -450,7 +476,7 @@ __noinline __u64 python_stack(__u32 user)
 
 /*
  * Returns the id of the Python stack of the current task; 0: none that can be read. `user`: SCRATCH_HOOK at a switch away
- * (the task is still the current one), SCRATCH_SAMPLE at a sample.
+ * (the task is still the current one), SCRATCH_SAMPLE at a sample, SCRATCH_CALL at a return of a user function.
  */
 static __always_inline __u64 python_stack_here(__u32 user)
 {

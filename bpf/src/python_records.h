@@ -39,7 +39,8 @@ struct python_process {
 /*
  * One word of a Python stack, from the highest bit: 40 bits that name the code object (CODE_RECORD's id), one for
  * whether a C call of the evaluator begins with this frame, 23 bits of instruction: its number in the code object plus
- * one; 0: it has not begun.
+ * one; 0: it has not begun. All ones: no frame, but the function of an accelerator's library that the innermost frame
+ * calls, whose number is in place of the code object's; it is the last word.
  */
 enum frame_word {
 	FRAME_CODE_SHIFT = 24,

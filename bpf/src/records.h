@@ -93,7 +93,8 @@ struct config {
 	__u8 maps_folios;	/* variant: a fault maps all of a large folio, whatever range it reports */
 	__u8 follow_wakers;	/* also record processes that wake threads of traced ones */
 	__u8 wake_contexts;	/* variant: all hooks that determine the context of a wake-up are attached */
-	__u8 pad[6];
+	__u8 accelerator;	/* functions of accelerators' libraries are probed: stacks have the one a thread is in */
+	__u8 pad[5];
 };
 
 /* Written while the programs run. */
@@ -171,6 +172,7 @@ enum counter {
 	LOST_INTERRUPTS_FULL,		/* a map of interrupts was full */
 	LOST_WAITS_FULL,		/* a map of the run queue was full */
 	LOST_FAILURES_FULL,		/* map call_failures was full */
+	LOST_ACCELERATOR_FULL,		/* map accelerator_totals was full */
 	LOST_COMPAT_SKIPPED,		/* 32-bit system calls: numbers mean something else */
 	SELF_CALLS,
 	SELF_SWITCHES,
@@ -191,6 +193,7 @@ enum counter {
 	PYTHON_BROKEN,			/* walks that ended at unreadable or invalid memory */
 	PYTHON_NS,			/* their cost, nanoseconds */
 	SEEN_RECORDS,			/* records put into the ring buffer */
+	ACCELERATOR_HITS,		/* entries and returns of probed functions, also of other processes */
 	COUNTER_COUNT,
 };
 
@@ -420,6 +423,17 @@ struct queue_total {
 
 struct queue_slot_key {
 	__u32 tgid, slot;
+};
+
+/* Calls of a function of an accelerator's library from one Python stack, which includes the function. */
+struct accelerator_key {
+	__u64 pystack;
+	__u32 tgid, tid;
+	__u32 function, pad;
+};
+
+struct accelerator_total {
+	__u64 count, total_ns, max_ns;
 };
 
 /* Ring buffer records: the first member is the type. */

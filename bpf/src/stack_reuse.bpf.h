@@ -76,6 +76,8 @@ static __noinline __u64 place_of_wait(struct task_struct *task, struct thread_st
 	hash = mixed(hash, state->off_nr);
 	hash = mixed(hash, state->fd);
 	hash = mixed(hash, state->futex);
+	if (config.accelerator)
+		hash = mixed(hash, accelerator_function(task->pid));
 	hash &= ~(__u64)(PLACE_KNOWN | PLACE_PYTHON);
 	if (config.python)
 		hash = python_place(hash) & ~(__u64)PLACE_KNOWN;

@@ -26,6 +26,7 @@ accounts, or say which engine answered and what it could not see, whatever else 
 one: each would be the other's noise, or they make the same control groups. Single tests are marked ``beside``.
 """
 THOROUGH = (
+    "test_accelerator_calls",
     "test_adding_collector",
     "test_bpf_lifecycle",
     "test_cache_demo",

@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,22 @@ from whystall.tools.collect.continuous_objects import look_at_objects
 from whystall.tools.collect.continuous_proc import ProcLooks
 from whystall.tools.collect.slice_history import History, JobName
 from whystall.tools.collect.slice_log import SliceLog, read_log
-from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, SLICE, slice_end
+from whystall.tools.collect.slice_parts import (
+    CALLS,
+    CODES,
+    OBJECTS,
+    PROC,
+    RECORDS,
+    SLICE,
+    calls_entry,
+    slice_end,
+)
 from whystall.tools.collect.slice_scan import OpenWait, Scan, Waits, framed
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.recording.home import home
 
 if TYPE_CHECKING:
+    from whystall.tools.collect.accelerator_watch import AcceleratorWatch
     from whystall.tools.recording.store import Recording
     from whystall.tools.recording.target import Target
 
@@ -52,13 +63,14 @@ class ContinuousRecorder:
         self._history: History | None = None
         self._session: ContinuousSession | None = None
         self._budget = Budget(limits)
+        self._calls: AcceleratorWatch | None = None
         self._guard = MemoryGuard(limits.memory_bytes)
         self._slice_due = self._release_due = 0
         self._codes_at = 0
         self._taken = 0
         self._lost = self._overflowed = 0
         self._longest_cut_ns = 0
-        self._note = ""
+        self._note = self._no_calls = ""
 
     def start(self) -> None:
         """Attach and begin. Raises `ToolError`; then nothing stays attached."""
@@ -76,10 +88,19 @@ class ContinuousRecorder:
         self._log = SliceLog(path, self._limits.log_bytes)
         self._history = History(self._directory)
         session = self._session = ContinuousSession(
-            frozenset(self._target.pids), self._limits.min_ns, 1_000_000_000 // self._limits.sample_hz, self._keep_code
+            frozenset(self._target.pids),
+            self._limits.min_ns,
+            1_000_000_000 // self._limits.sample_hz,
+            self._keep_code,
+            accelerator=self._limits.calls and self._can_probe(),
         )
         session.load()
         now = self._taken = session.start()
+        if session.calls is not None:
+            from whystall.tools.collect.accelerator_watch import AcceleratorWatch
+
+            self._calls = AcceleratorWatch(session.calls, self._limits.calls_share)
+            self._name_calls()
         self._scan.details.begin(now)
         self._budget.start(session)
         began = time.thread_time_ns()
@@ -113,6 +134,8 @@ class ContinuousRecorder:
                 session.release_wakers()
                 self._scan.wakers.clear()
             self._budget.check(session, self._scan.events, self._overflowed)
+            if self._calls is not None:
+                self._calls.check(session.target_pids(), session.hits(), self._budget.job_cores)
             self._keep_memory_small()
         except BpfError as error:
             raise _tool_error(error) from error
@@ -172,13 +195,18 @@ class ContinuousRecorder:
     def cost(self) -> Cost:
         """Return what the recorder costs, and what it has lowered."""
         log = self._log
-        return self._budget.cost(
+        cost = self._budget.cost(
             memory_bytes=log.used if log is not None and not log.on_disk else 0,
             disk_bytes=log.used if log is not None and log.on_disk else 0,
             lost=self._lost,
             longest_cut_ns=self._longest_cut_ns,
-            notes=tuple(note for note in (log.note if log is not None else "", self._note, self._guard.note) if note),
+            notes=tuple(
+                note
+                for note in (log.note if log is not None else "", self._note, self._guard.note, self._no_calls)
+                if note
+            ),
         )
+        return replace(cost, calls=self._calls.state()) if self._calls is not None else cost
 
     def close(self) -> None:
         """End the slice, detach, and keep what was recorded; idempotent."""
@@ -199,6 +227,21 @@ class ContinuousRecorder:
         if self._session is None or self._log is None:
             raise ToolError(ErrorCode.PROBE_FAILED, "the recorder is not started", "call start")
         return self._session, self._log
+
+    def _can_probe(self) -> bool:
+        """Return whether functions of libraries can be probed here; note why not."""
+        from whystall.bpf.functions import unsupported
+
+        why = unsupported()
+        self._no_calls = f"calls of accelerators are not recorded: {why}" if why else ""
+        return not why
+
+    def _name_calls(self) -> None:
+        """Keep the names of the functions that are probed."""
+        from whystall.tools.collect.accelerator_calls import frame_records
+
+        for record in frame_records() if self._calls is not None else ():
+            self._keep_code(record)
 
     def _keep_code(self, record: bytes) -> None:
         self._scan.codes.add(record)
@@ -229,6 +272,7 @@ class ContinuousRecorder:
             self._codes_at = -self._limits.log_bytes  # they are written at the next cut
         if todo != "grow":
             free_memory((self._scan.free, self._scan.codes.forget))
+            self._name_calls()
             session.emit_codes_again()
 
     def _look(self, *, always: bool = False) -> None:
@@ -250,6 +294,8 @@ class ContinuousRecorder:
         self._lost += sum(cut.counters.get(name, 0) for name in lay.LOSSES)
         self._overflowed += sum(cut.counters.get(name, 0) for name in lay.LOSSES if name.startswith("ring_"))
         log.append(SLICE, cut.start, cut.end, slice_end(cut, self._head(session)))
+        if cut.calls[0]:
+            log.append(CALLS, cut.start, cut.end, calls_entry(cut))
         if self._history is not None:
             self._history.add(cut, frozenset(session.target_pids()), self._scan, self._budget.min_ns)
         if carried := self._scan.carry(cut.end):
@@ -259,6 +305,7 @@ class ContinuousRecorder:
         self._scan.wakers.difference_update(ended)
         if self._scan.codes.full:
             self._scan.codes.forget()
+            self._name_calls()
             session.emit_codes_again()
         if log.appended - self._codes_at > log.size // _CODES_PER:
             self._codes_at = log.appended

@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from whystall.bpf.libbpf import run_statistics
+
+if TYPE_CHECKING:
+    from whystall.tools.collect.accelerator_watch import CallsState
 
 _MINUTE_NS = 60_000_000_000
 _STATISTICS_NS = 20_000_000_000  # between measurements of the programs' run time, which add to it
@@ -39,7 +42,8 @@ class Limits:
     recorded processes for the programs in the kernel, if that is more than 0.5 % of a core per process; `log_bytes`
     of slices in memory or on disk; `memory_bytes`: above, caches of this process are freed; `slice_ns`: length of a
     slice; `min_ns`: shortest wait that is recorded with its stacks, `sample_hz`: samples per second and CPU, both
-    at first."""
+    at first; `calls`: probe the calls of accelerators' libraries, for at most `calls_share` of the CPU time of the
+    recorded processes (or 2 % of a core per process that has them), which counts in no other share."""
 
     cpu_share: float = 0.01
     job_share: float = 0.01
@@ -48,6 +52,8 @@ class Limits:
     slice_ns: int = 5_000_000_000
     min_ns: int = 1_000_000
     sample_hz: int = 19
+    calls: bool = False
+    calls_share: float = 0.05
 
 
 class Level(NamedTuple):
@@ -84,7 +90,8 @@ def wake_min_of(min_ns: int) -> int:
 class Cost:
     """What a recording costs. Shares are of one core over the last minute: all, this process (without what was asked
     for, see `ContinuousRecorder.flush`), the kernel's programs; `job_share`: these, of the CPU time of the job.
-    `reasons`: why detail was lowered, and when (seconds since the start); `notes`: what else is not as wanted."""
+    `reasons`: why detail was lowered, and when (seconds since the start); `notes`: what else is not as wanted;
+    `calls`: of accelerators' libraries, with their own cost; None: not wanted, or not possible."""
 
     cpu_share: float
     user_share: float
@@ -100,6 +107,7 @@ class Cost:
     longest_cut_ms: float
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
+    calls: CallsState | None = None
 
 
 class Limited(Protocol):
@@ -170,7 +178,7 @@ class Budget:
             self._looks.append((now, self._spent_ns - self._asked_ns, events))
         self._measure(session, now)
         share = self._kernel_share + self._user_share(now, _LOWER_AFTER_NS)
-        job = self._kernel_share / max(self._limits.job_share * self._job, _JOB_FLOOR * self._processes)
+        job = self._kernel_share / max(self._limits.job_share * self.job_cores, _JOB_FLOOR * self._processes)
         load = max(share / self._limits.cpu_share, job)
         far = load > _FAR
         measured = len(self._kernel_shares) >= _MEASUREMENTS - far
@@ -181,7 +189,7 @@ class Budget:
             if measured and now - self._changed >= after and self.level < self._last_level(load > _STORM):
                 why = f"{100 * share:.2f} % of a core"
                 if job > share / self._limits.cpu_share:
-                    why = f"{100 * self._kernel_share / max(self._job, 1e-9):.2f} % of the job's CPU time"
+                    why = f"{100 * self._kernel_share / max(self.job_cores, 1e-9):.2f} % of the job's CPU time"
                 self._change(session, self.level + 1, now, why if over else f"{lost - self._lost} events lost")
         elif load > _RAISE_BELOW:
             self._calm_since = now
@@ -202,7 +210,7 @@ class Budget:
             cpu_share=user + self._kernel_share,
             user_share=user,
             kernel_share=self._kernel_share,
-            job_share=self._kernel_share / self._job if self._job > _IDLE else 0.0,
+            job_share=self._kernel_share / self.job_cores if self.job_cores > _IDLE else 0.0,
             memory_bytes=memory_bytes,
             disk_bytes=disk_bytes,
             events_per_s=(last[2] - first[2]) / seconds,
@@ -247,7 +255,7 @@ class Budget:
         return len(LEVELS) - 1 if storm else next(at for at, level in enumerate(LEVELS) if level.looks) - 1
 
     @property
-    def _job(self) -> float:
+    def job_cores(self) -> float:
         """The CPU time of the job, in cores: the most of the last minutes, for one that stalls uses none."""
         return max(self._job_cores, default=0.0)
 

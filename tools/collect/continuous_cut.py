@@ -21,6 +21,7 @@ from whystall.tools.collect.proc_window import descendants, proc_capture
 from whystall.tools.collect.procfs_engine import ProcfsEngine
 from whystall.tools.collect.python_notes import python_notes
 from whystall.tools.collect.samples_decode import sample_tables
+from whystall.tools.collect.slice_calls import calls_capture
 from whystall.tools.collect.slice_capture import Cutting, cut_window
 from whystall.tools.collect.slice_log import Entry
 from whystall.tools.collect.slice_parts import CODES, OBJECTS, PROC, RECORDS, slices_of
@@ -32,6 +33,7 @@ from whystall.tools.recording.assignment import Assignment
 from whystall.tools.recording.collector import Capture, Options
 from whystall.tools.recording.store import Recording
 from whystall.tools.recording.target import Target, alive, comm_of
+from whystall.tools.stacks.recorded import CALLS as ACCELERATOR
 
 _WHY = "cut out of a continuous recording"
 _MARGIN_NS = 1_000_000_000  # snapshots of objects so close to the window count
@@ -58,7 +60,7 @@ def recording_of(entries: Sequence[Entry], start_ns: int, end_ns: int, pids: fro
     window_ns = raw.window_end - raw.window_start
     containers = Containers()
     containers.locate(target.pids)
-    captures, options = _captures(cutting, target)
+    captures, options = _captures(cutting, target, entries, own)
     assigned = [(Assignment(EbpfEngine(), 0, options, dict.fromkeys(options, _WHY)), captures)]
     span = raw.window_start, raw.window_end
     read = {"proc": proc_capture(entries, *span, own), "objects": objects_capture(entries, *span, _MARGIN_NS)}
@@ -125,7 +127,9 @@ def _target(cutting: Cutting, pids: frozenset[int] | None) -> Target:
     )
 
 
-def _captures(cutting: Cutting, target: Target) -> tuple[dict[str, Capture], dict[str, Options]]:
+def _captures(
+    cutting: Cutting, target: Target, entries: Sequence[Entry], own: frozenset[int] | None
+) -> tuple[dict[str, Capture], dict[str, Options]]:
     raw = cutting.capture
     switches = SwitchOptions(cutting.min_ns, wakers=True, python=True, follow_wakers=True)
     samples = SampleOptions(cutting.sample_ns, python=True)
@@ -134,13 +138,17 @@ def _captures(cutting: Cutting, target: Target) -> tuple[dict[str, Capture], dic
         result = session_result(raw, processes, tables(target.pids))
         of_switches = SwitchCollector({"switches": switches}).capture(result)
         found = sample_tables(raw.of(Samples), raw.threads, result.calls, cutting.sample_ns)
+        of_calls = calls_capture(entries, raw, result.calls, own)
     finally:
         processes.close()
     of_samples = capture_of(raw, "samples", found, raw.seen["samples"], raw.seen["ticks"] > 0, "samples")
     of_samples.events = frozenset({"samples"})
     of_samples.not_seen += python_notes(raw, switches=False)
     captures = {"switches": of_switches, "samples": of_samples}
+    options: dict[str, Options] = {"switches": switches, "samples": samples}
+    if of_calls is not None:
+        captures[ACCELERATOR], options[ACCELERATOR] = of_calls, Options()
     if cutting.missing_ns:
         for capture in captures.values():
             capture.not_seen.append(("cut_short", f"{cutting.missing_ns / 1e6:.0f} ms"))
-    return captures, {"switches": switches, "samples": samples}
+    return captures, options

@@ -96,6 +96,7 @@ _SHARED = {
     "no_state": _CALLS_OF | {"page_cache"},
     "threads_full": _STACKS_OF | {"page_cache"},
     "recursion_on_switch": _CALLS_OF,
+    "accelerator_full": frozenset({"accelerator"}),
 }
 """Reasons of loss that affect several collectors, but not all."""
 

@@ -13,7 +13,7 @@ from whystall.bpf.samples import Place
 from whystall.bpf.symbols import OpenFiles, ProcessSymbols
 from whystall.bpf.symbols import kernel as kernel_symbols
 from whystall.tools.collect.frames import Call
-from whystall.tools.collect.python_merge import merged, with_collector
+from whystall.tools.collect.python_merge import merged, with_accelerator_call, with_collector
 
 _REFRESH_NS = 1_000_000_000
 
@@ -86,7 +86,9 @@ class SampleCalls:
             native, python = self._raw.stacks.get(ustack), self._raw.stacks.get(pystack)
             frames = self._processes.of(pid).frames(native.addresses) if native is not None else []
             lines = self._raw.of(PythonResult).frames(python.addresses, pid) if python is not None else []
-            self._user[key] = merged(frames, lines)[::-1]
+            inside = next((line.name for line in lines if line.call), "")
+            calls = merged(frames, [line for line in lines if not line.call])[::-1]
+            self._user[key] = with_accelerator_call(calls, inside) if inside else calls
         return self._user[key]
 
     def _kernel_calls(self, number: int) -> list[Call]:

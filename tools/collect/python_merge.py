@@ -15,6 +15,7 @@ from whystall.bpf.python_code import Frame
 from whystall.tools.collect.frames import Call
 from whystall.tools.contract.text import PATH_LIMIT, clean
 from whystall.tools.stacks.libraries import short_path
+from whystall.tools.stacks.names import host_call_kind
 
 # The evaluator, also as compilers clone and split it; 3.14 can be built as one function per instruction.
 _EVALUATOR = re.compile(r"^_?PyEval_EvalFrame(Default)?(\.|$)|^_TAIL_CALL_")
@@ -52,6 +53,20 @@ def with_collector(calls: Sequence[Call]) -> list[Call]:
     stripped interpreters have no names for its functions."""
     at = max((number for number, call in enumerate(calls) if call.kind == "python"), default=-1) + 1
     return [*calls[:at], Call(COLLECTOR, "", 0, "native"), *calls[at:]]
+
+
+def with_accelerator_call(calls: Sequence[Call], name: str) -> list[Call]:
+    """Return `calls` (outermost first) with the call into an accelerator's library, ``GPU: launch kernel
+    (cuLaunchKernel)``: in place of the native frame of its function if that is known, else beneath the innermost Python
+    frame, of a thread without any innermost."""
+    made = Call(name, "", 0, host_call_kind(name))
+    function = name.rpartition("(")[2].removesuffix(")")
+    known = next((at for at, call in enumerate(calls) if call.kind == "native" and call.name.startswith(function)), -1)
+    if known >= 0:
+        return [*calls[:known], made, *calls[known + 1 :]]
+    lines = [at for at, call in enumerate(calls) if call.kind == "python"]
+    at = lines[-1] + 1 if lines else len(calls)
+    return [*calls[:at], made, *calls[at:]]
 
 
 def label(call: Call) -> str:

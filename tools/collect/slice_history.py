@@ -45,8 +45,8 @@ class JobName(NamedTuple):
 
 class Place(NamedTuple):
     """What threads of one role wait for. `comm`: name of the thread, numbers as ``*``; `main`: the main thread of its
-    process; `state`: D, S, R (without a CPU) or other; `line`: of the program; `object`: file, peer of a socket, or
-    lock. Texts are empty if unknown."""
+    process; `state`: D, S, R (without a CPU) or other; `call`: system call, or the function of an accelerator's library
+    in which it is; `line`: of the program; `object`: file, peer of a socket, or lock. Texts are empty if unknown."""
 
     comm: str
     main: bool
@@ -200,7 +200,7 @@ def _slice_sums(cut: Cut, targets: Collection[int], scan: Scan, peers: Peers, pa
 
     def known(key: WaitKey, comm: bytes) -> tuple[int, Place]:
         thread = names.get(key.tid)
-        call = syscall_name(key.nr) if key.nr >= 0 else ""
+        call = scan.accelerator_call(key.pystack) or (syscall_name(key.nr) if key.nr >= 0 else "")
         name = peers.name(key.tgid, key.file[0], scan.details.file_name(key.file)) if key.file[0] else ""
         line, state = scan.line(key.tgid, key.pystack), lay.OFF_CLASSES[key.state]
         role = role_of(thread.comm if thread is not None else comm)

@@ -16,12 +16,14 @@ from typing import Any
 from whystall.bpf.continuous import Cut
 from whystall.tools.collect.slice_log import Entry
 
-RECORDS, SLICE, CODES, PROC, OBJECTS, HISTORY = 1, 2, 3, 4, 5, 6
+RECORDS, SLICE, CODES, PROC, OBJECTS, HISTORY, CALLS = 1, 2, 3, 4, 5, 6, 7
 """Kinds of entries. `CODES`: code objects, compressed (zlib), in the frame of `RECORDS`. `PROC`: rows of the tables of
 the collector ``proc``, as JSON, compressed. `OBJECTS`: a snapshot of the collector ``objects``, likewise.
-`HISTORY`: see `slice_history`, likewise, in a log of its own."""
+`HISTORY`: see `slice_history`, likewise, in a log of its own. `CALLS`: calls of
+accelerators' libraries in the slice of the same time."""
 _MOST_BYTES = 64 << 20  # of JSON
 _LENGTHS = struct.Struct("<5I")
+_LENGTH = struct.Struct("<I")
 
 
 @dataclass
@@ -43,6 +45,20 @@ def slice_end(cut: Cut, head: dict[str, Any]) -> bytes:
     text = json.dumps({**head, "counters": cut.counters}, separators=(",", ":")).encode()
     parts = (text, *cut.totals, *cut.threads)
     return _LENGTHS.pack(*map(len, parts)) + b"".join(parts)
+
+
+def calls_entry(cut: Cut) -> bytes:
+    """Return the content of a `CALLS` entry."""
+    keys, values = cut.calls
+    return _LENGTH.pack(len(keys)) + keys + values
+
+
+def calls_of(data: bytes) -> tuple[bytes, bytes]:
+    """Return keys and values of a `CALLS` entry, as of `Cut`; empty if it is damaged."""
+    if len(data) < _LENGTH.size:
+        return b"", b""
+    split = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    return data[_LENGTH.size : split], data[split:]
 
 
 def packed(content: dict[str, Any]) -> bytes:

@@ -86,9 +86,9 @@ class Codes:
         """Return all records, as `records` reads them."""
         return framed(self._records.values())
 
-    def code(self, tgid: int, number: int) -> python_code.Code:
-        """Return a code object; `python_code.UNKNOWN` without a record."""
-        record = self._records.get((tgid, number))
+    def code(self, tgid: int, word: int) -> python_code.Code:
+        """Return the code object of a word of a Python stack; `python_code.UNKNOWN` without a record."""
+        record = self._records.get(python_code.key_of(word, tgid))
         return python_code.decode(record)[1] if record is not None else python_code.UNKNOWN
 
 
@@ -212,10 +212,20 @@ class Scan:
 
     def _frames(self, tgid: int, pystack: int) -> Iterator[tuple[python_code.Code, int]]:
         """Yield the code and line of each frame of a Python stack, innermost first."""
+        for word in self._words(pystack):
+            if not python_code.is_call(word):
+                code = self.codes.code(tgid, word)
+                yield code, code.line((word & lay.FRAME_INSTRUCTION) - 1)
+
+    def _words(self, pystack: int) -> tuple[int, ...]:
         record = self._stacks.get(pystack) or self._before.get(pystack)
-        for word in cap.stack(record)[1].addresses if record is not None else ():
-            code = self.codes.code(tgid, word >> lay.FRAME_CODE_SHIFT)
-            yield code, code.line((word & lay.FRAME_INSTRUCTION) - 1)
+        return cap.stack(record)[1].addresses if record is not None else ()
+
+    def accelerator_call(self, pystack: int) -> str:
+        """Return the function of an accelerator's library in a Python stack: ``GPU: wait for stream
+        (cuStreamSynchronize)``; empty without one."""
+        words = self._words(pystack)
+        return clean(self.codes.code(0, words[-1]).name) if words and python_code.is_call(words[-1]) else ""
 
 
 def framed(found: Iterable[bytes]) -> bytes:

@@ -509,4 +509,6 @@ COLLECTORS: dict[str, Mapping[str, pl.Schema]] = {
     # sampled stacks, and those of an earlier profile
     "samples": stack_samples.TABLES,
     "samples_before": stack_samples.TABLES,
+    # calls of functions of accelerators' libraries, of a continuous recording
+    "accelerator": stack_samples.TABLES,
 }

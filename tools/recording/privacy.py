@@ -36,6 +36,7 @@ _BY_RULE: dict[Privacy, str] = {
         " library fatal link model call hardware.counters.name origin function functions taint release signal"
         " module modules foreign component where bus memory relation severity server quantity metric part"
         " proc.host.name samples.events.name samples_before.events.name ftrace.syscalls.name profile.activities.name"
+        " accelerator.events.name"
         " ranks.operators.name ranks_before.operators.name"
         " shape value ranks.latencies.name ranks_before.latencies.name baseline.latencies.name at"
         " vendor health throttle topology.groups.ranks"
@@ -51,6 +52,7 @@ _BY_RULE: dict[Privacy, str] = {
     ),
     Privacy.CODE: (
         "frames samples.frames.name samples.frames.file samples_before.frames.name samples_before.frames.file"
+        " accelerator.frames.name accelerator.frames.file"
     ),
     Privacy.TEXT: "detail allocator",
 }

@@ -61,7 +61,7 @@ TABLES: dict[str, pl.Schema] = {
     "frames": FRAMES,
     "events": EVENTS,
 }
-"""The tables of a stack profile, and of the collectors ``samples`` and ``samples_before`` in a recording."""
+"""The tables of a stack profile, and of a recording's collectors ``samples``, ``samples_before``, ``accelerator``."""
 
 KINDS = ("python", "native", "kernel", "operator", "annotation", "launch", "device", "idle", "thread", "other")
 """Kinds of frames. `device`: work of an accelerator, named ``GPU:...`` or ``NPU:...``; `idle`: it, or a CPU, was idle;

@@ -1,6 +1,7 @@
 """Parse the names of frames as programs write them, and write frames as names.
 
-``GPU:name``, ``NPU:name``, ``name_[G]`` and ``[GPU_Kernel]name`` are work of an accelerator; the annotations of the
+``GPU:name``, ``NPU:name``, ``name_[G]`` and ``[GPU_Kernel]name`` are work of an accelerator, ``GPU: name`` is a call
+into its library; the annotations of the
 flamegraph.pl family are ``_[k]`` kernel, ``_[i]`` inlined, ``_[j]`` compiled at run time; ``save (train.py:212)`` is a
 Python frame of py-spy and ours; ``process 12:"cmd"`` and ``thread (0x7f..)`` are py-spy's threads.
 """
@@ -11,6 +12,8 @@ import re
 from typing import NamedTuple
 
 GPU, NPU = "GPU:", "NPU:"
+HOST_CALLS = (f"{GPU} ", f"{NPU} ")
+"""Frames of calls into an accelerator's library on the host, ``GPU: launch kernel (cuLaunchKernel)``."""
 IDLE = "[idle]"
 NAME_LIMIT = 1024
 """Characters kept of a name: names of kernels and C++ differ at their ends."""
@@ -52,6 +55,8 @@ def named(text: str) -> Name:
         if line or _BINARY.fullmatch(file):
             return Name(name, file, line, "native")
     start = text[:4]
+    if text.startswith(HOST_CALLS):
+        return Name(text, kind=host_call_kind(text))
     if start in (GPU, NPU) and len(text) > len(start):
         return device(text[4:], start)
     if start == "[GPU" and text.startswith("[GPU_Kernel]") and len(text) > len("[GPU_Kernel]"):
@@ -59,6 +64,12 @@ def named(text: str) -> Name:
     if start in ("proc", "thre") and _THREAD.fullmatch(text):
         return Name(text, kind="thread")
     return Name(text)
+
+
+def host_call_kind(text: str) -> str:
+    """Return the kind of a frame of `HOST_CALLS`: launches and queued copies are ``launch``, as in an accelerator's
+    profile, waits and copies that wait ``native``."""
+    return "launch" if text[len(HOST_CALLS[0]) :].startswith(("launch", "queue")) else "native"
 
 
 def device(name: str, prefix: str = GPU) -> Name:

@@ -1,4 +1,5 @@
-"""Convert a stack profile to a recording and back: the collectors ``samples`` and ``samples_before``."""
+"""Convert a stack profile to a recording and back: the collectors ``samples``, ``samples_before`` and
+``accelerator``."""
 
 from __future__ import annotations
 
@@ -13,6 +14,10 @@ from whystall.tools.stacks.consistent import fault
 from whystall.tools.stacks.model import NO_TIME, TABLES, StackProfile
 
 NOW, BEFORE = "samples", "samples_before"
+CALLS = "accelerator"
+NUMBER, TIME = "accelerator-calls", "accelerator-time"
+"""Calls of accelerators' libraries in a recording of the watch, and the events of that profile: how many there were,
+and how long they took, ns."""
 _UNKNOWN_START = "1970-01-01T00:00:00.000Z"
 _CLOCKS = {"mono": "CLOCK_MONOTONIC", "mono_raw": "CLOCK_MONOTONIC_RAW", "boot": "CLOCK_BOOTTIME"}
 _NAMES = {clock: name for name, clock in _CLOCKS.items()}

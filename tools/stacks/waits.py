@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from whystall.tools.recording.store import Recording
+from whystall.tools.stacks.names import HOST_CALLS, host_call_kind
 
 # A Python frame among a thread's user frames as the engines write it: function, file and line.
 _PYTHON = re.compile(r"(?P<name>.+) \((?P<file>[^()]+):(?P<line>[0-9]{1,9})\)")
@@ -28,7 +29,8 @@ def wait_stack(user: Sequence[str], syscall: str, path: str, kernel: Sequence[st
         if found := python_frame(text):
             yield WaitFrame(text, *found, "python")
         else:
-            yield WaitFrame(text, text, "", 0, "native")
+            kind = host_call_kind(text) if text.startswith(HOST_CALLS) else "native"
+            yield WaitFrame(text, text, "", 0, kind)
     if syscall:
         text = f"[{syscall}{' ' + path if path else ''}]"
         yield WaitFrame(text, text, path, 0, "kernel")

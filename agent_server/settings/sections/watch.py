@@ -21,7 +21,8 @@ class WatchSettings(Section):
     signs of progress of the one job that is selected; a step log is ``FILE`` or ``FILE:REGEX``, a metric ``URL#NAME``.
     `learn_s`: nothing is reported about a process for so long after it is first seen. `hang_after_s`: a stall that
     lasts this long gets its ticket before it ends. `cpu_percent`: of one core; above it less detail is recorded.
-    `per_job`, `per_host`: stalls investigated in an hour.
+    `per_job`, `per_host`: stalls investigated in an hour. `accelerator_calls`: also profile calls of accelerators'
+    libraries (CUDA, HIP, CANN), by probes in them.
     """
 
     on: Annotated[bool, Field(description="run the watcher beside the server")] = False
@@ -41,6 +42,7 @@ class WatchSettings(Section):
     ] = 1.0
     log_mib: Annotated[int, Field(ge=4, le=4096, description="size of the log of waits")] = 64
     memory_mib: Annotated[int, Field(ge=48, le=4096, description="private memory; above it caches are freed")] = 128
+    accelerator_calls: Annotated[bool, Field(description="profile launches and waits of CUDA, HIP and CANN")] = False
     per_job: Annotated[int, Field(ge=1, le=3600, description="stalls of a job that are investigated in an hour")] = 6
     per_host: Annotated[int, Field(ge=1, le=3600, description="of all jobs")] = 30
     tickets: Annotated[bool, Field(description="open tickets; else only log stalls")] = True

@@ -46,6 +46,15 @@ def test_a_running_watcher_is_shown_with_its_cost_and_inert_names(home: Path) ->
     assert "0.40 % of a core" in check.found
 
 
+def test_calls_of_accelerators_are_shown_with_what_was_lowered(home: Path) -> None:
+    cost = {"cpu_share": 0.004, "disk_bytes": 1 << 20, "min_ns": 1_000_000, "lost": 0, "reasons": []}
+    calls = {"detail": "waits", "functions": 9, "processes": 2, "cpu_share": 0.021}
+    written(home, cost={**cost, "calls": calls})
+    assert "only waits, as launches cost too much: 9 functions probed, used by 2 processes, 2.10 %" in watching().found
+    written(home, cost={**cost, "calls": None})
+    assert "accelerators" not in watching().found
+
+
 def test_profiles_that_are_not_stored_are_shown(home: Path) -> None:
     pushed = {"spans_sent": 4, "spans_lost": 2, "error": "server_error: HTTP 507\x1b[31m"}
     written(home, profiles=pushed)

@@ -6,7 +6,7 @@ import pytest
 
 from whystall.bpf.python_code import Frame
 from whystall.tools.collect.frames import Call
-from whystall.tools.collect.python_merge import Native, label, merged
+from whystall.tools.collect.python_merge import Native, label, merged, with_accelerator_call
 
 LIBC, PYTHON, TORCH = "/lib/libc.so.6", "/usr/lib/libpython3.11.so.1.0", "/opt/libtorch_cpu.so"
 EVALUATOR = ("_PyEval_EvalFrameDefault", PYTHON)
@@ -95,6 +95,24 @@ def test_what_a_perf_map_names_is_python() -> None:
 )
 def test_labels(call: Call, text: str) -> None:
     assert label(call) == text
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"),
+    [  # outermost first; the function itself is replaced, also by a name with a suffix
+        ([("poll", LIBC)], ["train", "GPU: wait for stream (cuStreamSynchronize)", "poll"]),
+        (
+            [("poll", LIBC), ("cuStreamSynchronize_ptsz", "/opt/libcuda.so.1"), ("at::item", TORCH)],
+            ["train", "at::item", "GPU: wait for stream (cuStreamSynchronize)", "poll"],
+        ),
+    ],
+)
+def test_a_call_into_an_accelerators_library_is_beneath_its_line(native: list[Native], expected: list[str]) -> None:
+    name = "GPU: wait for stream (cuStreamSynchronize)"
+    made = with_accelerator_call(merged(native, [py("train")])[::-1], name)
+    assert [call.name for call in made] == expected
+    assert next(call.kind for call in made if call.name == name) == "native"
+    assert name in [call.name for call in with_accelerator_call(merged(native, [])[::-1], name)]
 
 
 def test_hostile_names_are_inert() -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from whystall.tools.stacks.libraries import is_library, is_standard, module_path, short_path
+from whystall.tools.stacks.names import HOST_CALLS
 from whystall.tools.stacks.waits import python_frame
 
 _COMPILE = "compile"
@@ -117,7 +118,8 @@ def _is_elsewhere(short: str) -> bool:
 @dataclass(frozen=True)
 class Place:
     """Where a stack is. Frames are innermost first: `python` (name, short path, line) and the `native` ones within the
-    innermost of them. `extension`: the module of the innermost native frame; empty: the interpreter's.
+    innermost of them. `extension`: the module of the innermost native frame, or the call into an accelerator's library;
+    empty: the interpreter's.
     """
 
     python: tuple[tuple[str, str, int], ...] = ()
@@ -204,7 +206,7 @@ class Place:
     @cached_property
     def in_device_call(self) -> bool:
         """Whether it waits in a call that returns when an accelerator is done."""
-        if any(name.startswith(_DEVICE_CALLS) for name in self.native):
+        if any(_function(name).startswith(_DEVICE_CALLS) for name in self.native):
             return True
         return any(name.endswith("synchronize") and module.startswith(_DEVICE_MODULES) for name, module in self.library)
 
@@ -213,7 +215,8 @@ class Place:
         """Whether Python called any function of an accelerator's library."""
         if not self.python:
             return False
-        return bool(_DRIVERS.match(self.extension)) or any(_DRIVERS.match(name) for name in self.native)
+        called = any(name.startswith(HOST_CALLS) or _DRIVERS.match(name) for name in self.native)
+        return called or bool(_DRIVERS.match(self.extension))
 
     @cached_property
     def in_collector(self) -> bool:
@@ -222,6 +225,11 @@ class Place:
 
 
 NOWHERE = Place()
+
+
+def _function(name: str) -> str:
+    """Return the function of a native frame, also of ``GPU: wait for stream (cuStreamSynchronize)``."""
+    return name.rpartition("(")[2] if name.startswith(HOST_CALLS) else name
 
 
 def text(frame: tuple[str, str, int]) -> str:
@@ -259,6 +267,9 @@ def place_of_calls(frames: Iterable[tuple[str, str, int, str]]) -> Place:
     for name, file, line, kind in frames:
         if kind == "python":
             python.append((name, short_path(file), max(line, 0)))
+        elif kind == "launch" and not python:
+            extension = extension or (name if not native else "")
+            native.append(name)
         elif kind == "native" and not python:
             module = file.rpartition("/")[2]
             if not native and not module and name == _UNNAMED:

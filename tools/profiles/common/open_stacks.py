@@ -22,7 +22,7 @@ from whystall.tools.recording.store import Recording
 from whystall.tools.stacks.formats import FORMATS as STACK_FORMATS
 from whystall.tools.stacks.formats import format_at
 from whystall.tools.stacks.model import StackProfile
-from whystall.tools.stacks.recorded import NOW, stacks_of
+from whystall.tools.stacks.recorded import CALLS, NOW, NUMBER, TIME, stacks_of
 from whystall.tools.timeline.profile_reading.format import ProfileFormat
 from whystall.tools.timeline.profiles import FORMATS as PROFILE_FORMATS
 from whystall.tools.timeline.profiles import open_profile
@@ -45,8 +45,9 @@ def open_stacks(
     """Return the stack samples of one event at `path`. Never blocks on a pipe or device.
 
     `event`: needed where the source has several and no default; ``device`` (default with device work) or ``host`` of
-    an accelerator's profile; ``off-cpu`` selects the waits of a recording. `rank`: selects one of several accelerator
-    profiles below a directory. `step`, `idle`: see `stacks_of_profile`.
+    an accelerator's profile; ``off-cpu`` selects the waits of a recording, ``accelerator-calls`` and
+    ``accelerator-time`` the calls of accelerators' libraries that a watch recorded. `rank`: selects one of several
+    accelerator profiles below a directory. `step`, `idle`: see `stacks_of_profile`.
 
     Raises `ToolError`: bad_argument for an unknown or ambiguous `event`, `rank` or `step` (it lists the choices), or
     when `rank`, `step` or `idle` do not apply to the source; bad_recording, missing_collector, bad_trace, io_error.
@@ -87,6 +88,8 @@ def _recorded(recording: Recording, event: str, rank: int | None, step: int | No
     if has("profile") and (event in (DEVICE, HOST) or not (has(NOW) or has("switches"))):
         return stacks_of_profile(profile_in(recording), event=event, step=step, idle=idle)
     _refuse(Path(recording.manifest.id), rank, step, idle=idle)
+    if event in (NUMBER, TIME) and has(CALLS):
+        return stacks_of(recording, CALLS)
     if has("switches") and (event == OFF_CPU or not has(NOW)):
         return stacks_of_waits(recording)
     return stacks_of(recording)

@@ -36,7 +36,9 @@ class Params(BaseParams):
 
     rank: Annotated[int | None, Field(ge=0, le=999_999, description="rank, of a directory of traces")] = None
     step: Annotated[int | None, Field(ge=0, le=999_999_999, description="only the profiler step of this number")] = None
-    event: Annotated[str, Field(max_length=256, description="of several events, this: device, host, off-cpu")] = ""
+    event: Annotated[
+        str, Field(max_length=256, description="of several events, this: device, host, off-cpu, accelerator-time")
+    ] = ""
     idle: Annotated[bool, Field(description="the device's gaps as frames too")] = False
     top: Annotated[int, Field(ge=1, le=200, description="rows per table")] = 10
 

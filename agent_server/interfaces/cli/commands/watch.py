@@ -68,6 +68,13 @@ def watch(
         _Number,
         typer.Option("--cpu-percent", min=0.1, max=50, help="of one core: above, less detail is kept; default 1"),
     ] = None,
+    accelerator_calls: Annotated[
+        _Switch,
+        typer.Option(
+            "--accelerator-calls/--no-accelerator-calls",
+            help="profile launches and waits of CUDA, HIP and CANN, by probes in their libraries; default: no",
+        ),
+    ] = None,
     tickets: Annotated[
         _Switch, typer.Option("--tickets/--no-tickets", help="open tickets, or only log stalls; default: tickets")
     ] = None,
@@ -117,6 +124,7 @@ def watch(
             job_share=found.job_percent / 100,
             log_bytes=found.log_mib << 20,
             memory_bytes=found.memory_mib << 20,
+            calls=found.accelerator_calls if accelerator_calls is None else accelerator_calls,
         ),
         tickets=found.tickets if tickets is None else tickets,
         progress=progress,
