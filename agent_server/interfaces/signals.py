@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_AGAIN_S = 0.01
 
 
 class Interrupted(BaseException):
@@ -38,6 +40,7 @@ class Signals:
         """Handle SIGINT and SIGTERM from now on; outside of `run` they raise `Interrupted`."""
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, self._handle)
+        sys.unraisablehook = self._lost
 
     def ignore(self) -> None:
         """Ignore signals from now on: the result is written, and Python restores default handlers at its end."""
@@ -99,6 +102,19 @@ class Signals:
             self._stop()
         elif not self._running:
             raise Interrupted(signum)
+
+    def _lost(self, lost: sys.UnraisableHookArgs) -> None:
+        """Raise `Interrupted` again soon if it was raised in a callback of the interpreter, such as that of a weak
+        reference, which only reports exceptions."""
+        if not isinstance(lost.exc_value, Interrupted):
+            sys.__unraisablehook__(lost)
+            return
+        signal.signal(signal.SIGALRM, self._again)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+    def _again(self, _signum: int, _frame: FrameType | None) -> None:
+        if self.received is not None and not self._running:  # else `run` raises it
+            raise Interrupted(self.received)
 
 
 signals = Signals()

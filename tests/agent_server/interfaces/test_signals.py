@@ -76,3 +76,23 @@ def test_a_second_signal_ends_the_process_at_once(mode: str) -> None:
             child.wait(0.5)  # the first is waiting for the loop, which is busy
     child.send_signal(signal.SIGINT)
     assert child.wait(20) == 130
+
+
+def test_a_signal_in_a_callback_that_ignores_exceptions_is_not_lost() -> None:
+    program = """
+import signal, time, weakref
+from whystall.agent_server.interfaces.signals import Interrupted, signals
+
+class Thing: pass
+
+signals.install()
+thing = Thing()
+known = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+try:
+    del thing
+    time.sleep(60)
+except Interrupted as interrupted:
+    print("interrupted", interrupted.signum)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert (done.stdout, done.stderr) == (f"interrupted {signal.SIGINT.value}\n", "")
