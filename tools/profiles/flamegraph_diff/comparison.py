@@ -39,6 +39,7 @@ _ENOUGH = 128
 """Independent samples of two functions that detect a change of `TOO_COARSE_PCT`, at four standard errors."""
 _NEAR = 0.95
 _NATS = 1.0
+_CANDIDATE = 0.8
 _OVERLAP = 0.8
 _POSSIBLE = 0.2
 """Probability that chance makes a row of this role."""
@@ -210,11 +211,11 @@ class _Comparison:
         fit = self._fit(role, now)
         if not fit.any():
             return None
-        gain = np.where(fit, self._gain(living), -1.0)
-        best = int(np.argmax(gain))
+        gain = self._gain(living)
+        best = int(np.argmax(np.where(fit, gain, -1.0)))
         if gain[best] <= 0:
             return None
-        chosen = self._simplest(best, gain, living)
+        chosen = self._simplest(best, gain, fit, living)
         atoms = (living[chosen] > 0) & ((self.before.weights > 0) | (self.after.weights > 0))
         found = self._change(chosen, role, living[chosen], now, atoms)
         self.alive = np.where(atoms, 0.0, self.alive)
@@ -242,19 +243,39 @@ class _Comparison:
         common = self.scale.ratio / (1 + self.scale.ratio)
         return _part(early, both, 1 - common) + _part(late, both, common)
 
-    def _simplest(self, best: int, gain: Floats, living: Floats) -> int:
+    def _simplest(self, best: int, gain: Floats, fit: NDArray[np.bool_], living: Floats) -> int:
         """Return the simplest group that explains nearly as much as `best` with nearly the same samples: a function
-        before a pair of functions or a place, then the smallest."""
+        before a pair of functions or a place, then the smallest; of those that are `fit`, if there is one. All of it
+        must have changed alike."""
         weight = self.before.weights / self.before.sum + self.after.weights / self.after.sum
         sizes = living @ weight
         common = (living * living[best]) @ weight
         same = common >= _OVERLAP * np.minimum(sizes, sizes[best])
-        near = (gain >= _NEAR * gain[best] - _NATS) & same & (sizes > 0)
+        rows = np.nonzero((gain >= _CANDIDATE * gain[best]) & same & (sizes > 0))[0]
+        rows = rows[self._changed_alike(living[rows], sizes[rows], weight).all(axis=1)]
+        rows = rows[fit[rows]] if fit[rows].any() else rows
+        rows = rows[gain[rows] >= _NEAR * gain[rows].max() - _NATS]
         rank = {"own": 0, "total": 0, "calls": 1, "place": 2}
         return min(
-            (int(row) for row in np.nonzero(near)[0]),
+            (int(row) for row in rows),
             key=lambda row: (rank[self.groups.groups[row].what], round(float(sizes[row]), 9), row),
         )
+
+    def _changed_alike(self, living: Floats, sizes: Floats, weight: Floats) -> NDArray[np.bool_]:
+        """Return for each two groups, of which the first contains the second, whether its other samples changed as
+        those of the second did, rather than not; else True. A function that one caller calls more often than before,
+        and others do not, has not changed itself."""
+        early, late = (living * side.weights / side.sum * self.count for side in (self.before, self.after))
+        common = self.scale.ratio / (1 + self.scale.ratio)
+        found = np.ones((len(living), len(living)), bool)
+        for row, inner in enumerate(living):
+            share = float(late[row].sum() / max(early[row].sum() + late[row].sum(), 1e-300))
+            share = min(max(share, 1e-9), 1 - 1e-9)
+            others = early @ (inner == 0), late @ (inner == 0)
+            gain = others[0] * math.log((1 - share) / (1 - common)) + others[1] * math.log(share / common)
+            contains = (living * inner) @ weight >= sizes[row] * (1 - 1e-9)
+            found[:, row] = ~contains | (gain >= 0)
+        return found
 
     def _change(self, row: int, role: Role, living: Floats, now: Apart, atoms: NDArray[np.bool_]) -> Change:
         one = apart(self.before, self.after, living[None], self.whole)

@@ -67,6 +67,30 @@ def with_stack(program: Program, at: int, stack: tuple[str, ...]) -> Program:
     return Program(stacks, program.shares, program.stays_ms, program.loop)
 
 
+TWO_CALLERS = Program(
+    [
+        ("main", "parse"),
+        ("main", "encode"),
+        ("main", "encode", "digest"),
+        ("main", "store"),
+        ("main", "store", "digest"),
+    ],
+    [55, 10, 10, 20, 5],
+    [5, 2, 2, 4, 2],
+    loop=True,
+)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_function_that_one_of_two_callers_calls_more_has_not_changed_itself(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    how: dict[str, Any] = {"seconds": 8.0, "hz": 499}
+    _, more = found(sampled(TWO_CALLERS, rng, **how), sampled(TWO_CALLERS.slower("encode", 2, "digest"), rng, **how))
+    _, slower = found(sampled(TWO_CALLERS, rng, **how), sampled(TWO_CALLERS.slower("digest", 2), rng, **how))
+    assert proven(more) == [("grew", "encode", "calls", "digest")]
+    assert proven(slower) == [("grew", "digest", "own", "")]
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("loop", [True, False])
 def test_two_runs_of_one_program_show_no_difference(seed: int, loop: bool) -> None:
