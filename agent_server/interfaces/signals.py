@@ -44,6 +44,7 @@ class Signals:
 
     def ignore(self) -> None:
         """Ignore signals from now on: the result is written, and Python restores default handlers at its end."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)
 

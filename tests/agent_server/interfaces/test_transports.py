@@ -132,9 +132,9 @@ def test_a_given_token_is_not_shown_and_a_second_server_cannot_take_the_port(
     child.process.send_signal(signal.SIGINT)
     assert child.process.wait(20) == 130
     assert child.process.stderr is not None
-    said = child.process.stderr.read()
-    assert TOKEN not in said
-    *before, last = said.splitlines()
+    printed = child.process.stderr.read()
+    assert TOKEN not in printed
+    *before, last = printed.splitlines()
     assert last == "error: cancelled: stopped by SIGINT; nothing is left attached"
     assert all(line.startswith("whystall: console at http://127.0.0.1:") for line in before)
 
