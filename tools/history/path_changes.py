@@ -91,11 +91,10 @@ def changes_of(before: Account, after: Account) -> Changes:
     whole = _compared(*whole_of)
     found = _compared(one, other)
     step = Comparison.model_validate(_numbers(whole, *whole_of, 0, size))
-    rows = [
-        PathChange.model_validate(_texts(key, after.chains.get(key) or before.chains.get(key, Chain()))
-                                  | _numbers(found, one, other, at, size))
-        for at, key in enumerate(chosen)
-    ]  # fmt: skip
+    rows = []
+    for at, key in enumerate(chosen):
+        texts = _texts(key, after.chains.get(key) or before.chains.get(key, Chain()))
+        rows.append(PathChange.model_validate(texts | _numbers(found, one, other, at, size)))
     rows.sort(key=_order)
     return Changes(step, rows, len(rows) if found is not None else None, len(_changed(rows)))
 
