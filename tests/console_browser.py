@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,7 @@ class Page:
 
     def until(self, done: Callable[[], Any]) -> Any:
         """Wait until `done` returns a true value, and return it."""
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            try:
-                if found := done():
-                    return found
-            except (KeyError, RuntimeError):
-                pass  # the page was replaced meanwhile
-            assert time.monotonic() < deadline, self.run("document.body.innerText")
-            time.sleep(0.05)
+        return self.browser.until(done, DEADLINE_S)
 
     def leads(self, script: str) -> None:
         """Do what leads to another page, and wait for that."""

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from whystall.agent_server.watch import history
+from whystall.tools.collect import slice_history
+from whystall.tools.history import grid
+
 BESIDE = (
     "test_bpf_session",
     "test_doctor_agrees",
@@ -134,3 +138,13 @@ def loop_device(tmp_path: Path) -> Iterator[str]:
         yield name
     finally:
         subprocess.run(["losetup", "-d", name], check=True)
+
+
+@pytest.fixture
+def small_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history in parts of half a second, so that a program need not run for minutes."""
+    part_ns = 500_000_000
+    monkeypatch.setattr(slice_history, "PART_NS", part_ns)
+    monkeypatch.setattr(slice_history, "_MINUTE_NS", part_ns * slice_history.PARTS)
+    monkeypatch.setattr(grid, "PART_NS", part_ns)
+    monkeypatch.setattr(history, "_LATE_NS", 3_000_000_000)

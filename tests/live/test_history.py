@@ -9,18 +9,14 @@ from typing import Any
 import pytest
 from scripted import child
 
-from whystall.agent_server.watch import history as operation
 from whystall.agent_server.watch.history import HistoryParams, history
-from whystall.tools.collect import slice_history
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits
 from whystall.tools.collect.slice_history import JobName
 from whystall.tools.contract.text import path_pattern
-from whystall.tools.history import grid
 from whystall.tools.history.summary import ns_of
 from whystall.tools.recording.target import Target
 
 MS = 1_000_000
-PART_NS = 500 * MS  # the history in small: parts of half a second, so that the program need not run for minutes
 PHASE_S = 6
 # Steps that sleep; in the middle phase each also takes a lock of a file, which a child holds half of the time.
 PROGRAM = f"""
@@ -56,19 +52,11 @@ sys.stdin.readline()
 """
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slice_history, "PART_NS", PART_NS)
-    monkeypatch.setattr(slice_history, "_MINUTE_NS", PART_NS * slice_history.PARTS)
-    monkeypatch.setattr(grid, "PART_NS", PART_NS)
-    monkeypatch.setattr(operation, "_LATE_NS", 3_000 * MS)
-
-
 def marks_of(lines: list[dict[str, Any]]) -> dict[str, float]:
     return {line["what"]: line["at"] for line in lines if line["what"] in ("locked", "free", "end")}
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_history")
 def test_a_phase_that_waits_for_a_lock_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "step.lock"
     monkeypatch.setenv("LOCK", str(lock))

@@ -10,16 +10,12 @@ import pytest
 from scripted import child
 
 from whystall.agent_server.presentation.history_lines import history_text
-from whystall.agent_server.watch import history as operation
 from whystall.agent_server.watch.history import HistoryParams, history
-from whystall.tools.collect import slice_history
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits
 from whystall.tools.collect.slice_history import JobName
-from whystall.tools.history import grid
 from whystall.tools.recording.target import Target
 
 MS = 1_000_000
-PART_NS = 500 * MS  # the history in small, as in test_history
 PHASE_S = 10
 # A loader thread decodes under a lock of a file; in the second phase, another process holds it most of the time.
 PROGRAM = f"""
@@ -66,19 +62,11 @@ sys.stdin.readline()
 """
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slice_history, "PART_NS", PART_NS)
-    monkeypatch.setattr(slice_history, "_MINUTE_NS", PART_NS * slice_history.PARTS)
-    monkeypatch.setattr(grid, "PART_NS", PART_NS)
-    monkeypatch.setattr(operation, "_LATE_NS", 3_000 * MS)
-
-
 def moment(seconds: float) -> str:
     return datetime.fromtimestamp(round(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_history")
 def test_steps_that_wait_for_a_loader_that_waits_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "data.lock"
     monkeypatch.setenv("LOCK", str(lock))

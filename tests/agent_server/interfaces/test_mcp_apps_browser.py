@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -68,15 +67,7 @@ class Place:
 
     def until(self, done: Callable[[], Any]) -> Any:
         """Wait until `done` returns a true value, and return it."""
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            try:
-                if found := done():
-                    return found
-            except (KeyError, RuntimeError):
-                pass  # the frame was replaced meanwhile
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        return self.browser.until(done, DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

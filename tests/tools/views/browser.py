@@ -1,4 +1,4 @@
-"""Chromium without a window, spoken to over a pipe (the DevTools protocol), for tests of pages."""
+"""Chromium without a window, driven over a pipe (the DevTools protocol), for tests of pages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,6 +60,18 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def until(self, done: Callable[[], Any], limit_s: float) -> Any:
+        """Wait until `done` returns a true value, and return it; a page may be replaced meanwhile."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                if found := done():
+                    return found
+            except (KeyError, RuntimeError):
+                pass  # the page, or a frame of it, was replaced
+            assert time.monotonic() < deadline, self.run("document.body.innerText")
+            time.sleep(0.02)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """A command of the protocol; returns its result, raises RuntimeError with the browser's message."""
