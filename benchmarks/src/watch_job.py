@@ -164,9 +164,10 @@ def main() -> None:
             read_features(directory, step)
         if step % 100 == 0:
             save_checkpoint(directory)
+        print(json.dumps({"step": step, "at": time.monotonic(), "s": time.monotonic() - start}), file=log)
         if step % 150 == 0:
             evaluate()
-        print(json.dumps({"step": step, "at": time.monotonic(), "s": time.monotonic() - start}), file=log)
+            print(json.dumps({"evaluation": step, "at": time.monotonic()}), file=log)
 
 
 if __name__ == "__main__":
