@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from whystall.agent_server.inputs.ranks import Runs, gathered, open_job, with_baseline
+from whystall.agent_server.inputs.record_params import GatherParams, RecordParams, RecordSummary
 from whystall.agent_server.inputs.recordings import (
     check_profile_place,
     in_thread,
@@ -25,15 +25,6 @@ from whystall.agent_server.inputs.recordings import (
 from whystall.agent_server.inputs.stacks import observes, open_samples
 from whystall.agent_server.presentation.pages import judged
 from whystall.agent_server.settings.engines import Engine
-from whystall.tools.collect.options import (
-    PATH_WAIT_NS,
-    SAMPLE_NS,
-    BlockOptions,
-    FtraceOptions,
-    SampleOptions,
-    SwitchOptions,
-    SyscallOptions,
-)
 from whystall.tools.collect.own_priority import raised_when_starved
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.extras import extra
@@ -41,8 +32,6 @@ from whystall.tools.contract.params import JobParams, Params, TargetParams, pars
 from whystall.tools.contract.registry import Registry, Tool
 from whystall.tools.contract.result import ToolResult
 from whystall.tools.ranks.job import job_of
-from whystall.tools.ranks.params import RankParams
-from whystall.tools.recording.collector import Need
 from whystall.tools.recording.judging import artifact_path
 from whystall.tools.recording.redact import redact as redact_recording
 from whystall.tools.recording.store import Recording, check_place
@@ -62,79 +51,6 @@ if TYPE_CHECKING:
     from whystall.knowledge_base.models import Diagnosis, Lang
     from whystall.knowledge_base.operator_baselines import Stored
     from whystall.knowledge_base.ticket_models import Ticket
-
-# A recording is judged later with thresholds unknown now: keep what is slower than a millisecond.
-_RECORD_NEEDS = [
-    Need("proc"),
-    Need("syscalls", SyscallOptions(min_ns=1_000_000)),
-    Need("switches", SwitchOptions(PATH_WAIT_NS, wakers=True, python=True, follow_wakers=True)),
-    Need("objects", optional=True),
-    Need("block", BlockOptions()),
-    Need("interrupts"),
-    Need("run_queue"),
-    Need("memory_use"),
-    Need("device_log", optional=True),
-    Need("hardware", optional=True),
-    Need("gpu_state", optional=True),
-    Need("card_state", optional=True),
-    Need("versions", optional=True),
-]
-_CACHE_NEEDS = [Need("page_cache"), Need("residency")]
-_TRACE_NEED = Need("ftrace", FtraceOptions(frozenset({"irq", "softirq"})))
-
-
-class RecordParams(TargetParams):
-    """What to record."""
-
-    duration: Annotated[float, Field(ge=0.1, le=600, description="seconds to observe")] = 10.0
-    past: Annotated[
-        float | None,
-        Field(ge=0.1, le=86400, description="instead: the last seconds of what the watch has recorded"),
-    ] = None
-    past_end: Annotated[float, Field(ge=0, le=86400, description="with past: how many seconds ago its span ends")] = 0.0
-    trace: Annotated[bool, Field(description="also every event of the scheduler, for host_bound")] = False
-    samples: Annotated[bool, Field(description="also stacks of what runs, for cpu_profile and heat_map")] = False
-    hz: Annotated[int | None, Field(ge=1, le=999, description="with samples: how often per second")] = None
-    cache: Annotated[bool, Field(description="also the page cache, for page_cache and hybrid_io_advise")] = False
-    engine: Engine = "auto"
-
-    @model_validator(mode="after")
-    def _rate_of_samples(self) -> RecordParams:
-        if self.hz is not None and not self.samples:
-            raise ValueError("hz needs samples: it is their rate")
-        if self.past_end and (self.past is None or self.past_end >= self.past):
-            raise ValueError("past_end needs a past that is longer: its span begins so many seconds ago")
-        return self
-
-    @property
-    def needs(self) -> list[Need]:
-        """Return the needs of all tools, and those of the collectors recorded on request."""
-        period_ns = 1_000_000_000 // self.hz if self.hz else SAMPLE_NS
-        samples = [Need("samples", SampleOptions(period_ns, python=True))] if self.samples else []
-        cache = _CACHE_NEEDS if self.cache else []
-        return [*_RECORD_NEEDS, *([_TRACE_NEED] if self.trace else []), *samples, *cache]
-
-
-class GatherParams(RankParams):
-    """Which traces to read."""
-
-    traces: Annotated[str, Field(min_length=1, max_length=4096, description="directory with the traces of the ranks")]
-    before: Annotated[
-        str | None, Field(min_length=1, max_length=4096, description="that of an earlier run, for compare_runs")
-    ] = None
-
-
-class RecordSummary(BaseModel):
-    """A written recording: its path, and the row count of each table."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    id: str
-    path: str
-    window_s: float
-    engines: dict[str, str]
-    rows: dict[str, int]
-    redacted: bool
 
 
 class App:

@@ -28,7 +28,8 @@ import numpy as np
 import polars as pl
 
 from benchmarks.common import ROOT, Report, Row, publish, table
-from whystall.agent_server.app import App, RecordParams
+from whystall.agent_server.app import App
+from whystall.agent_server.inputs.record_params import RecordParams
 from whystall.tools.profiles.common.open_stacks import open_stacks
 from whystall.tools.profiles.flamegraph_diff.comparison import compare
 from whystall.tools.profiles.flamegraph_diff.interrupts import without_interrupts

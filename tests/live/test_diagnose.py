@@ -20,9 +20,10 @@ import pytest
 from running import SIMULATOR, Running
 from slow_disk import SlowDisk
 
-from whystall.agent_server.app import App, RecordParams
+from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
 from whystall.agent_server.diagnosis.verdict import STALL_PCT
+from whystall.agent_server.inputs.record_params import RecordParams
 from whystall.knowledge_base.models import CauseState, Diagnosis, Verdict
 
 SYNC = "sync_checkpoint_write"

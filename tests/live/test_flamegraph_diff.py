@@ -13,7 +13,8 @@ import anyio
 import pytest
 from running import HERE, Running
 
-from whystall.agent_server.app import App, RecordParams
+from whystall.agent_server.app import App
+from whystall.agent_server.inputs.record_params import RecordParams
 from whystall.tools.contract.errors import ErrorCode, ToolError
 from whystall.tools.contract.result import ToolResult
 

@@ -22,7 +22,8 @@ from cgroups import Cgroup  # noqa: E402  (the workloads are found through the p
 from running import SIMULATOR, Running, file_server  # noqa: E402
 from slow_disk import SlowDisk  # noqa: E402
 
-from whystall.agent_server.app import App, RecordParams  # noqa: E402
+from whystall.agent_server.app import App  # noqa: E402
+from whystall.agent_server.inputs.record_params import RecordParams  # noqa: E402
 
 SECONDS = 8.0
 NEVER = ["--every", 100_000]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whystall.agent_server.app import RecordParams
+from whystall.agent_server.inputs.record_params import RecordParams
 from whystall.agent_server.interfaces.mcp.history import history_entry
 from whystall.agent_server.presentation.history_lines import history_text
 from whystall.agent_server.presentation.history_pages import history_pages

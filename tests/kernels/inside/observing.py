@@ -183,7 +183,8 @@ def recording_as_user(load: Working, place: Path) -> Iterator[Path]:
 def record_here(load: Working, out: Path, *, tracefs: bool) -> None:
     """The same window from this process, with the scheduler's events from tracefs if wanted."""
     # here, since an emulated machine takes half a minute to import them
-    from whystall.agent_server.app import App, RecordParams
+    from whystall.agent_server.app import App
+    from whystall.agent_server.inputs.record_params import RecordParams
     from whystall.tools.collect.ebpf_engine import EbpfEngine
     from whystall.tools.collect.ftrace.tracefs_engine import TracefsEngine
     from whystall.tools.collect.procfs_engine import ProcfsEngine

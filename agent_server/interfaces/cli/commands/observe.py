@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from whystall.agent_server.app import App, GatherParams, RecordParams
+from whystall.agent_server.app import App
 from whystall.agent_server.diagnosis.params import DiagnoseParams
+from whystall.agent_server.inputs.record_params import GatherParams, RecordParams
 from whystall.agent_server.interfaces.cli import console
 from whystall.agent_server.interfaces.cli.options import FromOption, JsonOption, LangOption, checked, command
 from whystall.agent_server.interfaces.signals import signals
