@@ -13,6 +13,10 @@ from whystall.agent_server.watch.rhythm import LEARN_VISITS, NS
 _ACTIVE, _FEW, _MORE_BLOCKED, _MORE_STARVED, _RUNS_LESS = 0.5, 5, 0.15, 2.0, 0.2
 # Between two polls for the interpreter lock, of 5 ms each (CPython, sys.setswitchinterval), it runs for less than this.
 _HARDLY_NS = NS // 1000
+# Between two waits for a CPU, which a quota or tasks of high priority impose, it runs for less than this part of one.
+_HARDLY_OF_LACK = 0.1
+# A thread that visits its usual places this often, compared with the time before, goes on as usual.
+_AS_OFTEN = 0.7
 # More of a pause than this at one place: the place of the pause.
 _MAJOR = 0.5
 
@@ -112,16 +116,28 @@ def account(recent: Collection[Wait], start: int, end: int, usual_ns: int, core:
 def stuck_until_ns(recent: Iterable[Wait], since: int) -> int:
     """Return when the longest stretch of waiting after `since` ended, ns: waits between which the thread hardly ran;
     0 if none lasted for a second. `recent`: its waits in the order of their ends."""
-    longest = until = begun = ended = 0
+    longest = until = begun = ended = hardly = 0
     for one in recent:
         if one.end_ns <= since:
             continue
-        if one.start_ns - ended > _HARDLY_NS:
+        if one.start_ns - ended > max(_HARDLY_NS, hardly):
             begun = max(one.start_ns, since)
-        ended = one.end_ns
+        ended, hardly = one.end_ns, int(_HARDLY_OF_LACK * one.runnable_ns)
         if ended - begun > max(longest, NS):
             longest, until = ended - begun, ended
     return until
+
+
+def goes_on_as_usual(recent: Collection[Wait], start: int, end: int, core: Collection[int]) -> bool:
+    """Return whether the thread was at its usual places in [start, end) about as often as before, and ran as much."""
+    first = min((one.start_ns for one in recent), default=start)
+    if start - first < end - start:
+        return False  # too little is known
+    inside = _Use(recent, start, end)
+    before = _Use((one for one in recent if one.end_ns <= start), first, start)
+    now, then = (sum(use.visits.get(place, 0) for place in core) / use.length for use in (inside, before))
+    runs = inside.running_share >= _AS_OFTEN * before.running_share
+    return runs and then > 0 and now >= _AS_OFTEN * then
 
 
 def _is_phase(inside: _Use, before: _Use, starved: float, usual_ns: int, core: Collection[int]) -> bool:

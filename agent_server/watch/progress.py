@@ -22,7 +22,7 @@ from typing import Literal
 
 from whystall.agent_server.watch.call_rate import CallRate
 from whystall.agent_server.watch.memory import Learnt, sampled
-from whystall.agent_server.watch.pause_account import Wait, account, stuck_until_ns
+from whystall.agent_server.watch.pause_account import Wait, account, goes_on_as_usual, stuck_until_ns
 from whystall.agent_server.watch.pauses import RUNNING, Pauses
 from whystall.agent_server.watch.rhythm import MIN_GAP_NS, NS, Rhythm
 from whystall.agent_server.watch.slowdown import Slower, StepTimes
@@ -282,9 +282,11 @@ class ThreadProgress:
         if place in self._core:
             self._gap = None
             self._any.resume(now_ns)
-        if is_step and start >= self._paused_until_ns:  # else: the same pause, which ended at another place
-            return self._ended("late", start, now_ns, usual)
-        return []
+        if not is_step or start < self._paused_until_ns:  # the same pause, which ended at another place
+            return []
+        if goes_on_as_usual(self._recent, start, now_ns, self._core - {place}):
+            return []  # its waits there were too short to be recorded
+        return self._ended("late", start, now_ns, usual)
 
     def _ended(self, kind: Kind, start: int, end: int, usual: int) -> list[Stall]:
         self._paused_until_ns = end

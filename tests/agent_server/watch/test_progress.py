@@ -151,6 +151,25 @@ def test_a_slow_step_in_which_other_places_are_visited_is_late() -> None:
     assert late.runnable_ns > 1.5 * S
 
 
+def test_a_place_whose_waits_become_too_short_to_be_recorded_is_not_late() -> None:
+    job, progress = Job(20), new()
+
+    def stretch(count: int, logged: bool) -> None:
+        for at in range(count):
+            job.run(0.2 if at % 4 == 0 else 0.01)  # no step of its own
+            job.wait(LOADER, 0.06)
+            if at % 8 == 0:
+                job.wait(LOG, 0.003 if logged else 0.0)
+                job.waits = [one for one in job.waits if one.end_ns > one.start_ns]
+
+    stretch(600, logged=True)
+    stretch(80, logged=False)
+    stretch(100, logged=True)
+    assert watched(job, progress) == []
+    assert progress.thread is not None
+    assert progress.thread.step_ns > S // 2, "the log is taken for the step"
+
+
 def test_regular_checkpoints_are_learnt() -> None:
     job, progress = Job(6), new()
     for step in range(1200):
@@ -325,6 +344,28 @@ def test_a_stall_after_which_a_job_catches_up_without_waiting_is_found(offset: f
     (gap,) = (one for one in watched(job, progress, calls=calls) if not one.ongoing)
     assert (gap.place, gap.phase) == (LOCK, False)
     assert abs(gap.start_ns - start) < S // 5
+    assert gap.end_ns is not None
+    assert abs(gap.end_ns - end) < S // 5
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.6, 0.9])
+def test_a_throttled_thread_that_catches_up_without_waiting_is_found(offset: float) -> None:
+    job, progress = Job(21, 0.12), new()
+    calls = Calls(job)
+    for _ in range(int((60 + offset) / 0.12)):
+        job.step()
+    start = job.now
+    while job.now < start + 2.2 * S:
+        job.run(0.002)
+        job.preempted(0.098)
+    end = job.now
+    calls.stuck.append((start, end))
+    busy(job, 1.5)
+    for _ in range(100):
+        job.step()
+    (gap,) = (one for one in watched(job, progress, calls=calls) if not one.ongoing)
+    assert gap.kind == "gap"
+    assert gap.starved > 2
     assert gap.end_ns is not None
     assert abs(gap.end_ns - end) < S // 5
 
