@@ -31,8 +31,11 @@ def flat_format(mirror: type[ct.Structure]) -> str:
         if isinstance(kind, type) and issubclass(kind, ct.Structure):
             code += flat_format(kind)
         elif isinstance(kind, type) and issubclass(kind, ct.Array):
-            element = _CODES[kind._type_]
-            code += f"{kind._length_}{element}"
+            element = kind._type_
+            if issubclass(element, ct.Structure):
+                code += flat_format(element) * kind._length_
+            else:
+                code += f"{kind._length_}{_CODES[element]}"
         else:
             code += _CODES[kind]
     return code
