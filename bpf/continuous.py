@@ -59,6 +59,13 @@ class Detail(NamedTuple):
     reuse_ns: int
 
 
+class HookTime(NamedTuple):
+    """The time of the hooks at switches that ran for a process, ns, and how often they ran: about thrice per wait."""
+
+    ns: int
+    runs: int
+
+
 class ContinuousSession(Session):
     """See the module. Call `load`, `start`, then `take` each second, and `cut`. Errors: ``BpfError``."""
 
@@ -237,12 +244,12 @@ class ContinuousSession(Session):
                 found[pid] = time.clock_gettime_ns(~pid << 3 | _CPU_CLOCK)
         return found
 
-    def measure(self, on: bool) -> dict[int, int]:
-        """Begin to measure the time of the hooks at switches by process, or end it, and return what each took, ns."""
+    def measure(self, on: bool) -> dict[int, HookTime]:
+        """Begin to measure the time of the hooks at switches by process, or end it, and return what each took."""
         self._live.measuring = on
         keys, values = self._loaded().map("process_costs").drain()
         return {
-            int.from_bytes(keys[at * 4 : at * 4 + 4], "little"): ns + runs * _CALL_NS
+            int.from_bytes(keys[at * 4 : at * 4 + 4], "little"): HookTime(ns + runs * _CALL_NS, runs)
             for at in range(len(keys) // 4)
             for ns, runs in [_COST(values[at * 16 : at * 16 + 16])]
         }

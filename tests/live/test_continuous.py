@@ -255,7 +255,7 @@ def test_one_process_is_only_looked_at_while_another_keeps_its_hooks() -> None:
     exact = [one for one in lengths[second.pid] if one > 3000 * MS]
     start, end = stalls[second.pid]
     assert exact[0] == pytest.approx(end - start, rel=0.1)
-    assert costs.get(second.pid, 0) > 0
+    assert costs[second.pid].ns > costs[second.pid].runs > 20
     assert first.pid not in costs
 
 

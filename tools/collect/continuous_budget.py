@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from whystall.bpf.continuous import Detail
+from whystall.bpf.continuous import Detail, HookTime
 from whystall.bpf.libbpf import run_statistics
 from whystall.tools.collect import continuous_levels as levels
 from whystall.tools.collect.continuous_levels import LEVELS, LOWER_ABOVE, LOWER_AFTER_NS, MEASUREMENTS, ProcessLevel
@@ -35,7 +35,7 @@ _NAMED = 3  # processes in a reason
 @dataclass(frozen=True)
 class Limits:
     """Limits of a continuous recording: `cpu_share` of one core, on average; `job_share` of the CPU time of each
-    recorded process for the hooks that run for it, if that is more than 0.02 % of a core; `log_bytes` of slices in
+    recorded process for the hooks that run for it, if that is more than 0.05 % of a core; `log_bytes` of slices in
     memory or on disk; `memory_bytes`: above, caches of this process are freed; `slice_ns`: length of a slice; `min_ns`:
     shortest wait that is recorded with its stacks, `sample_hz`: samples per second and CPU, both at first; `calls`:
     probe the calls of accelerators' libraries, for at most `calls_share` of the CPU time of the recorded processes (or
@@ -90,7 +90,7 @@ class Limited(Protocol):
     def set_details(self, details: Sequence[Detail], look_min_ns: int) -> None: ...
     def limit(self, levels: Mapping[int, int], sample_one_in: int) -> None: ...
     def level_of(self, pid: int) -> int: ...
-    def measure(self, on: bool) -> dict[int, int]: ...
+    def measure(self, on: bool) -> dict[int, HookTime]: ...
     def job_times_ns(self) -> dict[int, int]: ...
     def run_time_ns(self) -> int: ...
 
@@ -225,7 +225,9 @@ class Budget:
         self._kernel_shares.append(max(0, session.run_time_ns() - before) / took)
         cores = {pid: max(0, ns - used[pid]) / took for pid, ns in session.job_times_ns().items() if pid in used}
         for pid, one in self._processes.items():
-            one.shares.append(costs.get(pid, 0) / took)
+            hooks = costs.get(pid, HookTime(0, 0))
+            one.shares.append(hooks.ns / took)
+            one.runs = 1e9 * hooks.runs / took
             one.cores.append(cores.get(pid, 0.0))
         self._job_cores.append(sum(cores.values()))
         self.close()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from whystall.bpf.continuous import Detail
+from whystall.bpf.continuous import Detail, HookTime
 from whystall.tools.collect.continuous_budget import Budget, Cost, Limits
 from whystall.tools.collect.continuous_levels import LAST
 
@@ -19,7 +19,7 @@ class Session:
     """The kernel side, at the interface that a budget uses: hooks and processes that run for a part of the time."""
 
     def __init__(self) -> None:
-        self.ran_ns = 0.0
+        self.ran_ns, self.run_ns = 0.0, 100
         self.hooks_ns: dict[int, float] = {}
         self.jobs_ns: dict[int, float] = {}
         self.details: Sequence[Detail] = ()
@@ -37,9 +37,10 @@ class Session:
     def level_of(self, pid: int) -> int:
         return self.levels.get(pid, 0)
 
-    def measure(self, on: bool) -> dict[int, int]:
+    def measure(self, on: bool) -> dict[int, HookTime]:
         begun, self.begun = self.begun, dict(self.hooks_ns) if on else None
-        return {} if begun is None else {pid: int(ns - begun.get(pid, 0)) for pid, ns in self.hooks_ns.items()}
+        taken = {pid: int(ns - (begun or {}).get(pid, 0)) for pid, ns in self.hooks_ns.items()}
+        return {pid: HookTime(ns, ns // self.run_ns) for pid, ns in taken.items()} if begun is not None else {}
 
     def job_times_ns(self) -> dict[int, int]:
         return {pid: int(ns) for pid, ns in self.jobs_ns.items()}
@@ -145,6 +146,12 @@ def test_one_that_switches_much_loses_detail_and_others_keep_theirs() -> None:
     assert all(f"process {B} " in reason for reason in run.cost().reasons)
 
 
+def test_one_that_switches_seldom_keeps_its_hooks_whatever_a_switch_costs() -> None:
+    run = Run(job=0.01)
+    run.session.run_ns = 20_000
+    assert run.go(300, [0.004]).session.levels == {A: LAST - 1}
+
+
 def test_the_costliest_lose_detail_when_all_of_it_is_too_much() -> None:
     run = Run()
     run.jobs[B] = 8.0
@@ -170,7 +177,7 @@ def test_a_new_process_begins_with_the_detail_that_the_kernel_side_gave_it() -> 
 
 
 def test_little_is_always_allowed_beside_a_job_that_sleeps() -> None:
-    assert Run(job=0.0).go(120, [0.00015]).session.levels == {A: 0}
+    assert Run(job=0.0).go(120, [0.0004]).session.levels == {A: 0}
 
 
 def test_detail_that_was_too_much_before_comes_back_later_each_time() -> None:
