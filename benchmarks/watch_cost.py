@@ -263,7 +263,7 @@ def _job_ns(pid: int) -> int:
 
 def _peers(job: _Job, workload: Workload | None, pid: int, rounds: int) -> Samples:
     """Measure the peers once per round, also beside programs of others, which all conditions share."""
-    names = ["none", *(name for name in _PEERS if shutil.which(name))] if job.peers else []
+    names = ["none", *(name for name in _PEERS if shutil.which(name))]
     samples = Samples({name: [] for name in names})
     for name in rotated(names, rounds):
         with _tracer(name, pid) as tracer:
@@ -342,6 +342,8 @@ def _row(report: Report, job: _Job, samples: Samples, name: str) -> None:
 
 def _rows(report: Report, job: _Job, workload: Workload | None, pid: int, rounds: int) -> None:
     _recorded(report, job, workload, pid)
+    if not job.peers:
+        return
     peers = _peers(job, workload, pid, rounds)
     for name in peers.by_condition:
         if name != "none":

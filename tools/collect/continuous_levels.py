@@ -12,7 +12,8 @@ from whystall.bpf.continuous import Detail
 
 MEASUREMENTS = 3  # their median counts: one falls into a moment in which the host is overloaded
 LOWER_AFTER_NS = 20_000_000_000  # a level takes effect before the next one
-LOWER_ABOVE = 0.9  # of a limit, so that what it costs stays below
+LOWER_ABOVE = 0.9  # of the limit of all, so that what it costs stays below
+_LOWER_ABOVE = 0.7  # of the limit of a process: it also has hooks that are not counted by process (softirqs, timers)
 FAR = 2.0  # times the limit: then sooner
 RAISE_AFTER_NS = 300_000_000_000
 _SOON_NS = 6_000_000_000
@@ -88,7 +89,7 @@ class ProcessLevel:
 
     def must_lower(self, load: float, now: int) -> bool:
         """Return whether it has to lose detail at a `load` of its limit: its hooks only if they run often."""
-        if load <= LOWER_ABOVE:
+        if load <= _LOWER_ABOVE:
             return False
         self.calm_since = now
         return self.level < LAST - (self.runs < _MANY_RUNS) and settled(len(self.shares), self.changed, load, now)

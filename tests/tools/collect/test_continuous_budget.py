@@ -127,13 +127,13 @@ def test_at_the_last_level_no_switch_is_hooked() -> None:
 
 
 def test_a_process_is_delayed_by_a_small_share_of_its_own_time() -> None:
-    assert Run(own=0.0005, job=1.0).go(120, [0.008]).session.levels == {A: 0}
-    run = Run(own=0.0005, job=0.4).go(60, [0.008, 0.0032])
+    assert Run(own=0.0005, job=1.0).go(120, [0.0065]).session.levels == {A: 0}
+    run = Run(own=0.0005, job=0.4).go(60, [0.008, 0.0024])
     run.jobs[A] = 0.0  # it stalls
-    run.go(120, [0.008, 0.0032])
+    run.go(120, [0.008, 0.0024])
     assert run.session.levels == {A: 1}
     assert "less detail of process 812 at 2.00 % of its CPU time" in run.cost().reasons[0]
-    assert run.cost().job_share == pytest.approx(0.008)
+    assert run.cost().job_share == pytest.approx(0.006)
 
 
 def test_one_that_switches_much_loses_detail_and_others_keep_theirs() -> None:
@@ -177,7 +177,7 @@ def test_a_new_process_begins_with_the_detail_that_the_kernel_side_gave_it() -> 
 
 
 def test_little_is_always_allowed_beside_a_job_that_sleeps() -> None:
-    assert Run(job=0.0).go(120, [0.0004]).session.levels == {A: 0}
+    assert Run(job=0.0).go(120, [0.0003]).session.levels == {A: 0}
 
 
 def test_detail_that_was_too_much_before_comes_back_later_each_time() -> None:
