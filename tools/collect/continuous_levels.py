@@ -120,7 +120,7 @@ def costliest(processes: Iterable[ProcessLevel]) -> list[ProcessLevel]:
     """Return those that can lose detail and together make up half of what all such cost: one or more, if there are."""
     able = sorted((one for one in processes if one.level < LAST), key=lambda one: -one.share)
     whole, taken = sum(one.share for one in able), 0.0
-    found = []
+    found: list[ProcessLevel] = []
     for one in able:
         if found and taken >= whole / 2 > 0:
             break
