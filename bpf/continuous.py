@@ -8,9 +8,10 @@ and files that its records name, except the stacks of waits that began earlier.
 from __future__ import annotations
 
 import os
+import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from whystall.bpf import capture as cap
@@ -28,8 +29,11 @@ from whystall.bpf.session import Session, SessionConfig
 _SEARCH_S = 5.0  # between searches for new Python processes: each reads a file of every process
 _STACKS = 16384
 _LOOK_NS = 900_000_000
-_PROC_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_CPU_CLOCK = 2  # in the number of the clock of a process (MAKE_PROCESS_CPUCLOCK, CPUCLOCK_SCHED of posix-timers.h)
 _FOLLOW_NS = 5_000_000
+_CALL_NS = 15  # what the kernel takes to call a program at a tracepoint, beside the program itself
+_APPLIED = 3  # attempts to fill a table that the kernel side changes, too
+_COST = struct.Struct("<QQ").unpack  # struct process_cost
 _TICK_NS = round(time.clock_getres(6) * 1e9)  # CLOCK_MONOTONIC_COARSE: the kernel's tick
 
 
@@ -44,6 +48,22 @@ class Cut(NamedTuple):
     threads: tuple[bytes, bytes]
     counters: dict[str, int]
     calls: tuple[bytes, bytes] = (b"", b"")
+
+
+class Detail(NamedTuple):
+    """How a process is recorded by hooks at switches: waits of at least `min_ns`; who ends one of at least
+    `wake_min_ns`; stacks are reused by the registers alone for `reuse_ns`, 0: never."""
+
+    min_ns: int
+    wake_min_ns: int
+    reuse_ns: int
+
+
+class HookTime(NamedTuple):
+    """The time of the hooks at switches that ran for a process, ns, and how often they ran: about thrice per wait."""
+
+    ns: int
+    runs: int
 
 
 class ContinuousSession(Session):
@@ -70,6 +90,9 @@ class ContinuousSession(Session):
         collectors = (self._switches, self._sampler, self.python, *more)
         super().__init__(SessionConfig(targets=targets, follow=True, changing=True), collectors)
         self._wanted = targets
+        self._levels: dict[int, int] = {}
+        self._details = 1
+        self._hooked = True
         self._looked = 0
         self._began = 0
         self._counted: dict[str, int] = {}
@@ -77,13 +100,20 @@ class ContinuousSession(Session):
     def start(self) -> int:
         """Begin to count, and return the instant by the monotonic clock."""
         self._live.follow_min_ns = _FOLLOW_NS
+        self._apply_levels()
         self._began = super().start()
         return self._began
 
     def _choose(self, made: Object) -> None:
         super()._choose(made)
+        made.map("process_costs").set_max_entries(MAX_TARGETS)
         if self.calls is not None:
             self.calls.choose(made)
+
+    def _constants(self) -> lay.Config:
+        made = super()._constants()
+        made.limited = True
+        return made
 
     def _open_ring(self, ring: Map) -> None:
         self._ring = MixedRing(ring)
@@ -165,35 +195,68 @@ class ContinuousSession(Session):
         self._remove(pid for pid, kind in self.kinds().items() if kind != lay.TRACED_TARGET)
         self._live.followed_users = self._live.followed_kernel = 0
 
-    def limit(self, *, min_ns: int, wake_min_ns: int, sample_one_in: int, reuse_ns: int, looks: bool) -> None:
-        """Record only waits of at least `min_ns`, who ends one only of at least `wake_min_ns`, and one of
-        `sample_one_in` samples. `reuse_ns`: for how long stacks are reused by the registers alone; 0: never. `looks`:
-        have no hook at switches, but look at the threads each second: of waits that are in progress at two looks, the
-        system call and the kernel stack are recorded, and not who ended them."""
-        self._hook(not looks)
-        self._live.switch_min_ns, self._live.wake_min_ns = min_ns, wake_min_ns
-        self._live.wake_min_ticks = max(0, wake_min_ns // _TICK_NS - 1)  # of the first only a part has passed
-        self._live.reuse_ns = reuse_ns
-        self._live.sample_one_in = sample_one_in
+    def set_details(self, details: Sequence[Detail], look_min_ns: int) -> None:
+        """Set the levels of detail that processes may have, at most `layout.DETAIL_LEVELS`, from the most to the least.
+        `look_min_ns`: the shortest wait that is recorded of processes that are looked at."""
+        self._details = len(details)
+        for at, one in enumerate(details):
+            made = self._live.details[at]
+            made.switch_min_ns, made.wake_min_ns, made.reuse_ns = one.min_ns, one.wake_min_ns, one.reuse_ns
+            made.wake_min_ticks = max(0, one.wake_min_ns // _TICK_NS - 1)  # of the first only a part has passed
+        self._live.look_min_ns = look_min_ns
 
-    def job_time_ns(self) -> int:
-        """Return the CPU time of the targets that live, ns."""
-        found = 0
-        for pid in self.target_pids():
-            try:
-                fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-            except OSError:
-                continue  # it has ended
-            found += (int(fields[11]) + int(fields[12])) * _PROC_TICK_NS
+    def limit(self, levels: Mapping[int, int], sample_one_in: int) -> None:
+        """Record each process with one of the details of `set_details`, and one of `sample_one_in` samples. A level
+        beyond them: no switch of it is recorded, but its threads are looked at each second: of waits that are in
+        progress at two looks, the system call and the kernel stack are recorded, and not who ended them. If that holds
+        for all processes, no hook at switches is attached."""
+        self._levels = dict(levels)
+        self._live.sample_one_in = sample_one_in
+        self._apply_levels()
+
+    def level_of(self, pid: int) -> int:
+        """Return the level of a process; of one that the kernel side has added since `limit`, its parent's."""
+        known = self._levels.get(pid)
+        return known if known is not None else max(0, self._live.levels[pid % lay.PROCESS_SLOTS] - 1)
+
+    def _apply_levels(self) -> None:
+        """Fill the table by which the hooks find the level of a process."""
+        for _ in range(_APPLIED):
+            pids = self.kinds().keys()
+            wanted = bytearray(lay.PROCESS_SLOTS)
+            for pid in pids:
+                level, slot = self.level_of(pid), pid % lay.PROCESS_SLOTS
+                if level < self._details and not 0 < wanted[slot] <= level:
+                    wanted[slot] = level + 1
+            self._hook(any(wanted) or not pids)
+            for slot, (before, level) in enumerate(zip(bytes(self._live.levels), wanted, strict=True)):
+                if before != level:
+                    self._live.levels[slot] = level
+            self._live.looking = any(self.level_of(pid) >= self._details for pid in pids)
+            if not self.kinds().keys() - pids:  # else the kernel side has added one meanwhile
+                break
+
+    def job_times_ns(self) -> dict[int, int]:
+        """Return the CPU time of each process that is recorded and lives, ns."""
+        found = {}
+        for pid in self.kinds():
+            with suppress(OSError):  # it has ended
+                found[pid] = time.clock_gettime_ns(~pid << 3 | _CPU_CLOCK)
         return found
 
-    def job_processes(self) -> int:
-        """Return the number of targets."""
-        return len(self.target_pids())
+    def measure(self, on: bool) -> dict[int, HookTime]:
+        """Begin to measure the time of the hooks at switches by process, or end it, and return what each took."""
+        self._live.measuring = on
+        keys, values = self._loaded().map("process_costs").drain()
+        return {
+            int.from_bytes(keys[at * 4 : at * 4 + 4], "little"): HookTime(ns + runs * _CALL_NS, runs)
+            for at in range(len(keys) // 4)
+            for ns, runs in [_COST(values[at * 16 : at * 16 + 16])]
+        }
 
     def _hook(self, wanted: bool) -> None:
         """Attach the hooks at switches, or detach them."""
-        if wanted != bool(self._live.looking):
+        if wanted == self._hooked:
             return
         names = [name for name in self._switches.programs() if name in self._attached]
         for name in names:
@@ -202,10 +265,10 @@ class ContinuousSession(Session):
             self._attached[name] = [self._loaded().program(name).attach()] if wanted else []
         self._links = [link for links in self._attached.values() for link in links]
         self.hooks = tuple(name for name, links in self._attached.items() if links)
-        self._live.looking = not wanted
+        self._hooked = wanted
 
     def _look(self) -> None:
-        """Without hooks at switches: find the long waits, once per second."""
+        """Find the long waits of processes without hooks at switches, once per second."""
         now = time.monotonic_ns()
         if not self._live.looking or now - self._looked < _LOOK_NS:
             return
@@ -239,6 +302,7 @@ class ContinuousSession(Session):
         for pid in pids:  # as wakers at first, for the walk to find them
             self._targets.update(pid.to_bytes(4, "little"), bytes([lay.TRACED_WAKER]))
         self._live.more_targets = 1
+        self._apply_levels()
         self.python.followed([cap.Followed(now, pid, pid, b"", 0) for pid in pids])
         self._live.walk_followed = 1
         self._loaded().program("walk").run_iterator()
@@ -251,5 +315,8 @@ class ContinuousSession(Session):
         gone = list(pids)
         for pid in gone:
             self._targets.delete(pid.to_bytes(4, "little"))
+            self._levels.pop(pid, None)
+        if gone:
+            self._apply_levels()
         if self.python.processes is not None:
             self.python.processes.forget(gone)

@@ -31,8 +31,9 @@ def flat_format(mirror: type[ct.Structure]) -> str:
         if isinstance(kind, type) and issubclass(kind, ct.Structure):
             code += flat_format(kind)
         elif isinstance(kind, type) and issubclass(kind, ct.Array):
-            element = _CODES[kind._type_]
-            code += f"{kind._length_}{element}"
+            element: Any = kind._type_
+            length: Any = kind._length_
+            code += flat_format(element) * length if issubclass(element, ct.Structure) else f"{length}{_CODES[element]}"
         else:
             code += _CODES[kind]
     return code

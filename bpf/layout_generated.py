@@ -12,6 +12,8 @@ PATH_BYTES = 4096
 COMM_BYTES = 16
 NO_ARG = 255
 NO_SYSCALL = -1
+PROCESS_SLOTS = 2048
+DETAIL_LEVELS = 8
 FD_UNREAD = -2
 ROW_FILE_OP = 1
 ROW_METADATA = 2
@@ -136,16 +138,22 @@ class Config(ct.Structure):
         ("user_stacks", _u8), ("wakers", _u8), ("task_storage", _u8), ("pt_regs_helper", _u8),
         ("switch_has_state", _u8), ("block_one_arg", _u8), ("current_btf", _u8), ("loop_helper", _u8),
         ("all_cpus", _u8), ("samples", _u8), ("python", _u8), ("pages_reported", _u8), ("maps_folios", _u8),
-        ("follow_wakers", _u8), ("wake_contexts", _u8), ("accelerator", _u8), ("pad", _u8 * 5),
+        ("follow_wakers", _u8), ("wake_contexts", _u8), ("accelerator", _u8), ("limited", _u8), ("pad", _u8 * 4),
     ]
+
+class Detail(ct.Structure):
+    _fields_ = [("switch_min_ns", _u64), ("wake_min_ns", _u64), ("wake_min_ticks", _u64), ("reuse_ns", _u64)]
+
+class ProcessCost(ct.Structure):
+    _fields_ = [("ns", _u64), ("runs", _u64)]
 
 class Live(ct.Structure):
     _fields_ = [
         ("window_start", _u64), ("window_end", _u64), ("more_targets", _u64), ("walk_stage", _u64),
         ("walk_followed", _u64), ("clock_offset", _s64), ("clock_read", _u64), ("other_chunks", _u64),
-        ("followed_users", _u64), ("followed_kernel", _u64), ("switch_min_ns", _u64), ("follow_min_ns", _u64),
-        ("sample_one_in", _u64), ("wake_min_ns", _u64), ("wake_min_ticks", _u64), ("reuse_ns", _u64),
-        ("looking", _u64),
+        ("followed_users", _u64), ("followed_kernel", _u64), ("follow_min_ns", _u64), ("sample_one_in", _u64),
+        ("looking", _u64), ("look_min_ns", _u64), ("measuring", _u64), ("details", Detail * 8),
+        ("levels", _u8 * 2048),
     ]
 
 class Counters(ct.Structure):

@@ -42,8 +42,20 @@ def watching(view: View = ENGLISH) -> Check:
         return view.limited(_NAME, view.say("watch.unreadable"), view.say("watch.means"), view.say("watch.fix"))
     if lowered:
         text += view.say("watch.lowered", why=clean(str(lowered[-1])))
+        text += _lowered(view, found["cost"].get("lowered"))
     text += _calls(view, found["cost"].get("calls"))
     return _with_profiles(view, found, text)
+
+
+def _lowered(view: View, found: object) -> str:
+    """Return from which length waits are recorded of processes with less detail; empty without any."""
+    if not isinstance(found, dict):
+        return ""
+    known = sorted(((ns, str(pid)) for pid, ns in found.items() if isinstance(ns, int)), reverse=True)
+    names = [view.say("watch.from", pid=clean(pid, 20), threshold=f"{ns / 1e6:.0f}") for ns, pid in known[:_SHOWN]]
+    if len(known) > _SHOWN:
+        names.append(view.say("watch.more", count=len(known) - _SHOWN))
+    return view.say("watch.less", names="; ".join(names)) if names else ""
 
 
 def _calls(view: View, calls: object) -> str:

@@ -90,7 +90,7 @@ def history(params: HistoryParams, directory: Path | None = None) -> Judged:
     for one, (first, last) in judged:
         inside = [minute for minute in minutes if first - 60_000_000_000 < minute.minute_ns < last]
         label = "" if one is grid else "baseline: "
-        for spot in blind_spots(one, inside, begins, min(last, now - _LATE_NS)):
+        for spot in blind_spots(one, inside, begins, min(last, now - _LATE_NS), wanted):
             spots.append(spot.model_copy(update={"detail": label + spot.detail}))
     if data.tested is None:
         other = f", baseline: {data.minutes_before:g} min" if before is not None else ""

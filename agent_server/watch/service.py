@@ -93,7 +93,8 @@ class WatchService:
         self._files = StatusFiles(directory)
         self._log = StallLog(self._files, note)
         self._began = time.time()
-        self._flushed = self._threshold_ns = 0
+        self._flushed = 0
+        self._thresholds_ns: dict[int, int] = {}
         self._notes: frozenset[str] = frozenset()
         self._first_use: dict[tuple[int, int], tuple[int, int]] = {}
         self._faultless: dict[int, int] = {}  # by process: the start of a stall in progress that was found to be none
@@ -134,14 +135,8 @@ class WatchService:
             suspended, delay = slept, waited
             if self._jobs.renew(now):
                 self._retarget(recorder)
-            waits, threshold = recorder.poll(), recorder.min_ns
-            if threshold > self._threshold_ns:
-                for progress in self._processes.values():
-                    progress.forget_short(threshold)
-            self._threshold_ns = threshold
-            if threshold >= NS:  # what is visited in less than a second is not seen
-                for progress in self._processes.values():
-                    progress.unobserved(time.monotonic_ns())
+            waits = recorder.poll()
+            self._note_thresholds(recorder)
             self._feed(waits)
             self._look_at_signs()
             self._investigate(recorder)
@@ -154,6 +149,15 @@ class WatchService:
                 self._report_notes(status["cost"].get("notes", ()))
                 self._files.write(status)
                 self._files.write_metrics(text([info(), *watch_families(status, time.time())]))
+
+    def _note_thresholds(self, recorder: ContinuousRecorder) -> None:
+        """Forget what is not seen of processes that have less detail now."""
+        before, self._thresholds_ns = self._thresholds_ns, {pid: recorder.min_ns_of(pid) for pid in self._processes}
+        for pid, threshold in self._thresholds_ns.items():
+            if threshold > before.get(pid, self._options.recorder.min_ns):
+                self._processes[pid].forget_short(threshold)
+            if threshold >= NS:  # what is visited in less than a second is not seen
+                self._processes[pid].unobserved(time.monotonic_ns())
 
     # --- what is watched ------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class Switches(Collector):
     """Record times off the CPU of at least `min_ns`, optionally with `wakers` and native `user_stacks`; with
     `follow_wakers` also of the processes that wake threads of targets, and of those that wake these."""
 
-    maps = ("wake_marks",)
+    maps = ("wake_marks", "process_costs")
     shared_maps = ("off_totals", "stacks_emitted")
     hints = (
         *("on_timer_exit", "on_timer_entry", "on_served", "on_serving", "on_device_exit", "on_device_entry"),
@@ -49,8 +49,9 @@ class Switches(Collector):
         if not self._wakers:
             return names
         if variants["wake_contexts"]:
-            names += ["on_timer_exit", "on_timer_entry", "on_served", "on_serving"]
-            names += ["on_device_exit", "on_device_entry"] * (not variants["preempt_count"])
+            names += ["on_timer_exit", "on_timer_entry", "on_serving"]
+            # where the preemption count shows what runs, ends need no note
+            names += ["on_served", "on_device_exit", "on_device_entry"] * (not variants["preempt_count"])
             names.append("on_completion")
         return [*names, "on_waking"]
 

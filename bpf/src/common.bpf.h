@@ -125,6 +125,33 @@ static __always_inline bool has_timeline(__u32 tgid)
 	return config.target ? target_kind(tgid) : tgid && tgid != config.self_tgid;
 }
 
+/*
+ * Returns with which of `live.details`, plus one, the hooks at switches record a process; 0: not at all. Processes whose
+ * ids have the same lowest bits share the level with the most detail. The table is in plain memory: most switches and
+ * wake-ups are those of other processes, and end here.
+ */
+static __always_inline __u32 level_of(__u32 tgid)
+{
+	return config.limited ? live.levels[tgid & (PROCESS_SLOTS - 1)] : 1;
+}
+
+static __always_inline volatile struct detail *detail_at(__u32 level)
+{
+	__u64 at = level - 1;
+
+	asm volatile("" : "+r"(at));	/* keeps the address from being formed before the bound */
+	return &live.details[at & (DETAIL_LEVELS - 1)];
+}
+
+/* Records a process that is newly traced with the detail of another one. */
+static __always_inline void share_level(__u32 tgid, __u32 with)
+{
+	__u32 level = level_of(with), own = level_of(tgid);
+
+	if (config.limited && level && (!own || level < own))
+		live.levels[tgid & (PROCESS_SLOTS - 1)] = level;
+}
+
 /* Makes a new process of a target a target. */
 static __always_inline void follow_child(struct task_struct *parent, struct task_struct *child)
 {
@@ -133,10 +160,12 @@ static __always_inline void follow_child(struct task_struct *parent, struct task
 
 	if (tgid == parent->tgid || !is_target(parent->tgid))
 		return;
-	if (bpf_map_update_elem(&targets, &tgid, &one, BPF_ANY))
+	if (bpf_map_update_elem(&targets, &tgid, &one, BPF_ANY)) {
 		count(LOST_TARGETS_FULL);
-	else
-		live.more_targets = 1;
+		return;
+	}
+	live.more_targets = 1;
+	share_level(tgid, parent->tgid);
 }
 
 #endif

@@ -14,6 +14,8 @@ enum record_limit {
 	COMM_BYTES = 16,
 	NO_ARG = 0xff,
 	NO_SYSCALL = -1,
+	PROCESS_SLOTS = 2048,	/* a power of two */
+	DETAIL_LEVELS = 8,	/* a power of two */
 	FD_UNREAD = -2,		/* of several descriptors, or some that could not be read */
 };
 
@@ -94,7 +96,21 @@ struct config {
 	__u8 follow_wakers;	/* also record processes that wake threads of traced ones */
 	__u8 wake_contexts;	/* variant: all hooks that determine the context of a wake-up are attached */
 	__u8 accelerator;	/* functions of accelerators' libraries are probed: stacks have the one a thread is in */
-	__u8 pad[5];
+	__u8 limited;		/* processes have levels of detail: `live.levels` */
+	__u8 pad[4];
+};
+
+/* A level of detail of a recording without an end; 0: as configured, always. */
+struct detail {
+	__u64 switch_min_ns;	/* a higher threshold */
+	__u64 wake_min_ns;	/* do not record who ends a wait that was shorter */
+	__u64 wake_min_ticks;	/* the same in ticks of the kernel, rounded down; 0: not used */
+	__u64 reuse_ns;		/* reuse stacks by the registers alone for this long, see stack_reuse.bpf.h */
+};
+
+/* The time of hooks that ran for one process, and their number, while `live.measuring`. */
+struct process_cost {
+	__u64 ns, runs;
 };
 
 /* Written while the programs run. */
@@ -108,14 +124,14 @@ struct live {
 	__u64 clock_read;	/* when that was measured */
 	__u64 other_chunks;	/* chunks of pages that others than targets took */
 	__u64 followed_users, followed_kernel;	/* processes and kernel threads followed as wakers */
-	/* of a recording without an end, to limit its cost; 0: as configured, always */
-	__u64 switch_min_ns;	/* a higher threshold */
+	/* of a recording without an end, to limit its cost */
 	__u64 follow_min_ns;	/* follow wakers only if the wait that they ended was at least as long */
-	__u64 sample_one_in;	/* handle one of so many ticks, chosen at random */
-	__u64 wake_min_ns;	/* do not record who ends a wait that was shorter */
-	__u64 wake_min_ticks;	/* the same in ticks of the kernel, rounded down; 0: not used */
-	__u64 reuse_ns;		/* reuse stacks by the registers alone for this long, see stack_reuse.bpf.h */
-	__u64 looking;		/* no hook at switches is attached: ticks read the scheduler's clock */
+	__u64 sample_one_in;	/* handle one of so many ticks, chosen at random; 0: all */
+	__u64 looking;		/* some process is looked at once per second: ticks read the scheduler's clock */
+	__u64 look_min_ns;	/* the shortest wait that is recorded of such processes */
+	__u64 measuring;	/* measure the hooks' time by process */
+	struct detail details[DETAIL_LEVELS];
+	__u8 levels[PROCESS_SLOTS];	/* see level_of */
 };
 
 enum walk_stage {

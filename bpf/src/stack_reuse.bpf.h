@@ -5,7 +5,7 @@
  * of its stack and its innermost Python frames. Only for interruptible sleep: the reason of a wait in D is in the kernel
  * stack alone.
  *
- * If even that costs too much (live.reuse_ns), the registers alone decide, which may take one Python line for another that
+ * If even that costs too much (reuse_ns of a level), the registers alone decide, which may take one Python line for another that
  * waits for the same object shortly after. Such a wait is brief: at the switch away only its time is recorded, and at its
  * end, if it was long, what it was for.
  */
@@ -150,6 +150,13 @@ static __always_inline struct near_place *near_at(struct thread_state *state, __
 	return &state->near[at];
 }
 
+static __always_inline __u64 *near_key_at(struct thread_state *state, __u64 at)
+{
+	asm volatile("" : "+r"(at));
+	at &= NEAR_PLACES - 1;
+	return &state->near_keys[at];
+}
+
 static __always_inline void begin_brief(struct task_struct *task, struct thread_state *state, __u64 brief,
 					__u32 off_class, __u64 now)
 {
@@ -164,30 +171,46 @@ static __always_inline void begin_brief(struct task_struct *task, struct thread_
 	state->off_start = now;
 }
 
-/* Begins a brief wait if its place is known since less than live.reuse_ns; returns whether it did. */
-static __always_inline bool leave_briefly(struct task_struct *task, struct thread_state *state, __u64 now)
+/* Returns the index in `near` of a place; NEAR_PLACES: unknown. Most waits are at the place of the last one. */
+static __always_inline __u64 near_index(struct thread_state *state, __u64 key)
+{
+	__u64 at = state->last_near;
+
+	asm volatile("" : "+r"(at));
+	at &= NEAR_PLACES - 1;
+	if (state->near_keys[at] == key)
+		return at;
+	for (at = 0; at < NEAR_PLACES; at++)
+		if (state->near_keys[at] == key)
+			break;
+	return at;
+}
+
+/* Begins a brief wait if its place is known since less than `reuse_ns`; returns whether it did. */
+static __always_inline bool leave_briefly(struct task_struct *task, struct thread_state *state, __u64 now,
+					  __u64 reuse_ns)
 {
 	__u64 key = near_key(task), at;
 
 	if (!key)
 		return false;
-	for (at = 0; at < NEAR_PLACES; at++)
-		if (state->near[at].key == key)
-			break;
+	at = near_index(state, key);
 	if (at == NEAR_PLACES)
 		return false;
-	if (now - near_at(state, at)->at >= live.reuse_ns) {
-		near_at(state, at)->key = 0;
+	if (now - near_at(state, at)->at >= reuse_ns) {
+		*near_key_at(state, at) = 0;
 		return false;
 	}
+	state->last_near = at;
 	begin_brief(task, state, at + 1, OFF_S, now);
 	return true;
 }
 
-/* Begins a brief wait for a CPU, unless another one began as a whole since live.reuse_ns; returns whether it did. */
-static __always_inline bool leave_preempted(struct task_struct *task, struct thread_state *state, __u64 now)
+/* Begins a brief wait for a CPU, unless another one began as a whole since `reuse_ns`; returns whether it did. */
+static __always_inline bool leave_preempted(struct task_struct *task, struct thread_state *state, __u64 now,
+					    __u64 reuse_ns)
 {
-	if (now - state->preempted_at >= live.reuse_ns) {
+	if (now - state->preempted_at >= reuse_ns) {
 		state->preempted_at = now;
 		return false;
 	}
@@ -214,11 +237,13 @@ static __always_inline void take_near(struct thread_state *state)
 static __always_inline void keep_near(struct thread_state *state, __u64 key, __u64 now)
 {
 	struct near_place *near;
+	__u64 at;
 
 	if (!key || !state->kstack)
 		return;
-	near = near_at(state, state->next_near++);
-	near->key = key;
+	at = state->next_near++;
+	near = near_at(state, at);
+	*near_key_at(state, at) = key;
 	near->at = now;
 	near->kstack = state->kstack;
 	near->ustack = state->ustack;

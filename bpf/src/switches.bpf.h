@@ -8,6 +8,7 @@
 #define WHYSTALL_SWITCHES_H
 
 #include "task_state.bpf.h"
+#include "costs.bpf.h"
 #include "regs.bpf.h"
 #include "stacks.bpf.h"
 #include "stack_reuse.bpf.h"
@@ -65,6 +66,32 @@ static __always_inline void read_clock(struct task_struct *task, __u64 now)
 		return;
 	live.clock_offset = offset;
 	live.clock_read = now;
+}
+
+/*
+ * Returns the time of a switch of a thread by the scheduler's clock, which costs less than ours. The scheduler may have
+ * read it at a wake-up shortly before.
+ */
+static __always_inline __u64 switch_time(struct task_struct *task)
+{
+	__u64 now;
+
+	if (bpf_core_field_exists(task->se.cfs_rq) && live.clock_offset) {
+		now = task->se.cfs_rq->rq->clock + live.clock_offset;
+		if (now - live.clock_read < CLOCK_AGE_NS)
+			return now;
+	}
+	now = bpf_ktime_get_ns();
+	read_clock(task, now);
+	return now;
+}
+
+/* Returns the shortest wait of a process that is recorded, ns. */
+static __always_inline __u64 shortest_wait(__u32 tgid)
+{
+	__u32 level = level_of(tgid);
+
+	return level ? detail_at(level)->switch_min_ns : live.look_min_ns;
 }
 
 /*
@@ -246,7 +273,7 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 	fill_key(&key, task, state);
 	add_to_off_totals(&key, duration, wait);
 	add_brief(state, &key);
-	if (duration < config.switch_min_ns || duration < live.switch_min_ns)
+	if (duration < config.switch_min_ns || duration < shortest_wait(task->tgid))
 		return 0;
 	record = bpf_ringbuf_reserve(&ring, sizeof(*record), 0);
 	if (!record) {
@@ -270,11 +297,11 @@ static __noinline int end_segment(struct task_struct *task, struct thread_state 
 }
 
 /* Ends a brief wait that was shorter than what is recorded; returns whether it was one. */
-static __always_inline bool arrive_briefly(struct task_struct *task, struct thread_state *state, __u64 now)
+static __always_inline bool arrive_briefly(struct task_struct *task, struct thread_state *state, __u32 level)
 {
-	__u64 ns = now - state->off_start, wait;
+	__u64 now = switch_time(task), start = state->off_start, ns = now > start ? now - start : 0, wait;
 
-	if (!state->off_brief || ns >= live.switch_min_ns)
+	if (ns >= detail_at(level)->switch_min_ns)
 		return false;
 	state->off_start = 0;
 	if (state->off_brief == BRIEF_PREEMPTED) {
@@ -316,7 +343,7 @@ static __always_inline void begin_before(struct thread_state *state, __s32 nr)
 }
 
 static __always_inline void switch_away(void *ctx, struct task_struct *task, __u32 tgid, bool preempted,
-					unsigned int run_state, __u64 now)
+					unsigned int run_state, __u64 now, __u64 reuse_ns)
 {
 	bool dead = run_state & STATE_DEAD;
 	__u32 tid = task->pid;
@@ -360,7 +387,7 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	state->ustack = 0;
 	state->pystack = 0;
 	state->off_brief = 0;
-	if (config.switches && live.reuse_ns && state->off_class == OFF_S && has_user_side(task))
+	if (config.switches && reuse_ns && state->off_class == OFF_S && has_user_side(task))
 		near = near_key(task);
 	if (config.switches)
 		find_wait(task, state, true, now);
@@ -381,50 +408,64 @@ static __always_inline void switch_away(void *ctx, struct task_struct *task, __u
 	keep_near(state, near, now);
 }
 
+/* A thread leaves its CPU. `now`: the time by our clock; 0: not read yet. */
+static __always_inline void leave(__u64 *ctx, struct task_struct *task, __u32 level, __u64 *now)
+{
+	__u64 reuse_ns = detail_at(level)->reuse_ns, at;
+	unsigned int run_state = left_in_state(ctx);
+	__u32 tgid = task->tgid, off_class = off_class_of(ctx[0] & 1, run_state);
+	struct thread_state *state = 0;
+
+	if (reuse_ns && (off_class == OFF_S || off_class == OFF_R))
+		state = state_of(task, task->pid);
+	/* what has a known place was traced shortly before */
+	if (state && !state->off_start && has_user_side(task)) {
+		at = switch_time(task);
+		if (off_class == OFF_S ? leave_briefly(task, state, at, reuse_ns)
+				       : leave_preempted(task, state, at, reuse_ns))
+			return;
+	}
+	if (!has_timeline(tgid))
+		return;
+	*now = bpf_ktime_get_ns();
+	switch_away(ctx, task, tgid, ctx[0] & 1, run_state, *now, reuse_ns);
+}
+
+/* A thread gets a CPU, which `before` had. */
+static __always_inline void arrive(struct task_struct *task, struct task_struct *before, __u32 level, __u64 now)
+{
+	struct thread_state *state = state_of(task, task->pid);
+
+	if (!state || !state->off_start || (state->off_brief && arrive_briefly(task, state, level)))
+		return;
+	if (has_timeline(task->tgid))
+		end_segment(task, state, now ? now : bpf_ktime_get_ns(), 0, before);
+}
+
 /* (bool preempt, prev, next), and see left_in_state */
 SEC("tp_btf/sched_switch")
 int on_switch(__u64 *ctx)
 {
 	struct task_struct *prev = (struct task_struct *)ctx[1];
 	struct task_struct *next = (struct task_struct *)ctx[2];
-	__u32 from = prev->tgid, to = next->tgid;
-	struct thread_state *state;
-	unsigned int run_state;
-	__u32 off_class;
-	__u64 now = 0;
+	__u32 from = prev->tgid, to = next->tgid, leaving, arriving;
+	__u64 now = 0, since;
 
 	if (!window_open())
 		return 0;
 	if (from == config.self_tgid)
 		count(SELF_SWITCHES);
-	if (from) {
-		run_state = left_in_state(ctx);
-		off_class = off_class_of(ctx[0] & 1, run_state);
-		state = 0;
-		if (live.reuse_ns && (off_class == OFF_S || off_class == OFF_R))
-			state = state_of(prev, prev->pid);
-		/* what has a known place was traced shortly before */
-		if (state && !state->off_start && has_user_side(prev)) {
-			now = bpf_ktime_get_ns();
-			if (off_class == OFF_S ? leave_briefly(prev, state, now) : leave_preempted(prev, state, now)) {
-				read_clock(prev, now);
-				from = 0;
-			}
-		}
-		if (from && has_timeline(from)) {
-			if (!now)
-				now = bpf_ktime_get_ns();
-			switch_away(ctx, prev, from, ctx[0] & 1, run_state, now);
-		}
+	leaving = from ? level_of(from) : 0;
+	arriving = to ? level_of(to) : 0;
+	if (leaving) {
+		since = measured_from();
+		leave(ctx, prev, leaving, &now);
+		measured(from, since);
 	}
-	if (to) {
-		state = state_of(next, next->pid);
-		if (state && state->off_start) {
-			if (!now)
-				now = bpf_ktime_get_ns();
-			if (!arrive_briefly(next, state, now) && has_timeline(to))
-				end_segment(next, state, now, 0, prev);
-		}
+	if (arriving) {
+		since = measured_from();
+		arrive(next, prev, arriving, now);
+		measured(to, since);
 	}
 	return 0;
 }

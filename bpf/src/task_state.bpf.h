@@ -20,10 +20,24 @@ struct place_stacks {
 
 /* The stacks of a place that is recognised by registers alone. */
 struct near_place {
-	__u64 key, at, kstack, ustack, pystack;
+	__u64 at, kstack, ustack, pystack;
 };
 
 struct thread_state {
+	/* what a brief wait changes comes first, in few cache lines; off_start 0: the thread runs */
+	__u64 off_start, off_run_delay;
+	__u64 off_runs;			/* sched_info.pcount then */
+	/*
+	 * off_brief: the index in `near`, plus one, of the place of this wait, of which only the time is recorded so far, or
+	 * BRIEF_PREEMPTED; then all such waits and preemptions since others. off_tick: jiffies at the switch away.
+	 */
+	__u64 off_brief, off_tick;
+	__u64 off_end;			/* set if already added to the call; 0: not yet */
+	__u64 wake;			/* 0: not woken yet */
+	__u64 brief_count, brief_ns, brief_run_ns;
+	__u64 last_near, next_near;
+	__u64 near_keys[NEAR_PLACES];
+	__u64 preempted_at, preempted_count, preempted_ns;
 	/* the call in flight; call_start 0: none */
 	__u64 call_start;
 	__u64 call_off[OFF_CLASS_COUNT];
@@ -32,18 +46,14 @@ struct thread_state {
 	__u64 closing_dentry, closing_mnt;
 	__s32 call_nr;
 	__u8 call_seeded, entered, known, off_seeded;
-	/* the time off the CPU; off_start 0: it runs */
-	__u64 off_start, off_run_delay;
-	__u64 off_runs;			/* sched_info.pcount then */
-	__u64 off_end;			/* set if already added to the call; 0: not yet */
+	/* the time off the CPU */
 	__u64 kstack, ustack, pystack, futex, file_pointer;
 	struct file_key file;
 	__s32 off_nr;
 	__u32 off_class;
 	__u32 off_flags, pad;
 	__s64 asked_ns;			/* time-out of the call; -1: none */
-	/* the waker; wake 0: not woken yet */
-	__u64 wake;
+	/* the waker */
 	__u32 waker_tgid, waker_tid;
 	__s32 waker_nr, fd;
 	__u32 wake_context, pad2;
@@ -53,12 +63,6 @@ struct thread_state {
 	__u64 fault_dentry, fault_time;
 	__u64 places[PLACES], next_place;
 	struct place_stacks place_stacks[PLACES];
-	/*
-	 * off_brief: the index in `near`, plus one, of the place of this wait, of which only the time is recorded so far, or
-	 * BRIEF_PREEMPTED; then all such waits and preemptions since others. off_tick: jiffies at the switch away.
-	 */
-	__u64 off_brief, brief_count, brief_ns, brief_run_ns, off_tick, next_near;
-	__u64 preempted_at, preempted_count, preempted_ns;
 	struct near_place near[NEAR_PLACES];
 };
 

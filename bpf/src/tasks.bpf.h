@@ -43,7 +43,7 @@ int on_fault(__u64 *ctx)
 
 	if (!window_open())
 		return 0;
-	if (!has_timeline(id >> 32))
+	if (!level_of(id >> 32) || !has_timeline(id >> 32))
 		return 0;
 	inode = BPF_CORE_READ(mapping, host);
 	if (!inode)

@@ -19,7 +19,7 @@ enum softirq { SOFTIRQ_TIMER = 1, SOFTIRQ_NET_TX, SOFTIRQ_NET_RX, SOFTIRQ_BLOCK,
 struct wake_marks {
 	__u64 block_at;		/* last completion of a request on this CPU, and its context */
 	__u32 block_tid, block_bits;
-	__u32 softirq;		/* number of the running one plus one; 0: none runs */
+	__u32 softirq;		/* number of the running one plus one; 0: none runs. With a preemption count: of the last */
 	__u16 hrtimer;		/* a timer's function runs in its interrupt */
 	__u16 hardirq;		/* a device's handler runs; noted only if the preemption count is unknown */
 };
@@ -220,6 +220,7 @@ static __always_inline void follow_waker(struct task_struct *waker, struct task_
 		return;	/* another CPU did at the same time */
 	__sync_fetch_and_add(number, 1);
 	live.more_targets = 1;
+	share_level(state->waker_tgid, woken->tgid);
 	record.type = RECORD_FOLLOWED;
 	record.tgid = state->waker_tgid;
 	record.at = state->wake;
@@ -233,31 +234,44 @@ static __always_inline void follow_waker(struct task_struct *waker, struct task_
 		count(SEEN_RECORDS);
 }
 
-/* Runs in the waker, or in an interrupt of an unrelated thread. */
-SEC("tp_btf/sched_waking")
-int on_waking(__u64 *ctx)
+/* The current thread, or an interrupt, wakes a thread. */
+static __always_inline void wake(struct task_struct *task, __u32 level)
 {
-	struct task_struct *task = (struct task_struct *)ctx[0], *waker;
-	struct thread_state *state;
+	struct thread_state *state = state_of(task, task->pid);
+	volatile struct detail *detail = detail_at(level);
+	__u64 ticks = detail->wake_min_ticks, min_ns = detail->wake_min_ns;
+	struct task_struct *waker;
 
-	if (!window_open())
-		return 0;
-	state = state_of(task, task->pid);
 	if (!state || !state->off_start)
-		return 0;
-	if (live.wake_min_ticks && bpf_jiffies64() - state->off_tick < live.wake_min_ticks)
-		return 0;
+		return;
+	if (ticks && bpf_jiffies64() - state->off_tick < ticks)
+		return;
 	if (!has_timeline(task->tgid))
-		return 0;
-	if (live.wake_min_ns && bpf_ktime_get_ns() - state->off_start < live.wake_min_ns)
-		return 0;
+		return;
+	if (min_ns && bpf_ktime_get_ns() - state->off_start < min_ns)
+		return;
 	if (!note_waker(state))
-		return 0;
+		return;
 	waker = current_task();
 	state->waker_nr = waker_call(waker);
 	state->wake_context = context_of(task, state->off_class, state->wake);
 	if (config.follow_wakers && config.target && state->wake - state->off_start >= live.follow_min_ns)
 		follow_waker(waker, task, state);
+}
+
+/* Runs in the waker, or in an interrupt of an unrelated thread. */
+SEC("tp_btf/sched_waking")
+int on_waking(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	__u32 tgid = task->tgid, level = level_of(tgid);
+	__u64 since;
+
+	if (!level || !window_open())
+		return 0;
+	since = measured_from();
+	wake(task, level);
+	measured(tgid, since);
 	return 0;
 }
 

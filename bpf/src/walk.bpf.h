@@ -175,7 +175,7 @@ int walk(struct bpf_iter__task *ctx)
 		return 0;
 	tgid = task->tgid;
 	tid = task->pid;
-	if (!has_timeline(tgid))
+	if (!has_timeline(tgid) || (live.walk_stage == WALK_LOOK && level_of(tgid)))
 		return 0;
 	if (live.walk_stage == WALK_LOOK)
 		look(task, tgid, tid, bpf_ktime_get_ns());

@@ -93,7 +93,8 @@ def libraries(tmp_path: Path) -> tuple[str, str]:
 @contextmanager
 def recorder_of(subject: Child, directory: Path, **limits: Any) -> Iterator[ContinuousRecorder]:
     target = Target(everything=False, pid=subject.pid, pids=[subject.pid])
-    recorder = ContinuousRecorder(target, Limits(slice_ns=1_000 * MS, cpu_share=0.5, **limits), directory)
+    chosen = Limits(slice_ns=1_000 * MS, cpu_share=0.5, job_share=1.0, **limits)
+    recorder = ContinuousRecorder(target, chosen, directory)
     recorder.start()
     try:
         yield recorder

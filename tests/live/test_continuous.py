@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from scripted import Child, child
 
-from whystall.bpf.continuous import ContinuousSession
+from whystall.bpf import capture as cap
+from whystall.bpf import layout as lay
+from whystall.bpf.continuous import ContinuousSession, Detail
 from whystall.tools.collect.continuous import ContinuousRecorder, Limits, recording_from
 from whystall.tools.collect.slice_history import history_rows
+from whystall.tools.collect.slice_parts import map_items
 from whystall.tools.collect.slice_scan import Scan, Waits
 from whystall.tools.collect.tables import COLLECTORS
 from whystall.tools.host.critical_path.tool import Params, judge
@@ -186,29 +189,34 @@ while True:
 """
 
 
-def waits_of(session: ContinuousSession, scan: Scan, seconds: float) -> list[tuple[int, int]]:
+def read_waits(session: ContinuousSession, scan: Scan, seconds: float) -> Waits:
     found = Waits()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.5)
         scan.read(session.take(), found)
+    return found
+
+
+def waits_of(session: ContinuousSession, scan: Scan, seconds: float) -> list[tuple[int, int]]:
+    found = read_waits(session, scan, seconds)
     return list(zip(found.start_ns, found.end_ns, strict=True))
 
 
 def test_without_hooks_at_switches_long_waits_are_found_and_others_afterwards() -> None:
-    detail = {"wake_min_ns": MS, "sample_one_in": 1, "reuse_ns": 0}
     with child(NAPPING) as subject:
         session = ContinuousSession(frozenset({subject.pid}), MS, 50 * MS, lambda record: None)
         session.load()
         try:
             session.start()
             hooks = set(session.hooks)
-            session.limit(min_ns=1000 * MS, looks=True, **detail)
+            session.set_details([Detail(MS, MS, 0)], 1000 * MS)
+            session.limit({subject.pid: 1}, 1)
             assert "on_switch" not in session.hooks
             subject.go()
             scan = Scan()
             looked = waits_of(session, scan, 9)
-            session.limit(min_ns=MS, looks=False, **detail)
+            session.limit({subject.pid: 0}, 1)
             assert set(session.hooks) == hooks
             hooked = waits_of(session, scan, 3)
         finally:
@@ -220,6 +228,65 @@ def test_without_hooks_at_switches_long_waits_are_found_and_others_afterwards() 
     assert abs(near[0][1] - end) < 1500 * MS  # it ran more than once until the next look
     assert all(one[1] - one[0] >= 800 * MS for one in looked)
     assert len([one for one in hooked if 15 * MS < one[1] - one[0] < 500 * MS]) > 10
+
+
+def test_one_process_is_only_looked_at_while_another_keeps_its_hooks() -> None:
+    with child(NAPPING) as first, child(NAPPING) as second:
+        session = ContinuousSession(frozenset({first.pid, second.pid}), MS, 50 * MS, lambda record: None)
+        session.load()
+        try:
+            session.start()
+            session.set_details([Detail(MS, MS, 0), Detail(5 * MS, 50 * MS, 1000 * MS)], 1000 * MS)
+            session.limit({first.pid: 2, second.pid: 1}, 1)
+            assert "on_switch" in session.hooks
+            first.go()
+            second.go()
+            session.measure(True)
+            found = read_waits(session, Scan(), 9)
+            costs = session.measure(False)
+        finally:
+            session.close()
+        stalls = {one.pid: stall_of(one) for one in (first, second)}
+    lengths = {first.pid: [], second.pid: []}
+    for tgid, start, end in zip(found.tgid, found.start_ns, found.end_ns, strict=True):
+        lengths[tgid].append(end - start)
+    assert min(lengths[first.pid]) >= 800 * MS
+    assert len([one for one in lengths[second.pid] if one < 500 * MS]) > 20
+    exact = [one for one in lengths[second.pid] if one > 3000 * MS]
+    start, end = stalls[second.pid]
+    assert exact[0] == pytest.approx(end - start, rel=0.1)
+    assert costs[second.pid].ns > costs[second.pid].runs > 20
+    assert first.pid not in costs
+
+
+def test_brief_waits_are_counted_and_a_long_one_among_them_is_recorded() -> None:
+    switching = """
+def nap(): time.sleep(0.0002)
+def stall(): nap(); time.sleep(0.4)
+go()
+begun = time.monotonic()
+while time.monotonic() < begun + 2: nap()
+timed("stall", stall)
+while True: nap()
+"""
+    with child(switching) as subject:
+        session = ContinuousSession(frozenset({subject.pid}), MS, 50 * MS, lambda record: None)
+        session.load()
+        try:
+            session.start()
+            session.set_details([Detail(5 * MS, 50 * MS, 1000 * MS)], 1000 * MS)
+            session.limit({subject.pid: 0}, 1)
+            subject.go()
+            waits = waits_of(session, Scan(), 3.5)
+            totals = session.cut().totals
+        finally:
+            session.close()
+        start, end = stall_of(subject)
+    near = [one for one in waits if one[1] - one[0] > 350 * MS]
+    assert len(near) == 1
+    assert start - MS <= near[0][0] <= near[0][1] <= end + MS
+    counts = [one.count for one in cap.off_totals(map_items(*totals, lay.unpacker(lay.OffKey).size))]
+    assert sum(counts) > 2000
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_a_phase_that_waits_for_a_lock_is_found(tmp_path: Path, monkeypatch: pyt
     directory = tmp_path / "watch"
     with child(PROGRAM) as subject:
         target = Target(everything=False, pid=subject.pid, pids=[subject.pid])
-        recorder = ContinuousRecorder(target, Limits(slice_ns=250 * MS, cpu_share=0.5), directory)
+        recorder = ContinuousRecorder(target, Limits(slice_ns=250 * MS, cpu_share=0.5, job_share=1.0), directory)
         recorder.start()
         try:
             recorder.retarget(frozenset({subject.pid}), {subject.pid: JobName("process:1", "phases")})

@@ -114,10 +114,9 @@ class ContinuousRecorder:
         """Return a descriptor that is readable when much has arrived."""
         return self._loaded()[0].fileno()
 
-    @property
-    def min_ns(self) -> int:
-        """The shortest wait that is recorded now; it depends on the cost."""
-        return self._budget.min_ns
+    def min_ns_of(self, pid: int) -> int:
+        """Return the shortest wait of a process that is recorded now; it depends on the cost."""
+        return self._budget.min_ns_of(pid)
 
     def poll(self) -> Waits:
         """Return the waits that ended since the last call; end a slice when one is due."""
@@ -297,7 +296,8 @@ class ContinuousRecorder:
         if cut.calls[0]:
             log.append(CALLS, cut.start, cut.end, calls_entry(cut))
         if self._history is not None:
-            self._history.add(cut, frozenset(session.target_pids()), self._scan, self._budget.min_ns)
+            targets = frozenset(session.target_pids())
+            self._history.add(cut, targets, self._scan, self._limits.min_ns, self._budget.lowered)
         if carried := self._scan.carry(cut.end):
             log.append(RECORDS, cut.end, cut.end, carried)
         ended = session.prune()
@@ -315,11 +315,11 @@ class ContinuousRecorder:
 
     def _head(self, session: ContinuousSession) -> dict[str, Any]:
         python = session.python.processes
-        one_in = self._budget.detail.sample_one_in
         return {
             "pids": session.kinds(),
-            "min_ns": self._budget.min_ns,
-            "sample_ns": 1_000_000_000 // self._limits.sample_hz * one_in,
+            "min_ns": self._limits.min_ns,
+            "lowered": self._budget.lowered,
+            "sample_ns": 1_000_000_000 // self._limits.sample_hz * self._budget.sample_one_in,
             "hooks": session.hooks,
             "variants": {name: "new" if here else "old" for name, here in session.variants.items()},
             "python": python.result.processes if python is not None else {},

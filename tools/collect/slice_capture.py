@@ -74,11 +74,22 @@ def cut_window(
     return Cutting(
         capture.with_results(samples),
         {int(pid): int(kind) for head in heads for pid, kind in head.get("pids", {}).items()},
-        max(int(head.get("min_ns", 0)) for head in heads),
+        max(_min_ns(head, own) for head in heads),
         sample_ns,
         max(0, end - start - covered),
         heads[-1],
     )
+
+
+def _min_ns(head: dict[str, Any], own: frozenset[int] | None) -> int:
+    """Return the shortest wait that a slice has of all processes `own`, None: of all targets."""
+    kinds, lowered = head.get("pids", {}), head.get("lowered", {})
+    counted = (ns for pid, ns in lowered.items() if (int(pid) in own if own is not None else _is_target(kinds, pid)))
+    return max(int(head.get("min_ns", 0)), *map(int, counted), 0)
+
+
+def _is_target(kinds: dict[str, Any], pid: str) -> bool:
+    return bool(kinds.get(pid) == lay.TRACED_TARGET)
 
 
 class _Read:

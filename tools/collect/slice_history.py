@@ -78,8 +78,8 @@ class HistoryRow(NamedTuple):
 @dataclass(frozen=True)
 class Minute:
     """What is known of a minute. `recorded_ns`: how much of each part was recorded; `run`: when the recorder started;
-    `min_ns`: the longest threshold in it, below which waits have no lock and no end; `lost`: records that did not fit;
-    `jobs`: of processes."""
+    `min_ns`: the longest threshold in it, below which waits have no lock and no end, of processes that are not in
+    `lowered`, which has those with less detail; `lost`: records that did not fit; `jobs`: of processes."""
 
     minute_ns: int
     rows: tuple[HistoryRow, ...]
@@ -88,6 +88,7 @@ class Minute:
     min_ns: int = 0
     lost: int = 0
     jobs: Mapping[int, JobName] = field(default_factory=dict)
+    lowered: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def first_ns(self) -> int:
@@ -132,14 +133,23 @@ class History:
         self._sums: _Sums = {}
         self._recorded = [0] * PARTS
         self._min_ns = self._lost = 0
+        self._lowered: dict[int, int] = {}
 
     def name_jobs(self, jobs: Mapping[int, JobName]) -> None:
         """Use `jobs` (by process) from now on, also for their children."""
         self._named = dict(jobs)
         self._names |= jobs  # those that ended in this minute keep their name
 
-    def add(self, cut: Cut, targets: Collection[int], scan: Scan, min_ns: int = 0) -> None:
-        """Add the waits of a slice of the processes `targets`. `min_ns`: its threshold."""
+    def add(
+        self,
+        cut: Cut,
+        targets: Collection[int],
+        scan: Scan,
+        min_ns: int = 0,
+        lowered: Mapping[int, int] | None = None,
+    ) -> None:
+        """Add the waits of a slice of the processes `targets`. `min_ns`: its threshold; `lowered`: that of processes
+        with less detail."""
         middle = time.time_ns() - (time.monotonic_ns() - (cut.start + cut.end) // 2)
         minute, part = middle // _MINUTE_NS, middle % _MINUTE_NS // PART_NS
         if minute != self._minute:
@@ -147,6 +157,9 @@ class History:
             self._begin(minute)
         self._recorded[part] += cut.end - cut.start
         self._min_ns = max(self._min_ns, min_ns)
+        for pid, least in (lowered or {}).items():
+            if pid in targets:
+                self._lowered[pid] = max(self._lowered.get(pid, 0), least)
         self._lost += sum(cut.counters.get(name, 0) for name in lay.LOSSES)
         for (pid, place), found in _slice_sums(cut, targets, scan, self._peers, part).items():
             key = pid, place
@@ -165,6 +178,7 @@ class History:
         pids = {pid for pid, _ in self._sums}
         jobs = {str(pid): name for pid in pids if (name := self._job_of(pid)) is not None}
         known = {"recorded": self._recorded, "run": self._run, "min_ns": self._min_ns, "lost": self._lost}
+        known["lowered"] = self._lowered
         begun = self._minute * _MINUTE_NS
         content = {"form": FORM, "rows": rows, "jobs": jobs, **known}
         self._log.append(HISTORY, begun, begun + _MINUTE_NS, packed(content))
@@ -280,7 +294,8 @@ def _minute(start: int, content: Mapping[str, Any]) -> Minute:
     )
     jobs = {int(pid): JobName(*name) for pid, name in content["jobs"].items()}
     recorded = tuple(content["recorded"])
-    return Minute(start, rows, recorded, content["run"], content["min_ns"], content["lost"], jobs)
+    lowered = {int(pid): int(ns) for pid, ns in content.get("lowered", {}).items()}
+    return Minute(start, rows, recorded, content["run"], content["min_ns"], content["lost"], jobs, lowered)
 
 
 def history_rows(directory: Path, since_ns: int, until_ns: int) -> list[HistoryRow]:

@@ -40,8 +40,8 @@ class Slice:
 
 def slice_end(cut: Cut, head: dict[str, Any]) -> bytes:
     """Return the content of a `SLICE` entry. `head`, as JSON: ``pids`` (kinds by process id), ``min_ns``,
-    ``sample_ns``, ``target``, ``observer``, ``hooks``, ``variants``, ``python`` (minor versions by process id),
-    ``refused``."""
+    ``lowered`` (the same, of processes with less detail), ``sample_ns``, ``target``, ``observer``, ``hooks``,
+    ``variants``, ``python`` (minor versions by process id), ``refused``."""
     text = json.dumps({**head, "counters": cut.counters}, separators=(",", ":")).encode()
     parts = (text, *cut.totals, *cut.threads)
     return _LENGTHS.pack(*map(len, parts)) + b"".join(parts)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from whystall.tools.collect.slice_history import Minute
+from whystall.tools.collect.slice_history import HistoryRow, Minute
 from whystall.tools.contract.result import BlindSpot
 from whystall.tools.history.grid import Grid
 from whystall.tools.history.summary import at_text
@@ -15,9 +15,15 @@ _USUAL_MIN_NS = 1_000_000
 _SMALL_NS = 30_000_000_000  # the minute that is being recorded, and the start of the watch
 
 
-def blind_spots(grid: Grid, minutes: Sequence[Minute], kept_since_ns: int, end_ns: int) -> list[BlindSpot]:
-    """Return what is missing in `grid`, made of `minutes`. `kept_since_ns`: the oldest minute of the whole history;
-    `end_ns`: of the span, or now."""
+def blind_spots(
+    grid: Grid,
+    minutes: Sequence[Minute],
+    kept_since_ns: int,
+    end_ns: int,
+    wanted: Callable[[Minute, HistoryRow], bool],
+) -> list[BlindSpot]:
+    """Return what is missing in `grid`, made of the rows of `minutes` that are `wanted`. `kept_since_ns`: the oldest
+    minute of the whole history; `end_ns`: of the span, or now."""
     found = []
     if grid.start_ns < kept_since_ns - _SMALL_NS:
         found.append(BlindSpot(code="history_begins", detail=at_text(kept_since_ns)))
@@ -30,13 +36,19 @@ def blind_spots(grid: Grid, minutes: Sequence[Minute], kept_since_ns: int, end_n
     runs = list(dict.fromkeys(minute.run for minute in minutes if minute.recorded_ns))
     if len(runs) > 1:
         found.append(BlindSpot(code="history_restart", detail=", ".join(at_text(run) for run in runs[1:6])))
-    lowered = [minute.min_ns for minute in minutes if minute.min_ns > _USUAL_MIN_NS]
+    lowered = [ns for minute in minutes if (ns := _threshold_ns(minute, wanted)) > _USUAL_MIN_NS]
     if lowered:
         detail = f"{max(lowered) / 1e6:g} ms, {len(lowered)}/{len(minutes)} min"
         found.append(BlindSpot(code="history_lowered", detail=detail))
     if lost := sum(minute.lost for minute in minutes):
         found.append(BlindSpot(code="events_lost", detail=str(lost)))
     return found
+
+
+def _threshold_ns(minute: Minute, wanted: Callable[[Minute, HistoryRow], bool]) -> int:
+    """Return the longest threshold of the processes whose rows are wanted; of all, if none has rows."""
+    pids = {row.pid for row in minute.rows if wanted(minute, row)} or minute.lowered.keys()
+    return max(minute.min_ns, *(minute.lowered.get(pid, 0) for pid in pids), 0)
 
 
 def _gaps(grid: Grid, kept_since_ns: int, end_ns: int) -> list[tuple[int, int]]:

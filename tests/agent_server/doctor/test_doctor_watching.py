@@ -46,6 +46,14 @@ def test_a_running_watcher_is_shown_with_its_cost_and_inert_names(home: Path) ->
     assert "0.40 % of a core" in check.found
 
 
+def test_processes_with_less_detail_are_shown_with_what_is_lost(home: Path) -> None:
+    why = "40 s: less detail of process 812 at 2.10 % of its CPU time"
+    cost = {"cpu_share": 0.004, "disk_bytes": 1 << 20, "min_ns": 5_000_000, "lost": 0, "reasons": [why]}
+    written(home, cost={**cost, "lowered": {"812": 1_000_000_000, "815": 5_000_000}})
+    assert "process 812, waits from 1000 ms; process 815, waits from 5 ms" in watching().found
+    assert why in watching().found
+
+
 def test_calls_of_accelerators_are_shown_with_what_was_lowered(home: Path) -> None:
     cost = {"cpu_share": 0.004, "disk_bytes": 1 << 20, "min_ns": 1_000_000, "lost": 0, "reasons": []}
     calls = {"detail": "waits", "functions": 9, "processes": 2, "cpu_share": 0.021}

@@ -79,8 +79,7 @@ class Recorder:
     def retarget(self, pids: frozenset[int], jobs: object = None) -> None:
         self.targets = pids
 
-    @property
-    def min_ns(self) -> int:
+    def min_ns_of(self, pid: int) -> int:
         return 1_000_000
 
     def poll(self) -> Waits:

@@ -106,6 +106,16 @@ def test_samples_of_different_rates_become_one_rate() -> None:
     assert len(found.capture.of(Samples).at) == 10
 
 
+def test_the_threshold_is_that_of_the_processes_that_are_asked_for() -> None:
+    other = PID + 1
+    kinds = {PID: lay.TRACED_TARGET, other: lay.TRACED_TARGET}
+    slices = slices_of(entries_of(0, 5000, [], pids=kinds, lowered={other: 1000 * MS}))
+    for own, expected in ((None, 1000 * MS), (frozenset({PID}), MS), (frozenset({other}), 1000 * MS)):
+        found = cut_window(slices, [], 0, 5000 * MS, own)
+        assert found is not None
+        assert found.min_ns == expected
+
+
 def test_stacks_of_waits_in_progress_are_carried_over() -> None:
     word = 9 << lay.FRAME_CODE_SHIFT
     scan, waits = Scan(), Waits()

@@ -58,7 +58,8 @@ def test_waits_are_summed_by_minute_part_and_line(tmp_path: Path, monkeypatch: p
     history.name_jobs({PID: JobName("slurm:7", "llama")})
     clock.now_ms = base + 5_000
     both = total(3, 40, 20, pystack=5), total(1, 5, 5, tgid=99)
-    history.add(cut_of(base, base + 5_000, *both, lost=2), {PID}, scan_of(start=base), 2 * MS)
+    lowered = {PID: 5 * MS, 99: 1000 * MS}
+    history.add(cut_of(base, base + 5_000, *both, lost=2), {PID}, scan_of(start=base), 2 * MS, lowered)
     clock.now_ms = base + 30_000
     history.name_jobs({})  # the job has ended
     history.add(cut_of(base + 25_000, base + 30_000, total(1, 60, 60, pystack=5)), {PID}, scan_of())
@@ -71,6 +72,7 @@ def test_waits_are_summed_by_minute_part_and_line(tmp_path: Path, monkeypatch: p
     assert (row.parts_ns, row.number, row.longest_ns) == ((40 * MS, 0, 60 * MS, 0, 0, 0), 4, 60 * MS)
     assert "\x1b" not in row.place.comm
     assert first.recorded_ns == (5_000 * MS, 0, 5_000 * MS, 0, 0, 0)
+    assert (first.lowered, second.lowered) == ({PID: 5 * MS}, {})
     assert (first.min_ns, first.lost, first.jobs) == (2 * MS, 2, {PID: JobName("slurm:7", "llama")})
     assert (second.minute_ns, second.rows[0].place.line, second.rows[0].waited_ns) == (8 * MINUTE, "", 2 * MS)
     assert history_rows(tmp_path, 8 * MINUTE, 9 * MINUTE) == list(second.rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -109,10 +111,25 @@ def test_idle_threads_are_listed_last() -> None:
 
 def test_what_the_history_lacks_is_reported() -> None:
     minutes = [*minutes_of(10, {place("load"): [0.1] * 12}), *minutes_of(15, {place("load"): [0.1] * 12}, run=2)]
-    spots = blind_spots(grid(minutes, 5, 17), minutes, minutes[0].first_ns, 17 * MINUTE)
+    spots = blind_spots(grid(minutes, 5, 17), minutes, minutes[0].first_ns, 17 * MINUTE, wanted)
     assert {spot.code: spot.detail for spot in spots} == {
         "history_begins": "1970-01-01T00:10:00Z",
         "history_gap": "180 s; 1970-01-01T00:12:00Z - 1970-01-01T00:15:00Z",
         "history_restart": "1970-01-01T00:00:00Z",
     }
-    assert not blind_spots(grid(minutes, 10, 12), minutes[:2], minutes[0].first_ns, 12 * MINUTE)
+    assert not blind_spots(grid(minutes, 10, 12), minutes[:2], minutes[0].first_ns, 12 * MINUTE, wanted)
+
+
+def test_detail_that_was_lowered_is_reported_for_the_processes_that_are_asked_for() -> None:
+    minutes = minutes_of(10, {place("load"): [0.1] * 12})
+    (pid,) = {row.pid for minute in minutes for row in minute.rows}
+    minutes[0] = replace(minutes[0], lowered={pid: 5_000_000, 99: 1_000_000_000})
+    args = grid(minutes, 10, 12), minutes[:2], minutes[0].first_ns, 12 * MINUTE
+    assert [spot.detail for spot in blind_spots(*args, wanted)] == ["5 ms, 1/2 min"]
+    assert [spot.detail for spot in blind_spots(*args, lambda minute, row: False)] == ["1000 ms, 1/2 min"]
+    minutes[0] = replace(minutes[0], lowered={99: 1_000_000_000})
+    assert not blind_spots(grid(minutes, 10, 12), minutes[:2], minutes[0].first_ns, 12 * MINUTE, wanted)
+
+
+def wanted(minute: Minute, row: HistoryRow) -> bool:
+    return True
