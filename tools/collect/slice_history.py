@@ -128,7 +128,8 @@ class History:
         self._begin(0)
 
     def _begin(self, minute: int) -> None:
-        self._minute = minute
+        self._minute, self._written = minute, False
+        self._part = 0
         self._sums: _Sums = {}
         self._recorded = [0] * PARTS
         self._min_ns = self._lost = 0
@@ -145,6 +146,9 @@ class History:
         if minute != self._minute:
             self.flush()
             self._begin(minute)
+        elif part != self._part:  # a kill then loses no more than a part
+            self._write()
+        self._part = part
         self._recorded[part] += cut.end - cut.start
         self._min_ns = max(self._min_ns, min_ns)
         self._lost += sum(cut.counters.get(name, 0) for name in lay.LOSSES)
@@ -155,7 +159,13 @@ class History:
             self._sums.setdefault(key, _Sum()).add(found)
 
     def flush(self) -> None:
-        """Write the minute so far."""
+        """Write the minute so far, and begin it anew."""
+        self._write()
+        self._names = dict(self._named)
+        self._begin(self._minute)
+
+    def _write(self) -> None:
+        """Write the minute so far, in the place of what was written of it before."""
         if not any(self._recorded):
             return
         rows = [
@@ -167,9 +177,8 @@ class History:
         known = {"recorded": self._recorded, "run": self._run, "min_ns": self._min_ns, "lost": self._lost}
         begun = self._minute * _MINUTE_NS
         content = {"form": FORM, "rows": rows, "jobs": jobs, **known}
-        self._log.append(HISTORY, begun, begun + _MINUTE_NS, packed(content))
-        self._names = dict(self._named)
-        self._begin(self._minute)
+        put = self._log.replace_last if self._written else self._log.append
+        self._written = put(HISTORY, begun, begun + _MINUTE_NS, packed(content))
 
     def close(self) -> None:
         """Write what is left; idempotent."""
