@@ -115,6 +115,19 @@ def test_the_number_of_processes_is_bounded() -> None:
     assert listed.beyond == 20
 
 
+def test_a_job_of_more_processes_than_are_watched_leaves_room_for_none_but_is_watched() -> None:
+    ranks = [process(2000 + n, identity=Identity(rank=n, run_id="huge")) for n in range(MOST + 100)]
+    host = Host(process(10), process(11), *ranks)
+    listed = host.watch(Selection(), {10, 11})
+    listed.renew(0)
+    assert {id: len(found) for id, found in leaders(listed).items()} == {"run:huge": MOST}
+    assert listed.beyond == 3, "two, and the one that is watched in part"
+    host.processes = [process(10), *ranks[: MOST - 1], process(11)]
+    host.now += 20
+    listed.renew(100)
+    assert {id: len(found) for id, found in leaders(listed).items()} == {"run:huge": MOST - 1, "process:10": 1}
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [
