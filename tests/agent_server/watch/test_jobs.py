@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from whystall.agent_server.job_lookup.inventory import start_ticks
 from whystall.agent_server.job_lookup.models import Inventory, Process
 from whystall.agent_server.watch.jobs import MOST, JobList, Selection
+from whystall.agent_server.watch.own_process import thread_ended
 from whystall.tools.node.ai_programs import has_ai_library, is_ai_program
 from whystall.tools.node.environment import Identity
 
@@ -147,3 +152,23 @@ def test_a_library_of_a_framework_is_found_in_the_maps(tmp_path: Path, line: byt
 def test_programs_are_whole_names() -> None:
     assert is_ai_program("vllm")
     assert not is_ai_program("my-vllm-backup.sh")
+
+
+def test_a_thread_has_ended_that_is_gone_or_of_another_process_of_the_same_number() -> None:
+    pid, started = os.getpid(), start_ticks(os.getpid())
+    assert started is not None
+    assert not thread_ended(pid, pid, started)
+    assert thread_ended(pid, pid, started + 1), "the number was used again"
+    begun, end = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (begun.set(), end.wait()))
+    thread.start()
+    begun.wait()
+    tid = thread.native_id
+    assert tid is not None
+    assert not thread_ended(pid, tid, started)
+    end.set()
+    thread.join()
+    while Path(f"/proc/{pid}/task/{tid}").exists():  # the kernel removes it a little later
+        time.sleep(0.001)
+    assert thread_ended(pid, tid, started)
+    assert not thread_ended(1 << 23, 1 << 23, 5), "a process that has ended is found by its absence"
